@@ -1,0 +1,31 @@
+"""What a run costs, counted from its recipe: parameters, multiply-adds, exaFLOP. No torch here."""
+
+from .recipe import Recipe
+
+
+def tokens(recipe: Recipe) -> int:
+    """Tokens of a training picture: its patches and the class token."""
+    return (recipe.data.size // recipe.model.patch) ** 2 + 1
+
+
+def multiply_adds(recipe: Recipe) -> int:
+    """Multiply-adds of one picture's forward pass through the encoder; norms, biases and the objective's head left out.
+
+    Patches, then per block the four D x D projections, the two T x T products and the MLP. Six times this and the number of
+    pictures is the paper's Table 6 (B/16, 7 epochs of JFT: 224 exaFLOP).
+    """
+    model, t = recipe.model, tokens(recipe)
+    block = 4 * t * model.width**2 + 2 * t * t * model.width + 2 * t * model.width * model.mlp
+    return (t - 1) * 3 * model.patch**2 * model.width + model.depth * block
+
+
+def exaflop(recipe: Recipe, images: int) -> float:
+    """10^18 floating-point operations of training on `images` pictures: forward and backward are three forwards, 2 each."""
+    return 3 * 2 * multiply_adds(recipe) * images / 1e18
+
+
+def activation_bytes(recipe: Recipe) -> int:
+    """About what one picture's activations take in training: 34 T D bytes a block in 16 bits, twice that in float32
+    (Korthikanti et al., 2022, eq. 1, without the attention matrices, which fused attention does not keep)."""
+    wide = 1 if recipe.compute.precision == "bfloat16" else 2
+    return 34 * wide * tokens(recipe) * recipe.model.width * recipe.model.depth

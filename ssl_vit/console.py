@@ -1,0 +1,94 @@
+"""What a run says on the screen: a calm start, a progress bar (plain lines where the output is no terminal), the end."""
+
+import sys
+import time
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .engine import Row
+
+QUIET = 5.0  # seconds between plain lines
+
+
+def table(rows: Iterable[tuple[str, str]]) -> None:
+    """Print name and text in two columns."""
+    for name, text in rows:
+        print(f"{name:<11} {text}", flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: 45 s, 4 min 10 s, 3 h 05 min."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def _summary(row: Row) -> str:
+    shares = [f"{name.replace('_', ' ')} {row[name]:.1%}" for name in ("accuracy_masked", "accuracy") if name in row]
+    speed = f"{row['images_per_s']:,.0f} pictures/s  data wait {row['data_wait']:.0%}"
+    return "  ".join([f"loss {row['loss']:.3f}", *shares[:1], speed])
+
+
+class Bar:
+    """A listener that draws a progress bar; close() it before anything else is printed."""
+
+    def __init__(self, start: int, steps: int) -> None:
+        columns = (BarColumn(30), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=Console(file=sys.stdout))
+        self.progress.start()
+        self.task = self.progress.add_task("", total=steps, completed=start)
+
+    def on_step(self, step: int) -> None:
+        self.progress.update(self.task, completed=step)
+
+    def on_row(self, row: Row) -> None:
+        if "loss" in row:
+            self.progress.update(self.task, description=_summary(row))
+        if "validation/loss" in row:
+            self.progress.console.print(_held_out(row), highlight=False)
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+class Lines:
+    """A listener that prints a line every few seconds."""
+
+    def __init__(self, start: int, steps: int) -> None:
+        self.start, self.steps = start, steps
+        self.begun = self.said = time.monotonic()
+
+    def on_step(self, step: int) -> None:
+        pass
+
+    def on_row(self, row: Row) -> None:
+        now = time.monotonic()
+        if "loss" in row and (now - self.said >= QUIET or row["step"] == self.steps):
+            self.said = now
+            left = (now - self.begun) / max(1, row["step"] - self.start) * (self.steps - row["step"])
+            print(f"step {row['step']:>6}/{self.steps}  {_summary(row)}  left {duration(left)}", flush=True)
+        if "validation/loss" in row:
+            print(_held_out(row), flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+def _held_out(row: Row) -> str:
+    names = ("loss", "accuracy_masked", "accuracy_random", "accuracy_kept")
+    told = [f"{n.replace('_', ' ')} {_number(n, row[f'validation/{n}'])}" for n in names if f"validation/{n}" in row]
+    return f"held out at step {row['step']}: {', '.join(told)}"
+
+
+def _number(name: str, value: float) -> str:
+    return f"{value:.1%}" if name.startswith("accuracy") else f"{value:.3f}"
+
+
+def progress(start: int, steps: int) -> Bar | Lines:
+    """The listener that suits where the output goes."""
+    return Bar(start, steps) if sys.stdout.isatty() else Lines(start, steps)

@@ -1,0 +1,148 @@
+"""Which samples make up global step s, this process's share of them, and the loader that brings them.
+
+Step s takes positions sB .. sB+B-1 of an endless stream of permuted epochs, so every step is reached at once and none
+depends on history. The global batch is a row of chunks of the device batch: process p of P takes chunks p, P+p, 2P+p, ...
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from .. import counted
+from ..recipe import Data, UserError
+from . import pictures
+from .sources import Source
+
+
+class Batch(NamedTuple):
+    """`image` uint8 (B, 3, H, W); `label` int64 (B,), -1 for none; `index` int64 (B,), the sample's position in the
+    split; `key` int64 (B,), the sample's key of this epoch."""
+
+    image: Tensor
+    label: Tensor
+    index: Tensor
+    key: Tensor
+
+
+class Samples(NamedTuple):
+    index: np.ndarray
+    key: np.ndarray
+
+
+def samples(first: int, count: int, length: int, seed: int) -> Samples:
+    """The samples at stream positions first .. first+count-1 of a split of `length` pictures."""
+    epoch, place = np.divmod(first + np.arange(count, dtype=np.int64), length)
+    index = counted.permute(place, length, counted.key(seed, epoch))
+    return Samples(index, counted.key(seed, epoch, index))
+
+
+class Spread(NamedTuple):
+    """How the global batch lies on processes: batch = device_batch * processes * accumulation."""
+
+    batch: int
+    device_batch: int
+    rank: int
+    processes: int
+
+    @property
+    def accumulation(self) -> int:
+        return self.batch // (self.device_batch * self.processes)
+
+    def chunk(self, micro: int) -> int:
+        """The place in the global batch of this process's chunk number `micro`."""
+        return micro * self.processes + self.rank
+
+
+def spread(batch: int, wanted: int | None, limit: int, rank: int, processes: int) -> Spread:
+    """The largest device batch up to `limit` (or the wanted one) that divides the global batch over the processes.
+
+    Raises:
+        UserError: it does not divide.
+    """
+    if batch % processes:
+        raise UserError(f"optim.batch={batch}: not divisible by {processes} processes")
+    share = batch // processes
+    if wanted and share % wanted:
+        raise UserError(f"compute.batch={wanted}: {processes} processes x {wanted} do not divide optim.batch={batch}")
+    return Spread(batch, wanted or max(d for d in range(1, min(share, limit) + 1) if share % d == 0), rank, processes)
+
+
+class Pictures(Dataset):
+    """Samples -> Batch; `train` chooses the training or the evaluation pipeline."""
+
+    def __init__(self, source: Source, data: Data, train: bool) -> None:
+        self.source, self.data, self.train = source, data, train
+
+    def __getitems__(self, wanted: Samples) -> Batch:
+        raw, label = self.source.fetch(wanted.index)
+        images = [self._decode(r, i) for r, i in zip(raw, wanted.index, strict=True)]
+        if self.train:
+            image = pictures.training(images, wanted.key, self.data.size, self.data.crop_area, self.data.flip)
+        else:
+            image = pictures.evaluation(images, self.data.size, self.data.eval_crop)
+        return Batch(image, *map(torch.from_numpy, (label, wanted.index, wanted.key)))
+
+    def _decode(self, raw: bytes | np.ndarray, index: int) -> Tensor:
+        try:
+            return pictures.decode(raw)
+        except ValueError as error:
+            raise UserError(f"data={self.data.name}: picture {index} cannot be read: {error}") from None
+
+
+class _Steps:
+    """What a DataLoader asks for the samples of each pass, from step `start` on."""
+
+    def __init__(self, length: int, spread: Spread, seed: int, start: int, stop: int) -> None:
+        self.length, self.spread, self.seed, self.start, self.stop = length, spread, seed, start, stop
+
+    def __iter__(self) -> Iterator[Samples]:
+        size = self.spread.device_batch
+        for step in range(self.start, self.stop):
+            for micro in range(self.spread.accumulation):
+                first = step * self.spread.batch + self.spread.chunk(micro) * size
+                yield samples(first, size, self.length, self.seed)
+
+
+def _as_is(batch: Batch) -> Batch:
+    return batch
+
+
+def _loader(pictures: Pictures, order: object, workers: int) -> DataLoader:
+    return DataLoader(
+        pictures,
+        batch_sampler=order,  # type: ignore[arg-type]
+        collate_fn=_as_is,
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available(),
+        generator=torch.Generator(),  # its own, so that no global random number is drawn
+        prefetch_factor=4 if workers else None,
+    )
+
+
+def training(source: Source, data: Data, spread: Spread, seed: int, start: int, stop: int, workers: int) -> DataLoader:
+    """This process's passes of steps start .. stop-1, `accumulation` to a step."""
+    return _loader(Pictures(source, data, train=True), _Steps(len(source), spread, seed, start, stop), workers)
+
+
+def held_out(source: Source, data: Data, spread: Spread, most: int) -> list[Batch]:
+    """This process's share of at most `most` fixed pictures, with keys that are the same in every run.
+
+    Chunks of the device batch go round the processes; the last may be smaller; every picture is in exactly one.
+    """
+    count = min(most, len(source))
+    index = counted.permute(np.arange(count), len(source), counted.key(2))
+    wanted = Samples(index, counted.key(2, index))
+    size, rank, processes = spread.device_batch, spread.rank, spread.processes
+    starts = range(rank * size, count, processes * size)
+    return list(_loader(Pictures(source, data, train=False), [Samples(*(a[s : s + size] for a in wanted)) for s in starts], 0))
+
+
+def first(source: Source, data: Data, seed: int, count: int, size: int = 256) -> Iterator[Batch]:
+    """The first `count` training samples of the stream (at most one epoch of them), as training batches."""
+    pictures, count = Pictures(source, data, train=True), min(count, len(source))
+    for start in range(0, count, size):
+        yield pictures.__getitems__(samples(start, min(size, count - start), len(source), seed))

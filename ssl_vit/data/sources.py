@@ -1,0 +1,161 @@
+"""Where pictures come from: a data set's name or place -> a Source per split (embedded, parquet, image folder, Hub)."""
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import datasets
+import numpy as np
+
+from .. import counted
+from ..recipe import EMBEDDED, Data, UserError, nearest
+from . import shapes
+
+IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
+LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
+HELD_OUT = ("validation", "valid", "val", "dev")
+
+
+class Source(Protocol):
+    """A split: `fetch(rows)` gives each row's picture, encoded (bytes) or drawn (uint8 HWC), and its label, -1 for none."""
+
+    classes: list[str]
+
+    def __len__(self) -> int: ...
+    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]: ...
+
+
+class Shapes:
+    """A split of the embedded set, drawn when asked for."""
+
+    classes = list(shapes.CLASSES)
+
+    def __init__(self, split: str, size: int) -> None:
+        self.split, self.size = split, size
+
+    def __len__(self) -> int:
+        return shapes.SIZES[self.split]
+
+    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
+        return list(shapes.draw(rows, self.size, self.split)), shapes.label(rows, self.split)
+
+
+class Table:
+    """A split of a `datasets.Dataset` whose pictures stay encoded until they are wanted."""
+
+    def __init__(self, rows: datasets.Dataset, image: str, label: str | None) -> None:
+        columns = [image] + ([label] if label else [])
+        feature = rows.features[label] if label else None
+        self.classes = list(feature.names) if isinstance(feature, datasets.ClassLabel) else []
+        self.rows = rows.select_columns(columns).cast_column(image, datasets.Image(decode=False))
+        self.image, self.label = image, label
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
+        got = self.rows[rows.tolist()]
+        images = [cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]).read_bytes() for cell in got[self.image]]
+        labels = got[self.label] if self.label else [-1] * len(rows)
+        return images, np.array([-1 if x is None else x for x in labels], np.int64)
+
+
+class Part:
+    """Positions `first` to `last` of a keyed permutation of a source: how a share is cut off without a list of rows."""
+
+    def __init__(self, whole: Source, first: int, last: int) -> None:
+        self.whole, self.first, self.length, self.classes = whole, first, last - first, whole.classes
+
+    def __len__(self) -> int:
+        return self.length
+
+    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
+        return self.whole.fetch(counted.permute(self.first + rows, len(self.whole), counted.key(1)))
+
+
+class Splits(NamedTuple):
+    train: Source
+    validation: Source
+
+
+def load(data: Data) -> Splits:
+    """The training and the held-out split that a recipe's `data` names.
+
+    Raises:
+        UserError: a place that holds no pictures, a split or a column that is not there.
+    """
+    splits = _embedded(data) if data.name == EMBEDDED and not (data.path or data.hub) else _tables(data)
+    if data.train not in splits:
+        raise UserError(f"data.train={data.train}: no such split; {nearest(data.train, splits)}")
+    train, held_out = splits[data.train], data.validation
+    if held_out is None:
+        held_out = next((name for name in HELD_OUT if name in splits), None)
+    if isinstance(held_out, str):
+        if held_out not in splits:
+            raise UserError(f"data.validation={held_out}: no such split; {nearest(held_out, splits)}, or a share of train")
+        return Splits(train, splits[held_out])
+    count = min(round((held_out or 0.01) * len(train)), len(train) - 1) if held_out else min(len(train) // 100, 10_000)
+    if len(train) < 2:
+        raise UserError(f"data.train={data.train}: {len(train)} pictures, at least 2 are needed")
+    count = max(count, 1)
+    return Splits(Part(train, count, len(train)), Part(train, 0, count))
+
+
+def _embedded(data: Data) -> dict[str, Source]:
+    return {split: Shapes(split, data.size) for split in shapes.SIZES}
+
+
+def _tables(data: Data) -> dict[str, Source]:
+    """Every split of the data set at data.path or of the Hub's data.hub."""
+    datasets.disable_progress_bars()
+    key, place = ("data.path", data.path) if data.path else ("data.hub", data.hub)
+    try:
+        found = _open(str(place), local=bool(data.path))
+    except Exception as error:  # whatever a reader of foreign files may raise
+        raise UserError(f"{key}={place}: {' '.join(str(error).split())[:300]}") from None
+    return {name: Table(rows, *_columns(rows, data, f"{key}={place}")) for name, rows in found.items()}
+
+
+def _open(place: str, local: bool) -> dict[str, datasets.Dataset]:
+    path = Path(place)
+    if local and path.is_file():
+        return datasets.load_dataset(path.suffix.lstrip("."), data_files=place)
+    if local and not any(path.rglob("*.parquet")):
+        return datasets.load_dataset("imagefolder", data_dir=place)
+    if local:
+        return datasets.load_dataset("parquet", data_files=_by_split(sorted(path.rglob("*.parquet"))))
+    return datasets.load_dataset(place)
+
+
+def _by_split(files: list[Path]) -> dict[str, list[str]]:
+    """Parquet files by the split that their names start with (train-00000-of-00002.parquet), or all as train."""
+    splits: dict[str, list[str]] = {}
+    for file in files:
+        split = file.stem.split("-")[0].lower()
+        splits.setdefault(split if split in ("train", "test", *HELD_OUT) else "train", []).append(str(file))
+    return splits
+
+
+def _columns(rows: datasets.Dataset, data: Data, where: str) -> tuple[str, str | None]:
+    """Names of the picture and the label column (None: no labels)."""
+    features: dict[str, Any] = rows.features
+    for key, name in (("data.image_column", data.image_column), ("data.label_column", data.label_column)):
+        if name is not None and name not in features:
+            raise UserError(f"{key}={name}: no such column; {nearest(name, features)}")
+    pictures = [name for name, f in features.items() if isinstance(f, datasets.Image)]
+    image = data.image_column or next(iter(pictures + [n for n in IMAGE_NAMES if n in features]), None)
+    if image is None:
+        raise UserError(f"{where}: no column of pictures among {', '.join(features)}; say it with data.image_column=")
+    classes = [name for name, f in features.items() if isinstance(f, datasets.ClassLabel)]
+    named = [n for n in LABEL_NAMES if n in features and getattr(features[n], "dtype", "").startswith("int")]
+    return image, data.label_column or next(iter([n for n in classes if n in LABEL_NAMES] + classes + named), None)
+
+
+def fingerprint(source: Source, probes: int = 64) -> str:
+    """What the data are, wherever they lie: a hash of their number, their classes and some rows' pictures and labels."""
+    rows = np.unique(np.linspace(0, len(source) - 1, probes).astype(np.int64))
+    images, labels = source.fetch(rows)
+    digest = hashlib.sha256(f"{len(source)} {source.classes} {labels.tolist()}".encode())
+    for image in images:
+        digest.update(image if isinstance(image, bytes) else image.tobytes())
+    return digest.hexdigest()[:16]

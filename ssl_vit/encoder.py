@@ -1,0 +1,62 @@
+"""A timm Vision Transformer behind one seam: patch(pixels) -> x_BND, forward(x_BND) -> h_BTD. Corruption goes between.
+
+Legend: B batch, N patches, T tokens (prefix + N), D width, H W the picture's height and width.
+"""
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from .recipe import Data, Model
+
+
+class Encoder(nn.Module):
+    """A timm backbone and the normalisation that its weights expect."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: nn.Module, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.backbone = backbone
+        for name, value in (("mean", mean), ("std", std)):
+            self.register_buffer(name, 255 * torch.tensor(value)[:, None, None], persistent=False)
+        self.width: int = backbone.embed_dim
+        self.grid: tuple[int, int] = backbone.patch_embed.grid_size
+        self.patch_size: int = backbone.patch_embed.patch_size[0]
+        self.prefix: int = backbone.num_prefix_tokens
+
+    @property
+    def patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    def patch(self, pixels_B3HW: Tensor) -> Tensor:
+        """Patch embeddings (B, N, D) of uint8 pixels, before positions (paper, 3.1: the linear projection E)."""
+        return self.backbone.patch_embed((pixels_B3HW.float() - self.mean) / self.std)
+
+    def forward(self, x_BND: Tensor) -> Tensor:
+        """Normalised features (B, T, D) of patch embeddings: class token, positions, blocks, final norm (paper, 3.1)."""
+        backbone = self.backbone
+        x_BTD = backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND)))
+        return backbone.norm(backbone.blocks(x_BTD))
+
+
+def timm_args(model: Model, size: int) -> dict[str, float | int]:
+    """What timm's create_model needs beside the architecture's name to build this model for pictures of side `size`."""
+    return {
+        "img_size": size,
+        "patch_size": model.patch,
+        "embed_dim": model.width,
+        "depth": model.depth,
+        "num_heads": model.heads,
+        "mlp_ratio": model.mlp / model.width,
+    }
+
+
+def build(model: Model, data: Data) -> Encoder:
+    """An encoder with fresh weights (timm's `weight_init="jax"`) from torch's global generator; no classifier."""
+    backbone = timm.create_model(model.timm, num_classes=0, weight_init="jax", **timm_args(model, data.size))
+    for module in backbone.modules():
+        if hasattr(module, "fused_attn"):  # on a CPU the fused kernel's backward is the slower (docs/speed.md)
+            module.fused_attn = torch.cuda.is_available()
+    return Encoder(backbone, data.mean, data.std)

@@ -1,0 +1,226 @@
+"""The one training loop, counted in optimiser steps, and the contract of what watches it.
+
+Numbers stay on the device between logging steps. An observer is called as observer(step, row, objective) with the objective
+frozen and yields (name, value); it disturbs no random number and its failure does not end the run.
+"""
+
+import math
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from . import counted, optim
+from .data.batches import Batch, Spread
+from .objectives import Step
+from .recipe import Recipe, UserError
+
+Row = dict[str, Any]
+
+
+class Observer(Protocol):
+    def __call__(self, step: int, row: Row, objective: nn.Module) -> Iterable[tuple[str, float]]: ...
+
+
+class Listener(Protocol):
+    """Told of each step and each row; not of the model."""
+
+    def on_step(self, step: int) -> None: ...
+    def on_row(self, row: Row) -> None: ...
+    def close(self) -> None: ...
+
+
+class Watch(NamedTuple):
+    """An observer, and after which steps it looks (always after the last)."""
+
+    observer: Observer
+    every: int
+
+
+@dataclass
+class State:
+    """Everything that a run must find again to go on as if it had never stopped."""
+
+    objective: nn.Module
+    optimizer: Any
+    schedule: Any
+    step: int = 0
+    seconds: float = 0.0  # spent training, over all resumptions
+    names: list[str] = field(default_factory=list)  # of the metrics gathered since the last row
+    sums: Tensor | None = None  # (metrics, 2): their sums and counts
+    norms: Tensor | None = None  # (2,): sum and count of gradient norms
+
+    def save(self, accelerator: Accelerator) -> dict[str, Any]:
+        sums = {k: None if v is None else v.cpu() for k, v in (("sums", self.sums), ("norms", self.norms))}
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "objective": accelerator.unwrap_model(self.objective).state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "names": self.names,
+            **sums,
+        }
+
+    def load(self, saved: dict[str, Any], accelerator: Accelerator) -> None:
+        accelerator.unwrap_model(self.objective).load_state_dict(saved["objective"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.schedule.load_state_dict(saved["schedule"])
+        self.step, self.seconds, self.names = saved["step"], saved["seconds"], saved["names"]
+        for name in ("sums", "norms"):
+            setattr(self, name, None if saved[name] is None else saved[name].to(accelerator.device))
+
+
+class Clock:
+    """Seconds of training since the last row, and of them those spent waiting for data."""
+
+    def __init__(self) -> None:
+        self.start, self.waited = time.perf_counter(), 0.0
+
+    def wait(self, batches: Iterator[Batch]) -> Batch:
+        before = time.perf_counter()
+        batch = next(batches)
+        self.waited += time.perf_counter() - before
+        return batch
+
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.start
+
+
+def train(
+    state: State,
+    batches: Iterable[Batch],
+    recipe: Recipe,
+    spread: Spread,
+    accelerator: Accelerator,
+    watches: Iterable[Watch] = (),
+    listeners: Iterable[Listener] = (),
+    save: Callable[[], None] = lambda: None,
+) -> None:
+    """Train from state.step to the recipe's last step.
+
+    `batches` brings this process's passes from state.step on, spread.accumulation to a step.
+
+    Raises:
+        UserError: the loss is no number any more.
+    """
+    passes, clock = iter(batches), Clock()
+    while state.step < recipe.optim.steps:
+        _update(state, passes, recipe, spread, accelerator, clock)
+        state.step += 1
+        last = state.step == recipe.optim.steps
+        for listener in listeners:
+            listener.on_step(state.step)
+        row: Row = {}
+        if logged := last or state.step % recipe.log.every == 0:
+            row = _row(state, recipe, accelerator, clock)
+        state.seconds += clock.elapsed() if logged else 0.0
+        for watch in watches:
+            if last or state.step % watch.every == 0:
+                row |= {"step": state.step} | _observe(watch.observer, state, row, accelerator)
+        if row:
+            for listener in listeners:
+                listener.on_row(row)
+        if last or state.step % recipe.checkpoint.every == 0:
+            save()
+        if logged:
+            clock = Clock()
+
+
+def _update(
+    state: State, passes: Iterator[Batch], recipe: Recipe, spread: Spread, accelerator: Accelerator, clock: Clock
+) -> None:
+    """One optimiser step on spread.accumulation passes."""
+    state.objective.train()
+    for micro in range(spread.accumulation):
+        batch = to_device(clock.wait(passes), accelerator.device)
+        torch.manual_seed(int(counted.key(recipe.seed, state.step, spread.chunk(micro))[0]))  # dropout, drop path
+        joined = micro == spread.accumulation - 1
+        with nullcontext() if joined else accelerator.no_sync(state.objective):
+            step = state.objective(batch)
+            accelerator.backward(step.loss / spread.accumulation)
+        _gather(state, step)
+    norm = optim.clip(state.objective, recipe.optim.clip).double()
+    norms = torch.stack([norm, torch.ones_like(norm)])
+    state.norms = norms if state.norms is None else state.norms + norms
+    state.optimizer.step()
+    state.schedule.step()
+    state.optimizer.zero_grad()
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    return Batch(*(x.to(device, non_blocking=True) for x in batch))
+
+
+def _gather(state: State, step: Step) -> None:
+    sums = torch.stack([torch.stack([a.double(), b.double()]) for a, b in step.metrics.values()])
+    state.names = list(step.metrics)
+    state.sums = sums if state.sums is None else state.sums + sums
+
+
+def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str, tuple[float, int]]:
+    """{name: (mean, count)} over all processes of (metrics, 2) sums and counts. The one place where the host waits."""
+    total = accelerator.reduce(sums, "sum").tolist()
+    return {name: (a / n, round(n)) for name, (a, n) in zip(names, total, strict=True) if n}
+
+
+def _row(state: State, recipe: Recipe, accelerator: Accelerator, clock: Clock) -> Row:
+    """The metrics since the last row, and how it went."""
+    assert state.sums is not None and state.norms is not None
+    values = {name: value for name, (value, _) in means(state.names, state.sums, accelerator).items()}
+    norm, count = state.norms.tolist()
+    state.sums = state.norms = None
+    if not math.isfinite(values["loss"]):
+        raise UserError(f"step {state.step}: the loss is {values['loss']}; a lower optim.lr= or a longer optim.warmup= may help")
+    seconds, batch = clock.elapsed(), recipe.optim.batch
+    return {
+        "step": state.step,
+        "images": state.step * batch,
+        **values,
+        "lr": state.schedule.get_last_lr()[0],
+        "grad_norm": norm / count,
+        "images_per_s": round(count * batch / seconds, 1),
+        "data_wait": round(clock.waited / seconds, 4),
+        "memory_gib": round(_memory(accelerator.device), 3),
+        "seconds": round(state.seconds + seconds, 2),
+    }
+
+
+def _memory(device: torch.device) -> float:
+    """The most memory held so far, in GiB: the device's, or on CPU this process's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def _observe(observer: Observer, state: State, row: Row, accelerator: Accelerator) -> Row:
+    """What an observer says of the frozen objective; nothing, with a warning, if it fails."""
+    objective = accelerator.unwrap_model(state.objective)
+    objective.eval()
+    try:
+        with torch.no_grad(), accelerator.autocast(), torch.random.fork_rng():
+            return dict(observer(state.step, row, objective))
+    except Exception as error:
+        accelerator.print(f"warning: {type(observer).__name__} failed at step {state.step}: {error}")
+        return {}
+    finally:
+        objective.train()
+
+
+def seconds_per_step(objective: nn.Module, batch: Batch, accumulation: int, accelerator: Accelerator) -> float:
+    """Measured here: forward and backward of one batch (the second of two, the first warms up) times the accumulation."""
+    took = 0.0
+    for _ in range(2):
+        start = time.perf_counter()
+        accelerator.backward(objective(to_device(batch, accelerator.device)).loss)
+        if accelerator.device.type == "cuda":
+            torch.cuda.synchronize(accelerator.device)
+        took = time.perf_counter() - start
+    objective.zero_grad()
+    return took * accumulation

@@ -1,0 +1,290 @@
+"""One training job: from a checked recipe to a finished run folder. The tools call it; it puts the other modules together."""
+
+import os
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
+from accelerate.utils import broadcast_object_list
+from torch import nn
+
+from . import checkpoint, compute, console, encoder, engine, objectives, optim, weights
+from .data import batches, sources
+from .engine import Listener, State, Watch
+from .evaluate.heldout import HeldOut
+from .figures import mpp as mpp_figure
+from .recipe import Recipe, UserError
+from .runs import Run, environment, recipe_hash
+from .tracking import TensorBoard
+
+BASELINE_PICTURES = 2048  # training pictures whose colours are counted
+
+
+@dataclass
+class Job:
+    """The parts of a run, put together."""
+
+    run: Run
+    accelerator: Accelerator
+    spread: batches.Spread
+    splits: sources.Splits
+    objective: nn.Module  # as built, for its state and its parts
+    state: State  # holds it as prepared
+    held_out: HeldOut
+    workers: int
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.run.recipe
+
+
+def pretrain(run: Run) -> dict[str, Any]:
+    """Train what the run's recipe says, from its last checkpoint if there is one, and finish its folder; the result.
+
+    Raises:
+        UserError: the pictures, the folder or the machine do not suit the recipe.
+    """
+    accelerator = start(run.recipe)
+    try:
+        with run.lock() if accelerator.is_main_process else nullcontext():
+            job = assemble(run, accelerator)
+            resume(job)
+            _baselines(job)
+            introduce(job)
+            _train(job)
+            return finish(job)
+    finally:
+        accelerator.end_training()
+        AcceleratorState._reset_state(reset_partial_state=True)  # so that one process can hold one job after another
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def start(recipe: Recipe) -> Accelerator:
+    """Threads, precision and processes. A precision of auto is settled here, on the first process, and written into the recipe.
+
+    Raises:
+        UserError: the launcher started more processes than found one another.
+    """
+    torch.set_num_threads(recipe.compute.threads or max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    cpu = not torch.cuda.is_available()
+    state = PartialState(cpu=cpu)
+    if state.num_processes != int(os.environ.get("WORLD_SIZE", "1")):
+        raise UserError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: only {state.num_processes} of the launched processes found one another; "
+            "does the configuration ask for GPUs that are not here?"
+        )
+    if recipe.compute.precision == "auto":
+        settled = [_fastest(state.device) if state.is_main_process else None]
+        recipe.compute.precision = str(broadcast_object_list(settled)[0])
+    return Accelerator(cpu=cpu, mixed_precision="bf16" if recipe.compute.precision == "bfloat16" else "no")
+
+
+def _fastest(device: torch.device) -> str:
+    """bfloat16 on a GPU that has it; on a CPU, what multiplies matrices clearly faster here."""
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+
+    def seconds(dtype: torch.dtype) -> float:
+        a, took = torch.ones(768, 768, dtype=dtype), []
+        for _ in range(8):
+            before = time.perf_counter()
+            a @ a
+            took.append(time.perf_counter() - before)
+        return min(took)
+
+    return "bfloat16" if seconds(torch.bfloat16) < 0.8 * seconds(torch.float32) else "float32"
+
+
+def assemble(run: Run, accelerator: Accelerator) -> Job:
+    """Open the data and the folder, build the model with the seed's first weights, and hand both to Accelerate."""
+    recipe = run.recipe
+    limit = max(1, int(_memory(accelerator) / 2 / compute.activation_bytes(recipe)))
+    processes, rank = accelerator.num_processes, accelerator.process_index
+    spread = batches.spread(recipe.optim.batch, recipe.compute.batch, limit, rank, processes)
+    with accelerator.main_process_first():
+        splits = sources.load(recipe.data)
+    if accelerator.is_main_process:
+        run.open(environment(_facts(recipe, accelerator, spread, splits)))
+    accelerator.wait_for_everyone()
+    torch.manual_seed(recipe.seed)
+    objective = objectives.build(recipe, encoder.build(recipe.model, recipe.data)).to(accelerator.device)
+    if recipe.compute.compile if recipe.compute.compile is not None else accelerator.device.type == "cuda":
+        objective.compile(fullgraph=True, dynamic=False)
+    optimizer, schedule = optim.build(objective, recipe.optim)
+    prepared, prepared_optimizer = accelerator.prepare(objective, optimizer)
+    held_out = HeldOut(batches.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
+    state = State(prepared, prepared_optimizer, schedule)
+    return Job(run, accelerator, spread, splits, objective, state, held_out, _workers(recipe, accelerator))
+
+
+def _memory(accelerator: Accelerator) -> float:
+    """Bytes of memory for one process: its GPU's, or its share of the machine's."""
+    if accelerator.device.type == "cuda":
+        return torch.cuda.get_device_properties(accelerator.device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _workers(recipe: Recipe, accelerator: Accelerator) -> int:
+    if recipe.compute.workers is not None:
+        return recipe.compute.workers
+    share = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return min(16, max(1, share - 1)) if accelerator.device.type == "cuda" else 1
+
+
+def _facts(recipe: Recipe, accelerator: Accelerator, spread: batches.Spread, splits: sources.Splits) -> dict[str, Any]:
+    """What environment.json says beyond versions and hardware."""
+    device = accelerator.device
+    return {
+        "data": {"train": sources.fingerprint(splits.train), "validation": sources.fingerprint(splits.validation)},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "processes": spread.processes,
+        "device_batch": spread.device_batch,
+        "accumulation": spread.accumulation,
+        "threads": torch.get_num_threads(),
+        "precision": recipe.compute.precision,
+    }
+
+
+def resume(job: Job) -> None:
+    """Go back to the newest sound checkpoint, and cut the metrics back to its step; a damaged one is named and passed over."""
+    for path in reversed(checkpoint.found(job.run.checkpoints)):
+        if checkpoint.sound(path):
+            job.state.load(checkpoint.load(path), job.accelerator)
+            break
+        job.accelerator.print(f"warning: {path} is damaged; using the one before it")
+    if job.accelerator.is_main_process:
+        job.run.cut_back(job.state.step)
+
+
+def _baselines(job: Job) -> None:
+    """Count the training colours, unless a checkpoint brought them, and measure what must be beaten on the held-out pictures."""
+    if job.state.step == 0:
+        first = batches.first(job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_PICTURES)
+        job.objective.fit_baselines(engine.to_device(b, job.accelerator.device) for b in first)
+    with torch.no_grad():
+        job.held_out.measure_baselines(job.objective)
+
+
+def introduce(job: Job) -> None:
+    """The calm start: what, on which data, how large, how long here, where."""
+    recipe, spread = job.recipe, job.spread
+    probe = job.held_out.batches[0]
+    whole = batches.Batch(*(x[:1].expand(spread.device_batch, *x.shape[1:]) for x in probe))
+    pace = engine.seconds_per_step(job.state.objective, whole, spread.accumulation, job.accelerator)
+    if not job.accelerator.is_main_process:
+        return
+    left = recipe.optim.steps - job.state.step
+    parameters = sum(p.numel() for p in job.objective.encoder.parameters())
+    images = recipe.optim.steps * recipe.optim.batch
+    baselines = job.held_out.baselines
+    console.table(
+        [
+            ("run", f"{recipe.name} in {job.run.folder}" + (f", going on after step {job.state.step:,}" if job.state.step else "")),
+            ("objective", job.objective.describe()),
+            ("data", f"{recipe.data.name}: {len(job.splits.train):,} training pictures at {recipe.data.size} px, "
+             f"{min(recipe.eval.pictures, len(job.splits.validation)):,} held out"),
+            ("model", f"{recipe.model.name}: {parameters / 1e6:.2f}M parameters, {job.objective.encoder.patches} patches of "
+             f"{recipe.model.patch} px, {compute.multiply_adds(recipe) / 1e9:.3f}G multiply-adds a picture"),
+            ("optimiser", f"AdamW, learning rate {recipe.optim.lr:g}, {recipe.optim.schedule} after {recipe.optim.warmup:,} warm-up steps"),
+            ("batch", f"{spread.batch} = {spread.device_batch} a pass x {spread.processes} processes x {spread.accumulation} accumulated"),
+            ("length", f"{recipe.optim.steps:,} steps, {images:,} pictures, {images / len(job.splits.train):.1f} epochs, "
+             f"{compute.exaflop(recipe, images):.2g} exaFLOP"),
+            ("machine", f"{job.accelerator.device.type}, {torch.get_num_threads()} threads, {recipe.compute.precision}, {job.workers} data workers"),
+            ("to beat", f"loss {baselines['entropy'][0]:.3f} (entropy of the training colours), accuracy on masked patches "
+             f"{baselines['commonest'][0]:.1%} (commonest colour), {baselines['neighbors'][0]:.1%} (neighbours' mean)"),
+            ("time", f"about {console.duration(pace * left)} here ({pace:.3g} s a step)"),
+        ]
+    )  # fmt: skip
+    if job.objective.encoder.patches < 16:
+        print(f"warning: {job.objective.encoder.patches} patches a picture are few to learn from; {_smaller(recipe)}", flush=True)
+
+
+def _smaller(recipe: Recipe) -> str:
+    """Advice for pictures of too few patches."""
+    fits = max((p for p in range(1, recipe.data.size // 4 + 1) if recipe.data.size % p == 0), default=1)
+    return f"try a model with patches of {fits} px or fewer (model.patch={fits})"
+
+
+def _train(job: Job) -> None:
+    """Hand the job to the engine, with what watches it and what it tells."""
+    recipe, run, state = job.recipe, job.run, job.state
+    length = range(state.step, recipe.optim.steps)
+    loader = batches.training(
+        job.splits.train, recipe.data, job.spread, recipe.seed, length.start, length.stop, job.workers if length else 0
+    )
+    listeners = _listeners(job) if job.accelerator.is_main_process else []
+
+    def save() -> None:
+        if job.accelerator.is_main_process:
+            checkpoint.save(run.checkpoints, state.step, state.save(job.accelerator), recipe.checkpoint.keep)
+        job.accelerator.wait_for_everyone()
+
+    watches = [Watch(job.held_out, recipe.eval.every)]
+    try:
+        engine.train(state, loader, recipe, job.spread, job.accelerator, watches, listeners, save)
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+class Record:
+    """The listener that writes metrics.jsonl."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def on_step(self, step: int) -> None:
+        pass
+
+    def on_row(self, row: engine.Row) -> None:
+        self.run.append(row)
+
+    def close(self) -> None:
+        pass
+
+
+def _listeners(job: Job) -> list[Listener]:
+    board = [TensorBoard(job.run.tensorboard, job.run.rows())] if job.recipe.log.tensorboard else []
+    return [Record(job.run), *board, console.progress(job.state.step, job.recipe.optim.steps)]
+
+
+def finish(job: Job) -> dict[str, Any]:
+    """The export, the picture, result.json, and what to type next."""
+    run, recipe, state = job.run, job.recipe, job.state
+    if not job.held_out.latest:  # resumed after the last step
+        with torch.no_grad(), job.accelerator.autocast():
+            job.objective.eval()
+            dict(job.held_out(state.step, {}, job.objective))
+    if not job.accelerator.is_main_process:
+        return {}
+    heads = {name: value for name, value in job.objective.state_dict().items() if not name.startswith("encoder.")}
+    weights.export(run.export, job.objective.encoder, heads, recipe.model, recipe.data, job.objective.pool)
+    with job.accelerator.autocast():
+        few = engine.to_device(job.held_out.batches[0], job.accelerator.device)
+        mpp_figure.draw(job.objective, few, run.figures / "predictions.png")
+    result = _result(job)
+    run.finish(result)
+    return result
+
+
+def _result(job: Job) -> dict[str, Any]:
+    images, seconds = job.state.step * job.recipe.optim.batch, job.state.seconds
+    return {
+        "steps": job.state.step,
+        "images": images,
+        "exaflop": compute.exaflop(job.recipe, images),
+        "device_hours": seconds * job.spread.processes / 3600,
+        "seconds": seconds,
+        "metrics": {name: {"value": v, "n": n, "split": "validation"} for name, (v, n) in job.held_out.latest.items()},
+        "recipe": recipe_hash(job.recipe),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

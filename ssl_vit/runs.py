@@ -1,0 +1,201 @@
+"""The run folder: the names in it, the recipe's hash, the lock, metrics.jsonl, result.json.
+
+runs/<name>/  recipe.yaml  environment.json  metrics.jsonl  log.txt  checkpoints/  export/  figures/  tensorboard/  result.json
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TextIO
+
+from .recipe import Recipe, UserError, computed, dump, resolve
+
+HEARTBEAT = 30.0  # seconds between signs of life in the lock
+DEAD_AFTER = 600.0  # seconds without one, on another machine
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's text whole, or leave it as it was."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with beside.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """Names what is computed; equal hashes are the same run."""
+    return hashlib.sha256(json.dumps(computed(recipe), sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Run:
+    """A run's folder and what is written in it. Making one creates nothing."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.folder = Path(recipe.out) / recipe.name
+        self.checkpoints, self.export = self.folder / "checkpoints", self.folder / "export"
+        self.figures, self.tensorboard = self.folder / "figures", self.folder / "tensorboard"
+        self.metrics, self.log = self.folder / "metrics.jsonl", self.folder / "log.txt"
+
+    def adopt(self) -> Recipe:
+        """The recipe to go on with: the folder's own `precision` where this one's is auto.
+
+        Raises:
+            UserError: the folder holds a run of another recipe; the differing keys are named.
+        """
+        path = self.folder / "recipe.yaml"
+        if not path.exists():
+            return self.recipe
+        if not self.recipe.resume:
+            raise UserError(f"resume=false: {self.folder} holds a run already; take another name= or remove it")
+        here = resolve([f"recipe={path}", f"out={self.recipe.out}", *([f"data.path={self.recipe.data.path}"] if self.recipe.data.path else [])])
+        if self.recipe.compute.precision == "auto":
+            self.recipe.compute.precision = here.compute.precision
+        was, now = computed(here), computed(self.recipe)
+        differ = [f"{k} ({was.get(k)} there, {now[k]} here)" for k in now if now[k] != was.get(k)]
+        if differ:
+            raise UserError(f"name={self.recipe.name}: {self.folder} holds another recipe: {', '.join(differ)}; take another name=")
+        return self.recipe
+
+    def open(self, environment: dict[str, Any]) -> None:
+        """Create the folder, or check that its data are these; write recipe.yaml and environment.json.
+
+        Raises:
+            UserError: the folder cannot be written, or was made with other data.
+        """
+        try:
+            self.figures.mkdir(parents=True, exist_ok=True)
+            path = self.folder / "environment.json"
+            before = json.loads(path.read_text()) if path.exists() else environment
+            if before["data"] != environment["data"]:
+                raise UserError(f"data={self.recipe.data.name}: the pictures are not those that {self.folder} was made with")
+            write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
+            write_atomically(path, json.dumps(environment, indent=2) + "\n")
+        except OSError as error:
+            raise UserError(f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}") from None
+
+    def result(self) -> dict[str, Any] | None:
+        """The finished run's result, or None."""
+        path = self.folder / "result.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def finish(self, result: dict[str, Any]) -> None:
+        write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl; a last line that a kill cut short is left out."""
+        lines = self.metrics.read_text().splitlines() if self.metrics.exists() else []
+        found = []
+        for line in lines:
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return found
+
+    def cut_back(self, step: int) -> list[dict[str, Any]]:
+        """Drop the rows after `step`, so that a resumed run writes them again; the rows that stay."""
+        kept = [row for row in self.rows() if row["step"] <= step]
+        write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in kept))
+        return kept
+
+    def append(self, row: dict[str, Any]) -> None:
+        with self.metrics.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def note(self, text: str) -> None:
+        """A line for log.txt."""
+        with self.log.open("a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep a second writer out while the body runs.
+
+        The operating system drops the lock with the process, however it ends, so a killed run can be started again at once;
+        the host and the heartbeat written inside keep out a machine whose locks do not reach this one.
+
+        Raises:
+            UserError: another process that is alive holds the folder.
+        """
+        path = self.folder / "lock"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = path.open("a+")
+        except OSError as error:
+            raise UserError(f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}") from None
+        with file:
+            _take(path, file)
+            done = threading.Event()
+            threading.Thread(target=_beat, args=(path, done), daemon=True).start()
+            try:
+                yield
+            finally:
+                done.set()
+                file.truncate(0)
+
+
+def _take(path: Path, file: TextIO) -> None:
+    """Lock the open file and write who holds it."""
+    file.seek(0)
+    text = file.read()
+    holder = json.loads(text) if text else {}
+    elsewhere = holder.get("host") not in (None, socket.gethostname()) and time.time() - path.stat().st_mtime < DEAD_AFTER
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process's own: not inherited by data workers
+    except OSError:
+        elsewhere = True
+    if elsewhere:
+        held = f"process {holder.get('pid')} on {holder.get('host')}"
+        raise UserError(f"name={path.parent.name}: {path.parent} is being written by {held}; wait, or take another name=")
+    file.truncate(0)
+    file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
+    file.flush()
+
+
+def _beat(path: Path, done: threading.Event) -> None:
+    while not done.wait(HEARTBEAT):
+        path.touch()
+
+
+def environment(extra: dict[str, Any]) -> dict[str, Any]:
+    """Versions, git revision and hardware, and what the caller adds (threads, precision, device, data)."""
+    packages = ("torch", "torchvision", "timm", "accelerate", "datasets", "transformers", "numpy")
+    return {
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in packages},
+        "revision": _revision(),
+        "host": {"system": platform.platform(), "cpu": _cpu(), "cores": os.cpu_count()},
+        **extra,
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def _revision() -> str | None:
+    """The git revision of this code, with + if it was changed since; None outside git."""
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
