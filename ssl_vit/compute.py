@@ -29,3 +29,13 @@ def activation_bytes(recipe: Recipe) -> int:
     (Korthikanti et al., 2022, eq. 1, without the attention matrices, which fused attention does not keep)."""
     wide = 1 if recipe.compute.precision == "bfloat16" else 2
     return 34 * wide * tokens(recipe) * recipe.model.width * recipe.model.depth
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: 45 s, 4 min 10 s, 3 h 05 min."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .engine import Row
+from .compute import duration
+from .engine import Listener, Row
 
 QUIET = 5.0  # seconds between plain lines
 
@@ -18,23 +19,13 @@ def table(rows: Iterable[tuple[str, str]]) -> None:
         print(f"{name:<11} {text}", flush=True)
 
 
-def duration(seconds: float) -> str:
-    """Seconds for people: 45 s, 4 min 10 s, 3 h 05 min."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
-
-
 def _summary(row: Row) -> str:
     shares = [f"{name.replace('_', ' ')} {row[name]:.1%}" for name in ("accuracy_masked", "accuracy") if name in row]
     speed = f"{row['images_per_s']:,.0f} pictures/s  data wait {row['data_wait']:.0%}"
     return "  ".join([f"loss {row['loss']:.3f}", *shares[:1], speed])
 
 
-class Bar:
+class Bar(Listener):
     """A listener that draws a progress bar; close() it before anything else is printed."""
 
     def __init__(self, start: int, steps: int) -> None:
@@ -52,19 +43,19 @@ class Bar:
         if "validation/loss" in row:
             self.progress.console.print(_held_out(row), highlight=False)
 
+    def on_warning(self, text: str) -> None:
+        self.progress.console.print(f"warning: {text}", highlight=False, markup=False)
+
     def close(self) -> None:
         self.progress.stop()
 
 
-class Lines:
+class Lines(Listener):
     """A listener that prints a line every few seconds."""
 
     def __init__(self, start: int, steps: int) -> None:
         self.start, self.steps = start, steps
         self.begun = self.said = time.monotonic()
-
-    def on_step(self, step: int) -> None:
-        pass
 
     def on_row(self, row: Row) -> None:
         now = time.monotonic()
@@ -75,8 +66,8 @@ class Lines:
         if "validation/loss" in row:
             print(_held_out(row), flush=True)
 
-    def close(self) -> None:
-        pass
+    def on_warning(self, text: str) -> None:
+        print(f"warning: {text}", flush=True)
 
 
 def _held_out(row: Row) -> str:

@@ -28,9 +28,7 @@ def corrupted(rate: float, patches: int) -> int:
     return max(1, int(rate * patches + 0.5))
 
 
-def draw(
-    key_B: Tensor, patches: int, rate: float, mask: float = 0.8, random: float = 0.1, source: str = "image"
-) -> Corruption:
+def draw(key_B: Tensor, patches: int, rate: float, mask: float = 0.8, random: float = 0.1, source: str = "image") -> Corruption:
     """Choose K patches of each picture by rank of (hash, index), and for each of them, independently, what it becomes.
 
     `mask` and `random` are shares of the K; the rest is kept. A RANDOM patch's source is another patch, never itself, of

@@ -1,7 +1,7 @@
 """Counted randomness: a hash of (key, slot) gives uniform numbers, the same bits in numpy and torch, on CPU and GPU.
 
 Nothing here has state. A sample's key follows from (seed, epoch, index); each use of it takes its own stream by name.
-All arithmetic is on int64 arrays or tensors, which wrap around; `x` and `key` may be either, and the answer is of the same kind.
+All arithmetic is on int64 arrays or tensors, which wrap around; `x` and `key` may be either, and the answer is like them.
 """
 
 import zlib

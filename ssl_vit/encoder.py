@@ -3,6 +3,8 @@
 Legend: B batch, N patches, T tokens (prefix + N), D width, H W the picture's height and width.
 """
 
+from typing import Any
+
 import timm
 import torch
 from torch import Tensor, nn
@@ -13,10 +15,11 @@ from .recipe import Data, Model
 class Encoder(nn.Module):
     """A timm backbone and the normalisation that its weights expect."""
 
+    backbone: Any  # timm's classes share no type that names their parts
     mean: Tensor
     std: Tensor
 
-    def __init__(self, backbone: nn.Module, mean: list[float], std: list[float]) -> None:
+    def __init__(self, backbone: Any, mean: list[float], std: list[float]) -> None:
         super().__init__()
         self.backbone = backbone
         for name, value in (("mean", mean), ("std", std)):
@@ -41,7 +44,7 @@ class Encoder(nn.Module):
         return backbone.norm(backbone.blocks(x_BTD))
 
 
-def timm_args(model: Model, size: int) -> dict[str, float | int]:
+def timm_args(model: Model, size: int) -> dict[str, Any]:
     """What timm's create_model needs beside the architecture's name to build this model for pictures of side `size`."""
     return {
         "img_size": size,
@@ -58,5 +61,5 @@ def build(model: Model, data: Data) -> Encoder:
     backbone = timm.create_model(model.timm, num_classes=0, weight_init="jax", **timm_args(model, data.size))
     for module in backbone.modules():
         if hasattr(module, "fused_attn"):  # on a CPU the fused kernel's backward is the slower (docs/speed.md)
-            module.fused_attn = torch.cuda.is_available()
+            module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]
     return Encoder(backbone, data.mean, data.std)

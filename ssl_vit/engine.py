@@ -18,21 +18,22 @@ from torch import Tensor, nn
 
 from . import counted, optim
 from .data.batches import Batch, Spread
-from .objectives import Step
+from .objectives import Objective, Step
 from .recipe import Recipe, UserError
 
 Row = dict[str, Any]
 
 
 class Observer(Protocol):
-    def __call__(self, step: int, row: Row, objective: nn.Module) -> Iterable[tuple[str, float]]: ...
+    def __call__(self, step: int, row: Row, objective: Objective) -> Iterable[tuple[str, float]]: ...
 
 
-class Listener(Protocol):
-    """Told of each step and each row; not of the model."""
+class Listener:
+    """Told of each step, each row and each warning; not of the model. Every method may be left out."""
 
     def on_step(self, step: int) -> None: ...
     def on_row(self, row: Row) -> None: ...
+    def on_warning(self, text: str) -> None: ...
     def close(self) -> None: ...
 
 
@@ -47,7 +48,8 @@ class Watch(NamedTuple):
 class State:
     """Everything that a run must find again to go on as if it had never stopped."""
 
-    objective: nn.Module
+    objective: Objective  # as built, for its state and for observers
+    prepared: nn.Module  # as Accelerate wrapped it, for training
     optimizer: Any
     schedule: Any
     step: int = 0
@@ -56,25 +58,25 @@ class State:
     sums: Tensor | None = None  # (metrics, 2): their sums and counts
     norms: Tensor | None = None  # (2,): sum and count of gradient norms
 
-    def save(self, accelerator: Accelerator) -> dict[str, Any]:
+    def save(self) -> dict[str, Any]:
         sums = {k: None if v is None else v.cpu() for k, v in (("sums", self.sums), ("norms", self.norms))}
         return {
             "step": self.step,
             "seconds": self.seconds,
-            "objective": accelerator.unwrap_model(self.objective).state_dict(),
+            "objective": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "names": self.names,
             **sums,
         }
 
-    def load(self, saved: dict[str, Any], accelerator: Accelerator) -> None:
-        accelerator.unwrap_model(self.objective).load_state_dict(saved["objective"])
+    def load(self, saved: dict[str, Any], device: torch.device) -> None:
+        self.objective.load_state_dict(saved["objective"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.schedule.load_state_dict(saved["schedule"])
         self.step, self.seconds, self.names = saved["step"], saved["seconds"], saved["names"]
         for name in ("sums", "norms"):
-            setattr(self, name, None if saved[name] is None else saved[name].to(accelerator.device))
+            setattr(self, name, None if saved[name] is None else saved[name].to(device))
 
 
 class Clock:
@@ -110,7 +112,7 @@ def train(
     Raises:
         UserError: the loss is no number any more.
     """
-    passes, clock = iter(batches), Clock()
+    passes, clock, listeners = iter(batches), Clock(), list(listeners)
     while state.step < recipe.optim.steps:
         _update(state, passes, recipe, spread, accelerator, clock)
         state.step += 1
@@ -123,7 +125,7 @@ def train(
         state.seconds += clock.elapsed() if logged else 0.0
         for watch in watches:
             if last or state.step % watch.every == 0:
-                row |= {"step": state.step} | _observe(watch.observer, state, row, accelerator)
+                row |= {"step": state.step} | _observe(watch.observer, state, row, accelerator, listeners)
         if row:
             for listener in listeners:
                 listener.on_row(row)
@@ -137,16 +139,16 @@ def _update(
     state: State, passes: Iterator[Batch], recipe: Recipe, spread: Spread, accelerator: Accelerator, clock: Clock
 ) -> None:
     """One optimiser step on spread.accumulation passes."""
-    state.objective.train()
+    state.prepared.train()
     for micro in range(spread.accumulation):
         batch = to_device(clock.wait(passes), accelerator.device)
         torch.manual_seed(int(counted.key(recipe.seed, state.step, spread.chunk(micro))[0]))  # dropout, drop path
         joined = micro == spread.accumulation - 1
-        with nullcontext() if joined else accelerator.no_sync(state.objective):
-            step = state.objective(batch)
+        with nullcontext() if joined else accelerator.no_sync(state.prepared):
+            step = state.prepared(batch)
             accelerator.backward(step.loss / spread.accumulation)
         _gather(state, step)
-    norm = optim.clip(state.objective, recipe.optim.clip).double()
+    norm = optim.clip(state.prepared, recipe.optim.clip).double()
     norms = torch.stack([norm, torch.ones_like(norm)])
     state.norms = norms if state.norms is None else state.norms + norms
     state.optimizer.step()
@@ -177,7 +179,8 @@ def _row(state: State, recipe: Recipe, accelerator: Accelerator, clock: Clock) -
     norm, count = state.norms.tolist()
     state.sums = state.norms = None
     if not math.isfinite(values["loss"]):
-        raise UserError(f"step {state.step}: the loss is {values['loss']}; a lower optim.lr= or a longer optim.warmup= may help")
+        text = "a lower optim.lr= or a longer optim.warmup= may help"
+        raise UserError(f"step {state.step}: the loss is {values['loss']}; {text}")
     seconds, batch = clock.elapsed(), recipe.optim.batch
     return {
         "step": state.step,
@@ -199,18 +202,18 @@ def _memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def _observe(observer: Observer, state: State, row: Row, accelerator: Accelerator) -> Row:
+def _observe(observer: Observer, state: State, row: Row, accelerator: Accelerator, listeners: Iterable[Listener]) -> Row:
     """What an observer says of the frozen objective; nothing, with a warning, if it fails."""
-    objective = accelerator.unwrap_model(state.objective)
-    objective.eval()
+    state.objective.eval()
     try:
         with torch.no_grad(), accelerator.autocast(), torch.random.fork_rng():
-            return dict(observer(state.step, row, objective))
+            return dict(observer(state.step, row, state.objective))
     except Exception as error:
-        accelerator.print(f"warning: {type(observer).__name__} failed at step {state.step}: {error}")
+        for listener in listeners:
+            listener.on_warning(f"{type(observer).__name__} failed at step {state.step}: {error!r}")
         return {}
     finally:
-        objective.train()
+        state.objective.train()
 
 
 def seconds_per_step(objective: nn.Module, batch: Batch, accumulation: int, accelerator: Accelerator) -> float:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,16 +12,15 @@ import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list
-from torch import nn
 
-from . import checkpoint, compute, console, encoder, engine, objectives, optim, weights
+from . import checkpoint, compute, console, encoder, engine, figures, objectives, optim, weights
 from .data import batches, sources
 from .engine import Listener, State, Watch
 from .evaluate.heldout import HeldOut
-from .figures import mpp as mpp_figure
+from .objectives import Objective
 from .recipe import Recipe, UserError
 from .runs import Run, environment, recipe_hash
-from .tracking import TensorBoard
+from .tracking import Record, TensorBoard
 
 BASELINE_PICTURES = 2048  # training pictures whose colours are counted
 
@@ -33,10 +33,13 @@ class Job:
     accelerator: Accelerator
     spread: batches.Spread
     splits: sources.Splits
-    objective: nn.Module  # as built, for its state and its parts
-    state: State  # holds it as prepared
+    state: State
     held_out: HeldOut
     workers: int
+
+    @property
+    def objective(self) -> Objective:
+        return self.state.objective
 
     @property
     def recipe(self) -> Recipe:
@@ -122,8 +125,8 @@ def assemble(run: Run, accelerator: Accelerator) -> Job:
     optimizer, schedule = optim.build(objective, recipe.optim)
     prepared, prepared_optimizer = accelerator.prepare(objective, optimizer)
     held_out = HeldOut(batches.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
-    state = State(prepared, prepared_optimizer, schedule)
-    return Job(run, accelerator, spread, splits, objective, state, held_out, _workers(recipe, accelerator))
+    state = State(objective, prepared, prepared_optimizer, schedule)
+    return Job(run, accelerator, spread, splits, state, held_out, _workers(recipe, accelerator))
 
 
 def _memory(accelerator: Accelerator) -> float:
@@ -137,7 +140,7 @@ def _workers(recipe: Recipe, accelerator: Accelerator) -> int:
     if recipe.compute.workers is not None:
         return recipe.compute.workers
     share = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(16, max(1, share - 1)) if accelerator.device.type == "cuda" else 1
+    return min(16, max(1, share - 1)) if accelerator.device.type == "cuda" else 0  # on a CPU they only take cores away
 
 
 def _facts(recipe: Recipe, accelerator: Accelerator, spread: batches.Spread, splits: sources.Splits) -> dict[str, Any]:
@@ -158,15 +161,16 @@ def resume(job: Job) -> None:
     """Go back to the newest sound checkpoint, and cut the metrics back to its step; a damaged one is named and passed over."""
     for path in reversed(checkpoint.found(job.run.checkpoints)):
         if checkpoint.sound(path):
-            job.state.load(checkpoint.load(path), job.accelerator)
+            job.state.load(checkpoint.load(path), job.accelerator.device)
             break
         job.accelerator.print(f"warning: {path} is damaged; using the one before it")
     if job.accelerator.is_main_process:
         job.run.cut_back(job.state.step)
+        job.run.note(f"started at step {job.state.step} on {job.spread.processes} processes, process {os.getpid()}")
 
 
 def _baselines(job: Job) -> None:
-    """Count the training colours, unless a checkpoint brought them, and measure what must be beaten on the held-out pictures."""
+    """Let the objective see a few training pictures, unless a checkpoint tells what it saw; measure what it must beat."""
     if job.state.step == 0:
         first = batches.first(job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_PICTURES)
         job.objective.fit_baselines(engine.to_device(b, job.accelerator.device) for b in first)
@@ -176,36 +180,41 @@ def _baselines(job: Job) -> None:
 
 def introduce(job: Job) -> None:
     """The calm start: what, on which data, how large, how long here, where."""
-    recipe, spread = job.recipe, job.spread
-    probe = job.held_out.batches[0]
-    whole = batches.Batch(*(x[:1].expand(spread.device_batch, *x.shape[1:]) for x in probe))
-    pace = engine.seconds_per_step(job.state.objective, whole, spread.accumulation, job.accelerator)
+    spread, left = job.spread, job.recipe.optim.steps - job.state.step
+    one = job.held_out.batches[0]
+    batch = batches.Batch(*(x[:1].expand(spread.device_batch, *x.shape[1:]) for x in one))
+    pace = engine.seconds_per_step(job.state.prepared, batch, spread.accumulation, job.accelerator)
     if not job.accelerator.is_main_process:
         return
-    left = recipe.optim.steps - job.state.step
-    parameters = sum(p.numel() for p in job.objective.encoder.parameters())
-    images = recipe.optim.steps * recipe.optim.batch
-    baselines = job.held_out.baselines
-    console.table(
-        [
-            ("run", f"{recipe.name} in {job.run.folder}" + (f", going on after step {job.state.step:,}" if job.state.step else "")),
-            ("objective", job.objective.describe()),
-            ("data", f"{recipe.data.name}: {len(job.splits.train):,} training pictures at {recipe.data.size} px, "
-             f"{min(recipe.eval.pictures, len(job.splits.validation)):,} held out"),
-            ("model", f"{recipe.model.name}: {parameters / 1e6:.2f}M parameters, {job.objective.encoder.patches} patches of "
-             f"{recipe.model.patch} px, {compute.multiply_adds(recipe) / 1e9:.3f}G multiply-adds a picture"),
-            ("optimiser", f"AdamW, learning rate {recipe.optim.lr:g}, {recipe.optim.schedule} after {recipe.optim.warmup:,} warm-up steps"),
-            ("batch", f"{spread.batch} = {spread.device_batch} a pass x {spread.processes} processes x {spread.accumulation} accumulated"),
-            ("length", f"{recipe.optim.steps:,} steps, {images:,} pictures, {images / len(job.splits.train):.1f} epochs, "
-             f"{compute.exaflop(recipe, images):.2g} exaFLOP"),
-            ("machine", f"{job.accelerator.device.type}, {torch.get_num_threads()} threads, {recipe.compute.precision}, {job.workers} data workers"),
-            ("to beat", f"loss {baselines['entropy'][0]:.3f} (entropy of the training colours), accuracy on masked patches "
-             f"{baselines['commonest'][0]:.1%} (commonest colour), {baselines['neighbors'][0]:.1%} (neighbours' mean)"),
-            ("time", f"about {console.duration(pace * left)} here ({pace:.3g} s a step)"),
-        ]
-    )  # fmt: skip
+    console.table([*_what(job), *_how(job), ("time", f"about {compute.duration(pace * left)} here ({pace:.3g} s a step)")])
     if job.objective.encoder.patches < 16:
-        print(f"warning: {job.objective.encoder.patches} patches a picture are few to learn from; {_smaller(recipe)}", flush=True)
+        few = f"warning: {job.objective.encoder.patches} patches a picture are few to learn from"
+        print(f"{few}; {_smaller(job.recipe)}", flush=True)
+
+
+def _what(job: Job) -> Iterator[tuple[str, str]]:
+    recipe, net, splits = job.recipe, job.objective.encoder, job.splits
+    going_on = f", going on after step {job.state.step:,}" if job.state.step else ""
+    yield "run", f"{job.run.folder}{going_on}"
+    yield "objective", job.objective.describe()
+    held_out = min(recipe.eval.pictures, len(splits.validation))
+    yield "data", f"{recipe.data.name}: {len(splits.train):,} pictures at {recipe.data.size} px, {held_out:,} held out"
+    size = f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f}M parameters"
+    work = f"{compute.multiply_adds(recipe) / 1e9:.3g}G multiply-adds a picture"
+    yield "model", f"{recipe.model.name}: {size}, {net.patches} patches of {recipe.model.patch} px, {work}"
+
+
+def _how(job: Job) -> Iterator[tuple[str, str]]:
+    recipe, spread, o = job.recipe, job.spread, job.recipe.optim
+    images = o.steps * o.batch
+    yield "optimiser", f"AdamW, learning rate {o.lr:g}, {o.warmup:,} warm-up steps, then {o.schedule}"
+    yield "batch", f"{o.batch} = {spread.device_batch} a pass x {spread.processes} processes x {spread.accumulation} passes"
+    epochs, work = images / len(job.splits.train), compute.exaflop(recipe, images)
+    yield "length", f"{o.steps:,} steps, {images:,} pictures, {epochs:.1f} epochs, {work:.2g} exaFLOP"
+    device, threads = job.accelerator.device.type, torch.get_num_threads()
+    yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {job.workers} data workers"
+    if to_beat := job.held_out.baselines:
+        yield "to beat", ", ".join(f"{name} {value:.3f}" for name, (value, _) in to_beat.items())
 
 
 def _smaller(recipe: Recipe) -> str:
@@ -225,7 +234,9 @@ def _train(job: Job) -> None:
 
     def save() -> None:
         if job.accelerator.is_main_process:
-            checkpoint.save(run.checkpoints, state.step, state.save(job.accelerator), recipe.checkpoint.keep)
+            before = time.perf_counter()
+            path = checkpoint.save(run.checkpoints, state.step, state.save(), recipe.checkpoint.keep)
+            run.note(f"saved {path.name} in {time.perf_counter() - before:.2f} s")
         job.accelerator.wait_for_everyone()
 
     watches = [Watch(job.held_out, recipe.eval.every)]
@@ -234,22 +245,6 @@ def _train(job: Job) -> None:
     finally:
         for listener in listeners:
             listener.close()
-
-
-class Record:
-    """The listener that writes metrics.jsonl."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def on_step(self, step: int) -> None:
-        pass
-
-    def on_row(self, row: engine.Row) -> None:
-        self.run.append(row)
-
-    def close(self) -> None:
-        pass
 
 
 def _listeners(job: Job) -> list[Listener]:
@@ -270,9 +265,10 @@ def finish(job: Job) -> dict[str, Any]:
     weights.export(run.export, job.objective.encoder, heads, recipe.model, recipe.data, job.objective.pool)
     with job.accelerator.autocast():
         few = engine.to_device(job.held_out.batches[0], job.accelerator.device)
-        mpp_figure.draw(job.objective, few, run.figures / "predictions.png")
+        figures.draw(job.objective, few, run.figures)
     result = _result(job)
     run.finish(result)
+    run.note("finished")
     return result
 
 

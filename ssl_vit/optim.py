@@ -12,7 +12,7 @@ LINEAR_END = 1e-5  # the authors' code
 
 
 def groups(module: nn.Module, weight_decay: float) -> list[dict]:
-    """Parameters in two groups: decay on the weights of linear and convolution layers, none on biases, norms, tokens, positions."""
+    """Two groups: decay on the weights of linear and convolution layers; none on biases, norms, tokens, positions."""
     kinds = (nn.Linear, nn.modules.conv._ConvNd)
     decayed = {id(m.weight) for m in module.modules() if isinstance(m, kinds)}
     trained = [p for p in module.parameters() if p.requires_grad]

@@ -18,7 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
-from .recipe import Recipe, UserError, computed, dump, resolve
+from .recipe import Recipe, UserError, computed, dump
+from .words import resolve
 
 HEARTBEAT = 30.0  # seconds between signs of life in the lock
 DEAD_AFTER = 600.0  # seconds without one, on another machine
@@ -60,13 +61,15 @@ class Run:
             return self.recipe
         if not self.recipe.resume:
             raise UserError(f"resume=false: {self.folder} holds a run already; take another name= or remove it")
-        here = resolve([f"recipe={path}", f"out={self.recipe.out}", *([f"data.path={self.recipe.data.path}"] if self.recipe.data.path else [])])
+        place = [f"data.path={self.recipe.data.path}"] if self.recipe.data.path else []
+        here = resolve([f"recipe={path}", f"out={self.recipe.out}", *place])
         if self.recipe.compute.precision == "auto":
             self.recipe.compute.precision = here.compute.precision
         was, now = computed(here), computed(self.recipe)
         differ = [f"{k} ({was.get(k)} there, {now[k]} here)" for k in now if now[k] != was.get(k)]
         if differ:
-            raise UserError(f"name={self.recipe.name}: {self.folder} holds another recipe: {', '.join(differ)}; take another name=")
+            text = f"{self.folder} holds another recipe: {', '.join(differ)}"
+            raise UserError(f"name={self.recipe.name}: {text}; take another name=")
         return self.recipe
 
     def open(self, environment: dict[str, Any]) -> None:
@@ -192,8 +195,10 @@ def _cpu() -> str:
 
 def _revision() -> str | None:
     """The git revision of this code, with + if it was changed since; None outside git."""
+
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
+        done = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
 
     try:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")

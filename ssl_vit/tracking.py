@@ -1,23 +1,34 @@
-"""TensorBoard, as a listener that replays metrics.jsonl when a run resumes, so that both always say the same."""
+"""Where rows go: metrics.jsonl and log.txt, and TensorBoard, which replays the rows when a run resumes so that both agree."""
 
 import shutil
 from pathlib import Path
 from typing import Any
 
-from .engine import Row
+from .engine import Listener, Row
+from .runs import Run
 
 
-class TensorBoard:
+class Record(Listener):
+    """Rows to metrics.jsonl, warnings to log.txt."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def on_row(self, row: Row) -> None:
+        self.run.append(row)
+
+    def on_warning(self, text: str) -> None:
+        self.run.note(f"warning: {text}")
+
+
+class TensorBoard(Listener):
     def __init__(self, folder: Path, rows: list[Row]) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard import SummaryWriter  # a second of imports
 
         shutil.rmtree(folder, ignore_errors=True)
         self.writer: Any = SummaryWriter(str(folder))
         for row in rows:
             self.on_row(row)
-
-    def on_step(self, step: int) -> None:
-        pass
 
     def on_row(self, row: Row) -> None:
         for name, value in row.items():

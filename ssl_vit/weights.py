@@ -5,8 +5,8 @@ import os
 import shutil
 from pathlib import Path
 
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from safetensors.torch import save
+from torch import Tensor
 
 from .encoder import Encoder, timm_args
 from .recipe import Data, Model
@@ -22,8 +22,8 @@ def export(folder: Path, encoder: Encoder, heads: dict[str, Tensor], model: Mode
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     (beside / "config.json").write_text(json.dumps(_config(encoder, model, data, pool), indent=2) + "\n")
-    save_file(_plain(encoder.backbone), beside / "model.safetensors", {"format": "pt"})
-    save_file({name: value.contiguous().cpu() for name, value in heads.items()}, beside / "heads.safetensors", {"format": "pt"})
+    (beside / "model.safetensors").write_bytes(_packed(encoder.backbone.state_dict()))
+    (beside / "heads.safetensors").write_bytes(_packed(heads))
     shutil.rmtree(folder, ignore_errors=True)
     beside.replace(folder)
 
@@ -51,5 +51,5 @@ def _config(encoder: Encoder, model: Model, data: Data, pool: str) -> dict:
     }
 
 
-def _plain(module: nn.Module) -> dict[str, Tensor]:
-    return {name: value.contiguous().cpu() for name, value in module.state_dict().items()}
+def _packed(tensors: dict[str, Tensor]) -> bytes:
+    return save({name: value.contiguous().cpu() for name, value in tensors.items()}, {"format": "pt"})

@@ -24,12 +24,12 @@ class Batch(NamedTuple):
 
     image: Tensor
     label: Tensor
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]
     key: Tensor
 
 
 class Samples(NamedTuple):
-    index: np.ndarray
+    index: np.ndarray  # type: ignore[assignment]
     key: np.ndarray
 
 
@@ -115,7 +115,7 @@ def _loader(pictures: Pictures, order: object, workers: int) -> DataLoader:
     return DataLoader(
         pictures,
         batch_sampler=order,  # type: ignore[arg-type]
-        collate_fn=_as_is,
+        collate_fn=_as_is,  # type: ignore[arg-type]
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # its own, so that no global random number is drawn

@@ -30,7 +30,8 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     if isinstance(raw, np.ndarray):
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
     try:
-        image = decode_image(torch.frombuffer(bytearray(raw), dtype=torch.uint8), ImageReadMode.RGB, apply_exif_orientation=True)
+        data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+        image = decode_image(data, ImageReadMode.RGB, apply_exif_orientation=True)
         if image.dtype == torch.uint8 and image.ndim == 3:
             return image
     except RuntimeError:

@@ -28,10 +28,8 @@ class Source(Protocol):
 class Shapes:
     """A split of the embedded set, drawn when asked for."""
 
-    classes = list(shapes.CLASSES)
-
     def __init__(self, split: str, size: int) -> None:
-        self.split, self.size = split, size
+        self.split, self.size, self.classes = split, size, list(shapes.CLASSES)
 
     def __len__(self) -> int:
         return shapes.SIZES[self.split]

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.batches import Batch
 from ..engine import Row, means, to_device
+from ..objectives import Objective
 
 
 class HeldOut:
@@ -18,12 +19,12 @@ class HeldOut:
         self.latest: dict[str, tuple[float, int]] = {}
         self.baselines: dict[str, tuple[float, int]] = {}
 
-    def measure_baselines(self, objective: nn.Module) -> dict[str, tuple[float, int]]:
+    def measure_baselines(self, objective: Objective) -> dict[str, tuple[float, int]]:
         """What the objective must beat on these pictures; they never change, so this is done once."""
         self.baselines = self._mean(objective.baselines(self._there(b)) for b in self.batches)
         return self.baselines
 
-    def __call__(self, step: int, row: Row, objective: nn.Module) -> Iterator[tuple[str, float]]:
+    def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
         measured = self._mean(objective(self._there(b)).metrics for b in self.batches)
         self.latest = measured | self.baselines
         for name, (value, _) in self.latest.items():

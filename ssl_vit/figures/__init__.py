@@ -1,1 +1,13 @@
 """What a model has learned, as pictures."""
+
+from pathlib import Path
+
+from ..data.batches import Batch
+from ..objectives import MaskedPatchPrediction, Objective
+from . import mpp
+
+
+def draw(objective: Objective, batch: Batch, folder: Path) -> None:
+    """Write the pictures that suit the objective. A new objective's picture is a file here and a line below."""
+    if isinstance(objective, MaskedPatchPrediction):
+        mpp.draw(objective, batch, folder / "predictions.png")

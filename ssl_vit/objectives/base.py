@@ -1,12 +1,44 @@
-"""What every objective gives: a Step."""
+"""What every objective is: a module around one encoder that turns a Batch into a Step."""
 
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import ClassVar, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
+
+from ..data.batches import Batch
+from ..encoder import Encoder
+
+Metrics = dict[str, tuple[Tensor, Tensor]]  # name -> (sum, count), which add up over passes and processes
 
 
 class Step(NamedTuple):
-    """`loss`, a scalar to go down; `metrics`, name -> (sum, count), tensors that add up over passes and processes."""
+    """`loss`, a scalar to go down; `metrics`, among them "loss" itself."""
 
     loss: Tensor
-    metrics: dict[str, tuple[Tensor, Tensor]]
+    metrics: Metrics
+
+
+class Objective(nn.Module, ABC):
+    """`objective(batch) -> Step`. Everything trained besides the encoder (tokens, heads) is the objective's own."""
+
+    pool: ClassVar[str]  # what an export gives as a picture's feature: "token" or "avg"
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> Step: ...
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for people."""
+
+    def fit_baselines(self, batches: Iterable[Batch]) -> None:
+        """Learn from training pictures what `baselines` needs to know. Called once, before the first step."""
+        return
+
+    def baselines(self, batch: Batch) -> Metrics:
+        """What a trained model must beat on this batch; nothing unless an objective says so."""
+        return {}

@@ -12,20 +12,19 @@ from torch.nn import functional as F
 from .. import corruption, targets
 from ..data.batches import Batch
 from ..encoder import Encoder
-from .base import Step
+from .base import Metrics, Objective, Step
 
 KINDS = {"masked": corruption.MASK, "random": corruption.RANDOM, "kept": corruption.KEEP}
 
 
-class MaskedPatchPrediction(nn.Module):
+class MaskedPatchPrediction(Objective):
     """One linear head over 512 colours, on the hit patches only; the [mask] embedding is the objective's own."""
 
     pool = "avg"  # what an export gives as the feature: the class token got no loss
     color_count: Tensor
 
     def __init__(self, encoder: Encoder, *, rate: float, mask: float, random: float, source: str) -> None:
-        super().__init__()
-        self.encoder = encoder
+        super().__init__(encoder)
         self.rate, self.mask, self.random, self.source = rate, mask, random, source
         self.mask_token = nn.Parameter(torch.randn(encoder.width) * 0.02)
         self.head = nn.Linear(encoder.width, targets.COLORS)
@@ -34,10 +33,10 @@ class MaskedPatchPrediction(nn.Module):
         self.register_buffer("color_count", torch.zeros(targets.COLORS, dtype=torch.int64))
 
     def describe(self) -> str:
-        """One line for people."""
         patches = self.encoder.patches
+        hit = corruption.corrupted(self.rate, patches)
         return (
-            f"masked patch prediction, {targets.COLORS} colours: {corruption.corrupted(self.rate, patches)} of {patches} patches hit, "
+            f"masked patch prediction, {targets.COLORS} colours: {hit} of {patches} patches hit, "
             f"of those {self.mask:.0%} masked, {self.random:.0%} random, {1 - self.mask - self.random:.0%} kept"
         )
 
@@ -68,7 +67,7 @@ class MaskedPatchPrediction(nn.Module):
             color_BN = targets.mean_color(batch.image, self.encoder.patch_size)
             self.color_count += torch.bincount(color_BN.flatten(), minlength=targets.COLORS).to(self.color_count)
 
-    def baselines(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+    def baselines(self, batch: Batch) -> Metrics:
         """What a trained model must beat on this batch, as metrics (design, Objective).
 
         `entropy`, of the training colours in nats, for the loss; for the accuracy on masked patches, how often the
@@ -99,7 +98,7 @@ def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
     return (value * where).double().sum(), where.double().sum()
 
 
-def _by_kind(name: str, value_BK: Tensor, kind_BK: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+def _by_kind(name: str, value_BK: Tensor, kind_BK: Tensor) -> Metrics:
     """A metric over all hit patches and split by what they became."""
     split = {f"{name}_{kind}": _mean(value_BK, kind_BK == number) for kind, number in KINDS.items()}
     return {name: _mean(value_BK, torch.ones_like(kind_BK, dtype=torch.bool))} | split

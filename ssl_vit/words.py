@@ -1,0 +1,205 @@
+"""How the words of a command line become a recipe. No torch here.
+
+Order, each over the one before: the schema <- the recipe's presets (a row of models.yaml, of datasets.yaml) <- the recipe's
+own values <- presets named on the command line, which replace all that preset's fields <- every other word.
+"""
+
+import dataclasses
+import difflib
+import re
+import typing
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from .recipe import EMBEDDED, Recipe, UserError, check, computed, flatten, nearest
+
+RECIPES = Path(__file__).resolve().parent.parent / "recipes"
+
+
+def _leaves(kind: type, prefix: str = "") -> dict[str, Any]:
+    """Every dotted key of the schema and its type."""
+    found: dict[str, Any] = {}
+    for f in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(f.type):
+            found |= _leaves(typing.cast(type, f.type), f"{prefix}{f.name}.")
+        else:
+            found[prefix + f.name] = f.type
+    return found
+
+
+KEYS = _leaves(Recipe)
+
+
+def _check_key(key: str, where: str) -> None:
+    if key in KEYS:
+        return
+    group = key.split(".")[0] + "."
+    siblings = [k for k in KEYS if k.startswith(group)]
+    if key + "." == group and siblings:
+        raise UserError(f"{where}{key} is a group of keys: {', '.join(siblings)}")
+    near = difflib.get_close_matches(key, KEYS, n=1)
+    choices = siblings or sorted({k.split(".")[0] + ("." if "." in k else "") for k in KEYS} | {"recipe"})
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise UserError(f"{where}unknown key {key}; {hint}choices: {', '.join(choices)}")
+
+
+def _parse(words: Iterable[str]) -> dict[str, str]:
+    """{key: text} of key=value words. The order never matters, so a key may be said once only."""
+    given: dict[str, str] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise UserError(f"{word}: words are key=value, as in recipe=mpp")
+        if given.setdefault(key, text) != text:
+            raise UserError(f"{key} is said twice: {given[key]} and {text}")
+    return given
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        loaded = OmegaConf.to_container(OmegaConf.load(path))
+    except Exception as error:  # whatever YAML finds wrong
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
+    if not isinstance(loaded, dict):
+        raise UserError(f"{path}: a mapping is asked for")
+    return typing.cast(dict[str, Any], loaded)
+
+
+def _row(table: str, key: str, name: str) -> dict[str, Any]:
+    """One row of models.yaml or datasets.yaml as {dotted key: value}, its name included."""
+    rows = _load(RECIPES / table)
+    if name not in rows:
+        raise UserError(f"{key}={name}: unknown; {nearest(name, rows)}")
+    row = {f"{key}.{k}": v for k, v in rows[name].items()} | {f"{key}.name": name}
+    for k in row:
+        _check_key(k, f"{table}, {name}: ")
+    return row
+
+
+def _find(word: str | None) -> Path:
+    """A recipe's file, from its name under recipes/ or its path."""
+    names = sorted(str(p.relative_to(RECIPES).with_suffix("")) for p in RECIPES.rglob("*.yaml"))
+    names = [n for n in names if n not in ("models", "datasets")]
+    if word is None:
+        raise UserError(f"recipe= is missing; choices: {', '.join(names)}, or a file's path")
+    if word in names:
+        return RECIPES / f"{word}.yaml"
+    if word.endswith((".yaml", ".yml")):
+        if Path(word).is_file():
+            return Path(word)
+        raise UserError(f"recipe={word}: no such file")
+    raise UserError(f"recipe={word}: unknown; {nearest(word, names)}, or a file's path")
+
+
+def _typed(key: str, value: Any) -> Any:
+    """A word's text as its key's type; 1e6 and 1e6's float are whole numbers where one is asked for."""
+    if isinstance(value, str) and "${" in value:
+        raise UserError(f"{key}={value}: ${{...}} is not looked up here")
+    kind = KEYS[key]
+    allowed = typing.get_args(kind) if typing.get_origin(kind) is not list else (kind,)
+    allowed = allowed or (kind,)
+    if isinstance(value, str) and value.lower() in ("null", "none") and type(None) in allowed:
+        return None
+    if isinstance(value, str) and (str not in allowed or float in allowed):
+        try:
+            value = OmegaConf.from_dotlist([f"value={value}"]).value
+        except (OmegaConfBaseException, YAMLError):
+            raise UserError(f"{key}={value}: {_asked(key)} is asked for") from None
+    if int in allowed and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+ASKED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "None": "null"}
+
+
+def _asked(key: str) -> str:
+    """What a key's type is called in an error."""
+    if typing.get_origin(KEYS[key]) is list:
+        return "a list of numbers"
+    text = str(getattr(KEYS[key], "__name__", KEYS[key]))
+    for short, long in ASKED.items():
+        text = re.sub(rf"\b{short}\b", long, text)
+    return text.replace(" | ", " or ")
+
+
+def _build(values: dict[str, Any]) -> Recipe:
+    """The typed recipe from {dotted key: value}."""
+    config = OmegaConf.structured(Recipe)
+    for key, value in values.items():
+        try:
+            OmegaConf.update(config, key, _typed(key, value))
+        except OmegaConfBaseException:
+            raise UserError(f"{key}={value}: {_asked(key)} is asked for") from None
+    return typing.cast(Recipe, OmegaConf.to_object(config))
+
+
+def _preset(values: dict[str, Any], key: str, row: dict[str, Any]) -> dict[str, Any]:
+    """`values` with every field of the preset `key` replaced by the row's."""
+    return {k: v for k, v in values.items() if not k.startswith(key + ".")} | row
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    """A recipe file's values, with its presets filled in below them."""
+    raw = _load(path)
+    rows: dict[str, Any] = {}
+    for key, table in (("data", "datasets.yaml"), ("model", "models.yaml")):
+        if isinstance(raw.get(key), str):
+            rows |= _row(table, key, raw.pop(key))
+    own = flatten(raw)
+    for key in own:
+        _check_key(key, f"{path}: ")
+    return rows | own
+
+
+def resolve(words: Iterable[str]) -> Recipe:
+    """The recipe that the words of a command line mean, checked.
+
+    Raises:
+        UserError: an unknown word, preset or recipe, a value of the wrong type or out of bounds.
+    """
+    given = _parse(words)
+    chosen = {key: given.pop(key, None) for key in ("recipe", "data", "model")}
+    for key in given:
+        _check_key(key, "")
+    path = _find(chosen["recipe"])
+    values = _from_file(path)
+    if chosen["model"] is not None:
+        values = _preset(values, "model", _row("models.yaml", "model", chosen["model"]))
+    if chosen["data"] is not None:
+        values = _preset(values, "data", _row("datasets.yaml", "data", chosen["data"]))
+    elif local := _own_pictures(given, path):
+        values = _preset(values, "data", {"data.size": values["data.size"], "data.name": local})
+    before, recipe = _build(values), _build(values | given)
+    if "name" not in given and not (recipe.name and path.name == "recipe.yaml"):
+        recipe.name = _default_name(path, chosen, before, recipe)
+    check(recipe)
+    if recipe.data.path:
+        recipe.data.path = str(Path(recipe.data.path).resolve())
+    return recipe
+
+
+def _own_pictures(given: dict[str, str], path: Path) -> str | None:
+    """The name of the user's own pictures, where data.path= or data.hub= stands without data= (not on a run's own recipe)."""
+    place = given.get("data.path") or given.get("data.hub")
+    if place is None or path.name == "recipe.yaml":
+        return None
+    return Path(place).resolve().stem if given.get("data.path") else place.replace("/", "--")
+
+
+def _default_name(path: Path, chosen: dict[str, str | None], before: Recipe, recipe: Recipe) -> str:
+    parts = [path.stem, *(chosen[k] or "" for k in ("data", "model"))]
+    if chosen["data"] is None and recipe.data.name != EMBEDDED:
+        parts[1] = recipe.data.name
+    was, now = computed(before), computed(recipe)
+    parts += [f"{k}={_word(now[k])}" for k in sorted(now) if now[k] != was[k]]
+    return "-".join(p for p in parts if p).replace("/", "_")
+
+
+def _word(value: Any) -> str:
+    return str(value).replace(" ", "").lower() if isinstance(value, bool | list) or value is None else str(value)

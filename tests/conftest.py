@@ -1,0 +1,37 @@
+"""What the tests share: no network, calm threads, a run small enough to repeat, and the folder of real pictures."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = [
+    *("recipe=mpp", "data.size=16", "model.patch=4", "model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64"),
+    *("optim.steps=12", "optim.batch=16", "optim.warmup=2", "checkpoint.every=4", "eval.every=4", "eval.pictures=24"),
+    *("log.every=2", "log.tensorboard=false", "compute.precision=float32", "compute.threads=1"),
+]
+
+
+def altered(words: list[str], *new: str) -> list[str]:
+    """The words with some said anew."""
+    keys = {word.partition("=")[0] for word in new}
+    return [w for w in words if w.partition("=")[0] not in keys] + list(new)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> list[str]:
+    """The words of a run of seconds, in a folder of its own."""
+    return [*TINY, f"out={tmp_path}/runs"]
+
+
+@pytest.fixture(scope="session")
+def real_pictures() -> Path:
+    """The folder with cifar10/ and tinyimagenet/."""
+    folder = os.environ.get("SSL_VIT_DATA")
+    if not folder:
+        pytest.skip("SSL_VIT_DATA does not name a folder of real pictures")
+    return Path(folder)

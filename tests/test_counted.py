@@ -1,0 +1,154 @@
+"""Counted randomness: splitmix64's published numbers, the same in numpy and torch, uniform, and from no state."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from ssl_vit import counted
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+MANY = np.arange(100_000, dtype=np.int64)
+
+
+def splitmix64(seed, number):
+    """Output `number` of the generator started at `seed`, after Steele, Lea and Flood (2014), in whole numbers modulo 2^64."""
+    z = (seed + (number + 1) * 0x9E3779B97F4A7C15) % 2**64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
+    return z ^ (z >> 31)
+
+
+def test_the_published_numbers_come_out():
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert counted.bits(np.array([1234567]), np.arange(3)).view(np.uint64).tolist() == published
+    assert [splitmix64(1234567, slot) for slot in range(3)] == published
+
+
+@settings(deadline=None, max_examples=200)
+@given(key=INT64, slot=st.integers(0, 2**40), n=st.integers(1, 2**31 - 1))
+def test_numpy_and_torch_give_the_numbers_of_whole_number_arithmetic(key, slot, n):
+    word = splitmix64(key, slot)
+    signed = word - 2**64 if word >= 2**63 else word
+    for start in (np.array([key]), torch.tensor([key])):
+        for place in (slot, start * 0 + slot):  # a plain number, and an array
+            for made, expected in (
+                (counted.bits(start, place), signed),
+                (counted.uniform(start, place), (word >> 40) / 2**24),
+                (counted.integers(start, place, n), ((word >> 33) * n) >> 31),
+            ):
+                assert type(made) is type(start) and made.tolist() == [expected]
+
+
+@settings(deadline=None, max_examples=50)
+@given(parts=st.lists(INT64, min_size=1, max_size=4), purpose=st.text(max_size=8))
+def test_keys_and_streams_are_the_same_in_numpy_and_torch(parts, purpose):
+    key = counted.key(*parts)
+    folded = 0
+    for part in parts:
+        folded = splitmix64(folded, part)
+    assert key.dtype == np.int64 and key.view(np.uint64).tolist() == [folded]
+    stream = counted.stream(key, purpose)
+    assert torch.equal(counted.stream(torch.from_numpy(key), purpose), torch.from_numpy(stream))
+    assert stream[0] != key[0]
+
+
+def test_broadcasting_asks_every_key_for_every_slot():
+    keys, slots = counted.key(3, np.arange(5)), np.arange(7)
+    table = counted.bits(keys[:, None], slots)
+    assert table.shape == (5, 7)
+    for i, key in enumerate(keys):
+        for slot in slots:
+            assert table[i, slot] == counted.bits(keys[i : i + 1], int(slot))[0] and keys[i] == key
+    assert torch.equal(counted.bits(torch.from_numpy(keys)[:, None], torch.from_numpy(slots)), torch.from_numpy(table))
+
+
+@pytest.mark.parametrize(
+    ("key", "slot"),
+    [(counted.key(7), MANY), (counted.key(0, MANY), 0), (counted.stream(counted.key(0, 1, MANY), "crop"), 5), (MANY, 0)],
+    ids=["slots of one key", "neighbouring keys", "a stream", "keys never mixed"],
+)
+def test_numbers_are_uniform_and_do_not_follow_one_another(key, slot):
+    uniform = counted.uniform(key, slot)
+    assert uniform.min() >= 0 and uniform.max() < 1
+    assert np.array_equal(uniform, uniform.astype(np.float32).astype(np.float64))  # float32 holds them
+    assert stats.kstest(uniform, "uniform").pvalue > 1e-3
+    assert stats.kstest((uniform[1:] - uniform[:-1]) % 1, "uniform").pvalue > 1e-3
+    for n in (2, 3, 10, 500):
+        assert stats.chisquare(np.bincount(counted.integers(key, slot, n), minlength=n)).pvalue > 1e-3
+
+
+def test_slots_and_streams_of_a_key_are_independent():
+    key = counted.key(0, MANY)
+    columns = [counted.integers(key, slot, 8) for slot in (0, 1, 2)]
+    columns += [counted.integers(counted.stream(key, purpose), 0, 8) for purpose in ("crop", "flip", "corruption")]
+    for i, one in enumerate(columns):
+        for other in columns[:i]:
+            assert stats.chisquare(np.bincount(8 * one + other, minlength=64)).pvalue > 1e-3
+
+
+@settings(deadline=None, max_examples=100)
+@given(n=st.integers(1, 3000), key=INT64)
+def test_permute_visits_every_place_once(n, key):
+    order = counted.permute(np.arange(n), n, key)
+    assert order.dtype == np.int64
+    assert np.array_equal(np.sort(order), np.arange(n))
+
+
+@pytest.mark.parametrize("n", [65_535, 65_536, 65_537])
+def test_permute_around_a_power_of_four(n):
+    assert np.array_equal(np.sort(counted.permute(np.arange(n), n, counted.key(1))), np.arange(n))
+
+
+@settings(deadline=None, max_examples=50)
+@given(n=st.integers(1, 10**12), key=INT64, data=st.data())
+def test_permute_reaches_any_position_at_once(n, key, data):
+    positions = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=5))
+    together = counted.permute(np.array(positions), n, key)
+    assert ((together >= 0) & (together < n)).all()
+    assert together.tolist() == [counted.permute(p, n, key)[0] for p in positions]
+
+
+def test_permute_takes_a_key_for_each_position():
+    keys, n = counted.key(4, np.arange(20)), 1000
+    places = np.arange(20) * 7
+    alone = [counted.permute(p, n, keys[i])[0] for i, p in enumerate(places)]
+    assert counted.permute(places, n, keys).tolist() == alone
+
+
+def test_keys_name_different_permutations():
+    n = 1000
+    orders = [counted.permute(np.arange(n), n, counted.key(seed, epoch)) for seed in range(3) for epoch in range(5)]
+    orders.append(np.arange(n))
+    for i, one in enumerate(orders):
+        for other in orders[:i]:
+            assert (one == other).sum() < 12  # agreements at random are Poisson(1)
+
+
+def test_a_place_lands_anywhere():
+    n, keys = 1000, counted.key(0, np.arange(50_000))
+    first, second = (counted.permute(p, n, keys) for p in (0, 1))
+    assert stats.chisquare(np.bincount(first, minlength=n)).pvalue > 1e-3
+    assert stats.chisquare(np.bincount((second - first) % n, minlength=n)[1:]).pvalue > 1e-3
+
+
+def test_no_global_random_state_is_used():
+    def states():
+        return random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()  # noqa: NPY002
+
+    def numbers():
+        key = counted.key(1, np.arange(10))
+        torch_too = counted.uniform(torch.from_numpy(counted.stream(key, "crop")), 0)
+        return [counted.uniform(key, 3), counted.integers(key, 3, 9), counted.permute(np.arange(10), 10, key), torch_too]
+
+    before = states()
+    once = numbers()
+    assert states() == before
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    torch.manual_seed(1)
+    assert all(np.array_equal(a, b) for a, b in zip(once, numbers(), strict=True))

@@ -1,0 +1,52 @@
+"""Golden loss curves: a refactor leaves them as they are. `python tests/test_golden.py` writes them anew.
+
+In the environment recorded in the file the losses are identical; elsewhere the first 20 steps agree to 1e-4.
+"""
+
+import json
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import TINY, altered
+
+from ssl_vit import job
+from ssl_vit.runs import Run, _cpu
+from ssl_vit.words import resolve
+
+GOLDEN = Path(__file__).parent / "golden"
+CURVES = {"mpp": altered(TINY, "optim.steps=40", "log.every=1")}
+
+
+def environment() -> dict[str, str]:
+    return {
+        "torch": torch.__version__.split("+")[0],
+        "cpu": f"{_cpu()} {torch.backends.cpu.get_cpu_capability()}",
+        "machine": platform.machine(),
+    }
+
+
+def losses(name: str, folder: Path) -> list[float]:
+    run = Run(resolve([*CURVES[name], f"out={folder}", f"name={name}"]))
+    job.pretrain(run)
+    return [row["loss"] for row in run.rows()]
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_the_loss_curve_is_the_golden_one(name: str, tmp_path: Path) -> None:
+    golden: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
+    measured = losses(name, tmp_path)
+    assert measured[:20] == pytest.approx(golden["losses"][:20], rel=1e-4)
+    if golden["environment"] == environment():
+        assert measured == golden["losses"]
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or CURVES:
+        with tempfile.TemporaryDirectory() as folder:
+            curve = {"environment": environment(), "losses": losses(name, Path(folder))}
+        (GOLDEN / f"{name}.json").write_text(json.dumps(curve, indent=1) + "\n")

@@ -1,0 +1,250 @@
+"""Whole runs: what they leave behind, that they resume exactly, that they spread over processes."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, TINY, altered
+from PIL import Image
+from safetensors.torch import load_file
+
+from ssl_vit import checkpoint, job
+from ssl_vit.engine import Listener, Row, Watch
+from ssl_vit.recipe import UserError
+from ssl_vit.runs import Run
+from ssl_vit.words import resolve
+
+SLOW = ("images_per_s", "data_wait", "memory_gib", "seconds")
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL inside one process: nothing catches it."""
+
+
+class Killer(Listener):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, step: int) -> None:
+        if step == self.step:
+            raise Killed
+
+
+def run(words: list[str]) -> Run:
+    done = Run(resolve(words))
+    done.adopt()
+    job.pretrain(done)
+    return done
+
+
+def rows(folder: Path) -> list[Row]:
+    """metrics.jsonl without what depends on the clock."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in SLOW} for line in lines]
+
+
+def tool(*words: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
+    command = [sys.executable, *launcher, "tools/pretrain.py", *words]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def assert_same_end(a: Path, b: Path) -> None:
+    """Rows and weights of two runs, bit for bit."""
+    assert rows(a) == rows(b)
+    for name in ("model", "heads"):
+        one, other = (load_file(f / "export" / f"{name}.safetensors") for f in (a, b))
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[k], other[k]) for k in one)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run([*TINY, f"out={tmp_path_factory.mktemp('unbroken')}", "name=run"]).folder
+
+
+def test_a_run_leaves_what_the_design_says(unbroken: Path) -> None:
+    names = {"recipe.yaml", "environment.json", "metrics.jsonl", "log.txt", "result.json", "export", "figures", "checkpoints"}
+    assert names <= {p.name for p in unbroken.iterdir()}
+    result = json.loads((unbroken / "result.json").read_text())
+    assert result["steps"] == 12 and result["images"] == 12 * 16
+    assert result["metrics"]["loss"]["n"] == 24 * 8, "24 held-out pictures of 16 patches, half of them hit"
+    assert [r["step"] for r in rows(unbroken)] == [2, 4, 6, 8, 10, 12]
+    assert "validation/loss" in rows(unbroken)[1] and "validation/loss" not in rows(unbroken)[0]
+    assert [p.name for p in checkpoint.found(unbroken / "checkpoints")] == ["step-000000008", "step-000000012"]
+    with Image.open(unbroken / "figures" / "predictions.png") as picture:
+        assert picture.width > 300 and len(set(picture.convert("RGB").get_flattened_data())) > 50
+
+
+def test_the_recipe_of_a_run_repeats_it(unbroken: Path, tmp_path: Path) -> None:
+    again = run([f"recipe={unbroken}/recipe.yaml", f"out={tmp_path}", "name=again"])
+    assert_same_end(unbroken, again.folder)
+
+
+@pytest.mark.parametrize("step", [1, 4, 5, 7, 8, 11])
+def test_a_run_cut_off_after_any_step_ends_as_the_unbroken_one(
+    step: int, unbroken: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = job._listeners
+    monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Killer(step)])
+    with pytest.raises(Killed):
+        run([*tiny, "name=run"])
+    monkeypatch.setattr(job, "_listeners", whole)
+    assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
+
+
+def test_sigkill_at_a_random_moment_loses_nothing(unbroken: Path, tiny: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "run"
+    victim = tool(*tiny, "name=run")
+    last = random.randint(1, 5)  # rows seen before the kill; a different moment each time, inside saves too
+    while victim.poll() is None:
+        if (folder / "metrics.jsonl").exists() and len((folder / "metrics.jsonl").read_text().splitlines()) >= last:
+            time.sleep(random.random() / 20)
+            victim.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.002)
+    victim.communicate()
+    again = tool(*tiny, "name=run")
+    out, _ = again.communicate(timeout=300)
+    assert again.returncode == 0, out
+    assert_same_end(unbroken, folder)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    unbroken: Path, tiny: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = job._listeners
+    monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Killer(10)])
+    with pytest.raises(Killed):
+        run([*tiny, "name=run"])
+    monkeypatch.setattr(job, "_listeners", whole)
+    newest = checkpoint.found(Path(tiny[-1].removeprefix("out=")) / "run" / "checkpoints")[-1] / "state.pt"
+    torn = bytearray(newest.read_bytes())
+    torn[len(torn) // 2] ^= 1
+    newest.write_bytes(torn)
+    folder = run([*tiny, "name=run"]).folder
+    assert f"{newest.parent} is damaged" in capsys.readouterr().out
+    assert_same_end(unbroken, folder)
+
+
+def test_a_finished_run_answers_with_its_result_and_trains_no_more(unbroken: Path) -> None:
+    before = (unbroken / "metrics.jsonl").stat().st_mtime_ns
+    again = tool(*TINY, f"out={unbroken.parent}", "name=run")
+    out, _ = again.communicate(timeout=120)
+    assert again.returncode == 0 and "12 steps" in out
+    assert (unbroken / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_observers_and_their_failures_leave_the_training_alone(unbroken: Path, tiny: list[str], monkeypatch) -> None:
+    def nosy(step: int, row: Row, objective: torch.nn.Module):
+        assert not objective.training and not torch.is_grad_enabled()
+        torch.rand(7)
+        yield "nosy/step", step
+        if step == 6:
+            raise RuntimeError("an observer's own trouble")
+
+    train = job.engine.train
+
+    def with_nosy(state, loader, recipe, spread, accelerator, watches, listeners, save):
+        train(state, loader, recipe, spread, accelerator, [Watch(nosy, 3), *watches], listeners, save)
+
+    monkeypatch.setattr(job.engine, "train", with_nosy)
+    folder = run([*tiny, "name=run"]).folder
+    seen = [{k: v for k, v in r.items() if not k.startswith("nosy")} for r in rows(folder)]
+    assert [r for r in seen if "loss" in r] == rows(unbroken)
+    assert [r["nosy/step"] for r in rows(folder) if "nosy/step" in r] == [3, 9, 12]
+    assert "an observer's own trouble" in (folder / "log.txt").read_text()
+
+
+def test_dropout_is_drawn_per_step_and_chunk_so_that_resuming_repeats_it(tiny: list[str], monkeypatch) -> None:
+    build = job.encoder.build
+
+    def with_dropout(model, data):
+        made = build(model, data)
+        made.backbone.pos_drop = torch.nn.Dropout(0.5)
+        return made
+
+    monkeypatch.setattr(job.encoder, "build", with_dropout)
+    whole = job._listeners
+    one = run([*tiny, "name=one"]).folder
+    monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Killer(7)])
+    with pytest.raises(Killed):
+        run([*tiny, "name=two"])
+    monkeypatch.setattr(job, "_listeners", whole)
+    assert_same_end(one, run([*tiny, "name=two"]).folder)
+
+
+def test_accumulation_trains_as_one_pass(unbroken: Path, tiny: list[str]) -> None:
+    split = rows(run([*tiny, "compute.batch=4", "name=split"]).folder)
+    for a, b in zip(rows(unbroken), split, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+        assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)
+
+
+def test_two_processes_train_as_one(unbroken: Path, tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(20000 + os.getpid() % 20000))
+    two = tool(*TINY, f"out={tmp_path}", "name=two", launcher=torchrun)
+    out, _ = two.communicate(timeout=300)
+    assert two.returncode == 0, out
+    assert "8 a pass x 2 processes x 1 passes" in out
+    for a, b in zip(rows(unbroken), rows(tmp_path / "two"), strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+        assert a["corrupted"] == b["corrupted"] == 8
+    last = rows(tmp_path / "two")[-1]
+    assert last["validation/loss"] == pytest.approx(rows(unbroken)[-1]["validation/loss"], rel=1e-5)
+
+
+def test_processes_that_do_not_find_one_another_are_refused(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setattr(job, "PartialState", lambda cpu: type("Alone", (), {"num_processes": 1}))
+    with pytest.raises(UserError, match="WORLD_SIZE=4: only 1 of the launched processes"):
+        run(tiny)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(tiny: list[str], monkeypatch) -> None:
+    forward = job.objectives.MaskedPatchPrediction.forward
+    calls = []
+
+    def poisoned(self, batch):
+        step = forward(self, batch)
+        calls.append(self.training)
+        if sum(calls) < 12:  # two probes, then one call a step
+            return step
+        nan = torch.tensor(float("nan"))
+        return step._replace(metrics=step.metrics | {"loss": (nan, torch.tensor(1.0))})
+
+    monkeypatch.setattr(job.objectives.MaskedPatchPrediction, "forward", poisoned)
+    with pytest.raises(UserError, match="the loss is nan"):
+        run([*tiny, "name=run"])
+    folder = Path(tiny[-1].removeprefix("out=")) / "run"
+    assert [p.name for p in checkpoint.found(folder / "checkpoints")] == ["step-000000004", "step-000000008"]
+
+
+def test_real_pictures_train(real_pictures: Path, tiny: list[str]) -> None:
+    for name in ("cifar10", "tinyimagenet"):
+        words = [w for w in tiny if not w.startswith("data.size")]
+        place = f"data.path={real_pictures / name}"
+        done = run(altered(words, f"data={name}", place, "optim.steps=3", "model.patch=8"))
+        assert done.result()["metrics"]["loss"]["value"] < 6.3, "ln 512 is 6.24"
+
+
+def test_tensorboard_says_what_metrics_jsonl_says(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    words = altered(tiny, "log.tensorboard=true", "name=run")
+    whole = job._listeners
+    monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Killer(7)])
+    with pytest.raises(Killed):
+        run(words)
+    monkeypatch.setattr(job, "_listeners", whole)
+    done = run(words)
+    events = EventAccumulator(str(done.tensorboard))
+    events.Reload()
+    told = [(e.step, e.value) for e in events.Scalars("train/loss")]
+    assert told == [(r["step"], pytest.approx(r["loss"])) for r in done.rows()]

@@ -1,0 +1,358 @@
+"""Sources: whatever lies at a place is found whole, cut without overlap, and named in one line when it is not there."""
+
+import io
+import os
+import shutil
+from pathlib import Path
+
+import datasets
+import huggingface_hub.constants
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from ssl_vit.data import pictures, shapes, sources
+from ssl_vit.recipe import Data, UserError
+
+NAMED = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
+
+
+@pytest.fixture(autouse=True)
+def _away_from_home_and_hub(tmp_path_factory, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+def png(number, grey=False):
+    """A picture of noise that no other number has."""
+    pixels = np.random.default_rng(number).integers(0, 256, (6, 7) if grey else (6, 7, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def image_folder(root, splits=("train", "test"), each=3):
+    """Write split/class/number.png, the first of each class greyscale; {split: {bytes: class}}."""
+    wrote, number = {split: {} for split in splits}, 0
+    for split in splits:
+        for name in ("ant", "bee"):
+            (root / split / name).mkdir(parents=True)
+            for i in range(each):
+                raw, number = png(number, grey=i == 0), number + 1
+                (root / split / name / f"{i}.png").write_bytes(raw)
+                wrote[split][raw] = name
+    return wrote
+
+
+def cells(numbers):
+    return [{"bytes": png(number), "path": None} for number in numbers]
+
+
+def parquet(path, columns, features=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    datasets.Dataset.from_dict(columns, features=features).to_parquet(str(path))
+    return path
+
+
+def labelled(path, numbers):
+    """A parquet file of these pictures, odd ones bees."""
+    return parquet(path, {"image": cells(numbers), "label": [n % 2 for n in numbers]}, NAMED)
+
+
+def load(path, **words):
+    return sources.load(Data(name="own", path=str(path), **words))
+
+
+def content(source):
+    """{encoded picture: label} of a whole source; every picture must be its own."""
+    raw, label = source.fetch(np.arange(len(source)))
+    assert label.dtype == np.int64 and len(set(raw)) == len(raw) == len(label) == len(source)
+    return dict(zip(raw, label.tolist(), strict=True))
+
+
+def everything(splits):
+    train, held_out = content(splits.train), content(splits.validation)
+    assert not train.keys() & held_out.keys()
+    return train | held_out
+
+
+class Rows:
+    """A source whose pictures are nothing and whose labels are the rows' numbers."""
+
+    def __init__(self, length):
+        self.length, self.classes = length, []
+
+    def __len__(self):
+        return self.length
+
+    def fetch(self, rows):
+        assert ((rows >= 0) & (rows < self.length)).all()
+        return [b""] * len(rows), np.asarray(rows, np.int64)
+
+
+def cut(length, share):
+    """The splits when a train split of `length` is all there is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "_tables", lambda data: {"train": Rows(length)})
+        return load("anywhere", validation=share)
+
+
+def rows_of(splits):
+    return [part.fetch(np.arange(len(part)))[1] for part in splits]
+
+
+def the_error(path, **words):
+    """The text of the UserError that this place and these words give, checked to be one line."""
+    with pytest.raises(UserError) as caught:
+        splits = load(path, **words)
+        for part in splits:
+            part.fetch(np.arange(len(part)))
+    text = str(caught.value)
+    assert text and "\n" not in text
+    return text
+
+
+def test_the_embedded_set_is_drawn():
+    splits = sources.load(Data(size=32))
+    assert (len(splits.train), len(splits.validation)) == (50_000, 5_000)
+    rows = np.array([7, 4999])
+    image, label = splits.validation.fetch(rows)
+    assert np.array_equal(image, shapes.draw(rows, 32, "validation"))
+    assert np.array_equal(label, shapes.label(rows, "validation"))
+
+
+def test_an_image_folders_splits_and_classes_are_found(tmp_path):
+    wrote = image_folder(tmp_path)
+    splits = load(tmp_path, validation="test")
+    assert splits.train.classes == ["ant", "bee"]
+    for part, split in zip(splits, ("train", "test"), strict=True):
+        assert {raw: part.classes[label] for raw, label in content(part).items()} == wrote[split]
+
+
+def test_a_test_split_is_not_held_out_unasked(tmp_path):
+    wrote = image_folder(tmp_path)
+    assert everything(load(tmp_path)).keys() == wrote["train"].keys()
+
+
+def test_an_image_folder_without_splits_is_all_there_is(tmp_path):
+    wrote = image_folder(tmp_path, splits=("",))
+    found = load(tmp_path)
+    assert {raw: found.train.classes[label] for raw, label in everything(found).items()} == wrote[""]
+    assert len(found.validation) == 1
+
+
+def test_grey_pictures_of_a_folder_become_three_channels(tmp_path):
+    image_folder(tmp_path)
+    for raw in content(load(tmp_path, validation="test").train):
+        assert pictures.decode(raw).shape == (3, 6, 7)
+
+
+def test_a_single_parquet_file(tmp_path):
+    found = load(labelled(tmp_path / "some.parquet", range(10)))
+    assert everything(found) == {png(n): n % 2 for n in range(10)}
+    assert found.train.classes == found.validation.classes == ["ant", "bee"]
+
+
+@pytest.mark.parametrize("held_out", ["validation", "valid", "val", "dev"])
+def test_a_parquet_folders_splits_are_found_by_name(tmp_path, held_out):
+    labelled(tmp_path / "data" / "train-00000-of-00002.parquet", range(6))
+    labelled(tmp_path / "data" / "train-00001-of-00002.parquet", range(6, 9))
+    labelled(tmp_path / "data" / f"{held_out}-00000-of-00001.parquet", range(10, 14))
+    labelled(tmp_path / "data" / "test-00000-of-00001.parquet", range(20, 23))
+    found = load(tmp_path)
+    assert content(found.train) == {png(n): n % 2 for n in range(9)}
+    assert content(found.validation) == {png(n): n % 2 for n in range(10, 14)}
+    assert content(load(tmp_path, validation="test").validation) == {png(n): n % 2 for n in range(20, 23)}
+
+
+@pytest.mark.parametrize("file", ["{}/0000.parquet", "default/{}/0000.parquet", "{}_0.parquet", "{}.parquet"])
+def test_a_held_out_parquet_file_is_never_trained_on(tmp_path, file):
+    """The first two are how the Hub itself lays out what it converts."""
+    labelled(tmp_path / file.format("train"), range(6))
+    labelled(tmp_path / file.format("test"), range(10, 13))
+    assert everything(load(tmp_path)).keys() == {png(n) for n in range(6)}
+
+
+@pytest.mark.parametrize("encoded", ["struct", "bytes"])
+def test_columns_of_other_names_are_found(tmp_path, encoded):
+    image = cells(range(8)) if encoded == "struct" else [png(n) for n in range(8)]
+    path = parquet(tmp_path / "x.parquet", {"id": list(range(8)), "img": image, "fine_label": [n % 3 for n in range(8)]})
+    assert everything(load(path)) == {png(n): n % 3 for n in range(8)}
+
+
+def test_columns_can_be_said(tmp_path):
+    columns = {"front": cells(range(8)), "back": cells(range(50, 58)), "label": [0] * 8, "age": list(range(8))}
+    features = datasets.Features(
+        front=datasets.Image(), back=datasets.Image(), label=NAMED["label"], age=datasets.Value("int64")
+    )
+    path = parquet(tmp_path / "x.parquet", columns, features)
+    assert everything(load(path)) == {png(n): 0 for n in range(8)}
+    assert everything(load(path, image_column="back", label_column="age")) == {png(50 + n): n for n in range(8)}
+
+
+@pytest.mark.parametrize("kind", ["int8", "int32", "uint8", "uint16"])
+def test_labels_are_whole_numbers_of_any_kind(tmp_path, kind):
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value(kind)})
+    path = parquet(tmp_path / "x.parquet", {"image": cells(range(8)), "label": [n % 3 for n in range(8)]}, features)
+    assert everything(load(path)) == {png(n): n % 3 for n in range(8)}
+
+
+def test_no_label_is_minus_one(tmp_path):
+    path = parquet(tmp_path / "none.parquet", {"image": cells(range(5))})
+    assert everything(load(path)) == {png(n): -1 for n in range(5)}
+    path = parquet(tmp_path / "some.parquet", {"image": cells(range(5)), "label": [0, None, 1, None, 0]}, NAMED)
+    assert everything(load(path)) == dict(zip(map(png, range(5)), [0, -1, 1, -1, 0], strict=True))
+
+
+def test_labels_that_are_texts_are_left_alone(tmp_path):
+    path = parquet(tmp_path / "x.parquet", {"image": cells(range(6)), "label": ["cat", "dog"] * 3})
+    assert everything(load(path)) == {png(n): -1 for n in range(6)}
+
+
+def test_labels_that_are_texts_become_classes_or_one_line_where_asked_for(tmp_path):
+    path = parquet(tmp_path / "x.parquet", {"image": cells(range(6)), "label": ["cat", "dog"] * 3})
+    try:
+        found = everything(load(path, label_column="label"))
+    except UserError as error:
+        assert "label" in str(error) and "\n" not in str(error)
+    else:
+        assert len({found[png(n)] for n in (0, 2, 4)}) == len({found[png(n)] for n in (1, 3, 5)}) == 1
+        assert found[png(0)] != found[png(1)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 3000), st.none() | st.floats(0.001, 0.999))
+def test_a_share_is_cut_off_train_without_overlap(length, share):
+    train, held_out = rows_of(cut(length, share))
+    assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(length))
+    assert 1 <= len(held_out) < length
+    wanted = share * length if share else length / 100
+    assert len(held_out) in {1, length - 1} or abs(len(held_out) - wanted) <= (0.5 if share else 1)
+    again = rows_of(cut(length, share))
+    assert np.array_equal(train, again[0]) and np.array_equal(held_out, again[1])
+
+
+def test_the_default_share_is_one_in_a_hundred_and_at_most_ten_thousand():
+    assert [len(cut(length, None).validation) for length in (2, 150, 5_000, 2_000_000)] == [1, 1, 50, 10_000]
+    assert len(cut(1_000_000, 0.5).validation) == 500_000
+
+
+def test_a_share_comes_from_everywhere():
+    """So that rows sorted by class lose some of every class."""
+    _, held_out = rows_of(cut(10_000, 0.02))
+    assert np.bincount(held_out // 1000, minlength=10).min() > 5  # 20 expected
+
+
+def test_pictures_that_are_not_there_are_said(tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert str(tmp_path / "empty") in the_error(tmp_path / "empty")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "readme.txt").write_text("no picture")
+    assert str(tmp_path / "texts") in the_error(tmp_path / "texts")
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1")
+    assert "torn.parquet" in the_error(tmp_path / "torn.parquet")
+    assert "at least 2" in the_error(labelled(tmp_path / "one.parquet", [1]))
+
+
+def test_a_file_of_another_kind_is_said_without_asking_the_hub(tmp_path):
+    (tmp_path / "alone.png").write_bytes(png(1))
+    text = the_error(tmp_path / "alone.png")
+    assert "alone.png" in text and "Hub" not in text
+
+
+def test_splits_that_are_not_there_are_said_with_the_choices(tmp_path):
+    image_folder(tmp_path)
+    assert the_error(tmp_path, train="trian").startswith("data.train=trian: no such split; did you mean train? choices: ")
+    text = the_error(tmp_path, validation="holdout")
+    assert text.startswith("data.validation=holdout: no such split") and "train" in text and "test" in text
+
+
+def test_columns_that_are_not_there_are_said_with_the_choices(tmp_path):
+    path = labelled(tmp_path / "x.parquet", range(4))
+    assert the_error(path, label_column="labl") == (
+        "data.label_column=labl: no such column; did you mean label? choices: image, label"
+    )
+    assert the_error(path, image_column="photo").startswith("data.image_column=photo: no such column")
+    path = parquet(tmp_path / "y.parquet", {"name": ["x"] * 4, "age": [1] * 4})
+    assert "data.image_column=" in the_error(path)
+
+
+@pytest.mark.parametrize("column", ["name", "age"])
+def test_a_column_without_pictures_is_said(tmp_path, column):
+    path = parquet(tmp_path / "x.parquet", {"name": ["x"] * 4, "age": [1] * 4, "image": cells(range(4))})
+    assert column in the_error(path, image_column=column)
+
+
+def test_a_row_without_a_picture_is_said(tmp_path):
+    columns = {"image": [*cells(range(3)), None], "label": [0] * 4}
+    assert the_error(parquet(tmp_path / "x.parquet", columns, NAMED))
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_the_fingerprint_tells_pictures_and_labels_but_not_where_they_lie(tmp_path, kind):
+    def write(root, numbers, first=0):
+        if kind == "parquet":
+            rows = {"image": cells(numbers), "label": [first, *(n % 2 for n in range(1, len(numbers)))]}
+            return fingerprint(parquet(root / "train.parquet", rows, NAMED).parent)
+        for i, n in reversed(list(enumerate(numbers))):  # the order of writing must not matter
+            path = root / "train" / (["ant", "bee"][first if i == 0 else i % 2]) / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(png(n))
+        return fingerprint(root)
+
+    def fingerprint(root):
+        return [sources.fingerprint(part) for part in load(root, validation=0.3)]
+
+    known = write(tmp_path / "here", [0, 1, 2, 3, 4, 5])
+    shutil.copytree(tmp_path / "here", tmp_path / "there" / "copy")
+    assert fingerprint(tmp_path / "there" / "copy") == known
+    assert write(tmp_path / "again", [0, 1, 2, 3, 4, 5]) == known
+    others = [
+        write(tmp_path / "picture", [0, 1, 2, 3, 4, 99]),
+        write(tmp_path / "label", [0, 1, 2, 3, 4, 5], first=1),
+        write(tmp_path / "more", [0, 1, 2, 3, 4, 5, 6]),
+        write(tmp_path / "order", [2, 1, 0, 3, 4, 5]),
+    ]
+    assert len({tuple(prints) for prints in [known, *others]}) == 5
+
+
+def test_the_fingerprint_tells_the_classes(tmp_path):
+    for name, names in (("a", ["ant", "bee"]), ("b", ["bee", "ant"])):
+        features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
+        parquet(tmp_path / f"{name}.parquet", {"image": cells(range(4)), "label": [0, 1, 0, 1]}, features)
+    prints = {sources.fingerprint(load(tmp_path / f"{name}.parquet").train) for name in "ab"}
+    assert len(prints) == 2
+
+
+def real(name):
+    folder = Path(os.environ.get("SSL_VIT_DATA", "")) / name
+    if "SSL_VIT_DATA" not in os.environ or not folder.exists():
+        pytest.skip(f"SSL_VIT_DATA names no folder with {name}")
+    return folder
+
+
+def test_cifar10_is_read_as_it_is():
+    found = load(real("cifar10"), validation=0.02)
+    assert (len(found.train), len(found.validation)) == (49_000, 1_000)
+    assert len(found.train.classes) == 10 and "airplane" in found.train.classes
+    assert len(load(real("cifar10"), validation="test").validation) == 10_000
+    raw, label = found.validation.fetch(np.arange(1000))
+    assert np.bincount(label, minlength=10).min() > 60 and label.max() == 9
+    for one in raw[:200]:
+        assert np.array_equal(pictures.decode(one).permute(1, 2, 0).numpy(), Image.open(io.BytesIO(one)).convert("RGB"))
+
+
+def test_tiny_imagenet_is_read_as_it_is_and_its_grey_pictures_get_three_channels():
+    found = load(real("tinyimagenet"))
+    assert (len(found.train), len(found.validation)) == (34_000, 5_000)
+    assert len(found.train.classes) == 200
+    raw, label = found.validation.fetch(np.arange(5000))
+    assert set(label.tolist()) == set(range(200))
+    grey = [one for one in raw if Image.open(io.BytesIO(one)).mode == "L"]
+    assert len(grey) > 10
+    for one in grey:
+        image = pictures.decode(one)
+        assert image.shape == (3, 64, 64) and (image == image[:1]).all()

@@ -1,0 +1,184 @@
+"""Patch colours: every edge of every bin in exact arithmetic, whatever the precision; the neighbours' guess; real pictures."""
+
+import io
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+
+from ssl_vit import targets
+from ssl_vit.data import sources
+from ssl_vit.recipe import Data
+
+
+def exact_class(sums, pixels):
+    """64 R + 8 G + B with bins floor(8 v) of the exact mean v in [0, 1], 1 in bin 7 (paper, B.1.2)."""
+    bins = [min(7, math.floor(8 * Fraction(int(s), 255 * pixels))) for s in sums]
+    return 64 * bins[0] + 8 * bins[1] + bins[2]
+
+
+def slow_sums(image_3HW, patch):
+    """Byte sums of each patch, row by row, one pixel after the other."""
+    found = []
+    for top in range(0, image_3HW.shape[1], patch):
+        for left in range(0, image_3HW.shape[2], patch):
+            cells = [(c, top + i, left + j) for c in range(3) for i in range(patch) for j in range(patch)]
+            sums = [0, 0, 0]
+            for c, y, x in cells:
+                sums[c] += int(image_3HW[c, y, x])
+            found.append(sums)
+    return found
+
+
+def slow_neighbor_color(image_3HW, patch, hidden_N):
+    """For each patch, the class of the exact mean of the nearest (Chebyshev) other visible patches; None: none is."""
+    columns, sums = image_3HW.shape[2] // patch, slow_sums(image_3HW, patch)
+    guesses = []
+    for n in range(len(sums)):
+        rings = {}
+        for m in range(len(sums)):
+            if m != n and not hidden_N[m]:
+                distance = max(abs(m // columns - n // columns), abs(m % columns - n % columns))
+                rings.setdefault(distance, []).append(sums[m])
+        near = rings[min(rings)] if rings else None
+        guesses.append(near and exact_class([sum(s) for s in zip(*near, strict=True)], len(near) * patch**2))
+    return guesses
+
+
+def bytes_summing_to(total, pixels):
+    """A patch of bytes whose sum is `total`, as unlike one another as can be."""
+    full, rest = divmod(total, 255)
+    return np.array(([255] * full + [rest] + [0] * pixels)[:pixels], np.uint8)
+
+
+def edges():
+    """(byte sum over a 4 x 4 patch, bin): means of 0, of every k/8, of the next sum below each, and of 1."""
+    rows = [(0, 0)]
+    for k in range(1, 9):
+        total = k * 255 * 16 // 8
+        assert Fraction(total, 255 * 16) == Fraction(k, 8)
+        rows += [(total - 1, k - 1), (total, min(k, 7))]
+    return rows
+
+
+@pytest.mark.parametrize(("total", "expected"), edges())
+@pytest.mark.parametrize(("channel", "weight"), [(0, 64), (1, 8), (2, 1)])
+def test_bin_edges(total, expected, channel, weight):
+    image = np.zeros((1, 3, 4, 4), np.uint8)
+    image[0, channel] = bytes_summing_to(total, 16).reshape(4, 4)
+    assert image.sum() == total
+    assert targets.mean_color(torch.from_numpy(image), 4).tolist() == [[expected * weight]]
+    assert expected * weight == exact_class(image[0].reshape(3, -1).sum(1, dtype=int), 16)
+
+
+@pytest.mark.parametrize("pixels", [16, 64, 196, 256, 1024])
+def test_every_sum_of_a_patch_is_in_its_exact_bin(pixels):
+    sums = torch.arange(255 * pixels + 1)[:, None].expand(-1, 3)
+    assert targets.color_class(sums, pixels).tolist() == [73 * min(7, 8 * s // (255 * pixels)) for s in range(255 * pixels + 1)]
+
+
+@st.composite
+def pictures(draw):
+    """(image uint8 (B, 3, H, W), patch); the bytes are often those at a bin's edge."""
+    patch, rows, columns, batch = (draw(st.integers(1, most)) for most in (5, 4, 4, 2))
+    shape = (batch, 3, rows * patch, columns * patch)
+    values = st.one_of(st.integers(0, 255), st.sampled_from([0, 31, 32, 63, 64, 127, 128, 254, 255]))
+    return draw(hnp.arrays(np.uint8, shape, elements=values)), patch
+
+
+@settings(deadline=None, max_examples=60)
+@given(pictures())
+def test_mean_color_is_the_slow_one(drawn):
+    image, patch = drawn
+    expected = [[exact_class(s, patch**2) for s in slow_sums(one, patch)] for one in image]
+    made = targets.mean_color(torch.from_numpy(image), patch)
+    assert made.dtype == torch.int64
+    assert made.tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_classes_do_not_depend_on_precision(dtype):
+    edge = np.stack([np.stack([bytes_summing_to(total, 16).reshape(4, 4)] * 3) for total, _ in edges()])
+    noise = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
+    for image in map(torch.from_numpy, (edge, noise)):
+        colors, hidden = targets.mean_color(image, 4), torch.ones(len(image), image.shape[-1] ** 2 // 16, dtype=torch.bool)
+        hidden[:, -1] = False
+        guesses = targets.neighbor_color(image, 4, hidden)
+        try:
+            torch.set_default_dtype(dtype)
+            with torch.autocast("cpu", torch.bfloat16):
+                assert torch.equal(targets.mean_color(image, 4), colors)
+                assert torch.equal(targets.neighbor_color(image, 4, hidden), guesses)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert targets.mean_color(torch.from_numpy(edge), 4)[:, 0].tolist() == [73 * expected for _, expected in edges()]
+
+
+@settings(deadline=None, max_examples=60)
+@given(pictures(), st.data())
+def test_neighbor_color_is_the_slow_one(drawn, data):
+    image, patch = drawn
+    patches = image.shape[2] * image.shape[3] // patch**2
+    share = data.draw(st.sampled_from([0.3, 0.8, 1.0]))
+    hidden = np.random.default_rng(data.draw(st.integers(0, 2**32))).random((len(image), patches)) < share
+    made = targets.neighbor_color(torch.from_numpy(image), patch, torch.from_numpy(hidden))
+    assert made.dtype == torch.int64 and made.shape == (len(image), patches)
+    for one, hidden_N, made_N in zip(image, hidden, made.tolist(), strict=True):
+        for n, guess in enumerate(slow_neighbor_color(one, patch, hidden_N)):
+            if guess is not None:
+                assert made_N[n] == guess
+            elif hidden_N.all():
+                assert made_N[n] == 0
+
+
+def test_neighbor_color_looks_past_hidden_rings():
+    """Of a 5 x 5 grid with the two inner rings hidden but for corners, the centre must take the corners."""
+    image = np.full((1, 3, 10, 10), 200, np.uint8)
+    hidden = torch.ones(1, 25, dtype=torch.bool)
+    for corner, value in ((0, 0), (4, 32), (20, 64), (24, 96)):
+        hidden[0, corner] = False
+        image[0, :, corner // 5 * 2 :, corner % 5 * 2 :][:, :2, :2] = value
+    guess = targets.neighbor_color(torch.from_numpy(image), 2, hidden)[0]
+    assert guess[12] == 73 * 1  # mean 48 of the corners: 8 * 48 / 255 = 1.5
+    assert guess[6] == 73 * 0  # its nearest is the corner at 0
+    assert guess[18] == 73 * 3  # 96: 8 * 96 / 255 = 3.01
+    assert guess[2] == 73 * 0  # both upper corners are two away: mean 16
+    assert targets.neighbor_color(torch.from_numpy(image), 2, torch.ones_like(hidden)).tolist() == [[0] * 25]
+
+
+def test_neighbor_color_never_sees_hidden_patches():
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randint(0, 256, (8, 3, 16, 16), generator=generator, dtype=torch.uint8)
+    hidden = torch.rand(8, 16, generator=generator) < 0.6
+    other = torch.randint(0, 256, (8, 3, 16, 16), generator=generator, dtype=torch.uint8)
+    grid = hidden.view(8, 1, 4, 4).repeat_interleave(4, 2).repeat_interleave(4, 3)
+    changed = torch.where(grid, other, image)
+    assert torch.equal(targets.neighbor_color(image, 4, hidden), targets.neighbor_color(changed, 4, hidden))
+    assert not torch.equal(targets.mean_color(image, 4), targets.mean_color(changed, 4))
+
+
+def test_a_classs_color_is_in_the_middle_of_its_own_bin():
+    classes = torch.arange(targets.COLORS)
+    color = targets.class_color(classes)
+    assert color.dtype == torch.uint8 and color.shape == (512, 3)
+    assert torch.equal(targets.color_class(256 * color.long(), 256), classes)
+    bins = torch.tensor([[c // 64, c // 8 % 8, c % 8] for c in range(512)])
+    assert ((bins + 0.5) * 255 / 8 - color).abs().max() < 1  # a byte
+    flat = color[:, :, None, None].expand(-1, -1, 16, 16).contiguous()
+    assert torch.equal(targets.mean_color(flat, 16), classes[:, None])
+
+
+def test_real_pictures_have_many_colors(real_pictures):
+    train = sources.load(Data(name="cifar10", path=str(real_pictures / "cifar10"), size=32)).train
+    raw, _ = train.fetch(np.arange(500))
+    image = np.stack([np.array(Image.open(io.BytesIO(r))) for r in raw]).transpose(0, 3, 1, 2)
+    color = targets.mean_color(torch.from_numpy(image), 8)
+    assert color.shape == (500, 16)
+    share = np.bincount(color.flatten().numpy(), minlength=512) / color.numel()
+    assert -(share[share > 0] * np.log(share[share > 0])).sum() > 3
