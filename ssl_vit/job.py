@@ -263,13 +263,22 @@ def finish(job: Job) -> dict[str, Any]:
         return {}
     heads = {name: value for name, value in job.objective.state_dict().items() if not name.startswith("encoder.")}
     weights.export(run.export, job.objective.encoder, heads, recipe.model, recipe.data, job.objective.pool)
-    with job.accelerator.autocast():
-        few = engine.to_device(job.held_out.batches[0], job.accelerator.device)
-        figures.draw(job.objective, few, run.figures)
+    _draw(job)
     result = _result(job)
     run.finish(result)
     run.note("finished")
     return result
+
+
+def _draw(job: Job) -> None:
+    """The pictures; without them the run is finished all the same."""
+    try:
+        with job.accelerator.autocast():
+            few = engine.to_device(job.held_out.batches[0], job.accelerator.device)
+            figures.draw(job.objective.eval(), few, job.run.figures)
+    except Exception as error:
+        job.run.note(f"warning: no pictures: {error!r}")
+        print(f"warning: no pictures: {error!r}", flush=True)
 
 
 def _result(job: Job) -> dict[str, Any]:

@@ -227,10 +227,15 @@ def _bound(holds: bool, key: str, value: Any, text: str) -> None:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Answer a UserError in one line, on the first process only, and exit with status 2."""
+    """Answer a UserError in one line and exit with status 2 (the first process speaks); an interrupt, with 130."""
     try:
         yield
     except UserError as error:
+        # one raised in a data worker arrives inside a traceback's text, of which it is the last line
+        line = str(error).strip().splitlines()[-1].removeprefix("ssl_vit.recipe.UserError: ")
         if os.environ.get("RANK", "0") == "0":
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(130)

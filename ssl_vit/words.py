@@ -173,31 +173,31 @@ def resolve(words: Iterable[str]) -> Recipe:
         values = _preset(values, "model", _row("models.yaml", "model", chosen["model"]))
     if chosen["data"] is not None:
         values = _preset(values, "data", _row("datasets.yaml", "data", chosen["data"]))
-    elif local := _own_pictures(given, path):
-        values = _preset(values, "data", {"data.size": values["data.size"], "data.name": local})
+    elif ("data.path" in given or "data.hub" in given) and "name" not in values:  # a run's own recipe keeps its data's name
+        values = _preset(values, "data", _own_pictures(given, values))
     before, recipe = _build(values), _build(values | given)
-    if "name" not in given and not (recipe.name and path.name == "recipe.yaml"):
-        recipe.name = _default_name(path, chosen, before, recipe)
+    if "name" not in given:
+        recipe.name = _default_name(before.name or path.stem, chosen, before, recipe)
     check(recipe)
     if recipe.data.path:
         recipe.data.path = str(Path(recipe.data.path).resolve())
     return recipe
 
 
-def _own_pictures(given: dict[str, str], path: Path) -> str | None:
-    """The name of the user's own pictures, where data.path= or data.hub= stands without data= (not on a run's own recipe)."""
-    place = given.get("data.path") or given.get("data.hub")
-    if place is None or path.name == "recipe.yaml":
-        return None
-    return Path(place).resolve().stem if given.get("data.path") else place.replace("/", "--")
+def _own_pictures(given: dict[str, str], values: dict[str, Any]) -> dict[str, Any]:
+    """The data of someone's own pictures, where data.path= or data.hub= stands without data=: a name, and the recipe's size."""
+    place = Path(given.get("data.path") or "")
+    name = (place.resolve().stem if place.is_file() else place.resolve().name) if "data.path" in given else given["data.hub"]
+    size = {"data.size": values["data.size"]} if "data.size" in values else {}
+    return size | {"data.name": name.replace("/", "--")}
 
 
-def _default_name(path: Path, chosen: dict[str, str | None], before: Recipe, recipe: Recipe) -> str:
-    parts = [path.stem, *(chosen[k] or "" for k in ("data", "model"))]
-    if chosen["data"] is None and recipe.data.name != EMBEDDED:
-        parts[1] = recipe.data.name
+def _default_name(stem: str, chosen: dict[str, str | None], before: Recipe, recipe: Recipe) -> str:
+    """The recipe's name and the words that change what is computed, in an order of their own."""
+    own = recipe.data.name if recipe.data.name not in (EMBEDDED, stem) and not before.name else None
+    parts = [stem, chosen["data"] or own or "", chosen["model"] or ""]
     was, now = computed(before), computed(recipe)
-    parts += [f"{k}={_word(now[k])}" for k in sorted(now) if now[k] != was[k]]
+    parts += [f"{k}={_word(now[k])}" for k in sorted(now) if now[k] != was[k] and k != "data.hub"]
     return "-".join(p for p in parts if p).replace("/", "_")
 
 

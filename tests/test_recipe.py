@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import ROOT
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ssl_vit.recipe import Checkpoint, Data, Model, Optim, Recipe, UserError, computed, dump
@@ -49,7 +49,7 @@ def mine(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
         "data: shapes\nmodel: vit_n8\nmodel.depth: 7\nmodel.timm: vit_small_patch16_224\ndata.crop_area: 0.9\n"
-        "data: shapes\noptim: {steps: 500, lr: 1.0e-3}\ncorruption.rate: 0.25\n".replace("data: shapes\noptim", "optim")
+        "optim: {steps: 500, lr: 1.0e-3}\ncorruption.rate: 0.25\n"
     )
     return path
 
@@ -107,7 +107,7 @@ WORDS = [
 ]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 @given(st.permutations(WORDS))
 def test_the_order_of_words_never_matters(words):
     recipe = resolve(words)
@@ -220,7 +220,6 @@ def test_a_group_is_no_key(group):
     ],
 )
 def test_what_is_out_of_bounds_is_refused(word):
-    """In one line that names the key and, in the recipe's order of things, no other one first."""
     text = refusal("recipe=mpp", word)
     key = "model.width" if word == "model.heads=5" else word.partition("=")[0]
     assert text.startswith(key)
@@ -254,11 +253,11 @@ def test_the_three_shares_sum_to_one():
     assert resolve(["recipe=mpp", "corruption.mask=0.7", "corruption.keep=0.2"]).corruption.keep == 0.2
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(size=st.integers(1, 300), patch=st.integers(1, 40))
 def test_the_size_said_to_be_nearest_is_taken_and_none_is_nearer(size, patch):
     words = ["recipe=mpp", f"model.patch={patch}"]
-    fits = [side for side in range(2 * patch, 400, patch)]
+    fits = range(2 * patch, 400, patch)
     if size in fits:
         assert resolve([*words, f"data.size={size}"]).data.size == size
         return
@@ -383,7 +382,7 @@ VALUES = {
 }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.fixed_dictionaries({}, optional=VALUES))
 def test_a_dumped_recipe_is_read_as_it_was(chosen):
     recipe = resolve(["recipe=mpp", *(f"{key}={value}" for key, value in chosen.items())])
@@ -426,21 +425,18 @@ def test_a_recipe_file_that_is_wrong_is_answered_in_one_line(tmp_path, text, say
     assert says in refusal(f"recipe={path}")
 
 
-# Fails for ??? (omegaconf's mark of a missing value: MissingMandatoryValue) and for a value with a line's end (two lines).
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(
     key=st.sampled_from([*leaves(Recipe()), "recipe", "model", "data", "nothing"]),
     value=st.one_of(
         st.sampled_from(
             ["", "null", "[", "{a: 1}", "${x}", "*a", "!x", "%", "=", "1e400", "-0.0", "9" * 25, "[1,null]", "'", "@"]
         ),
-        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6),
+        st.text(st.characters(exclude_categories=["C", "Z"]), max_size=6),
         st.integers().map(str),
         st.floats().map(str),
-    ),
+    ).filter(lambda text: text != "???"),
 )
-@example(key="name", value="???")
-@example(key="seed", value="1\n2")
 def test_whatever_is_typed_is_a_recipe_or_one_line(key, value):
     words = [f"{key}={value}"] if key == "recipe" else ["recipe=mpp", f"{key}={value}"]
     try:
@@ -449,3 +445,15 @@ def test_whatever_is_typed_is_a_recipe_or_one_line(key, value):
         assert len(str(error).splitlines()) == 1
     else:
         assert resolve(words) == recipe and yaml.safe_load(dump(recipe))
+
+
+# Fails: ??? is omegaconf's mark of a missing value and raises MissingMandatoryValue; a line's end goes into the answer.
+@pytest.mark.parametrize("word", ["optim.schedule=???", "data.path=???", "seed=1\n2"])
+def test_odd_texts_are_refused_in_one_line(word):
+    assert word.partition("=")[0] in refusal("recipe=mpp", word)
+
+
+# Fails: taken, and then counted.key raises OverflowError (int64), or nothing that is finite comes out.
+@pytest.mark.parametrize("word", ["seed=99999999999999999999", "optim.lr=inf", "optim.weight_decay=inf"])
+def test_numbers_too_large_are_refused(word):
+    assert refusal("recipe=mpp", word).startswith(word.partition("=")[0])

@@ -1,9 +1,7 @@
 """Sources: whatever lies at a place is found whole, cut without overlap, and named in one line when it is not there."""
 
 import io
-import os
 import shutil
-from pathlib import Path
 
 import datasets
 import huggingface_hub.constants
@@ -327,26 +325,19 @@ def test_the_fingerprint_tells_the_classes(tmp_path):
     assert len(prints) == 2
 
 
-def real(name):
-    folder = Path(os.environ.get("SSL_VIT_DATA", "")) / name
-    if "SSL_VIT_DATA" not in os.environ or not folder.exists():
-        pytest.skip(f"SSL_VIT_DATA names no folder with {name}")
-    return folder
-
-
-def test_cifar10_is_read_as_it_is():
-    found = load(real("cifar10"), validation=0.02)
+def test_cifar10_is_read_as_it_is(real_pictures):
+    found = load(real_pictures / "cifar10", validation=0.02)
     assert (len(found.train), len(found.validation)) == (49_000, 1_000)
     assert len(found.train.classes) == 10 and "airplane" in found.train.classes
-    assert len(load(real("cifar10"), validation="test").validation) == 10_000
+    assert len(load(real_pictures / "cifar10", validation="test").validation) == 10_000
     raw, label = found.validation.fetch(np.arange(1000))
     assert np.bincount(label, minlength=10).min() > 60 and label.max() == 9
     for one in raw[:200]:
         assert np.array_equal(pictures.decode(one).permute(1, 2, 0).numpy(), Image.open(io.BytesIO(one)).convert("RGB"))
 
 
-def test_tiny_imagenet_is_read_as_it_is_and_its_grey_pictures_get_three_channels():
-    found = load(real("tinyimagenet"))
+def test_tiny_imagenet_is_read_as_it_is_and_its_grey_pictures_get_three_channels(real_pictures):
+    found = load(real_pictures / "tinyimagenet")
     assert (len(found.train), len(found.validation)) == (34_000, 5_000)
     assert len(found.train.classes) == 200
     raw, label = found.validation.fetch(np.arange(5000))

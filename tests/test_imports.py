@@ -1,0 +1,107 @@
+"""Who may import whom: each module only those to its left; and what must do without torch."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+# In this order; the modules of one row ignore each other. A subpackage is one place.
+ORDER = [
+    ("recipe", "counted", "targets"),
+    ("words",),
+    ("encoder",),
+    ("data",),
+    ("corruption",),
+    ("objectives",),
+    ("optim",),
+    ("compute",),
+    ("runs",),
+    ("weights",),
+    ("checkpoint",),
+    ("engine",),
+    ("evaluate",),
+    ("figures",),
+    ("tracking",),
+    ("console",),
+    ("job",),
+]
+PLACE = {name: i for i, row in enumerate(ORDER) for name in row}
+DATA = ("shapes", "sources", "pictures", "batches")
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "ssl_vit").rglob("*.py"))
+}
+
+
+def imported(name, path):
+    """Full names of what a file imports anywhere in it: modules of this package where they are, else as written."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                found.add(f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base)
+    return found
+
+
+def place(name):
+    """The part of a module's name that ORDER knows: its subpackage or itself; None outside the package."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "ssl_vit" and len(parts) > 1 else None
+
+
+def test_relative_imports_are_resolved():
+    """The referee itself, on files known by heart."""
+    assert {"ssl_vit.counted", "ssl_vit.recipe", "ssl_vit.data.pictures", "ssl_vit.data.sources", "torch"} <= imported(
+        "ssl_vit.data.batches", MODULES["ssl_vit.data.batches"]
+    )
+    assert "ssl_vit.recipe" in imported("ssl_vit.encoder", MODULES["ssl_vit.encoder"])
+    assert "ssl_vit.objectives.mpp" in imported("ssl_vit.objectives", MODULES["ssl_vit.objectives"])
+
+
+def test_every_module_has_its_place():
+    assert {place(name) for name in MODULES} - {None} == set(PLACE)
+    assert not [name for name in imported("ssl_vit", MODULES["ssl_vit"]) if name.startswith("ssl_vit")]
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if place(name)])
+def test_a_module_imports_only_what_lies_to_its_left(name):
+    for other in imported(name, MODULES[name]):
+        if other.partition(".")[0] == "ssl_vit" and place(other) != place(name):
+            assert place(other) is not None, f"{name} imports the whole package"
+            assert PLACE[place(other)] < PLACE[place(name)], f"{name} imports {other}"
+
+
+def test_corruption_imports_only_counted():
+    ours = {other for other in imported("ssl_vit.corruption", MODULES["ssl_vit.corruption"]) if place(other)}
+    assert ours == {"ssl_vit.counted"}
+
+
+def test_data_has_an_order_of_its_own():
+    inside = {name.rpartition(".")[2] for name in MODULES if name.startswith("ssl_vit.data.")}
+    assert inside == set(DATA)
+    for i, name in enumerate(DATA):
+        others = imported(f"ssl_vit.data.{name}", MODULES[f"ssl_vit.data.{name}"])
+        within = {other.rpartition(".")[2] for other in others if other.startswith("ssl_vit.data")}
+        assert within <= set(DATA[:i]), name
+
+
+def test_nothing_imports_the_tools():
+    tools = {path.stem for path in (ROOT / "tools").rglob("*.py")}
+    assert "pretrain" in tools
+    for folder in ("ssl_vit", "tools", "benchmarks", "tests"):
+        for path in (ROOT / folder).rglob("*.py"):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            assert not {other.partition(".")[0] for other in imported(name, path)} & ({"tools"} | tools), path
+
+
+@pytest.mark.parametrize("name", ["recipe", "words", "counted", "compute", "runs"])
+def test_what_answers_a_command_line_does_without_torch(name):
+    code = f"import sys, ssl_vit.{name}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
