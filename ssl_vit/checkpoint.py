@@ -30,23 +30,36 @@ def _facts(path: Path) -> dict[str, Any]:
 
 
 def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
-    """Write `state` (tensors in plain containers) as step `step`'s checkpoint, then prune to the newest `keep`."""
+    """Write `state` (tensors in plain containers) as step `step`'s checkpoint, then prune to the newest `keep`.
+
+    Checkpoints of later steps go too: they are damaged, or the run would not be at this step.
+    """
     final = root / f"step-{step:09d}"
     beside = root / f".{final.name}.{os.getpid()}"
     root.mkdir(parents=True, exist_ok=True)
-    for left in root.glob(".step-*"):  # what a kill left half-written
+    for left in root.glob(".step-*"):  # what a kill left half-written or half-removed
         shutil.rmtree(left)
     beside.mkdir()
     torch.save(state, beside / "state.pt")
     (beside / MANIFEST).write_text(json.dumps({"step": step, "files": {"state.pt": _facts(beside / "state.pt")}}, indent=2))
     for path in (beside / "state.pt", beside / MANIFEST, beside):
         _sync(path)
-    shutil.rmtree(final, ignore_errors=True)
+    if final.exists():
+        _remove(final)
     beside.rename(final)
     _sync(root)
-    for old in found(root)[:-keep]:
-        shutil.rmtree(old)
+    known = found(root)
+    at = known.index(final)
+    for old in known[: max(0, at + 1 - keep)] + known[at + 1 :]:
+        _remove(old)
     return final
+
+
+def _remove(path: Path) -> None:
+    """Out of sight first, so that a kill in between leaves no half of it."""
+    hidden = path.with_name(f".{path.name}.old")
+    path.rename(hidden)
+    shutil.rmtree(hidden)
 
 
 def found(root: Path) -> list[Path]:

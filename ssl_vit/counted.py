@@ -4,7 +4,6 @@ Nothing here has state. A sample's key follows from (seed, epoch, index); each u
 All arithmetic is on int64 arrays or tensors, which wrap around; `x` and `key` may be either, and the answer is like them.
 """
 
-import zlib
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,10 @@ def key(*parts: Any) -> np.ndarray:
 
 def stream(key: Any, purpose: str) -> Any:
     """The key's own stream for one purpose ("crop", "corruption"), so that no two uses share a number."""
-    return bits(key, zlib.crc32(purpose.encode()))
+    number = 0x811C9DC5
+    for byte in purpose.encode():  # FNV-1a, which a compiler can trace as it cannot zlib's hashes
+        number = (number ^ byte) * 0x01000193 % 2**32
+    return bits(key, number)
 
 
 def uniform(key: Any, slot: Any) -> Any:

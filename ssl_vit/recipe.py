@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -169,6 +170,8 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "data.std": (lambda v: len(v) == 3 and min(v) > 0, "three numbers above 0 are asked for"),
     "optim.betas": (lambda v: len(v) == 2 and min(v) >= 0 and max(v) < 1, "two numbers from 0 to below 1 are asked for"),
     "optim.weight_decay": (lambda v: v >= 0, "a number of at least 0 is asked for"),
+    "name": (lambda v: v and not Path(v).is_absolute() and not {"..", "."} & set(v.split("/")), "a folder's name is asked for"),
+    "seed": (lambda v: -(2**63) <= v < 2**63, "a whole number of 64 bits is asked for"),
     "compute.workers": (lambda v: v is None or v >= 0, "a number of at least 0 is asked for"),
 }
 
@@ -182,6 +185,9 @@ def check(recipe: Recipe) -> None:
     flat = flatten(dataclasses.asdict(recipe))
     for key, choices in CHOICES.items():
         _bound(flat[key] in choices, key, flat[key], nearest(flat[key], choices))
+    for key, value in flat.items():
+        finite = all(math.isfinite(v) for v in (value if isinstance(value, list) else [value]) if isinstance(v, float))
+        _bound(finite, key, value, "a finite number is asked for")
     for key, (holds, text) in BOUNDS.items():
         _bound(holds(flat[key]), key, flat[key], text)
     _check_shares(recipe.corruption)
@@ -214,10 +220,17 @@ def _check_place(data: Data) -> None:
     """That the data set's place is said, once, and is there."""
     if data.name == EMBEDDED and (data.path or data.hub):
         raise UserError(f"data={EMBEDDED} is drawn, not read; leave it out beside data.path= or data.hub=")
-    if data.path and not Path(data.path).exists():
+    if data.path and not _exists(Path(data.path)):
         raise UserError(f"data.path={data.path}: no such file or folder")
     if not data.path and not data.hub and data.name != EMBEDDED:
         raise UserError(f"data={data.name} lies nowhere yet; add data.path= with a local copy (parquet or image folder)")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # forbidden, or no path at all
+        return False
 
 
 def _bound(holds: bool, key: str, value: Any, text: str) -> None:

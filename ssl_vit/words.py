@@ -55,9 +55,16 @@ def _parse(words: Iterable[str]) -> dict[str, str]:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise UserError(f"{word}: words are key=value, as in recipe=mpp")
+        if _means_more(text):
+            raise UserError(f"{key}={' '.join(text.split())}: cannot be taken as a value")
         if given.setdefault(key, text) != text:
             raise UserError(f"{key} is said twice: {given[key]} and {text}")
     return given
+
+
+def _means_more(value: Any) -> bool:
+    """Whether OmegaConf or YAML would read more into a text than it says."""
+    return isinstance(value, str) and ("${" in value or value.strip() == "???" or len(value.splitlines()) > 1)
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -98,8 +105,6 @@ def _find(word: str | None) -> Path:
 
 def _typed(key: str, value: Any) -> Any:
     """A word's text as its key's type; 1e6 and 1e6's float are whole numbers where one is asked for."""
-    if isinstance(value, str) and "${" in value:
-        raise UserError(f"{key}={value}: ${{...}} is not looked up here")
     kind = KEYS[key]
     allowed = typing.get_args(kind) if typing.get_origin(kind) is not list else (kind,)
     allowed = allowed or (kind,)
@@ -152,8 +157,10 @@ def _from_file(path: Path) -> dict[str, Any]:
         if isinstance(raw.get(key), str):
             rows |= _row(table, key, raw.pop(key))
     own = flatten(raw)
-    for key in own:
+    for key, value in own.items():
         _check_key(key, f"{path}: ")
+        if _means_more(value):
+            raise UserError(f"{path}: {key}: {value} cannot be taken as a value")
     return rows | own
 
 
@@ -173,7 +180,9 @@ def resolve(words: Iterable[str]) -> Recipe:
         values = _preset(values, "model", _row("models.yaml", "model", chosen["model"]))
     if chosen["data"] is not None:
         values = _preset(values, "data", _row("datasets.yaml", "data", chosen["data"]))
-    elif ("data.path" in given or "data.hub" in given) and "name" not in values:  # a run's own recipe keeps its data's name
+    elif {"data.path", "data.hub"} <= given.keys():
+        raise UserError(f"data.path={given['data.path']} and data.hub={given['data.hub']}: say one of them")
+    elif {"data.path", "data.hub"} & given.keys() and not (values.get("data.path") or values.get("data.hub")):
         values = _preset(values, "data", _own_pictures(given, values))
     before, recipe = _build(values), _build(values | given)
     if "name" not in given:

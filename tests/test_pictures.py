@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
-from scipy.stats import binomtest, ks_2samp, kstest
+from scipy.stats import binomtest, chisquare, ks_2samp, kstest
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional as F
 
@@ -265,6 +265,15 @@ def test_ratios_are_log_uniform():
     small = h * w < 0.75 * 2000**2
     ratio = np.log(w[small] / h[small]) / np.log(4 / 3)
     assert kstest(ratio, "uniform", (-1, 2)).pvalue > 1e-3
+
+
+def test_a_box_is_as_likely_in_every_place():
+    """The edges too, on a picture so small that they are places of their own."""
+    found = boxes(6, 6, 0.3)
+    for place, side in ((0, 2), (1, 3)):
+        for length in (4, 5):
+            counts = np.bincount(found[found[:, side] == length, place], minlength=7 - length)
+            assert len(counts) == 7 - length and chisquare(counts).pvalue > 1e-3
 
 
 def test_a_picture_that_no_try_fits_gets_its_largest_centered_box():

@@ -16,6 +16,7 @@ from ssl_vit.words import resolve
 MODELS, DATASETS, MPP = (
     yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text()) for name in ("models", "datasets", "mpp")
 )
+STEPS = MPP["optim"]["steps"]
 
 
 def leaves(node, prefix=""):
@@ -203,7 +204,7 @@ def test_a_group_is_no_key(group):
         *(f"data.validation={value}" for value in ("0.0", "1.0", -0.5)),
         *("data.mean=[0.5,0.5]", "data.std=[0.5,0.5,0]", "data.std=[1,1]", "data.std=[]"),
         *(f"optim.{name}={value}" for name in ("steps", "batch", "lr", "clip") for value in (0, -1)),
-        *("optim.warmup=-1", "optim.warmup=1200", "optim.weight_decay=-0.1", "optim.lr=nan"),
+        *("optim.warmup=-1", f"optim.warmup={STEPS}", "optim.weight_decay=-0.1", "optim.lr=nan"),
         *("optim.betas=[0.9]", "optim.betas=[0.9,1.0]", "optim.betas=[-0.1,0.9]", "optim.betas=[]"),
         *(f"{key}={value}" for key in ("checkpoint.every", "checkpoint.keep", "eval.every", "log.every") for value in (0, -1)),
         *(
@@ -229,7 +230,7 @@ def test_what_is_out_of_bounds_is_refused(word):
     "words",
     [
         *(["corruption.rate=1"], ["corruption.rate=1e-9"], ["data.crop_area=1", "data.eval_crop=1"], ["optim.betas=[0,0]"]),
-        *(["corruption.mask=1", "corruption.random=0", "corruption.keep=0"], ["optim.warmup=0"], ["optim.warmup=1199"]),
+        *(["corruption.mask=1", "corruption.random=0", "corruption.keep=0"], ["optim.warmup=0"], [f"optim.warmup={STEPS - 1}"]),
         *(["optim.weight_decay=0"], ["data.size=16"], ["compute.workers=0"], ["compute.batch=128"], ["data.validation=train"]),
         *(
             ["data.validation=0.5"],
@@ -278,18 +279,24 @@ def test_own_pictures_get_a_name_and_the_recipes_size(mine, pictures):
     assert hub == Data(name="someone--cats", hub="someone/cats", size=64)
 
 
-# Fails: the folder's name loses what follows its last dot (Path.stem), so pictures.v1 and pictures.v2 become one data set.
 def test_a_folders_name_may_have_a_dot(tmp_path):
     (tmp_path / "pictures.v2").mkdir()
     assert resolve(["recipe=mpp", f"data.path={tmp_path}/pictures.v2"]).data.name == "pictures.v2"
 
 
-# Fails: KeyError 'data.size', where the recipe says nothing of data.
 def test_own_pictures_with_a_recipe_that_names_no_data(tmp_path, pictures):
     path = tmp_path / "bare.yaml"
     path.write_text("model: vit_b16\n")
     assert resolve([f"recipe={path}"]).data == Data()
     assert resolve([f"recipe={path}", f"data.path={pictures}"]).data == Data(name=pictures.name, path=str(pictures))
+
+
+# Fails: a recipe that says name= is held to be a run's own, so its data preset stays: "data=shapes is drawn, not read; ...".
+def test_own_pictures_with_a_recipe_that_has_a_name(tmp_path, pictures):
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\ndata: shapes\nmodel: vit_n8\n")
+    recipe = resolve([f"recipe={path}", f"data.path={pictures}"])
+    assert recipe.data == Data(name=pictures.name, path=str(pictures), size=DATASETS["shapes"]["size"])
 
 
 def test_a_relative_place_is_made_absolute(pictures, monkeypatch):
@@ -402,6 +409,8 @@ def test_a_runs_own_recipe_keeps_its_name_and_its_data(tmp_path, pictures):
     moved = resolve([f"recipe={path}", f"data.path={pictures}", "out=elsewhere"])
     assert moved.name == recipe.name == "mpp-cifar10-corruption.rate=0.15"
     assert moved.data.path == str(pictures) and computed(moved) == computed(recipe)
+    altered = resolve([f"recipe={path}", "optim.lr=0.002"])
+    assert altered.name == recipe.name + "-optim.lr=0.002" and altered.optim.lr == 0.002
 
 
 @pytest.mark.parametrize(
@@ -447,8 +456,8 @@ def test_whatever_is_typed_is_a_recipe_or_one_line(key, value):
         assert resolve(words) == recipe and yaml.safe_load(dump(recipe))
 
 
-# Fails: ??? is omegaconf's mark of a missing value and raises MissingMandatoryValue; a line's end goes into the answer.
-@pytest.mark.parametrize("word", ["optim.schedule=???", "data.path=???", "seed=1\n2"])
+# Fails: ??? is omegaconf's mark of a missing value and raises MissingMandatoryValue.
+@pytest.mark.parametrize("word", ["optim.schedule=???", "data.path=???"])
 def test_odd_texts_are_refused_in_one_line(word):
     assert word.partition("=")[0] in refusal("recipe=mpp", word)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ssl_vit.data import pictures, shapes, sources
+from ssl_vit.data import batches, pictures, shapes, sources
 from ssl_vit.recipe import Data, UserError
 
 NAMED = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
@@ -284,9 +284,11 @@ def test_a_column_without_pictures_is_said(tmp_path, column):
     assert column in the_error(path, image_column=column)
 
 
-def test_a_row_without_a_picture_is_said(tmp_path):
-    columns = {"image": [*cells(range(3)), None], "label": [0] * 4}
-    assert the_error(parquet(tmp_path / "x.parquet", columns, NAMED))
+def test_a_row_without_a_picture_is_said_where_it_is_looked_at(tmp_path):
+    path = parquet(tmp_path / "x.parquet", {"image": [*cells(range(3)), None], "label": [0] * 4}, NAMED)
+    with pytest.raises(UserError, match=r"^data=own: picture .* cannot be read: [^\n]*$"):
+        for part in load(path):
+            batches.held_out(part, Data(name="own", size=8), batches.Spread(4, 4, 0, 1), 4)
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])

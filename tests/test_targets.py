@@ -137,6 +137,26 @@ def test_neighbor_color_is_the_slow_one(drawn, data):
                 assert made_N[n] == 0
 
 
+@pytest.mark.parametrize("k", range(1, 9))
+def test_neighbor_color_at_a_bins_edge(k):
+    """Two neighbours whose sums make a mean of exactly k/8 between them, and one less."""
+    edge = 2 * k * 255 * 16 // 8
+    for total, expected in ((edge, min(k, 7)), (edge - 1, k - 1)):
+        left = min(255 * 16, total // 2 + 7)
+        row = [bytes_summing_to(s, 16).reshape(4, 4) for s in (left, 0, total - left)]
+        image = np.broadcast_to(np.concatenate(row, 1), (1, 3, 4, 12)).copy()
+        assert image[0, 0].sum(dtype=int) == total
+        assert targets.neighbor_color(torch.from_numpy(image), 4, torch.tensor([[False, True, False]]))[0, 1] == 73 * expected
+
+
+def test_neighbor_color_of_noise_is_the_slow_one():
+    generator = np.random.default_rng(0)
+    image = generator.integers(0, 256, (10, 3, 40, 32), dtype=np.uint8)
+    hidden = generator.random((10, 20)) < np.linspace(0.1, 0.9, 10)[:, None]
+    made = targets.neighbor_color(torch.from_numpy(image), 8, torch.from_numpy(hidden))
+    assert made.tolist() == [slow_neighbor_color(one, 8, hidden_N) for one, hidden_N in zip(image, hidden, strict=True)]
+
+
 def test_neighbor_color_looks_past_hidden_rings():
     """Of a 5 x 5 grid with the two inner rings hidden but for corners, the centre must take the corners."""
     image = np.full((1, 3, 10, 10), 200, np.uint8)

@@ -22,25 +22,39 @@ TRIES = 10
 
 
 def decode(raw: bytes | np.ndarray) -> Tensor:
-    """A picture as RGB bytes (3, H, W), from any format that torchvision or else Pillow reads.
+    """A picture as RGB bytes (3, H, W), turned as its camera says; of several frames the first, 16 bits brought to 8.
 
     Raises:
-        ValueError: neither can.
+        ValueError: it cannot be read, whole.
     """
     if isinstance(raw, np.ndarray):
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
     try:
-        data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-        image = decode_image(data, ImageReadMode.RGB, apply_exif_orientation=True)
-        if image.dtype == torch.uint8 and image.ndim == 3:
-            return image
-    except RuntimeError:
-        pass  # BMP, TIFF, ...: Pillow's turn
-    try:
-        pixels = ImageOps.exif_transpose(Image.open(io.BytesIO(raw))).convert("RGB")
-    except (OSError, SyntaxError) as error:
-        raise ValueError(f"not a picture: {error}") from None
-    return rearrange(torch.from_numpy(np.array(pixels)), "h w c -> c h w")
+        if _is_quick(raw):
+            data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+            return decode_image(data, ImageReadMode.RGB, apply_exif_orientation=True)
+        return rearrange(torch.from_numpy(_by_pillow(raw)), "h w c -> c h w")
+    except Exception as error:  # whatever a foreign file makes a decoder raise
+        raise ValueError(f"not a whole picture: {' '.join(str(error).split())[:200]}") from None
+
+
+def _is_quick(raw: bytes) -> bool:
+    """JPEG, and WebP without the extended header, where torchvision is right, safe and up to 6 times as fast as Pillow.
+
+    Elsewhere it is not: a damaged PNG can end the process, 16 bits and the EXIF of a WebP are not heeded.
+    """
+    return raw[:3] == b"\xff\xd8\xff" or (raw[:4] == b"RIFF" and raw[12:16] in (b"VP8 ", b"VP8L"))
+
+
+def _by_pillow(raw: bytes) -> np.ndarray:
+    """uint8 (H, W, 3)."""
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(raw)))
+    if image.mode.startswith("I;16") or image.mode == "I":
+        grey = np.asarray(image).clip(0, 65535) >> 8
+        return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)
+    if image.mode == "P":  # its transparency, if any, is dropped without a warning
+        image = image.convert("RGBA")
+    return np.array(image.convert("RGB"))
 
 
 def crop_boxes(key_B: np.ndarray, height_B: np.ndarray, width_B: np.ndarray, area: float) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Where pictures come from: a data set's name or place -> a Source per split (embedded, parquet, image folder, Hub)."""
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -53,9 +54,16 @@ class Table:
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         got = self.rows[rows.tolist()]
-        images = [cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]).read_bytes() for cell in got[self.image]]
+        images: list[bytes | np.ndarray] = [_bytes(cell) for cell in got[self.image]]
         labels = got[self.label] if self.label else [-1] * len(rows)
         return images, np.array([-1 if x is None else x for x in labels], np.int64)
+
+
+def _bytes(cell: dict[str, Any] | None) -> bytes:
+    """A picture's encoded bytes; none where the row or its file is missing, which no decoder takes."""
+    if cell is None or (cell["bytes"] is None and not (cell["path"] and Path(cell["path"]).is_file())):
+        return b""
+    return cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]).read_bytes()
 
 
 class Part:
@@ -117,20 +125,23 @@ def _tables(data: Data) -> dict[str, Source]:
 def _open(place: str, local: bool) -> dict[str, datasets.Dataset]:
     path = Path(place)
     if local and path.is_file():
-        return datasets.load_dataset(path.suffix.lstrip("."), data_files=place)
+        if path.suffix != ".parquet":
+            raise ValueError("a parquet file, or a folder of parquet files or pictures, is asked for")
+        return datasets.load_dataset("parquet", data_files=place)
     if local and not any(path.rglob("*.parquet")):
         return datasets.load_dataset("imagefolder", data_dir=place)
     if local:
-        return datasets.load_dataset("parquet", data_files=_by_split(sorted(path.rglob("*.parquet"))))
+        return datasets.load_dataset("parquet", data_files=_by_split(path))
     return datasets.load_dataset(place)
 
 
-def _by_split(files: list[Path]) -> dict[str, list[str]]:
-    """Parquet files by the split that their names start with (train-00000-of-00002.parquet), or all as train."""
+def _by_split(folder: Path) -> dict[str, list[str]]:
+    """Parquet files by the first split named in their path (train-00000-of-00002.parquet, test/0.parquet); else train."""
     splits: dict[str, list[str]] = {}
-    for file in files:
-        split = file.stem.split("-")[0].lower()
-        splits.setdefault(split if split in ("train", "test", *HELD_OUT) else "train", []).append(str(file))
+    for file in sorted(folder.rglob("*.parquet")):
+        parts = re.split(r"[^a-z]+", str(file.relative_to(folder)).lower())
+        split = next((part for part in parts if part in ("train", "test", *HELD_OUT)), "train")
+        splits.setdefault(split, []).append(str(file))
     return splits
 
 
@@ -144,9 +155,24 @@ def _columns(rows: datasets.Dataset, data: Data, where: str) -> tuple[str, str |
     image = data.image_column or next(iter(pictures + [n for n in IMAGE_NAMES if n in features]), None)
     if image is None:
         raise UserError(f"{where}: no column of pictures among {', '.join(features)}; say it with data.image_column=")
+    if not _holds_pictures(features[image]):
+        raise UserError(f"data.image_column={image}: {where} holds no pictures there but {features[image]}")
     classes = [name for name, f in features.items() if isinstance(f, datasets.ClassLabel)]
-    named = [n for n in LABEL_NAMES if n in features and getattr(features[n], "dtype", "").startswith("int")]
-    return image, data.label_column or next(iter([n for n in classes if n in LABEL_NAMES] + classes + named), None)
+    named = [n for n in LABEL_NAMES if n in features and _holds_numbers(features[n])]
+    label = data.label_column or next(iter([n for n in classes if n in LABEL_NAMES] + classes + named), None)
+    if label is not None and label not in classes and not _holds_numbers(features[label]):
+        raise UserError(f"data.label_column={label}: {where} holds no classes or whole numbers there but {features[label]}")
+    return image, label
+
+
+def _holds_pictures(feature: Any) -> bool:
+    """Encoded pictures: Image, bytes, or {bytes, path} as Image is stored."""
+    stored = isinstance(feature, dict) and {"bytes", "path"} <= feature.keys()
+    return isinstance(feature, datasets.Image) or stored or getattr(feature, "dtype", "") in ("binary", "large_binary")
+
+
+def _holds_numbers(feature: Any) -> bool:
+    return getattr(feature, "dtype", "").removeprefix("u").startswith("int")
 
 
 def fingerprint(source: Source, probes: int = 64) -> str:

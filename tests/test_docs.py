@@ -1,0 +1,35 @@
+"""What the documents say to type is right: their words resolve, their files are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+from commands import commands
+from conftest import ROOT
+
+from ssl_vit.words import resolve
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = [(doc.name, c) for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c]
+
+
+@pytest.mark.parametrize(("document", "command"), COMMANDS)
+def test_a_documented_command_resolves(document: str, command: str, tmp_path: Path) -> None:
+    before, words = command.split(" tools/")[0], command.split(" tools/")[1].split()
+    assert "launch" in before or before.endswith(("python", "python3"))
+    assert (ROOT / "tools" / words[0]).exists()
+    given = [w for w in words[1:] if "=" in w]
+    recipe = resolve([re.sub(r"^data\.path=.*", f"data.path={tmp_path}", w) for w in given])
+    assert recipe.name
+
+
+def test_the_readme_has_the_two_commands_of_a_fresh_machine() -> None:
+    found = [c for c in commands((ROOT / "README.md").read_text()) if c.startswith("python3 -m venv")]
+    assert len(found) == 2
+    assert found[0].endswith("accelerate launch tools/pretrain.py recipe=mpp") and found[1].endswith("pytest")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+        assert target.startswith("http") or (document.parent / target).exists(), target

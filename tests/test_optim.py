@@ -1,0 +1,155 @@
+"""The optimiser: what decays, how fast it learns at each step, and one step worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from ssl_vit import encoder, objectives, optim
+from ssl_vit.recipe import Data, Model, Optim, Recipe
+
+RECIPE = Recipe(data=Data(size=16), model=Model(patch=4, width=32, depth=2, heads=2, mlp=64))
+# Every linear and convolution weight of a two-block encoder with MPP's head, by name
+DECAYED = {
+    "head.weight",
+    "encoder.backbone.patch_embed.proj.weight",
+    *(
+        f"encoder.backbone.blocks.{block}.{layer}.weight"
+        for block in (0, 1)
+        for layer in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+    ),
+}
+
+
+def learning_rates(optimiser, count):
+    """The learning rate of steps 0 to `count`, from the real thing."""
+    module = nn.Linear(1, 1)
+    optimizer, schedule = optim.build(module, optimiser)
+    found = []
+    for _ in range(count + 1):
+        found.append([group["lr"] for group in optimizer.param_groups])
+        optimizer.step()
+        schedule.step()
+    assert all(len(set(rates)) == 1 for rates in found)
+    return [rates[0] for rates in found]
+
+
+def test_the_weights_of_layers_decay_and_nothing_else():
+    objective = objectives.build(RECIPE, encoder.build(RECIPE.model, RECIPE.data))
+    names = {id(parameter): name for name, parameter in objective.named_parameters()}
+    decayed, free = optim.groups(objective, 0.3)
+    assert (decayed["weight_decay"], free["weight_decay"]) == (0.3, 0.0)
+    assert {names[id(p)] for p in decayed["params"]} == DECAYED
+    told = [names[id(p)] for group in (decayed, free) for p in group["params"]]
+    assert sorted(told) == sorted(names.values())
+    spared = {name.split(".")[-1] for name in set(names.values()) - DECAYED}
+    assert spared == {"bias", "weight", "cls_token", "pos_embed", "mask_token"}  # these weights are norms'
+    assert all("norm" in name for name in set(names.values()) - DECAYED if name.endswith("weight"))
+
+
+def test_frozen_parameters_are_left_out_and_convolutions_of_any_dimension_decay():
+    module = nn.Sequential(nn.Conv1d(2, 2, 1), nn.Conv3d(2, 2, 1), nn.BatchNorm1d(2), nn.Embedding(3, 2), nn.Linear(2, 2))
+    module[4].weight.requires_grad_(False)
+    decayed, free = optim.groups(module, 0.1)
+    assert {id(p) for p in decayed["params"]} == {id(module[0].weight), id(module[1].weight)}
+    assert len(free["params"]) == 6 and not any(p is module[4].weight for p in free["params"])
+
+
+def test_cosine_by_hand():
+    rates = learning_rates(Optim(steps=100, warmup=10, lr=2e-4, schedule="cosine"), 100)
+    by_hand = {0: 0, 1: 2e-5, 5: 1e-4, 10: 2e-4, 40: 1.5e-4, 55: 1e-4, 70: 0.5e-4, 100: 0}
+    assert {step: rates[step] for step in by_hand} == pytest.approx(by_hand, abs=1e-15)
+
+
+def test_linear_by_hand():
+    rates = learning_rates(Optim(steps=100, warmup=10, lr=8e-4, schedule="linear"), 100)
+    by_hand = {0: 0, 5: 4e-4, 10: 8e-4, 55: 4.05e-4, 91: 8.9e-5, 100: 1e-5}
+    assert {step: rates[step] for step in by_hand} == pytest.approx(by_hand, abs=1e-15)
+
+
+def test_linear_never_ends_above_its_start():
+    rates = learning_rates(Optim(steps=20, lr=8e-6, schedule="linear"), 20)
+    assert rates[0] == pytest.approx(8e-6) and rates[-1] == pytest.approx(4e-6)
+    assert np.all(np.diff(rates) < 0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.data(), st.integers(2, 200), st.floats(1e-6, 1), st.sampled_from(["cosine", "linear"]))
+def test_the_whole_schedule(data, steps, lr, schedule):
+    """Linear from 0 over the warm-up, then the formula of each schedule over the rest."""
+    warmup = data.draw(st.integers(0, steps - 1))
+    end = 0 if schedule == "cosine" else min(1e-5, lr / 2)
+
+    def by_hand(step):
+        if step < warmup:
+            return lr * step / warmup
+        left = 1 - (step - warmup) / (steps - warmup)
+        return lr * (1 - math.cos(math.pi * left)) / 2 if schedule == "cosine" else end + (lr - end) * left
+
+    rates = learning_rates(Optim(steps=steps, warmup=warmup, lr=lr, schedule=schedule), steps)
+    assert rates == pytest.approx([by_hand(step) for step in range(steps + 1)], rel=1e-9, abs=1e-12 * lr)
+
+
+def test_steps_are_adam_with_the_decay_beside_it():
+    """Loshchilov and Hutter, 2019, algorithm 2, in float64: p <- p - lr (m^ / (sqrt v^ + 1e-8) + wd p), on weights alone."""
+    how = Optim(steps=10, warmup=3, lr=0.02, betas=[0.8, 0.95], weight_decay=0.3)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)).double()
+    mine = {name: p.detach().numpy().copy() for name, p in module.named_parameters()}
+    moments = {name: (np.zeros_like(p), np.zeros_like(p)) for name, p in mine.items()}
+    optimizer, schedule = optim.build(module, how)
+    for step in range(7):
+        optimizer.zero_grad()
+        (module(torch.randn(5, 4, dtype=torch.float64)) ** 3).sum().backward()
+        lr = how.lr * (step / 3 if step < 3 else (1 + math.cos(math.pi * (step - 3) / 7)) / 2)
+        for name, parameter in module.named_parameters():
+            gradient, (m, v), p = parameter.grad.numpy(), moments[name], mine[name]
+            m += (1 - 0.8) * (gradient - m)
+            v += (1 - 0.95) * (gradient**2 - v)
+            decay = 0.3 if name == "0.weight" else 0
+            adam = (m / (1 - 0.8 ** (step + 1))) / (np.sqrt(v / (1 - 0.95 ** (step + 1))) + 1e-8)
+            p -= lr * (adam + decay * p)
+        optimizer.step()
+        schedule.step()
+        for name, parameter in module.named_parameters():
+            np.testing.assert_allclose(
+                parameter.detach().numpy(), mine[name], rtol=1e-10, atol=1e-12, err_msg=f"{name}, {step}"
+            )
+
+
+def test_a_resumed_optimiser_goes_on_as_the_unbroken_one():
+    how, inputs = Optim(steps=10, warmup=2, lr=0.01), torch.randn(10, 6, 4, generator=torch.Generator().manual_seed(0))
+
+    def go(module, optimizer, schedule, some):
+        for x in some:
+            optimizer.zero_grad()
+            module(x).pow(2).sum().backward()
+            optimizer.step()
+            schedule.step()
+
+    torch.manual_seed(1)
+    unbroken = nn.Linear(4, 3)
+    first = nn.Linear(4, 3)
+    first.load_state_dict(unbroken.state_dict())
+    go(unbroken, *optim.build(unbroken, how), inputs)
+    parts = optim.build(first, how)
+    go(first, *parts, inputs[:4])
+    second = nn.Linear(4, 3)
+    second.load_state_dict(first.state_dict())
+    resumed = optim.build(second, how)
+    for part, saved in zip(resumed, parts, strict=True):
+        part.load_state_dict(saved.state_dict())
+    go(second, *resumed, inputs[4:])
+    assert torch.equal(second.weight, unbroken.weight) and torch.equal(second.bias, unbroken.bias)
+
+
+@pytest.mark.parametrize(("limit", "left"), [(1.0, 1.0), (12.9, 12.9), (13.1, 13.0), (None, 13.0)])
+def test_the_norm_is_that_before_clipping(limit, left):
+    module = nn.Linear(2, 1)
+    module.weight.grad, module.bias.grad = torch.tensor([[3.0, -4.0]]), torch.tensor([12.0])  # 3, 4, 12: norm 13
+    assert optim.clip(module, limit).item() == pytest.approx(13)
+    assert torch.cat([module.weight.grad[0], module.bias.grad]).tolist() == pytest.approx([x * left / 13 for x in (3, -4, 12)])
