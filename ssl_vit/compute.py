@@ -24,18 +24,10 @@ def exaflop(recipe: Recipe, images: int) -> float:
     return 3 * 2 * multiply_adds(recipe) * images / 1e18
 
 
-def activation_bytes(recipe: Recipe) -> int:
-    """About what one picture's activations take in training: 34 T D bytes a block in 16 bits, twice that in float32
-    (Korthikanti et al., 2022, eq. 1, without the attention matrices, which fused attention does not keep)."""
+def activation_bytes(recipe: Recipe, fused: bool) -> int:
+    """About what one picture's activations take in training: T (34 D + 5 heads T) bytes a block in 16 bits, twice that in
+    float32 (Korthikanti et al., 2022, eq. 1); fused attention does not keep the second term, the attention matrices."""
+    model, t = recipe.model, tokens(recipe)
+    matrices = 0 if fused else 5 * model.heads * t
     wide = 1 if recipe.compute.precision == "bfloat16" else 2
-    return 34 * wide * tokens(recipe) * recipe.model.width * recipe.model.depth
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: 45 s, 4 min 10 s, 3 h 05 min."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+    return wide * model.depth * t * (34 * model.width + matrices)

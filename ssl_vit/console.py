@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .compute import duration
 from .engine import Listener, Row
+from .summary import duration, measured
 
 QUIET = 5.0  # seconds between plain lines
 
@@ -71,13 +71,8 @@ class Lines(Listener):
 
 
 def _held_out(row: Row) -> str:
-    names = ("loss", "accuracy_masked", "accuracy_random", "accuracy_kept")
-    told = [f"{n.replace('_', ' ')} {_number(n, row[f'validation/{n}'])}" for n in names if f"validation/{n}" in row]
-    return f"held out at step {row['step']}: {', '.join(told)}"
-
-
-def _number(name: str, value: float) -> str:
-    return f"{value:.1%}" if name.startswith("accuracy") else f"{value:.3f}"
+    values = {name.removeprefix("validation/"): value for name, value in row.items() if name.startswith("validation/")}
+    return f"held out at step {row['step']}: {measured(values)}"
 
 
 def progress(start: int, steps: int) -> Bar | Lines:

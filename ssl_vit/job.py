@@ -13,7 +13,7 @@ from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list
 
-from . import checkpoint, compute, console, encoder, engine, figures, objectives, optim, weights
+from . import checkpoint, compute, console, encoder, engine, figures, objectives, optim, summary, weights
 from .data import batches, sources
 from .engine import Listener, State, Watch
 from .evaluate.heldout import HeldOut
@@ -110,7 +110,7 @@ def _fastest(device: torch.device) -> str:
 def assemble(run: Run, accelerator: Accelerator) -> Job:
     """Open the data and the folder, build the model with the seed's first weights, and hand both to Accelerate."""
     recipe = run.recipe
-    limit = max(1, int(_memory(accelerator) / 2 / compute.activation_bytes(recipe)))
+    limit = max(1, int(_memory(accelerator) / 2 / compute.activation_bytes(recipe, fused=accelerator.device.type == "cuda")))
     processes, rank = accelerator.num_processes, accelerator.process_index
     spread = batches.spread(recipe.optim.batch, recipe.compute.batch, limit, rank, processes)
     with accelerator.main_process_first():
@@ -186,7 +186,7 @@ def introduce(job: Job) -> None:
     pace = engine.seconds_per_step(job.state.prepared, batch, spread.accumulation, job.accelerator)
     if not job.accelerator.is_main_process:
         return
-    console.table([*_what(job), *_how(job), ("time", f"about {compute.duration(pace * left)} here ({pace:.3g} s a step)")])
+    console.table([*_what(job), *_how(job), ("time", f"about {summary.duration(pace * left)} here ({pace:.3g} s a step)")])
     if job.objective.encoder.patches < 16:
         few = f"warning: {job.objective.encoder.patches} patches a picture are few to learn from"
         print(f"{few}; {_smaller(job.recipe)}", flush=True)
@@ -213,8 +213,8 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     yield "length", f"{o.steps:,} steps, {images:,} pictures, {epochs:.1f} epochs, {work:.2g} exaFLOP"
     device, threads = job.accelerator.device.type, torch.get_num_threads()
     yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {job.workers} data workers"
-    if to_beat := job.held_out.baselines:
-        yield "to beat", ", ".join(f"{name} {value:.3f}" for name, (value, _) in to_beat.items())
+    if to_beat := summary.to_beat({name: value for name, (value, _) in job.held_out.baselines.items()}):
+        yield "to beat", to_beat
 
 
 def _smaller(recipe: Recipe) -> str:

@@ -201,6 +201,10 @@ def test_a_picture_that_cannot_be_read_is_named_in_one_line(workers, capsys, mon
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 9), st.integers(1, 4))
 def test_held_out_pictures_are_each_in_one_batch_of_one_process(length, most, device_batch, processes):
+    if min(length, most) < processes:
+        with pytest.raises(UserError, match="eval.pictures"):
+            batches.held_out(Numbered(length), DATA, Spread(device_batch * processes, device_batch, 0, processes), most)
+        return
     shares = [
         batches.held_out(Numbered(length), DATA, Spread(device_batch * processes, device_batch, rank, processes), most)
         for rank in range(processes)
@@ -209,7 +213,8 @@ def test_held_out_pictures_are_each_in_one_batch_of_one_process(length, most, de
     together = whole(all_batches)
     assert len(together.index) == len(set(together.index.tolist())) == min(length, most)
     assert all(len(batch.index) <= device_batch for batch in all_batches)
-    assert sum(len(batch.index) < device_batch for batch in all_batches) <= 1
+    assert all(sum(len(batch.index) < device_batch for batch in share) <= 1 for share in shares)
+    assert all(shares), "a process without a batch would miss the sums over processes"
     alone = whole(batches.held_out(Numbered(length), DATA, Spread(100, 100, 0, 1), most))
     order, known = together.index.argsort(), alone.index.argsort()
     assert same([batches.Batch(*(field[order] for field in together))], [batches.Batch(*(field[known] for field in alone))])

@@ -16,7 +16,7 @@ ORDER = [
     ("corruption",),
     ("objectives",),
     ("optim",),
-    ("compute",),
+    ("compute", "summary"),
     ("runs",),
     ("weights",),
     ("checkpoint",),

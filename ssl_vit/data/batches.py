@@ -131,14 +131,19 @@ def training(source: Source, data: Data, spread: Spread, seed: int, start: int, 
 def held_out(source: Source, data: Data, spread: Spread, most: int) -> list[Batch]:
     """This process's share of at most `most` fixed pictures, with keys that are the same in every run.
 
-    Chunks of the device batch go round the processes; the last may be smaller; every picture is in exactly one.
+    Every picture is in exactly one process's share; the last batch of a share may be smaller.
+
+    Raises:
+        UserError: fewer pictures than processes.
     """
     count = min(most, len(source))
-    index = counted.permute(np.arange(count), len(source), counted.key(2))
+    if count < spread.processes:
+        raise UserError(f"eval.pictures: {count} held-out pictures for {spread.processes} processes; each needs one")
+    index = np.array_split(counted.permute(np.arange(count), len(source), counted.key(2)), spread.processes)[spread.rank]
     wanted = Samples(index, counted.key(2, index))
-    size, rank, processes = spread.device_batch, spread.rank, spread.processes
-    starts = range(rank * size, count, processes * size)
-    return list(_loader(Pictures(source, data, train=False), [Samples(*(a[s : s + size] for a in wanted)) for s in starts], 0))
+    size = spread.device_batch
+    parts = [Samples(*(a[start : start + size] for a in wanted)) for start in range(0, len(index), size)]
+    return list(_loader(Pictures(source, data, train=False), parts, 0))
 
 
 def first(source: Source, data: Data, seed: int, count: int, size: int = 256) -> Iterator[Batch]:

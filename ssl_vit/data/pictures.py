@@ -49,8 +49,9 @@ def _is_quick(raw: bytes) -> bool:
 def _by_pillow(raw: bytes) -> np.ndarray:
     """uint8 (H, W, 3)."""
     image = ImageOps.exif_transpose(Image.open(io.BytesIO(raw)))
-    if image.mode.startswith("I;16") or image.mode == "I":
-        grey = np.asarray(image).clip(0, 65535) >> 8
+    if image.mode.startswith("I"):  # 16 bits; 32 may hold 8 or 16
+        grey = np.asarray(image).clip(0, 65535)
+        grey = grey if image.mode == "I" and grey.max() < 256 else grey >> 8
         return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)
     if image.mode == "P":  # its transparency, if any, is dropped without a warning
         image = image.convert("RGBA")
