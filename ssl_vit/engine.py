@@ -125,7 +125,7 @@ def train(
         state.seconds += clock.elapsed() if logged else 0.0
         for watch in watches:
             if last or state.step % watch.every == 0:
-                row |= {"step": state.step} | _observe(watch.observer, state, row, accelerator, listeners)
+                row |= {"step": state.step} | _observe(watch.observer, state, row, recipe, accelerator, listeners)
         if row:
             for listener in listeners:
                 listener.on_row(row)
@@ -145,7 +145,8 @@ def _update(
         torch.manual_seed(int(counted.key(recipe.seed, state.step, spread.chunk(micro))[0]))  # dropout, drop path
         joined = micro == spread.accumulation - 1
         with nullcontext() if joined else accelerator.no_sync(state.prepared):
-            step = state.prepared(batch)
+            with autocast(recipe, accelerator):
+                step = state.prepared(batch)
             accelerator.backward(step.loss / spread.accumulation)
         _gather(state, step)
     norm = optim.clip(state.prepared, recipe.optim.clip).double()
@@ -154,6 +155,11 @@ def _update(
     state.optimizer.step()
     state.schedule.step()
     state.optimizer.zero_grad()
+
+
+def autocast(recipe: Recipe, accelerator: Accelerator) -> torch.autocast:
+    """The recipe's precision. Entered outside the objective, so that a compiled one stays one graph."""
+    return torch.autocast(accelerator.device.type, torch.bfloat16, enabled=recipe.compute.precision == "bfloat16")
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -202,11 +208,14 @@ def _memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def _observe(observer: Observer, state: State, row: Row, accelerator: Accelerator, listeners: Iterable[Listener]) -> Row:
+def _observe(
+    observer: Observer, state: State, row: Row, recipe: Recipe, accelerator: Accelerator, listeners: Iterable[Listener]
+) -> Row:
     """What an observer says of the frozen objective; nothing, with a warning, if it fails."""
     state.objective.eval()
     try:
-        with torch.no_grad(), accelerator.autocast(), torch.random.fork_rng():
+        gpus = [accelerator.device] if accelerator.device.type == "cuda" else []
+        with torch.no_grad(), autocast(recipe, accelerator), torch.random.fork_rng(gpus):
             return dict(observer(state.step, row, state.objective))
     except Exception as error:
         for listener in listeners:
@@ -216,14 +225,16 @@ def _observe(observer: Observer, state: State, row: Row, accelerator: Accelerato
         state.objective.train()
 
 
-def seconds_per_step(objective: nn.Module, batch: Batch, accumulation: int, accelerator: Accelerator) -> float:
+def seconds_per_step(state: State, batch: Batch, recipe: Recipe, spread: Spread, accelerator: Accelerator) -> float:
     """Measured here: forward and backward of one batch (the second of two, the first warms up) times the accumulation."""
     took = 0.0
     for _ in range(2):
         start = time.perf_counter()
-        accelerator.backward(objective(to_device(batch, accelerator.device)).loss)
+        with autocast(recipe, accelerator):
+            loss = state.prepared(to_device(batch, accelerator.device)).loss
+        accelerator.backward(loss)
         if accelerator.device.type == "cuda":
             torch.cuda.synchronize(accelerator.device)
         took = time.perf_counter() - start
-    objective.zero_grad()
-    return took * accumulation
+    state.prepared.zero_grad()
+    return took * spread.accumulation

@@ -21,6 +21,7 @@ from .objectives import Objective
 from .recipe import Recipe, UserError
 from .runs import Run, environment, recipe_hash
 from .tracking import Record, TensorBoard
+from .words import advise_model
 
 BASELINE_PICTURES = 2048  # training pictures whose colours are counted
 
@@ -88,7 +89,7 @@ def start(recipe: Recipe) -> Accelerator:
     if recipe.compute.precision == "auto":
         settled = [_fastest(state.device) if state.is_main_process else None]
         recipe.compute.precision = str(broadcast_object_list(settled)[0])
-    return Accelerator(cpu=cpu, mixed_precision="bf16" if recipe.compute.precision == "bfloat16" else "no")
+    return Accelerator(cpu=cpu, mixed_precision="no")  # the engine casts
 
 
 def _fastest(device: torch.device) -> str:
@@ -183,13 +184,13 @@ def introduce(job: Job) -> None:
     spread, left = job.spread, job.recipe.optim.steps - job.state.step
     one = job.held_out.batches[0]
     batch = batches.Batch(*(x[:1].expand(spread.device_batch, *x.shape[1:]) for x in one))
-    pace = engine.seconds_per_step(job.state.prepared, batch, spread.accumulation, job.accelerator)
+    pace = engine.seconds_per_step(job.state, batch, job.recipe, spread, job.accelerator)
     if not job.accelerator.is_main_process:
         return
     console.table([*_what(job), *_how(job), ("time", f"about {summary.duration(pace * left)} here ({pace:.3g} s a step)")])
     if job.objective.encoder.patches < 16:
         few = f"warning: {job.objective.encoder.patches} patches a picture are few to learn from"
-        print(f"{few}; {_smaller(job.recipe)}", flush=True)
+        print(f"{few}; {advise_model(job.recipe)}", flush=True)
 
 
 def _what(job: Job) -> Iterator[tuple[str, str]]:
@@ -215,12 +216,6 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {job.workers} data workers"
     if to_beat := summary.to_beat({name: value for name, (value, _) in job.held_out.baselines.items()}):
         yield "to beat", to_beat
-
-
-def _smaller(recipe: Recipe) -> str:
-    """Advice for pictures of too few patches."""
-    fits = max((p for p in range(1, recipe.data.size // 4 + 1) if recipe.data.size % p == 0), default=1)
-    return f"try a model with patches of {fits} px or fewer (model.patch={fits})"
 
 
 def _train(job: Job) -> None:
@@ -256,7 +251,7 @@ def finish(job: Job) -> dict[str, Any]:
     """The export, the picture, result.json, and what to type next."""
     run, recipe, state = job.run, job.recipe, job.state
     if not job.held_out.latest:  # resumed after the last step
-        with torch.no_grad(), job.accelerator.autocast():
+        with torch.no_grad(), engine.autocast(recipe, job.accelerator):
             job.objective.eval()
             dict(job.held_out(state.step, {}, job.objective))
     if not job.accelerator.is_main_process:
@@ -273,7 +268,7 @@ def finish(job: Job) -> dict[str, Any]:
 def _draw(job: Job) -> None:
     """The pictures; without them the run is finished all the same."""
     try:
-        with job.accelerator.autocast():
+        with engine.autocast(job.recipe, job.accelerator):
             few = engine.to_device(job.held_out.batches[0], job.accelerator.device)
             figures.draw(job.objective.eval(), few, job.run.figures)
     except Exception as error:

@@ -202,7 +202,7 @@ def test_a_picture_that_cannot_be_read_is_named_in_one_line(workers, capsys, mon
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 9), st.integers(1, 4))
 def test_held_out_pictures_are_each_in_one_batch_of_one_process(length, most, device_batch, processes):
     if min(length, most) < processes:
-        with pytest.raises(UserError, match="eval.pictures"):
+        with pytest.raises(UserError, match=r"^eval\.pictures"):
             batches.held_out(Numbered(length), DATA, Spread(device_batch * processes, device_batch, 0, processes), most)
         return
     shares = [
