@@ -25,9 +25,10 @@ def _mix(x: Any) -> Any:
 
 def bits(key: Any, slot: Any) -> Any:
     """64 random bits as int64 for each (key, slot), broadcast: splitmix64's output number `slot` when started at `key`."""
-    step = (slot + 1) * GAMMA
-    if isinstance(step, int):  # Python's integers do not wrap
-        step = (step + 2**63) % 2**64 - 2**63
+    if isinstance(slot, int):  # Python's integers do not wrap
+        step = ((slot + 1) * GAMMA + 2**63) % 2**64 - 2**63
+    else:  # nor do the symbols that torch's compiler makes of an arange; xor with a value makes them values
+        step = ((slot ^ (key & 0)) + 1) * GAMMA
     return _mix(key + step)
 
 
