@@ -16,7 +16,9 @@ def multiply_adds(recipe: Recipe) -> int:
     """
     model, t = recipe.model, tokens(recipe)
     block = 4 * t * model.width**2 + 2 * t * t * model.width + 2 * t * model.width * model.mlp
-    return (t - 1) * 3 * model.patch**2 * model.width + model.depth * block
+    inputs = model.stem_width or 3 * model.patch**2
+    stem = model.stem_work * recipe.data.size**2
+    return stem + (t - 1) * inputs * model.width + model.depth * block
 
 
 def exaflop(recipe: Recipe, images: int) -> float:

@@ -48,6 +48,12 @@ def draw(key_B: Tensor, patches: int, rate: float, mask: float = 0.8, random: fl
     return Corruption(hit_BK, kind_BK, other_BK + (other_BK >= own_BK).long() * min(1, others - 1))
 
 
+def pick(value_BN: Tensor, corruption: Corruption) -> Tensor:
+    """The hit patches' entries of a value (B, N, ...): (B, K, ...)."""
+    index = corruption.hit_BK.reshape(*corruption.hit_BK.shape, *[1] * (value_BN.ndim - 2))
+    return value_BN.gather(1, index.expand(-1, -1, *value_BN.shape[2:]))
+
+
 def apply(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:
     """The patch embeddings with every hit patch replaced as `corruption` says; sources are read from the clean x_BND."""
     hit_BKD = corruption.hit_BK[..., None].expand(-1, -1, x_BND.shape[-1])

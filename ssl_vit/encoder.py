@@ -26,7 +26,7 @@ class Encoder(nn.Module):
             self.register_buffer(name, 255 * torch.tensor(value)[:, None, None], persistent=False)
         self.width: int = backbone.embed_dim
         self.grid: tuple[int, int] = backbone.patch_embed.grid_size
-        self.patch_size: int = backbone.patch_embed.patch_size[0]
+        self.patch_size: int = backbone.patch_embed.img_size[0] // self.grid[0]
         self.prefix: int = backbone.num_prefix_tokens
 
     @property
@@ -46,9 +46,9 @@ class Encoder(nn.Module):
 
 def timm_args(model: Model, size: int) -> dict[str, Any]:
     """What timm's create_model needs beside the architecture's name to build this model for pictures of side `size`."""
-    return {
+    patch = {} if model.hybrid else {"patch_size": model.patch}  # a hybrid's follows from its ResNet
+    return patch | {
         "img_size": size,
-        "patch_size": model.patch,
         "embed_dim": model.width,
         "depth": model.depth,
         "num_heads": model.heads,
@@ -56,9 +56,14 @@ def timm_args(model: Model, size: int) -> dict[str, Any]:
     }
 
 
-def build(model: Model, data: Data) -> Encoder:
-    """An encoder with fresh weights (timm's `weight_init="jax"`) from torch's global generator; no classifier."""
-    backbone = timm.create_model(model.timm, num_classes=0, weight_init="jax", **timm_args(model, data.size))
+def build(model: Model, data: Data, dropout: float = 0.0) -> Encoder:
+    """An encoder with fresh weights (timm's `weight_init="jax"`) from torch's global generator; no classifier.
+
+    Dropout follows every dense layer but qkv, and the positions (paper, appendix B.1).
+    """
+    drops = {"pos_drop_rate": dropout, "proj_drop_rate": dropout}
+    args = timm_args(model, data.size) | drops
+    backbone = timm.create_model(model.timm, num_classes=0, weight_init="jax", **args)
     for module in backbone.modules():
         if hasattr(module, "fused_attn"):  # on a CPU the fused kernel's backward is the slower (docs/speed.md)
             module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]

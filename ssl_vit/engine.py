@@ -140,8 +140,10 @@ def _update(
 ) -> None:
     """One optimiser step on spread.accumulation passes."""
     state.prepared.train()
-    for micro in range(spread.accumulation):
-        batch = to_device(clock.wait(passes), accelerator.device)
+    step_passes = [to_device(clock.wait(passes), accelerator.device) for _ in range(spread.accumulation)]
+    if state.objective.uses_labels:
+        step_passes = _counted_labels(step_passes, accelerator)
+    for micro, batch in enumerate(step_passes):
         torch.manual_seed(int(counted.key(recipe.seed, state.step, spread.chunk(micro))[0]))  # dropout, drop path
         joined = micro == spread.accumulation - 1
         with nullcontext() if joined else accelerator.no_sync(state.prepared):
@@ -163,7 +165,14 @@ def autocast(recipe: Recipe, accelerator: Accelerator) -> torch.autocast:
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    return Batch(*(x.to(device, non_blocking=True) for x in batch))
+    return batch.map(lambda x: x.to(device, non_blocking=True))
+
+
+def _counted_labels(passes: list[Batch], accelerator: Accelerator) -> list[Batch]:
+    """The passes of a step, told how many labelled pictures the whole step has for each pass."""
+    known = torch.stack([(batch.label >= 0).sum() for batch in passes]).sum().double()
+    share = accelerator.reduce(known, "sum") / (len(passes) * accelerator.num_processes)
+    return [batch._replace(labelled=share) for batch in passes]
 
 
 def _gather(state: State, step: Step) -> None:

@@ -119,8 +119,11 @@ def assemble(run: Run, accelerator: Accelerator) -> Job:
     if accelerator.is_main_process:
         run.open(environment(_facts(recipe, accelerator, spread, splits)))
     accelerator.wait_for_everyone()
+    classes = sources.classes(splits, recipe)
     torch.manual_seed(recipe.seed)
-    objective = objectives.build(recipe, encoder.build(recipe.model, recipe.data)).to(accelerator.device)
+    objective = objectives.build(recipe, encoder.build(recipe.model, recipe.data, recipe.optim.dropout), classes).to(
+        accelerator.device
+    )
     if recipe.compute.compile if recipe.compute.compile is not None else accelerator.device.type == "cuda":
         objective.compile(fullgraph=True, dynamic=False)
     optimizer, schedule = optim.build(objective, recipe.optim)
@@ -183,7 +186,7 @@ def introduce(job: Job) -> None:
     """The calm start: what, on which data, how large, how long here, where."""
     spread, left = job.spread, job.recipe.optim.steps - job.state.step
     one = job.held_out.batches[0]
-    batch = batches.Batch(*(x[:1].expand(spread.device_batch, *x.shape[1:]) for x in one))
+    batch = one.map(lambda x: x[:1].expand(spread.device_batch, *x.shape[1:]))
     pace = engine.seconds_per_step(job.state, batch, job.recipe, spread, job.accelerator)
     if not job.accelerator.is_main_process:
         return
@@ -256,7 +259,7 @@ def finish(job: Job) -> dict[str, Any]:
             dict(job.held_out(state.step, {}, job.objective))
     if not job.accelerator.is_main_process:
         return {}
-    heads = {name: value for name, value in job.objective.state_dict().items() if not name.startswith("encoder.")}
+    heads = {name: value for name, value in job.objective.state_dict().items() if "encoder." not in name}
     weights.export(run.export, job.objective.encoder, heads, recipe.model, recipe.data, job.objective.pool)
     _draw(job)
     result = _result(job)

@@ -13,8 +13,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-OBJECTIVES = ("mpp",)
-TARGETS = ("mean_color",)
+OBJECTIVES = {  # and the groups of keys that each can use
+    "mpp": ("corruption", "target"),
+    "supervised": ("supervised",),
+    "joint": ("corruption", "target", "supervised", "joint"),
+}
+TARGETS = ("mean_color", "grid_color", "pixels")
 EMBEDDED = "shapes"
 # What says where, how fast and how often is looked, but not what is computed. compute.precision is computed.
 NOT_COMPUTED = ("name", "out", "resume", "data.path", "compute.", "checkpoint.", "eval.", "log.")
@@ -34,6 +38,8 @@ class Data:
     validation: str | float | None = None  # a split, or the share cut off train; default: a split if there is one, or 1%
     image_column: str | None = None  # default: found
     label_column: str | None = None
+    classes: int | None = None  # default: counted
+    verified: bool = True  # false: the Hub's name and the numbers of this row could not be checked
     crop_area: float = 0.05  # smallest share of the picture that a training crop covers
     flip: bool = True
     eval_crop: float = 0.875  # side of the evaluation's centre crop over the picture's shorter side
@@ -50,6 +56,12 @@ class Model:
     depth: int = 12
     heads: int = 12
     mlp: int = 3072
+    stem_width: int = 0  # channels of the ResNet whose feature map's cells are the patches; 0: patches of pixels
+    stem_work: int = 0  # its multiply-adds for each pixel
+
+    @property
+    def hybrid(self) -> bool:
+        return self.stem_width > 0
 
 
 @dataclass
@@ -62,6 +74,19 @@ class Corruption:
 
 
 @dataclass
+class Supervised:
+    loss: str = "softmax"  # or sigmoid
+    smoothing: float = 0.0  # of the labels, softmax only
+    hidden: bool = True  # a hidden tanh layer in the head
+
+
+@dataclass
+class Joint:
+    mpp: float = 1.0  # weights of the losses
+    supervised: float = 1.0
+
+
+@dataclass
 class Optim:
     steps: int = 1000
     batch: int = 4096  # global
@@ -71,6 +96,7 @@ class Optim:
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
     weight_decay: float = 0.1
     clip: float | None = 1.0  # global gradient norm; null: none
+    dropout: float = 0.0  # in the encoder, after every dense layer but qkv and after the positions
 
 
 @dataclass
@@ -111,6 +137,8 @@ class Recipe:
     model: Model = field(default_factory=Model)
     corruption: Corruption = field(default_factory=Corruption)
     target: str = "mean_color"
+    supervised: Supervised = field(default_factory=Supervised)
+    joint: Joint = field(default_factory=Joint)
     optim: Optim = field(default_factory=Optim)
     compute: Compute = field(default_factory=Compute)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
@@ -150,13 +178,14 @@ FROM_0_TO_1 = "a share from 0 to 1 is asked for"
 ABOVE_0 = "a number above 0 is asked for"
 POSITIVE = (
     *("data.size", "model.patch", "model.width", "model.depth", "model.heads", "model.mlp"),
-    *("optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads"),
+    *("optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads", "data.classes"),
     *("checkpoint.every", "checkpoint.keep", "eval.every", "eval.pictures", "log.every"),
 )
 CHOICES = {
-    "objective": OBJECTIVES,
+    "objective": tuple(OBJECTIVES),
     "target": TARGETS,
     "corruption.source": ("image", "batch"),
+    "supervised.loss": ("softmax", "sigmoid"),
     "optim.schedule": ("cosine", "linear"),
     "compute.precision": ("auto", "float32", "bfloat16"),
 }
@@ -166,6 +195,11 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{key: (lambda v: 0 < v <= 1, SHARE) for key in ("corruption.rate", "data.crop_area", "data.eval_crop")},
     **{f"corruption.{name}": (lambda v: 0 <= v <= 1, FROM_0_TO_1) for name in ("mask", "random", "keep")},
     "data.validation": (lambda v: not isinstance(v, float) or 0 < v < 1, "a split's name or a share between 0 and 1"),
+    **{
+        key: (lambda v: 0 <= v < 1, "a share from 0 to below 1 is asked for")
+        for key in ("optim.dropout", "supervised.smoothing")
+    },
+    **{f"joint.{name}": (lambda v: v >= 0, "a weight of at least 0 is asked for") for name in ("mpp", "supervised")},
     "data.mean": (lambda v: len(v) == 3, "three numbers are asked for"),
     "data.std": (lambda v: len(v) == 3 and min(v) > 0, "three numbers above 0 are asked for"),
     "optim.betas": (lambda v: len(v) == 2 and min(v) >= 0 and max(v) < 1, "two numbers from 0 to below 1 are asked for"),
@@ -190,10 +224,25 @@ def check(recipe: Recipe) -> None:
         _bound(finite, key, value, "a finite number is asked for")
     for key, (holds, text) in BOUNDS.items():
         _bound(holds(flat[key]), key, flat[key], text)
+    _check_objective(recipe)
     _check_shares(recipe.corruption)
     _check_sizes(recipe.data, recipe.model)
     _check_lengths(recipe.optim, recipe.compute)
     _check_place(recipe.data)
+
+
+def _check_objective(recipe: Recipe) -> None:
+    """That model, target and loss suit one another."""
+    model, asked = recipe.model, recipe.supervised
+    mpp = recipe.objective in ("mpp", "joint")
+    text = f"objective={recipe.objective} needs patches of pixels; a ResNet's cells have already seen the hidden ones"
+    _bound(not (mpp and model.hybrid), "model", model.name, text)
+    text = f"patches of model.patch={model.patch} cannot be cut into 4 x 4 cells"
+    _bound(not (mpp and recipe.target == "grid_color" and model.patch % 4), "target", recipe.target, text)
+    text = "supervised.loss=sigmoid has no use for it"
+    _bound(asked.loss == "softmax" or asked.smoothing == 0, "supervised.smoothing", asked.smoothing, text)
+    text = "one weight at least must be above 0"
+    _bound(recipe.joint.mpp + recipe.joint.supervised > 0, "joint.mpp + .supervised", 0, text)
 
 
 def _check_shares(corruption: Corruption) -> None:

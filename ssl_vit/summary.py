@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 
-MEASURED = ("loss", "accuracy_masked", "accuracy_random", "accuracy_kept")
+MEASURED = ("loss", "accuracy", "accuracy_masked", "accuracy_random", "accuracy_kept")
 TO_BEAT = {
     "entropy": "loss {:.3f} (entropy of the training colours)",
     "commonest": "accuracy on masked patches {:.1%} (commonest colour)",
     "neighbors": "{:.1%} (neighbours' mean)",
+    "variance": "loss {:.3f} (the training mean)",
+    "neighbors_error": "{:.3f} (neighbours' mean)",
+    "chance_loss": "loss {:.3f} (guessing)",
+    "chance": "accuracy {:.1%} (guessing)",
 }
 
 
@@ -21,11 +25,17 @@ def duration(seconds: float) -> str:
 
 
 def measured(values: Mapping[str, float]) -> str:
-    """The loss and the accuracies among `values`."""
-    told = {name: values[name] for name in MEASURED if name in values}
-    return ", ".join(f"{n.replace('_', ' ')} {v:.1%}" if n.startswith("accuracy") else f"{n} {v:.3f}" for n, v in told.items())
+    """The losses and accuracies among `values`; of an accuracy that is split by kind, the parts. Joint ones as mpp/loss."""
+    split = [name for name in values if f"{name}_masked" in values and name.endswith("accuracy")]
+    told = [name for name in values if name.rpartition("/")[2] in MEASURED and name not in split]
+    return ", ".join(_said(name.replace("_", " "), values[name]) for name in told)
+
+
+def _said(name: str, value: float) -> str:
+    return f"{name} {value:.1%}" if "accuracy" in name else f"{name} {value:.3f}"
 
 
 def to_beat(values: Mapping[str, float]) -> str:
     """What they must beat, where `values` says so."""
-    return ", ".join(text.format(values[name]) for name, text in TO_BEAT.items() if name in values)
+    known = [(*name.rpartition("/"), value) for name, value in values.items()]
+    return ", ".join(f"{part}{' ' if part else ''}{TO_BEAT[name].format(v)}" for part, _, name, v in known if name in TO_BEAT)

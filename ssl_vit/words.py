@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from .recipe import EMBEDDED, Recipe, UserError, check, computed, flatten, nearest
+from .recipe import EMBEDDED, OBJECTIVES, Recipe, UserError, check, computed, flatten, nearest
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 
@@ -170,7 +170,7 @@ def resolve(words: Iterable[str]) -> Recipe:
     Raises:
         UserError: an unknown word, preset or recipe, a value of the wrong type or out of bounds.
     """
-    given = _parse(words)
+    given, own = _parse(words), {}
     chosen = {key: given.pop(key, None) for key in ("recipe", "data", "model")}
     for key in given:
         _check_key(key, "")
@@ -182,15 +182,25 @@ def resolve(words: Iterable[str]) -> Recipe:
         values = _preset(values, "data", _row("datasets.yaml", "data", chosen["data"]))
     elif {"data.path", "data.hub"} <= given.keys():
         raise UserError(f"data.path={given['data.path']} and data.hub={given['data.hub']}: say one of them")
-    elif {"data.path", "data.hub"} & given.keys() and not (values.get("data.path") or values.get("data.hub")):
-        values = _preset(values, "data", _own_pictures(given, values))
+    elif {"data.path", "data.hub"} & given.keys() and values.get("data.name", EMBEDDED) == EMBEDDED:
+        values = _preset(values, "data", own := _own_pictures(given, values))
     before, recipe = _build(values), _build(values | given)
+    _check_used(recipe.objective, given)
     if "name" not in given:
-        recipe.name = _default_name(before.name or path.stem, chosen, before, recipe)
+        parts = [before.name or path.stem, chosen["data"] or own.get("data.name"), chosen["model"]]
+        recipe.name = _default_name([part for part in parts if part], computed(before), computed(recipe))
     check(recipe)
     if recipe.data.path:
         recipe.data.path = str(Path(recipe.data.path).resolve())
     return recipe
+
+
+def _check_used(objective: str, given: dict[str, str]) -> None:
+    """That no word is said which the objective has no use for."""
+    groups = {group for used in OBJECTIVES.values() for group in used}
+    for key in given:
+        if key.split(".")[0] in groups - set(OBJECTIVES.get(objective, groups)):
+            raise UserError(f"{key}={given[key]}: objective={objective} has no use for it")
 
 
 def _own_pictures(given: dict[str, str], values: dict[str, Any]) -> dict[str, Any]:
@@ -201,13 +211,10 @@ def _own_pictures(given: dict[str, str], values: dict[str, Any]) -> dict[str, An
     return size | {"data.name": name.replace("/", "--")}
 
 
-def _default_name(stem: str, chosen: dict[str, str | None], before: Recipe, recipe: Recipe) -> str:
-    """The recipe's name and the words that change what is computed, in an order of their own."""
-    own = recipe.data.name if recipe.data.name not in (EMBEDDED, stem) and not before.name else None
-    parts = [stem, chosen["data"] or own or "", chosen["model"] or ""]
-    was, now = computed(before), computed(recipe)
-    parts += [f"{k}={_word(now[k])}" for k in sorted(now) if now[k] != was[k] and k != "data.hub"]
-    return "-".join(p for p in parts if p).replace("/", "_")
+def _default_name(parts: list[str], was: dict[str, Any], now: dict[str, Any]) -> str:
+    """The recipe's name, the presets' and the words that change what is computed, in an order of their own."""
+    parts += [f"{key}={_word(now[key])}" for key in sorted(now) if now[key] != was[key] and key != "data.hub"]
+    return "-".join(parts).replace("/", "_")
 
 
 def _word(value: Any) -> str:

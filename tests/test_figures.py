@@ -13,7 +13,7 @@ from ssl_vit.recipe import Data, Model
 def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
     torch.manual_seed(0)
     net = encoder.build(Model(patch=4, width=32, depth=1, heads=2, mlp=64), Data(size=16))
-    objective = MaskedPatchPrediction(net, rate=0.5, mask=0.4, random=0.3, source="image")
+    objective = MaskedPatchPrediction(net, targets.Colors(4, 1), rate=0.5, mask=0.4, random=0.3, source="image")
     torch.nn.init.normal_(objective.head.weight)
     image = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
     batch = Batch(image, torch.zeros(6), torch.arange(6), torch.arange(6) * 7919)
@@ -38,5 +38,5 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
                 assert (saw[b][at] == mpp.GREY).all()
             else:
                 assert torch.equal(saw[b][at], image[b][other if kind == corruption.RANDOM else at])
-            assert (predicted[b][at] == targets.class_color(told[b, k])[:, None, None]).all()
+            assert (predicted[b][at] == targets.class_color(told[b, k, 0])[:, None, None]).all()
     assert seen_kinds == {corruption.MASK, corruption.RANDOM, corruption.KEEP}

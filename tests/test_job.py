@@ -163,21 +163,14 @@ def test_observers_and_their_failures_leave_the_training_alone(unbroken: Path, t
 
 
 def test_dropout_is_drawn_per_step_and_chunk_so_that_resuming_repeats_it(tiny: list[str], monkeypatch) -> None:
-    build = job.encoder.build
-
-    def with_dropout(model, data):
-        made = build(model, data)
-        made.backbone.pos_drop = torch.nn.Dropout(0.5)
-        return made
-
-    monkeypatch.setattr(job.encoder, "build", with_dropout)
+    words = [*tiny, "optim.dropout=0.5"]
     whole = job._listeners
-    one = run([*tiny, "name=one"]).folder
+    one = run([*words, "name=one"]).folder
     monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Killer(7)])
     with pytest.raises(Killed):
-        run([*tiny, "name=two"])
+        run([*words, "name=two"])
     monkeypatch.setattr(job, "_listeners", whole)
-    assert_same_end(one, run([*tiny, "name=two"]).folder)
+    assert_same_end(one, run([*words, "name=two"]).folder)
 
 
 def test_accumulation_trains_as_one_pass(unbroken: Path, tiny: list[str]) -> None:

@@ -39,7 +39,7 @@ def learning_rates(optimiser, count):
 
 
 def test_the_weights_of_layers_decay_and_nothing_else():
-    objective = objectives.build(RECIPE, encoder.build(RECIPE.model, RECIPE.data))
+    objective = objectives.build(RECIPE, encoder.build(RECIPE.model, RECIPE.data), classes=0)
     names = {id(parameter): name for name, parameter in objective.named_parameters()}
     decayed, free = optim.groups(objective, 0.3)
     assert (decayed["weight_decay"], free["weight_decay"]) == (0.3, 0.0)

@@ -98,7 +98,7 @@ def test_the_shipped_recipe_is_read_as_written():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_fits_some_picture(name):
-    recipe = resolve(["recipe=mpp", f"model={name}", f"data.size={16 * MODELS[name]['patch']}"])
+    recipe = resolve(["recipe=mpp", "objective=supervised", f"model={name}", f"data.size={16 * MODELS[name]['patch']}"])
     assert recipe.model == Model(name=name, **MODELS[name])
 
 
@@ -305,8 +305,8 @@ def test_a_relative_place_is_made_absolute(pictures, monkeypatch):
 
 
 def test_a_data_set_without_a_place_is_refused():
-    text = refusal("recipe=mpp", "data=cifar10")
-    assert "cifar10" in text and "data.path=" in text
+    text = refusal("recipe=mpp", "data=jft")
+    assert "jft" in text and "data.path=" in text
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_a_runs_own_recipe_keeps_its_name_and_its_data(tmp_path, pictures):
         ("- optim", "mine.yaml"),
         ("corruption: {rate: 1.5}", "corruption.rate=1.5"),
         ("name: ${nothing}", "name"),
-        ("data: cifar10", "data.path="),
+        ("data: jft", "data.path="),
     ],
 )
 def test_a_recipe_file_that_is_wrong_is_answered_in_one_line(tmp_path, text, says):

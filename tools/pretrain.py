@@ -25,7 +25,8 @@ def conclude(run: Run, result: dict[str, Any]) -> None:
     print(f"held out    {measured(values)}")
     if beat := to_beat(values):
         print(f"to beat     {beat}")
-    print(f"picture     {run.figures / 'predictions.png'}")
+    for picture in sorted(run.figures.glob("*.png")):
+        print(f"picture     {picture}")
     print(f"curves      tensorboard --logdir {run.folder.parent}")
     load = f"timm.create_model('local-dir:{run.export}', pretrained=True)"
     print(f'next        python -c "import timm; encoder = {load}; print(encoder.num_features)"')

@@ -4,7 +4,7 @@ Step s takes positions sB .. sB+B-1 of an endless stream of permuted epochs, so 
 depends on history. The global batch is a row of chunks of the device batch: process p of P takes chunks p, P+p, 2P+p, ...
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +20,18 @@ from .sources import Source
 
 class Batch(NamedTuple):
     """`image` uint8 (B, 3, H, W); `label` int64 (B,), -1 for none; `index` int64 (B,), the sample's position in the
-    split; `key` int64 (B,), the sample's key of this epoch."""
+    split; `key` int64 (B,), the sample's key of this epoch. `labelled`, where the engine has counted: the labelled pictures of
+    the global batch over its number of passes, so that the passes' sums of losses over it average to the global mean."""
 
     image: Tensor
     label: Tensor
     index: Tensor  # type: ignore[assignment]
     key: Tensor
+    labelled: Tensor | None = None
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """Every tensor of the samples changed."""
+        return Batch(change(self.image), change(self.label), change(self.index), change(self.key), self.labelled)
 
 
 class Samples(NamedTuple):

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple, Protocol
 
 import datasets
 import numpy as np
+import pyarrow.compute
 
 from .. import counted
-from ..recipe import EMBEDDED, Data, UserError, nearest
+from ..recipe import EMBEDDED, OBJECTIVES, Data, Recipe, UserError, nearest
 from . import shapes
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
@@ -22,6 +23,11 @@ class Source(Protocol):
 
     classes: list[str]
 
+    @property
+    def labels(self) -> tuple[int, int]:
+        """The least and the greatest label; -1 for none."""
+        ...
+
     def __len__(self) -> int: ...
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]: ...
 
@@ -31,6 +37,10 @@ class Shapes:
 
     def __init__(self, split: str, size: int) -> None:
         self.split, self.size, self.classes = split, size, list(shapes.CLASSES)
+
+    @property
+    def labels(self) -> tuple[int, int]:
+        return 0, len(self.classes) - 1
 
     def __len__(self) -> int:
         return shapes.SIZES[self.split]
@@ -48,6 +58,13 @@ class Table:
         self.classes = list(feature.names) if isinstance(feature, datasets.ClassLabel) else []
         self.rows = rows.select_columns(columns).cast_column(image, datasets.Image(decode=False))
         self.image, self.label = image, label
+
+    @property
+    def labels(self) -> tuple[int, int]:
+        if self.label is None:
+            return -1, -1
+        found = pyarrow.compute.min_max(pyarrow.compute.fill_null(self.rows.data.column(self.label), -1)).as_py()
+        return found["min"], found["max"]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -71,6 +88,10 @@ class Part:
 
     def __init__(self, whole: Source, first: int, last: int) -> None:
         self.whole, self.first, self.length, self.classes = whole, first, last - first, whole.classes
+
+    @property
+    def labels(self) -> tuple[int, int]:
+        return self.whole.labels
 
     def __len__(self) -> int:
         return self.length
@@ -183,3 +204,23 @@ def fingerprint(source: Source, probes: int = 64) -> str:
     for image in images:
         digest.update(image if isinstance(image, bytes) else image.tobytes())
     return digest.hexdigest()[:16]
+
+
+def classes(splits: Splits, recipe: Recipe) -> int:
+    """How many classes the labels have; 0 where no objective asks for labels.
+
+    Raises:
+        UserError: labels are asked for and there are none, or one is out of range.
+    """
+    if "supervised" not in OBJECTIVES[recipe.objective]:
+        return 0
+    data = recipe.data
+    for split, source in zip(("train", "validation"), splits, strict=True):
+        low, high = source.labels
+        if high < 0:
+            raise UserError(
+                f"objective={recipe.objective}: data={data.name} has no labels in its {split} split; say data.label_column="
+            )
+        if low < -1 or high >= (known := data.classes or len(source.classes) or high + 1):
+            raise UserError(f"data={data.name}: labels from {low} to {high} in its {split} split, with {known} classes")
+    return data.classes or len(splits.train.classes) or max(source.labels[1] for source in splits) + 1

@@ -6,29 +6,35 @@ import torch
 from einops import rearrange, repeat
 from torch import Tensor
 
-from .. import corruption, targets
+from .. import corruption
 from ..data.batches import Batch
 from ..objectives import MaskedPatchPrediction
 
 GREY = 128
-TITLES = ("original", "corrupted", "predicted colours", "true colours")
+TITLES = ("original", "corrupted", "predicted", "true")
 
 
 def columns(objective: MaskedPatchPrediction, batch: Batch) -> Tensor:
     """The four columns of each picture: uint8 (B, 4, 3, H, W).
 
-    Corrupted: masked patches grey, random ones with the patch they were given. Predicted: the hit patches in the middle of
-    the predicted bin, the others as the encoder saw them. True: every patch's own colour class.
+    Corrupted: masked patches grey, random ones with the patch they were given. Predicted: the hit patches as they were told,
+    the others as the encoder saw them. True: what would be told of every patch.
     """
-    patch, grid = objective.encoder.patch_size, objective.encoder.grid
+    target, patch, grid = objective.target, objective.encoder.patch_size, objective.encoder.grid
     drawn, told_BK = objective.predict(batch)
     pixels_BNX = rearrange(batch.image, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch)
     saw_BNX = corruption.apply(pixels_BNX, drawn, torch.full_like(pixels_BNX[0, 0], GREY))
-    told_BKX = repeat(targets.class_color(told_BK), "b k c -> b k (x c)", x=patch * patch)
+    told_BKX = _filled(target.paint(told_BK), patch)
     told_BNX = saw_BNX.scatter(1, drawn.hit_BK[..., None].expand_as(told_BKX), told_BKX)
-    true_BNX = repeat(targets.class_color(targets.mean_color(batch.image, patch)), "b n c -> b n (x c)", x=patch * patch)
+    true_BNX = _filled(target.paint(target.truth(batch.image)), patch)
     four = torch.stack([pixels_BNX, saw_BNX, told_BNX, true_BNX], 1)
     return rearrange(four, "b v (h w) (p q c) -> b v c (h p) (w q)", h=grid[0], p=patch, q=patch)
+
+
+def _filled(small_BNcc3: Tensor, patch: int) -> Tensor:
+    """Small pictures of patches brought to the patch's side: uint8 (B, N, P P 3)."""
+    side = patch // small_BNcc3.shape[2]
+    return repeat(small_BNcc3, "b n p q c -> b n (p s q t c)", s=side, t=side)
 
 
 def draw(objective: MaskedPatchPrediction, batch: Batch, path: Path) -> None:
@@ -36,7 +42,7 @@ def draw(objective: MaskedPatchPrediction, batch: Batch, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    few = Batch(*(x[:8] for x in batch))
+    few = batch.map(lambda x: x[:8])
     rows = rearrange(columns(objective, few).cpu(), "b v c h w -> b v h w c").numpy()
     halves = 2 if len(rows) > 1 else 1
     figure = Figure(figsize=(1.5 * 4 * halves + 0.3, 1.5 * -(-len(rows) // halves) + 0.4), layout="constrained")

@@ -23,6 +23,7 @@ class Objective(nn.Module, ABC):
     """`objective(batch) -> Step`. Everything trained besides the encoder (tokens, heads) is the objective's own."""
 
     pool: ClassVar[str]  # what an export gives as a picture's feature: "token" or "avg"
+    uses_labels: bool = False
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()

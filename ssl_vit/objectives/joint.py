@@ -1,0 +1,48 @@
+"""Several objectives on one encoder: a weighted sum, each seeing the batch as if it were alone."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ..data.batches import Batch
+from ..encoder import Encoder
+from .base import Metrics, Objective, Step
+
+
+class Joint(Objective):
+    """`parts` share `encoder` and run one after the other; with weights 1, 0 loss and gradients are the first one's alone."""
+
+    pool = "token"
+
+    def __init__(self, encoder: Encoder, parts: Mapping[str, tuple[Objective, float]]) -> None:
+        super().__init__(encoder)
+        self.parts = nn.ModuleDict({name: part for name, (part, _) in parts.items()})
+        self.weights = {name: weight for name, (_, weight) in parts.items()}
+        self.uses_labels = any(part.uses_labels for part, _ in parts.values())
+
+    def describe(self) -> str:
+        return "joint: " + "; ".join(f"{self.weights[name]:g} x {part.describe()}" for name, part in self._all())
+
+    def forward(self, batch: Batch) -> Step:
+        steps = {name: part(batch) for name, part in self._all()}
+        loss = torch.stack([self.weights[name] * step.loss for name, step in steps.items()]).sum()
+        metrics = {f"{name}/{key}": pair for name, step in steps.items() for key, pair in step.metrics.items()}
+        return Step(loss, {"loss": self._weighted(steps, len(batch.key))} | metrics)
+
+    def _weighted(self, steps: Mapping[str, Step], pictures: int) -> tuple[Tensor, Tensor]:
+        """The weighted sum of the parts' mean losses, counted per picture."""
+        means = [self.weights[name] * (step.metrics["loss"][0] / step.metrics["loss"][1]) for name, step in steps.items()]
+        total = torch.stack(means).sum()
+        return total * pictures, torch.full_like(total, pictures)
+
+    def fit_baselines(self, batches: Iterable[Batch]) -> None:
+        seen = list(batches)
+        for _, part in self._all():
+            part.fit_baselines(seen)
+
+    def baselines(self, batch: Batch) -> Metrics:
+        return {f"{name}/{key}": pair for name, part in self._all() for key, pair in part.baselines(batch).items()}
+
+    def _all(self) -> list[tuple[str, Objective]]:
+        return [(name, part) for name, part in self.parts.items() if isinstance(part, Objective)]

@@ -1,0 +1,73 @@
+"""Classification by labels (paper, 3.1 and 4.1), in pre-training with a hidden tanh layer in the head.
+
+Legend: B batch, T tokens, D width, C classes.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..data.batches import Batch
+from ..encoder import Encoder
+from .base import Objective, Step
+
+SIGMOID_BIAS = -10.0  # the authors' code: every class starts as improbable
+
+
+def _tanh_layer(width: int) -> nn.Sequential:
+    layer = nn.Linear(width, width)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return nn.Sequential(layer, nn.Tanh())
+
+
+class Supervised(Objective):
+    """A head on the class token: hidden layer (D, tanh) if asked for, then a linear layer that starts at zero.
+
+    `loss` is softmax (cross-entropy, with label smoothing) or sigmoid (binary cross-entropy summed over the classes). Pictures
+    without a label (-1) take part in neither loss nor metrics.
+    """
+
+    pool = "token"
+    uses_labels = True
+
+    def __init__(self, encoder: Encoder, classes: int, *, loss: str, smoothing: float, hidden: bool) -> None:
+        super().__init__(encoder)
+        self.loss, self.smoothing, self.classes = loss, smoothing, classes
+        width = encoder.width
+        self.hidden: nn.Module = _tanh_layer(width) if hidden else nn.Identity()
+        self.head = nn.Linear(width, classes)
+        nn.init.zeros_(self.head.weight)
+        nn.init.constant_(self.head.bias, SIGMOID_BIAS if loss == "sigmoid" else 0.0)
+
+    def describe(self) -> str:
+        layers = "hidden tanh layer and " if isinstance(self.hidden, nn.Sequential) else ""
+        return f"supervised, {self.classes} classes: {layers}linear head on the class token, {self.loss} loss"
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Scores (B, C)."""
+        return self.head(self.hidden(self.encoder(self.encoder.patch(batch.image))[:, 0]))
+
+    def forward(self, batch: Batch) -> Step:
+        logits_BC, known_B = self.logits(batch).float(), batch.label >= 0
+        label_B = batch.label.clamp(min=0)
+        loss_B = self._loss(logits_BC, label_B) * known_B
+        hits_B = (logits_BC.detach().argmax(-1) == label_B) & known_B
+        count = known_B.double().sum()
+        # the sum over labelled pictures over their count in the global batch, of which the engine says this pass's even share
+        share = count if batch.labelled is None else batch.labelled
+        metrics = {"loss": (loss_B.detach().double().sum(), count), "accuracy": (hits_B.double().sum(), count)}
+        return Step(loss_B.sum() / share.clamp(min=1e-9), metrics)
+
+    def _loss(self, logits_BC: Tensor, label_B: Tensor) -> Tensor:
+        if self.loss == "softmax":
+            return F.cross_entropy(logits_BC, label_B, reduction="none", label_smoothing=self.smoothing)
+        one_hot_BC = F.one_hot(label_B, self.classes).to(logits_BC)
+        return F.binary_cross_entropy_with_logits(logits_BC, one_hot_BC, reduction="none").sum(-1)
+
+    def baselines(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        """What guessing evenly gives: its cross-entropy in nats, and its accuracy."""
+        one = torch.ones((), dtype=torch.float64, device=batch.label.device)
+        return {"chance_loss": (one * math.log(self.classes), one), "chance": (one / self.classes, one)}
