@@ -7,6 +7,7 @@ older ones pruned. Nothing is unpickled but tensors and plain containers (weight
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -64,15 +65,15 @@ def _remove(path: Path) -> None:
 
 def found(root: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
-    return sorted(p for p in root.glob("step-*") if (p / MANIFEST).exists())
+    return sorted(p for p in root.glob("step-*") if re.fullmatch(r"step-\d{9,}", p.name) and (p / MANIFEST).exists())
 
 
 def sound(path: Path) -> bool:
     """Whether a checkpoint's files are those that were written."""
     try:
         files = json.loads((path / MANIFEST).read_text())["files"]
-        return all(_facts(path / name) == facts for name, facts in files.items())
-    except (OSError, ValueError, KeyError):
+        return "state.pt" in files and all(_facts(path / name) == facts for name, facts in files.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 

@@ -5,7 +5,8 @@ import time
 from collections.abc import Iterable
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from .engine import Listener, Row
 from .summary import duration, measured
@@ -20,7 +21,7 @@ def table(rows: Iterable[tuple[str, str]]) -> None:
 
 
 def _summary(row: Row) -> str:
-    shares = [f"{name.replace('_', ' ')} {row[name]:.1%}" for name in ("accuracy_masked", "accuracy") if name in row]
+    shares = [f"{name.replace('accuracy_', '')} {row[name]:.1%}" for name in ("accuracy_masked", "accuracy") if name in row]
     speed = f"{row['images_per_s']:,.0f} pictures/s  data wait {row['data_wait']:.0%}"
     return "  ".join([f"loss {row['loss']:.3f}", *shares[:1], speed])
 
@@ -28,9 +29,15 @@ def _summary(row: Row) -> str:
 class Bar(Listener):
     """A listener that draws a progress bar; close() it before anything else is printed."""
 
-    def __init__(self, start: int, steps: int) -> None:
-        columns = (BarColumn(30), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        self.progress = Progress(*columns, console=Console(file=sys.stdout))
+    def __init__(self, start: int, steps: int, console: Console | None = None) -> None:
+        whole = Column(no_wrap=True, min_width=7)  # never cut off; on a narrow screen the summary is
+        columns = (
+            BarColumn(10),
+            TextColumn("{task.completed}/{task.total}", table_column=whole),
+            TimeRemainingColumn(table_column=whole),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+        )
+        self.progress = Progress(*columns, console=console or Console(file=sys.stdout))
         self.progress.start()
         self.task = self.progress.add_task("", total=steps, completed=start)
 
@@ -41,7 +48,7 @@ class Bar(Listener):
         if "loss" in row:
             self.progress.update(self.task, description=_summary(row))
         if "validation/loss" in row:
-            self.progress.console.print(_held_out(row), highlight=False)
+            self.progress.console.print(_held_out(row), highlight=False, markup=False)
 
     def on_warning(self, text: str) -> None:
         self.progress.console.print(f"warning: {text}", highlight=False, markup=False)
@@ -54,17 +61,25 @@ class Lines(Listener):
     """A listener that prints a line every few seconds."""
 
     def __init__(self, start: int, steps: int) -> None:
-        self.start, self.steps = start, steps
+        self.start, self.steps, self.row = start, steps, ""
         self.begun = self.said = time.monotonic()
 
+    def on_step(self, step: int) -> None:
+        if time.monotonic() - self.said >= 2 * QUIET:  # rows are further apart than that
+            self._say(step)
+
     def on_row(self, row: Row) -> None:
-        now = time.monotonic()
-        if "loss" in row and (now - self.said >= QUIET or row["step"] == self.steps):
-            self.said = now
-            left = (now - self.begun) / max(1, row["step"] - self.start) * (self.steps - row["step"])
-            print(f"step {row['step']:>6}/{self.steps}  {_summary(row)}  left {duration(left)}", flush=True)
+        if "loss" in row:
+            self.row = _summary(row)
+            if time.monotonic() - self.said >= QUIET or row["step"] == self.steps:
+                self._say(row["step"])
         if "validation/loss" in row:
             print(_held_out(row), flush=True)
+
+    def _say(self, step: int) -> None:
+        self.said = time.monotonic()
+        left = (self.said - self.begun) / max(1, step - self.start) * (self.steps - step)
+        print(f"step {step:>6}/{self.steps}  {self.row}  left {duration(left)}", flush=True)
 
     def on_warning(self, text: str) -> None:
         print(f"warning: {text}", flush=True)

@@ -7,9 +7,11 @@ from typing import Any
 
 import timm
 import torch
+from timm.layers import HybridEmbed
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from .recipe import Data, Model
+from .recipe import Data, Model, UserError
 
 
 class Encoder(nn.Module):
@@ -60,10 +62,19 @@ def build(model: Model, data: Data, dropout: float = 0.0) -> Encoder:
     """An encoder with fresh weights (timm's `weight_init="jax"`) from torch's global generator; no classifier.
 
     Dropout follows every dense layer but qkv, and the positions (paper, appendix B.1).
+
+    Raises:
+        UserError: model.timm is no such architecture.
     """
     drops = {"pos_drop_rate": dropout, "proj_drop_rate": dropout}
     args = timm_args(model, data.size) | drops
-    backbone = timm.create_model(model.timm, num_classes=0, weight_init="jax", **args)
+    try:
+        backbone = timm.create_model(model.timm, num_classes=0, weight_init="jax", **args)
+    except Exception as error:  # whatever timm makes of another architecture's arguments
+        raise UserError(f"model.timm={model.timm}: {' '.join(str(error).split())[:200]}") from None
+    plain = type(backbone) is VisionTransformer and backbone.cls_token is not None
+    if not plain or isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
+        raise UserError(f"model.timm={model.timm}: no Vision Transformer with a class token and the patches that model= says")
     for module in backbone.modules():
         if hasattr(module, "fused_attn"):  # on a CPU the fused kernel's backward is the slower (docs/speed.md)
             module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]

@@ -8,8 +8,9 @@ import math
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from operator import methodcaller
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -57,6 +58,9 @@ class State:
     names: list[str] = field(default_factory=list)  # of the metrics gathered since the last row
     sums: Tensor | None = None  # (metrics, 2): their sums and counts
     norms: Tensor | None = None  # (2,): sum and count of gradient norms
+    lr: float = 0.0  # of the last step
+    seen: int = 0  # pictures that this process saw
+    unread: int = 0  # of them not to be read
 
     def save(self) -> dict[str, Any]:
         sums = {k: None if v is None else v.cpu() for k, v in (("sums", self.sums), ("norms", self.norms))}
@@ -80,19 +84,42 @@ class State:
 
 
 class Clock:
-    """Seconds of training since the last row, and of them those spent waiting for data."""
+    """Seconds of training since the last row, and of them those spent waiting for data. Watches and saving do not count."""
 
     def __init__(self) -> None:
-        self.start, self.waited = time.perf_counter(), 0.0
+        self.spent = self.waited = 0.0
+
+    @contextmanager
+    def running(self, state: State) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        took = time.perf_counter() - start
+        self.spent += took
+        state.seconds += took
 
     def wait(self, batches: Iterator[Batch]) -> Batch:
-        before = time.perf_counter()
+        start = time.perf_counter()
         batch = next(batches)
-        self.waited += time.perf_counter() - before
+        self.waited += time.perf_counter() - start
         return batch
 
-    def elapsed(self) -> float:
-        return time.perf_counter() - self.start
+
+class Audience:
+    """The listeners of a run. One that fails is dropped with a warning; training goes on."""
+
+    def __init__(self, listeners: Iterable[Listener]) -> None:
+        self.listeners = list(listeners)
+
+    def tell(self, tell: Callable[[Listener], None]) -> None:
+        for listener in list(self.listeners):
+            try:
+                tell(listener)
+            except Exception as error:
+                self.listeners.remove(listener)
+                self.warn(f"{type(listener).__name__} failed and is left out from here on: {error!r}")
+
+    def warn(self, text: str) -> None:
+        self.tell(methodcaller("on_warning", text))
 
 
 def train(
@@ -110,37 +137,40 @@ def train(
     `batches` brings this process's passes from state.step on, spread.accumulation to a step.
 
     Raises:
-        UserError: the loss is no number any more.
+        UserError: the loss is no number any more, or too many pictures cannot be read.
     """
-    passes, clock, listeners = iter(batches), Clock(), list(listeners)
+    passes, clock, audience = iter(batches), Clock(), Audience(listeners)
     while state.step < recipe.optim.steps:
-        _update(state, passes, recipe, spread, accelerator, clock)
-        state.step += 1
-        last = state.step == recipe.optim.steps
-        for listener in listeners:
-            listener.on_step(state.step)
+        with clock.running(state):
+            _update(state, passes, recipe, spread, accelerator, clock, audience)
+            last = state.step == recipe.optim.steps
+            values = _read(state, accelerator) if last or state.step % recipe.log.every == 0 else {}
         row: Row = {}
-        if logged := last or state.step % recipe.log.every == 0:
-            row = _row(state, recipe, accelerator, clock)
-        state.seconds += clock.elapsed() if logged else 0.0
+        if values:
+            row, clock = _row(values, state, recipe, accelerator, clock), Clock()
+        audience.tell(methodcaller("on_step", state.step))
         for watch in watches:
             if last or state.step % watch.every == 0:
-                row |= {"step": state.step} | _observe(watch.observer, state, row, recipe, accelerator, listeners)
+                row |= {"step": state.step} | _observe(watch.observer, state, row, recipe, accelerator, audience)
         if row:
-            for listener in listeners:
-                listener.on_row(row)
+            audience.tell(methodcaller("on_row", row))
         if last or state.step % recipe.checkpoint.every == 0:
             save()
-        if logged:
-            clock = Clock()
 
 
 def _update(
-    state: State, passes: Iterator[Batch], recipe: Recipe, spread: Spread, accelerator: Accelerator, clock: Clock
+    state: State,
+    passes: Iterator[Batch],
+    recipe: Recipe,
+    spread: Spread,
+    accelerator: Accelerator,
+    clock: Clock,
+    audience: Audience,
 ) -> None:
     """One optimiser step on spread.accumulation passes."""
     state.prepared.train()
     step_passes = [to_device(clock.wait(passes), accelerator.device) for _ in range(spread.accumulation)]
+    _note_unread(state, step_passes, recipe, audience)
     if state.objective.uses_labels:
         step_passes = _counted_labels(step_passes, accelerator)
     for micro, batch in enumerate(step_passes):
@@ -154,9 +184,26 @@ def _update(
     norm = optim.clip(state.prepared, recipe.optim.clip).double()
     norms = torch.stack([norm, torch.ones_like(norm)])
     state.norms = norms if state.norms is None else state.norms + norms
+    state.lr = state.schedule.get_last_lr()[0]
     state.optimizer.step()
     state.schedule.step()
     state.optimizer.zero_grad()
+    state.step += 1
+
+
+def _note_unread(state: State, passes: list[Batch], recipe: Recipe, audience: Audience) -> None:
+    """Name and count the pictures of this process that could not be read.
+
+    Raises:
+        UserError: they are more than the recipe's share of those seen, of 1,000 at least.
+    """
+    state.seen += sum(len(batch.key) for batch in passes)
+    for text in (text for batch in passes for text in batch.unread):
+        state.unread += 1
+        audience.warn(f"a picture was replaced by the next: {text}")
+        if state.unread > recipe.data.unreadable * max(state.seen, 1000):
+            share = f"{state.unread} of {state.seen} pictures cannot be read, the last {text}"
+            raise UserError(f"data.unreadable={recipe.data.unreadable}: {share}")
 
 
 def autocast(recipe: Recipe, accelerator: Accelerator) -> torch.autocast:
@@ -187,8 +234,12 @@ def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str,
     return {name: (a / n, round(n)) for name, (a, n) in zip(names, total, strict=True) if n}
 
 
-def _row(state: State, recipe: Recipe, accelerator: Accelerator, clock: Clock) -> Row:
-    """The metrics since the last row, and how it went."""
+def _read(state: State, accelerator: Accelerator) -> dict[str, float]:
+    """The means of the metrics since the last row, and of the gradient's norm.
+
+    Raises:
+        UserError: the loss is no number.
+    """
     assert state.sums is not None and state.norms is not None
     values = {name: value for name, (value, _) in means(state.names, state.sums, accelerator).items()}
     norm, count = state.norms.tolist()
@@ -196,17 +247,21 @@ def _row(state: State, recipe: Recipe, accelerator: Accelerator, clock: Clock) -
     if not math.isfinite(values["loss"]):
         text = "a lower optim.lr= or a longer optim.warmup= may help"
         raise UserError(f"step {state.step}: the loss is {values['loss']}; {text}")
-    seconds, batch = clock.elapsed(), recipe.optim.batch
+    return values | {"grad_norm": norm / count, "steps": count}
+
+
+def _row(values: dict[str, float], state: State, recipe: Recipe, accelerator: Accelerator, clock: Clock) -> Row:
+    """A row of metrics.jsonl: where the run is, the means since the last row, and how it went."""
+    steps, batch = values.pop("steps"), recipe.optim.batch
     return {
         "step": state.step,
         "images": state.step * batch,
         **values,
-        "lr": state.schedule.get_last_lr()[0],
-        "grad_norm": norm / count,
-        "images_per_s": round(count * batch / seconds, 1),
-        "data_wait": round(clock.waited / seconds, 4),
+        "lr": state.lr,
+        "images_per_s": round(steps * batch / clock.spent, 1),
+        "data_wait": round(clock.waited / clock.spent, 4),
         "memory_gib": round(_memory(accelerator.device), 3),
-        "seconds": round(state.seconds + seconds, 2),
+        "seconds": round(state.seconds, 2),
     }
 
 
@@ -217,9 +272,7 @@ def _memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def _observe(
-    observer: Observer, state: State, row: Row, recipe: Recipe, accelerator: Accelerator, listeners: Iterable[Listener]
-) -> Row:
+def _observe(observer: Observer, state: State, row: Row, recipe: Recipe, accelerator: Accelerator, audience: Audience) -> Row:
     """What an observer says of the frozen objective; nothing, with a warning, if it fails."""
     state.objective.eval()
     try:
@@ -227,8 +280,7 @@ def _observe(
         with torch.no_grad(), autocast(recipe, accelerator), torch.random.fork_rng(gpus):
             return dict(observer(state.step, row, state.objective))
     except Exception as error:
-        for listener in listeners:
-            listener.on_warning(f"{type(observer).__name__} failed at step {state.step}: {error!r}")
+        audience.warn(f"{type(observer).__name__} failed at step {state.step}: {error!r}")
         return {}
     finally:
         state.objective.train()

@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +18,7 @@ from .data import batches, sources
 from .engine import Listener, State, Watch
 from .evaluate.heldout import HeldOut
 from .objectives import Objective
-from .recipe import Recipe, UserError
+from .recipe import Recipe, ToldError, UserError
 from .runs import Run, environment, recipe_hash
 from .tracking import Record, TensorBoard
 from .words import advise_model
@@ -55,8 +55,11 @@ def pretrain(run: Run) -> dict[str, Any]:
     """
     accelerator = start(run.recipe)
     try:
-        with run.lock() if accelerator.is_main_process else nullcontext():
-            job = assemble(run, accelerator)
+        with ExitStack() as held:
+            with accelerator.main_process_first():
+                splits = sources.load(run.recipe.data)
+            _on_main(accelerator, lambda: held.enter_context(run.lock()))
+            job = assemble(run, accelerator, splits)
             resume(job)
             _baselines(job)
             introduce(job)
@@ -65,6 +68,22 @@ def pretrain(run: Run) -> dict[str, Any]:
     finally:
         accelerator.end_training()
         AcceleratorState._reset_state(reset_partial_state=True)  # so that one process can hold one job after another
+
+
+def _on_main(accelerator: Accelerator, do: Callable[[], Any]) -> None:
+    """Do something on the first process; what a user did wrong there is raised on all.
+
+    Raises:
+        UserError: what `do` raises; ToldError on the other processes.
+    """
+    said: list[str | None] = [None]
+    if accelerator.is_main_process:
+        try:
+            do()
+        except UserError as error:
+            said = [str(error)]
+    if text := broadcast_object_list(said)[0]:
+        raise (UserError if accelerator.is_main_process else ToldError)(text)
 
 
 def cores() -> int:
@@ -108,17 +127,14 @@ def _fastest(device: torch.device) -> str:
     return "bfloat16" if seconds(torch.bfloat16) < 0.8 * seconds(torch.float32) else "float32"
 
 
-def assemble(run: Run, accelerator: Accelerator) -> Job:
-    """Open the data and the folder, build the model with the seed's first weights, and hand both to Accelerate."""
+def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
+    """Open the folder, build the model with the seed's first weights, and hand it to Accelerate."""
     recipe = run.recipe
     limit = max(1, int(_memory(accelerator) / 2 / compute.activation_bytes(recipe, fused=accelerator.device.type == "cuda")))
     processes, rank = accelerator.num_processes, accelerator.process_index
     spread = batches.spread(recipe.optim.batch, recipe.compute.batch, limit, rank, processes)
-    with accelerator.main_process_first():
-        splits = sources.load(recipe.data)
-    if accelerator.is_main_process:
-        run.open(environment(_facts(recipe, accelerator, spread, splits)))
-    accelerator.wait_for_everyone()
+    facts = environment(_facts(recipe, accelerator, spread, splits))
+    _on_main(accelerator, lambda: run.open(facts))
     classes = sources.classes(splits, recipe)
     torch.manual_seed(recipe.seed)
     objective = objectives.build(recipe, encoder.build(recipe.model, recipe.data, recipe.optim.dropout), classes).to(
@@ -162,12 +178,21 @@ def _facts(recipe: Recipe, accelerator: Accelerator, spread: batches.Spread, spl
 
 
 def resume(job: Job) -> None:
-    """Go back to the newest sound checkpoint, and cut the metrics back to its step; a damaged one is named and passed over."""
-    for path in reversed(checkpoint.found(job.run.checkpoints)):
+    """Go back to the newest sound checkpoint, and cut the metrics back to its step; a damaged one is named and passed over.
+
+    Raises:
+        UserError: all are damaged.
+    """
+    known = checkpoint.found(job.run.checkpoints)
+    for path in reversed(known):
         if checkpoint.sound(path):
             job.state.load(checkpoint.load(path), job.accelerator.device)
             break
         job.accelerator.print(f"warning: {path} is damaged; using the one before it")
+    if known and job.state.step == 0:
+        raise UserError(
+            f"name={job.recipe.name}: every checkpoint in {job.run.checkpoints} is damaged; remove them to begin again"
+        )
     if job.accelerator.is_main_process:
         job.run.cut_back(job.state.step)
         job.run.note(f"started at step {job.state.step} on {job.spread.processes} processes, process {os.getpid()}")
@@ -186,7 +211,7 @@ def introduce(job: Job) -> None:
     """The calm start: what, on which data, how large, how long here, where."""
     spread, left = job.spread, job.recipe.optim.steps - job.state.step
     one = job.held_out.batches[0]
-    batch = one.map(lambda x: x[:1].expand(spread.device_batch, *x.shape[1:]))
+    batch = one.map(lambda x: x[:1].repeat(spread.device_batch, *[1] * (x.ndim - 1)))
     pace = engine.seconds_per_step(job.state, batch, job.recipe, spread, job.accelerator)
     if not job.accelerator.is_main_process:
         return
@@ -228,6 +253,8 @@ def _train(job: Job) -> None:
     loader = batches.training(
         job.splits.train, recipe.data, job.spread, recipe.seed, length.start, length.stop, job.workers if length else 0
     )
+    for name in (text for batch in job.held_out.batches for text in batch.unread):
+        run.note(f"warning: a held-out picture was replaced by the next: {name}")
     listeners = _listeners(job) if job.accelerator.is_main_process else []
 
     def save() -> None:

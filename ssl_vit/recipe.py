@@ -28,6 +28,10 @@ class UserError(ValueError):
     """Something a user can mend. Its text is one line: the key, the value, the choices."""
 
 
+class ToldError(UserError):
+    """The same on the other processes, which need not say it again."""
+
+
 @dataclass
 class Data:
     name: str = EMBEDDED
@@ -39,6 +43,7 @@ class Data:
     image_column: str | None = None  # default: found
     label_column: str | None = None
     classes: int | None = None  # default: counted
+    unreadable: float = 0.01  # share of pictures that may be unreadable, each replaced by the next; above it the run stops
     verified: bool = True  # false: the Hub's name and the numbers of this row could not be checked
     crop_area: float = 0.05  # smallest share of the picture that a training crop covers
     flip: bool = True
@@ -92,7 +97,7 @@ class Optim:
     batch: int = 4096  # global
     lr: float = 2e-4  # absolute
     warmup: int = 0  # steps
-    schedule: str = "cosine"  # cosine to 0, or linear to 1e-5
+    schedule: str = "cosine"  # cosine to 0, or linear to 1e-5 (to lr / 2 where that is less)
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
     weight_decay: float = 0.1
     clip: float | None = 1.0  # global gradient norm; null: none
@@ -131,7 +136,7 @@ class Recipe:
     name: str = ""  # the run's folder; default: the recipe's name and the words that change what is computed
     out: str = "runs"
     seed: int = 0
-    resume: bool = True
+    resume: bool = True  # false: refuse a folder that holds a run
     objective: str = "mpp"
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
@@ -175,6 +180,7 @@ def dump(recipe: Recipe) -> str:
 
 SHARE = "a share above 0 and at most 1 is asked for"
 FROM_0_TO_1 = "a share from 0 to 1 is asked for"
+FOLDER = "a folder's name of at most 200 characters is asked for"
 ABOVE_0 = "a number above 0 is asked for"
 POSITIVE = (
     *("data.size", "model.patch", "model.width", "model.depth", "model.heads", "model.mlp"),
@@ -193,6 +199,7 @@ CHOICES = {
 BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{key: (lambda v: v is None or v > 0, ABOVE_0) for key in POSITIVE},
     **{key: (lambda v: 0 < v <= 1, SHARE) for key in ("corruption.rate", "data.crop_area", "data.eval_crop")},
+    "data.unreadable": (lambda v: 0 <= v <= 1, FROM_0_TO_1),
     **{f"corruption.{name}": (lambda v: 0 <= v <= 1, FROM_0_TO_1) for name in ("mask", "random", "keep")},
     "data.validation": (lambda v: not isinstance(v, float) or 0 < v < 1, "a split's name or a share between 0 and 1"),
     **{
@@ -204,7 +211,7 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "data.std": (lambda v: len(v) == 3 and min(v) > 0, "three numbers above 0 are asked for"),
     "optim.betas": (lambda v: len(v) == 2 and min(v) >= 0 and max(v) < 1, "two numbers from 0 to below 1 are asked for"),
     "optim.weight_decay": (lambda v: v >= 0, "a number of at least 0 is asked for"),
-    "name": (lambda v: v and not Path(v).is_absolute() and not {"..", "."} & set(v.split("/")), "a folder's name is asked for"),
+    "name": (lambda v: 0 < len(v) <= 200 and not Path(v).is_absolute() and not {"..", "."} & set(v.split("/")), FOLDER),
     "seed": (lambda v: -(2**63) <= v < 2**63, "a whole number of 64 bits is asked for"),
     "compute.workers": (lambda v: v is None or v >= 0, "a number of at least 0 is asked for"),
 }
@@ -288,16 +295,18 @@ def _bound(holds: bool, key: str, value: Any, text: str) -> None:
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """Answer a UserError in one line and exit with status 2 (the first process speaks); an interrupt, with 130."""
+def plain_errors(everywhere: bool = False) -> Iterator[None]:
+    """Answer a UserError in one line and exit with status 2; an interrupt, with 130. The first process speaks, or each one
+    for itself where what went wrong may be its own (`everywhere`), unless it was told by another."""
     try:
         yield
     except UserError as error:
         # one raised in a data worker arrives inside a traceback's text, of which it is the last line
         line = str(error).strip().splitlines()[-1].removeprefix("ssl_vit.recipe.UserError: ")
-        if os.environ.get("RANK", "0") == "0":
-            print(f"error: {line}", file=sys.stderr)
+        rank = os.environ.get("RANK", "0")
+        if rank == "0" or (everywhere and not isinstance(error, ToldError)):
+            print(f"error: {line}" if rank == "0" else f"error on process {rank}: {line}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("interrupted; the same command goes on from the last checkpoint, if there is one", file=sys.stderr)
         sys.exit(130)

@@ -3,6 +3,7 @@
 runs/<name>/  recipe.yaml  environment.json  metrics.jsonl  log.txt  checkpoints/  export/  figures/  tensorboard/  result.json
 """
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -38,6 +39,17 @@ def write_atomically(path: Path, text: str) -> None:
 def recipe_hash(recipe: Recipe) -> str:
     """Names what is computed; equal hashes are the same run."""
     return hashlib.sha256(json.dumps(computed(recipe), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _read(path: Path, *keys: str) -> dict[str, Any]:
+    """A JSON object of the run folder, which has at least these keys."""
+    try:
+        value = json.loads(path.read_text())
+        if isinstance(value, dict) and all(key in value for key in keys):
+            return value
+    except (OSError, ValueError):
+        pass
+    raise UserError(f"{path} is damaged; remove it, or take another name=")
 
 
 class Run:
@@ -81,9 +93,10 @@ class Run:
         try:
             self.figures.mkdir(parents=True, exist_ok=True)
             path = self.folder / "environment.json"
-            before = json.loads(path.read_text()) if path.exists() else environment
+            before = _read(path, "data") if path.exists() else environment
             if before["data"] != environment["data"]:
-                raise UserError(f"data={self.recipe.data.name}: the pictures are not those that {self.folder} was made with")
+                text = f"the pictures are not those that {self.folder} was made with"
+                raise UserError(f"data={self.recipe.data.name}: {text}; take another name=")
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
         except OSError as error:
@@ -92,20 +105,23 @@ class Run:
     def result(self) -> dict[str, Any] | None:
         """The finished run's result, or None."""
         path = self.folder / "result.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return _read(path, "steps", "seconds", "metrics", "finished") if path.exists() else None
 
     def finish(self, result: dict[str, Any]) -> None:
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl; a last line that a kill cut short is left out."""
-        lines = self.metrics.read_text().splitlines() if self.metrics.exists() else []
+        lines = self.metrics.read_text(errors="replace").splitlines() if self.metrics.exists() else []
         found = []
         for line in lines:
             try:
-                found.append(json.loads(line))
+                row = json.loads(line)
             except json.JSONDecodeError:
                 break
+            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+                break
+            found.append(row)
         return found
 
     def cut_back(self, step: int) -> list[dict[str, Any]]:
@@ -153,13 +169,16 @@ class Run:
 def _take(path: Path, file: TextIO) -> None:
     """Lock the open file and write who holds it."""
     file.seek(0)
-    text = file.read()
-    holder = json.loads(text) if text else {}
+    try:
+        holder = json.loads(file.read() or "{}")
+    except ValueError:
+        holder = {}
+    holder = holder if isinstance(holder, dict) else {}
     elsewhere = holder.get("host") not in (None, socket.gethostname()) and time.time() - path.stat().st_mtime < DEAD_AFTER
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process's own: not inherited by data workers
-    except OSError:
-        elsewhere = True
+    except OSError as error:
+        elsewhere = elsewhere or error.errno in (errno.EACCES, errno.EAGAIN)  # others: a file system that knows no locks
     if elsewhere:
         held = f"process {holder.get('pid')} on {holder.get('host')}"
         raise UserError(f"name={path.parent.name}: {path.parent} is being written by {held}; wait, or take another name=")

@@ -19,7 +19,8 @@ def export(folder: Path, encoder: Encoder, heads: dict[str, Tensor], model: Mode
     token got no loss). A folder that is there already is replaced whole.
     """
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(beside, ignore_errors=True)
+    for left in folder.parent.glob(f".{folder.name}.*"):  # what a kill left
+        shutil.rmtree(left)
     beside.mkdir(parents=True)
     (beside / "config.json").write_text(json.dumps(_config(encoder, model, data, pool), indent=2) + "\n")
     (beside / "model.safetensors").write_bytes(_packed(encoder.backbone.state_dict()))

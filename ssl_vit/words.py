@@ -6,6 +6,7 @@ own values <- presets named on the command line, which replace all that preset's
 
 import dataclasses
 import difflib
+import hashlib
 import re
 import typing
 from collections.abc import Iterable
@@ -36,6 +37,8 @@ KEYS = _leaves(Recipe)
 
 
 def _check_key(key: str, where: str) -> None:
+    if key in ("data.name", "model.name") and not where:
+        raise UserError(f"{key} follows from {key.split('.')[0]}=; say that")
     if key in KEYS:
         return
     group = key.split(".")[0] + "."
@@ -110,6 +113,8 @@ def _typed(key: str, value: Any) -> Any:
     allowed = allowed or (kind,)
     if isinstance(value, str) and value.lower() in ("null", "none") and type(None) in allowed:
         return None
+    if isinstance(value, str) and int in allowed and re.fullmatch(r"[+-]?\d+", value):
+        return int(value)  # 010 is ten
     if isinstance(value, str) and (str not in allowed or float in allowed):
         try:
             value = OmegaConf.from_dotlist([f"value={value}"]).value
@@ -171,19 +176,22 @@ def resolve(words: Iterable[str]) -> Recipe:
         UserError: an unknown word, preset or recipe, a value of the wrong type or out of bounds.
     """
     given, own = _parse(words), {}
+    places = {key for key in ("data.path", "data.hub") if given.get(key, "null") not in ("", "null", "none")}
     chosen = {key: given.pop(key, None) for key in ("recipe", "data", "model")}
     for key in given:
         _check_key(key, "")
+    if len(places) == 2:
+        raise UserError(f"data.path={given['data.path']} and data.hub={given['data.hub']}: say one of them")
     path = _find(chosen["recipe"])
     values = _from_file(path)
     if chosen["model"] is not None:
         values = _preset(values, "model", _row("models.yaml", "model", chosen["model"]))
     if chosen["data"] is not None:
         values = _preset(values, "data", _row("datasets.yaml", "data", chosen["data"]))
-    elif {"data.path", "data.hub"} <= given.keys():
-        raise UserError(f"data.path={given['data.path']} and data.hub={given['data.hub']}: say one of them")
-    elif {"data.path", "data.hub"} & given.keys() and values.get("data.name", EMBEDDED) == EMBEDDED:
+    elif places and values.get("data.name", EMBEDDED) == EMBEDDED:
         values = _preset(values, "data", own := _own_pictures(given, values))
+    if "data.hub" in places:
+        values["data.path"] = None
     before, recipe = _build(values), _build(values | given)
     _check_used(recipe.objective, given)
     if "name" not in given:
@@ -204,17 +212,18 @@ def _check_used(objective: str, given: dict[str, str]) -> None:
 
 
 def _own_pictures(given: dict[str, str], values: dict[str, Any]) -> dict[str, Any]:
-    """The data of someone's own pictures, where data.path= or data.hub= stands without data=: a name, and the recipe's size."""
+    """The data of someone's own pictures (data.path= or data.hub= without data=): a name, and the recipe's way of cutting."""
     place = Path(given.get("data.path") or "")
     name = (place.resolve().stem if place.is_file() else place.resolve().name) if "data.path" in given else given["data.hub"]
-    size = {"data.size": values["data.size"]} if "data.size" in values else {}
-    return size | {"data.name": name.replace("/", "--")}
+    kept = {f"data.{key}" for key in ("size", "crop_area", "flip", "eval_crop", "mean", "std")}
+    return {k: v for k, v in values.items() if k in kept} | {"data.name": name.replace("/", "--")}
 
 
 def _default_name(parts: list[str], was: dict[str, Any], now: dict[str, Any]) -> str:
     """The recipe's name, the presets' and the words that change what is computed, in an order of their own."""
     parts += [f"{key}={_word(now[key])}" for key in sorted(now) if now[key] != was[key] and key != "data.hub"]
-    return "-".join(parts).replace("/", "_")
+    name = "-".join(parts).replace("/", "_")
+    return name if len(name) <= 120 else f"{name[:110]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _word(value: Any) -> str:

@@ -31,6 +31,9 @@ class Numbered:
         images = [np.random.default_rng(row).integers(0, 256, (8, 8, 3), dtype=np.uint8) for row in rows.tolist()]
         return [b"broken" if r in self.broken else i for r, i in zip(rows.tolist(), images, strict=True)], 7 * rows + 1
 
+    def name(self, row):
+        return f"number {row}"
+
 
 def loader(spread, length=50, seed=0, start=0, stop=5, workers=0, broken=()):
     return batches.training(Numbered(length, broken), DATA, spread, seed, start, stop, workers)
@@ -190,12 +193,25 @@ def test_the_loader_moves_no_global_generator(workers):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_picture_that_cannot_be_read_is_named_in_one_line(workers, capsys, monkeypatch):
+def test_a_picture_that_cannot_be_read_is_replaced_by_the_next_that_can(workers):
+    plain = whole(loader(Spread(12, 4, 0, 1)))
+    mended = list(loader(Spread(12, 4, 0, 1), broken={17, 18, 49}, workers=workers))
+    assert [text.split(":")[0] for batch in mended for text in batch.unread].count("number 49") == (plain.index == 49).sum()
+    one = whole(mended)
+    assert torch.equal(one.index, plain.index) and torch.equal(one.key, plain.key)
+    for index, label in zip(one.index.tolist(), one.label.tolist(), strict=True):
+        assert label == 7 * {17: 19, 18: 19, 49: 0}.get(index, index) + 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_too_many_in_a_row_are_named_in_one_line(workers, capsys, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(SystemExit), plain_errors():
-        list(loader(Spread(12, 4, 0, 1), broken={17}, workers=workers))
+        list(loader(Spread(12, 4, 0, 1), broken=range(10, 45), workers=workers))
     said = capsys.readouterr().err
-    assert said.startswith("error: data=numbered: picture 17 cannot be read: ") and said.count("\n") == 1
+    assert (
+        said.startswith("error: data=numbered: 20 pictures in a row cannot be read, the last number ") and said.count("\n") == 1
+    )
 
 
 @settings(deadline=None, max_examples=30)

@@ -78,7 +78,6 @@ def test_counts_worked_out_by_hand(rate, patches, hit):
     assert corruption.draw(keys(3), patches, rate).hit_BK.shape == (3, hit)
 
 
-# Fails: 0.58 * 25 is 14.499999999999998 in floats, so int(rate * patches + 0.5) gives 14 where 0.58 of 25 is 14.5 -> 15.
 def test_a_half_rounds_up_for_decimal_rates_too():
     for side in (5, 10, 15, 20, 28):
         for text in (f"{n / 1000:.3f}" for n in range(1, 1001)):

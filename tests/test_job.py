@@ -110,6 +110,7 @@ def test_sigkill_at_a_random_moment_loses_nothing(unbroken: Path, tiny: list[str
             break
         time.sleep(0.002)
     victim.communicate()
+    assert victim.returncode == -signal.SIGKILL, "the run was over before it could be killed"
     again = tool(*tiny, "name=run")
     out, _ = again.communicate(timeout=300)
     assert again.returncode == 0, out
@@ -160,6 +161,42 @@ def test_observers_and_their_failures_leave_the_training_alone(unbroken: Path, t
     assert [r for r in seen if "loss" in r] == rows(unbroken)
     assert [r["nosy/step"] for r in rows(folder) if "nosy/step" in r] == [3, 9, 12]
     assert "an observer's own trouble" in (folder / "log.txt").read_text()
+
+
+def test_a_listener_that_fails_is_left_out_and_training_goes_on(unbroken: Path, tiny: list[str], monkeypatch) -> None:
+    class Broken(Listener):
+        def on_row(self, row: Row) -> None:
+            raise OSError("a tracker's own trouble")
+
+    whole = job._listeners
+    monkeypatch.setattr(job, "_listeners", lambda j: [Broken(), *whole(j)])
+    folder = run([*tiny, "name=run"]).folder
+    assert_same_end(unbroken, folder)
+    assert (folder / "log.txt").read_text().count("a tracker's own trouble") == 1
+
+
+def test_all_checkpoints_damaged_is_said_and_nothing_removed(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = job._listeners
+    monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Killer(6)])
+    with pytest.raises(Killed):
+        run([*tiny, "name=run"])
+    monkeypatch.setattr(job, "_listeners", whole)
+    folder = Path(tiny[-1].removeprefix("out=")) / "run"
+    (only,) = checkpoint.found(folder / "checkpoints")
+    (only / "state.pt").write_bytes(b"")
+    before = rows(folder)
+    with pytest.raises(UserError, match="is damaged"):
+        run([*tiny, "name=run"])
+    assert rows(folder) == before and only.exists()
+
+
+def test_an_error_of_the_first_process_is_said_once_and_ends_all(tiny: list[str], tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file where the folder should be")
+    torchrun = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(21000 + os.getpid() % 20000))
+    two = tool(*tiny, "name=two", launcher=torchrun)
+    out, _ = two.communicate(timeout=300)
+    assert two.returncode != 0 and out.count("cannot be written") == 1
+    assert 'tools/pretrain.py", line' not in out, "no traceback of ours"
 
 
 def test_dropout_is_drawn_per_step_and_chunk_so_that_resuming_repeats_it(tiny: list[str], monkeypatch) -> None:

@@ -203,7 +203,6 @@ def test_kept_patches_can_be_learned():
     assert objective(given).metrics["accuracy_masked"][1] == 0
 
 
-# Fails: counted.stream calls zlib.crc32, which dynamo cannot trace (with the number in its place, this passes).
 def test_it_compiles_as_one_graph():
     objective, given = mpp(0.5, 0.4, 0.4), batch(4)
     eager = objective(given)

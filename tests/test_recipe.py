@@ -270,13 +270,14 @@ def test_the_size_said_to_be_nearest_is_taken_and_none_is_nearer(size, patch):
 def test_own_pictures_get_a_name_and_the_recipes_size(mine, pictures):
     for size, words in ((64, ["recipe=mpp"]), (64, [f"recipe={mine}"]), (48, ["recipe=mpp", "data.size=48"])):
         recipe = resolve([*words, f"data.path={pictures}"])
-        assert recipe.data == Data(name="holiday pictures", path=str(pictures), size=size)
+        cut = {key: getattr(resolve(words).data, key) for key in ("crop_area", "eval_crop")}  # the recipe's
+        assert recipe.data == Data(name="holiday pictures", path=str(pictures), size=size, **cut)
     assert recipe.name == "mpp-holiday pictures-data.size=48"
     file = pictures / "cats.parquet"
     file.touch()
     assert resolve(["recipe=mpp", f"data.path={file}"]).data.name == "cats"
     hub = resolve(["recipe=mpp", "data.hub=someone/cats"]).data
-    assert hub == Data(name="someone--cats", hub="someone/cats", size=64)
+    assert hub == Data(name="someone--cats", hub="someone/cats", size=64, **cut)
 
 
 def test_a_folders_name_may_have_a_dot(tmp_path):
@@ -291,12 +292,47 @@ def test_own_pictures_with_a_recipe_that_names_no_data(tmp_path, pictures):
     assert resolve([f"recipe={path}", f"data.path={pictures}"]).data == Data(name=pictures.name, path=str(pictures))
 
 
-# Fails: a recipe that says name= is held to be a run's own, so its data preset stays: "data=shapes is drawn, not read; ...".
 def test_own_pictures_with_a_recipe_that_has_a_name(tmp_path, pictures):
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\ndata: shapes\nmodel: vit_n8\n")
     recipe = resolve([f"recipe={path}", f"data.path={pictures}"])
-    assert recipe.data == Data(name=pictures.name, path=str(pictures), size=DATASETS["shapes"]["size"])
+    cut = {key: DATASETS["shapes"][key] for key in ("size", "crop_area", "eval_crop")}
+    assert recipe.data == Data(name=pictures.name, path=str(pictures), **cut)
+
+
+def test_a_local_copy_of_the_data_set_that_a_recipe_names(pictures):
+    recipe = resolve(["recipe=paper/supervised_b16_jft", f"data.path={pictures}"])
+    assert (recipe.data.name, recipe.data.classes, recipe.name) == ("jft", 18291, "supervised_b16_jft")
+
+
+def test_names_stay_short_enough_for_a_folder():
+    words = [
+        "recipe=mpp",
+        *(f"{key}=[0.1234567,0.2345678,0.3456789]" for key in ("data.mean", "data.std")),
+        "optim.betas=[0.91,0.951]",
+    ]
+    one, other = (resolve([*words, f"optim.lr={lr}"]).name for lr in (0.1, 0.2))
+    assert len(one) <= 120 and len(other) <= 120 and one != other
+    assert "name" in refusal("recipe=mpp", "name=" + "a" * 300)
+
+
+def test_no_word_is_ignored():
+    assert "corruption.rate" in refusal("recipe=mpp", "objective=supervised", "corruption.rate=0.3")
+    assert "supervised.hidden" in refusal("recipe=mpp", "supervised.hidden=false")
+    assert "target" in refusal("recipe=supervised", "target=pixels")
+    assert "joint.mpp" in refusal("recipe=mpp", "joint.mpp=2")
+    assert "supervised.smoothing" in refusal("recipe=supervised", "supervised.loss=sigmoid", "supervised.smoothing=0.1")
+    assert "data=" in refusal("recipe=mpp", "data.name=cifar10")
+    assert "data.hub" in refusal("recipe=mpp", "data=cifar10", "data.path=recipes", "data.hub=a/b")
+
+
+def test_what_does_not_suit_an_objective_is_refused():
+    assert "r50_vit_b16" in refusal("recipe=mpp", "model=r50_vit_b16", "data.size=224")
+    assert "grid_color" in refusal("recipe=mpp", "target=grid_color", "model.patch=2", "data.size=32")
+
+
+def test_whole_numbers_are_read_in_tens():
+    assert resolve(["recipe=mpp", "seed=010"]).seed == 10
 
 
 def test_a_relative_place_is_made_absolute(pictures, monkeypatch):
@@ -456,13 +492,11 @@ def test_whatever_is_typed_is_a_recipe_or_one_line(key, value):
         assert resolve(words) == recipe and yaml.safe_load(dump(recipe))
 
 
-# Fails: ??? is omegaconf's mark of a missing value and raises MissingMandatoryValue.
 @pytest.mark.parametrize("word", ["optim.schedule=???", "data.path=???"])
 def test_odd_texts_are_refused_in_one_line(word):
     assert word.partition("=")[0] in refusal("recipe=mpp", word)
 
 
-# Fails: taken, and then counted.key raises OverflowError (int64), or nothing that is finite comes out.
 @pytest.mark.parametrize("word", ["seed=99999999999999999999", "optim.lr=inf", "optim.weight_decay=inf"])
 def test_numbers_too_large_are_refused(word):
     assert refusal("recipe=mpp", word).startswith(word.partition("=")[0])

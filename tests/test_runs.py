@@ -304,8 +304,35 @@ def test_a_result_is_there_once_the_run_is_finished(tmp_path):
     run = Run(recipe(tmp_path))
     assert run.result() is None
     run.folder.mkdir()
-    run.finish({"steps": 5, "metrics": {"loss": {"value": 0.1}}})
-    assert run.result() == {"steps": 5, "metrics": {"loss": {"value": 0.1}}}
+    result = {"steps": 5, "seconds": 1.5, "metrics": {"loss": {"value": 0.1}}, "finished": "then"}
+    run.finish(result)
+    assert run.result() == result
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", "3", '{"steps": 5}', "\xff"])
+def test_a_damaged_result_is_named(tmp_path, text):
+    run = Run(recipe(tmp_path))
+    run.folder.mkdir()
+    (run.folder / "result.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"^[^\n]*result\.json is damaged"):
+        run.result()
+
+
+@pytest.mark.parametrize("text", ["garbage", "[]", "3"])
+def test_a_lock_with_other_text_is_taken(tmp_path, text):
+    run = Run(recipe(tmp_path))
+    run.folder.mkdir()
+    (run.folder / "lock").write_text(text)
+    with run.lock():
+        assert "pid" in (run.folder / "lock").read_text()
+
+
+@pytest.mark.parametrize("line", ['{"a": 1}', "3", "\xff", '{"step": "x"}'])
+def test_rows_end_where_a_line_is_no_row(tmp_path, line):
+    run = Run(recipe(tmp_path))
+    run.folder.mkdir()
+    run.metrics.write_bytes(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n'.encode("latin-1"))
+    assert run.rows() == [{"step": 1}]
 
 
 @pytest.mark.parametrize("fails", ["fsync", "replace"])

@@ -284,11 +284,12 @@ def test_a_column_without_pictures_is_said(tmp_path, column):
     assert column in the_error(path, image_column=column)
 
 
-def test_a_row_without_a_picture_is_said_where_it_is_looked_at(tmp_path):
+def test_a_row_without_a_picture_is_named_where_it_is_looked_at(tmp_path):
     path = parquet(tmp_path / "x.parquet", {"image": [*cells(range(3)), None], "label": [0] * 4}, NAMED)
-    with pytest.raises(UserError, match=r"^data=own: picture .* cannot be read: [^\n]*$"):
-        for part in load(path):
-            batches.held_out(part, Data(name="own", size=8), batches.Spread(4, 4, 0, 1), 4)
+    own, spread = Data(name="own", size=8), batches.Spread(2, 2, 0, 1)
+    looked = [batches.held_out(part, own, spread, 2) for part in load(path, validation=0.5)]
+    unread = [text for share in looked for batch in share for text in batch.unread]
+    assert len(unread) == 1 and unread[0].startswith("row 3: not a whole picture")
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])

@@ -21,15 +21,15 @@ from ssl_vit.words import resolve
 def conclude(run: Run, result: dict[str, Any]) -> None:
     """Say what came out and what to type next."""
     values = {name: entry["value"] for name, entry in result["metrics"].items()}
-    print(f"finished    {result['steps']:,} steps in {duration(result['seconds'])}: {run.folder}")
+    print(f"finished    {result['steps']:,} steps in {duration(result['seconds'])}, {result['finished']}: {run.folder}")
     print(f"held out    {measured(values)}")
     if beat := to_beat(values):
         print(f"to beat     {beat}")
     for picture in sorted(run.figures.glob("*.png")):
         print(f"picture     {picture}")
-    print(f"curves      tensorboard --logdir {run.folder.parent}")
+    print(f"curves      {sys.executable} -m tensorboard.main --logdir {run.folder.parent}")
     load = f"timm.create_model('local-dir:{run.export}', pretrained=True)"
-    print(f'next        python -c "import timm; encoder = {load}; print(encoder.num_features)"')
+    print(f'next        {sys.executable} -c "import timm; encoder = {load}; print(encoder.num_features)"')
 
 
 def main(words: list[str]) -> None:
@@ -37,7 +37,8 @@ def main(words: list[str]) -> None:
         run = Run(resolve(words))
         run.adopt()
         result = run.result()
-        if result is None:
+    if result is None:
+        with plain_errors(everywhere=True):
             from ssl_vit.job import pretrain  # torch comes in only now
 
             result = pretrain(run)

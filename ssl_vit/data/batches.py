@@ -17,21 +17,25 @@ from ..recipe import Data, UserError
 from . import pictures
 from .sources import Source
 
+REPLACEMENTS = 20  # pictures tried for one that cannot be read
+
 
 class Batch(NamedTuple):
     """`image` uint8 (B, 3, H, W); `label` int64 (B,), -1 for none; `index` int64 (B,), the sample's position in the
     split; `key` int64 (B,), the sample's key of this epoch. `labelled`, where the engine has counted: the labelled pictures of
-    the global batch over its number of passes, so that the passes' sums of losses over it average to the global mean."""
+    the global batch over its number of passes, so that the passes' sums of losses over it average to the global mean.
+    `unread` names the pictures that could not be read and were replaced by the next in the split."""
 
     image: Tensor
     label: Tensor
     index: Tensor  # type: ignore[assignment]
     key: Tensor
     labelled: Tensor | None = None
+    unread: tuple[str, ...] = ()
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """Every tensor of the samples changed."""
-        return Batch(change(self.image), change(self.label), change(self.index), change(self.key), self.labelled)
+        return Batch(change(self.image), change(self.label), change(self.index), change(self.key), self.labelled, self.unread)
 
 
 class Samples(NamedTuple):
@@ -85,18 +89,29 @@ class Pictures(Dataset):
 
     def __getitems__(self, wanted: Samples) -> Batch:
         raw, label = self.source.fetch(wanted.index)
-        images = [self._decode(r, i) for r, i in zip(raw, wanted.index, strict=True)]
+        unread: list[str] = []
+        images = []
+        for i, index in enumerate(wanted.index.tolist()):
+            image, label[i] = self._read(raw[i], int(label[i]), index, unread)
+            images.append(image)
         if self.train:
             image = pictures.training(images, wanted.key, self.data.size, self.data.crop_area, self.data.flip)
         else:
             image = pictures.evaluation(images, self.data.size, self.data.eval_crop)
-        return Batch(image, *map(torch.from_numpy, (label, wanted.index, wanted.key)))
+        label_B, index_B, key_B = (torch.from_numpy(a) for a in (label, wanted.index, wanted.key))
+        return Batch(image, label_B, index_B, key_B, unread=tuple(unread))
 
-    def _decode(self, raw: bytes | np.ndarray, index: int) -> Tensor:
-        try:
-            return pictures.decode(raw)
-        except ValueError as error:
-            raise UserError(f"data={self.data.name}: picture {index} cannot be read: {error}") from None
+    def _read(self, raw: bytes | np.ndarray, label: int, index: int, unread: list[str]) -> tuple[Tensor, int]:
+        """The picture at `index` and its label, or of the pictures behind it the first that can be read."""
+        tries = min(REPLACEMENTS, len(self.source))
+        for _ in range(tries):
+            try:
+                return pictures.decode(raw), label
+            except ValueError as error:
+                unread.append(f"{self.source.name(index)}: {error}")
+                index = (index + 1) % len(self.source)
+                (raw,), (label,) = self.source.fetch(np.array([index]))
+        raise UserError(f"data={self.data.name}: {tries} pictures in a row cannot be read, the last {unread[-1]}")
 
 
 class _Steps:

@@ -5,6 +5,7 @@ Legend: B pictures, H W their height and width, S the side asked for.
 
 import io
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,8 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
             return decode_image(data, ImageReadMode.RGB, apply_exif_orientation=True)
         return rearrange(torch.from_numpy(_by_pillow(raw)), "h w c -> c h w")
     except Exception as error:  # whatever a foreign file makes a decoder raise
-        raise ValueError(f"not a whole picture: {' '.join(str(error).split())[:200]}") from None
+        text = re.sub(r" *<_io.*?>", "", " ".join(str(error).split()))
+        raise ValueError(f"not a whole picture: {text[:200]}") from None
 
 
 def _is_quick(raw: bytes) -> bool:

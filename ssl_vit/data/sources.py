@@ -1,5 +1,6 @@
 """Where pictures come from: a data set's name or place -> a Source per split (embedded, parquet, image folder, Hub)."""
 
+import glob
 import hashlib
 import re
 from pathlib import Path
@@ -31,6 +32,10 @@ class Source(Protocol):
     def __len__(self) -> int: ...
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]: ...
 
+    def name(self, row: int) -> str:
+        """What a person finds a row by."""
+        ...
+
 
 class Shapes:
     """A split of the embedded set, drawn when asked for."""
@@ -47,6 +52,9 @@ class Shapes:
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         return list(shapes.draw(rows, self.size, self.split)), shapes.label(rows, self.split)
+
+    def name(self, row: int) -> str:
+        return f"{self.split} picture {row}"
 
 
 class Table:
@@ -75,6 +83,10 @@ class Table:
         labels = got[self.label] if self.label else [-1] * len(rows)
         return images, np.array([-1 if x is None else x for x in labels], np.int64)
 
+    def name(self, row: int) -> str:
+        cell = self.rows[row][self.image] or {"path": None}
+        return f"row {row}" + (f" ({cell['path']})" if cell["path"] else "")
+
 
 def _bytes(cell: dict[str, Any] | None) -> bytes:
     """A picture's encoded bytes; none where the row or its file is missing, which no decoder takes."""
@@ -97,7 +109,13 @@ class Part:
         return self.length
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        return self.whole.fetch(counted.permute(self.first + rows, len(self.whole), counted.key(1)))
+        return self.whole.fetch(self._rows(rows))
+
+    def name(self, row: int) -> str:
+        return self.whole.name(int(self._rows(np.array([row]))[0]))
+
+    def _rows(self, rows: np.ndarray) -> np.ndarray:
+        return counted.permute(self.first + rows, len(self.whole), counted.key(1))
 
 
 class Splits(NamedTuple):
@@ -121,7 +139,7 @@ def load(data: Data) -> Splits:
         if held_out not in splits:
             raise UserError(f"data.validation={held_out}: no such split; {nearest(held_out, splits)}, or a share of train")
         return Splits(train, splits[held_out])
-    count = min(round((held_out or 0.01) * len(train)), len(train) - 1) if held_out else min(len(train) // 100, 10_000)
+    count = min(round(held_out * len(train)), len(train) - 1) if held_out else min(len(train) // 100, 10_000)
     if len(train) < 2:
         raise UserError(f"data.train={data.train}: {len(train)} pictures, at least 2 are needed")
     count = max(count, 1)
@@ -148,9 +166,9 @@ def _open(place: str, local: bool) -> dict[str, datasets.Dataset]:
     if local and path.is_file():
         if path.suffix != ".parquet":
             raise ValueError("a parquet file, or a folder of parquet files or pictures, is asked for")
-        return datasets.load_dataset("parquet", data_files=place)
+        return datasets.load_dataset("parquet", data_files=glob.escape(place))
     if local and not any(path.rglob("*.parquet")):
-        return datasets.load_dataset("imagefolder", data_dir=place)
+        return datasets.load_dataset("imagefolder", data_dir=glob.escape(place))
     if local:
         return datasets.load_dataset("parquet", data_files=_by_split(path))
     return datasets.load_dataset(place)
@@ -162,7 +180,7 @@ def _by_split(folder: Path) -> dict[str, list[str]]:
     for file in sorted(folder.rglob("*.parquet")):
         parts = re.split(r"[^a-z]+", str(file.relative_to(folder)).lower())
         split = next((part for part in parts if part in ("train", "test", *HELD_OUT)), "train")
-        splits.setdefault(split, []).append(str(file))
+        splits.setdefault(split, []).append(glob.escape(str(file)))
     return splits
 
 

@@ -25,6 +25,7 @@ class HeldOut:
         return self.baselines
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
+        self.latest = {}  # so that a look that fails leaves no older one behind
         measured = self._mean(objective(self._there(b)).metrics for b in self.batches)
         self.latest = measured | self.baselines
         for name, (value, _) in self.latest.items():
