@@ -19,7 +19,14 @@ from ssl_vit.runs import Run, _cpu
 from ssl_vit.words import resolve
 
 GOLDEN = Path(__file__).parent / "golden"
-CURVES = {"mpp": altered(TINY, "optim.steps=40", "log.every=1")}
+SHORT = altered(TINY, "optim.steps=40", "log.every=1")
+CURVES = {
+    "mpp": SHORT,
+    "mpp_grid_color": [*SHORT, "target=grid_color"],
+    "mpp_pixels": [*SHORT, "target=pixels"],
+    "supervised": altered(SHORT, "recipe=supervised"),
+    "joint": altered(SHORT, "recipe=joint"),
+}
 
 
 def environment() -> dict[str, str]:

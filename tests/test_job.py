@@ -278,3 +278,32 @@ def test_tensorboard_says_what_metrics_jsonl_says(tiny: list[str], monkeypatch: 
     events.Reload()
     told = [(e.step, e.value) for e in events.Scalars("train/loss")]
     assert told == [(r["step"], pytest.approx(r["loss"])) for r in done.rows()]
+
+
+@pytest.mark.parametrize("words", [["recipe=supervised"], ["recipe=joint"], ["target=grid_color"], ["target=pixels"]])
+def test_every_objective_and_target_trains_resumes_and_is_exported(words: list[str], tiny: list[str], monkeypatch) -> None:
+    words = altered(tiny, *words)
+    one = run([*words, "name=one"]).folder
+    whole = job._listeners
+    monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Killer(7)])
+    with pytest.raises(Killed):
+        run([*words, "name=two"])
+    monkeypatch.setattr(job, "_listeners", whole)
+    assert_same_end(one, run([*words, "name=two"]).folder)
+    loss = [row["loss"] for row in rows(one)]
+    assert loss[-1] < loss[0]
+    heads = load_file(one / "export" / "heads.safetensors")
+    assert heads and not any("encoder." in name or "backbone" in name for name in heads)
+
+
+def test_unreadable_pictures_are_named_and_too_many_stop_the_run(tiny: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for n in range(60):
+        Image.new("RGB", (16, 16), (4 * n, 99, 255 - 4 * n)).save(folder / f"{n:02}.png")
+    (folder / "07.png").write_bytes((folder / "07.png").read_bytes()[:60])
+    words = [*(w for w in tiny if not w.startswith("eval.pictures")), f"data.path={folder}", "data.validation=0.2"]
+    done = run([*words, "name=some", "data.unreadable=0.1"])
+    assert "07.png" in (done.folder / "log.txt").read_text()
+    with pytest.raises(UserError, match=r"data\.unreadable=0\.0: 1 of .* cannot be read, .*07\.png"):
+        run([*words, "name=none", "data.unreadable=0"])

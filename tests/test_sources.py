@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ssl_vit.data import batches, pictures, shapes, sources
-from ssl_vit.recipe import Data, UserError
+from ssl_vit.recipe import Data, Recipe, UserError
 
 NAMED = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
 
@@ -350,3 +350,28 @@ def test_tiny_imagenet_is_read_as_it_is_and_its_grey_pictures_get_three_channels
     for one in grey:
         image = pictures.decode(one)
         assert image.shape == (3, 64, 64) and (image == image[:1]).all()
+
+
+def recipe(**words):
+    return Recipe(objective="supervised", data=Data(name="own", **words))
+
+
+def test_classes_are_those_named_or_counted(tmp_path):
+    named = load(labelled(tmp_path / "a.parquet", range(8)))
+    assert sources.classes(named, recipe()) == 2
+    plain = load(parquet(tmp_path / "b.parquet", {"image": cells(range(8)), "label": [0, 4, 2, 3] * 2}))
+    assert sources.classes(plain, recipe()) == 5
+    assert sources.classes(plain, recipe(classes=7)) == 7
+    assert sources.classes(plain, Recipe(objective="mpp")) == 0, "nobody asks"
+
+
+def test_labels_that_are_missing_or_out_of_range_are_said(tmp_path):
+    none = load(parquet(tmp_path / "a.parquet", {"image": cells(range(8))}))
+    with pytest.raises(UserError, match=r"no labels in its train split; say data\.label_column="):
+        sources.classes(none, recipe())
+    plain = load(parquet(tmp_path / "b.parquet", {"image": cells(range(8)), "label": [0, 4, 2, 3] * 2}))
+    with pytest.raises(UserError, match=r"labels from 0 to 4 .* with 3 classes"):
+        sources.classes(plain, recipe(classes=3))
+    below = load(parquet(tmp_path / "c.parquet", {"image": cells(range(8)), "label": [0, -2, 2, 3] * 2}))
+    with pytest.raises(UserError, match=r"labels from -2 to 3"):
+        sources.classes(below, recipe())

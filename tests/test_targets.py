@@ -202,3 +202,71 @@ def test_real_pictures_have_many_colors(real_pictures):
     assert color.shape == (500, 16)
     share = np.bincount(color.flatten().numpy(), minlength=512) / color.numel()
     assert -(share[share > 0] * np.log(share[share > 0])).sum() > 3
+
+
+@pytest.mark.parametrize(("patch", "cells"), [(4, 4), (8, 4), (8, 2), (12, 4), (4, 1)])
+def test_the_grid_target_is_the_slow_one(patch, cells):
+    """Cell by cell in numpy: the area mean of each cell, its 3 bits a channel."""
+    image = np.random.default_rng(patch * cells).integers(0, 256, (2, 3, 2 * patch, 3 * patch), dtype=np.uint8)
+    side = patch // cells
+    slow = np.zeros((2, 6, cells * cells), int)
+    for b, n, a in np.ndindex(slow.shape):
+        y, x = n // 3 * patch + a // cells * side, n % 3 * patch + a % cells * side
+        mean = image[b, :, y : y + side, x : x + side].reshape(3, -1).astype(float).mean(1) / 255
+        bins = np.minimum(np.floor(8 * mean + 1e-12), 7).astype(int)
+        slow[b, n, a] = bins @ [64, 8, 1]
+    assert targets.grid_color(torch.from_numpy(image), patch, cells).numpy().tolist() == slow.tolist()
+
+
+def test_the_pixel_target_is_the_slow_one():
+    image = np.random.default_rng(1).integers(0, 256, (2, 3, 8, 12), dtype=np.uint8)
+    mean, std = [0.5, 0.4, 0.3], [0.5, 0.25, 0.2]
+    made = targets.pixels(torch.from_numpy(image), 4, mean, std).numpy()
+    assert made.shape == (2, 6, 48)
+    for b, n in np.ndindex(2, 6):
+        cut = image[b, :, n // 3 * 4 : n // 3 * 4 + 4, n % 3 * 4 : n % 3 * 4 + 4].transpose(1, 2, 0) / 255
+        np.testing.assert_allclose(made[b, n], ((cut - mean) / std).reshape(-1), atol=1e-5)
+
+
+def test_the_pixel_loss_is_the_mean_squared_error_whatever_the_patch():
+    target = targets.Pixels(4, [0.5] * 3, [0.5] * 3)
+    told, truth = torch.randn(2, 3, 48), torch.randn(2, 3, 48)
+    by_hand = ((told - truth).numpy().astype(float) ** 2).mean(-1)
+    np.testing.assert_allclose(target.score(told, truth)["loss"].numpy(), by_hand, rtol=1e-5)
+
+
+def test_the_grid_loss_is_the_mean_over_its_cells():
+    target = targets.Colors(8, 4)
+    told, truth = torch.randn(2, 3, 16 * 512), torch.randint(0, 512, (2, 3, 16))
+    scores = told.reshape(2, 3, 16, 512).double().numpy()
+    by_hand = np.log(np.exp(scores).sum(-1)) - np.take_along_axis(scores, truth.numpy()[..., None], -1)[..., 0]
+    np.testing.assert_allclose(target.score(told, truth)["loss"].numpy(), by_hand.mean(-1), rtol=1e-4)
+    right = target.score(torch.nn.functional.one_hot(truth, 512).flatten(2).float(), truth)["accuracy"]
+    assert (right == 1).all()
+
+
+def test_pixel_guesses_are_the_training_mean_and_the_neighbors():
+    target = targets.Pixels(4, [0.5] * 3, [0.5] * 3)
+    image = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
+    target.fit([image[:2], image[:2]])
+    hidden = torch.rand(3, 16) < 0.5
+    made = target.guesses(image, hidden)
+    values = image.numpy() / 127.5 - 1
+    mean = values[:2].mean((0, 2, 3))
+    for b, n in np.ndindex(3, 16):
+        cut = values[b, :, n // 4 * 4 : n // 4 * 4 + 4, n % 4 * 4 : n % 4 * 4 + 4].reshape(3, -1)
+        assert made["variance"][b, n].item() == pytest.approx(((cut - mean[:, None]) ** 2).mean(), rel=1e-4)
+        rings = {m: max(abs(m // 4 - n // 4), abs(m % 4 - n % 4)) for m in range(16) if not hidden[b, m] and m != n}
+        near = [m for m, ring in rings.items() if ring == min(rings.values())]
+        cells = [values[b, :, m // 4 * 4 : m // 4 * 4 + 4, m % 4 * 4 : m % 4 * 4 + 4].reshape(3, -1) for m in near]
+        guess = np.concatenate(cells, 1).mean(1)
+        assert made["neighbors_error"][b, n].item() == pytest.approx(((cut - guess[:, None]) ** 2).mean(), rel=1e-3)
+
+
+@pytest.mark.parametrize("target", [targets.Colors(4, 1), targets.Colors(4, 4), targets.Pixels(4, [0.5] * 3, [0.5] * 3)])
+def test_a_painted_truth_has_the_colors_of_its_patch(target):
+    image = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
+    painted = target.paint(target.truth(image))
+    assert painted.dtype == torch.uint8 and painted.shape[:2] == (2, 4) and painted.shape[-1] == 3
+    own = image.float().unfold(2, 4, 4).unfold(3, 4, 4).mean((-2, -1)).flatten(2).permute(0, 2, 1)  # of each patch
+    assert (painted.float().mean((2, 3)) - own).abs().max() <= 20  # the middle of a bin is 16 from its edge

@@ -239,6 +239,7 @@ def classes(splits: Splits, recipe: Recipe) -> int:
             raise UserError(
                 f"objective={recipe.objective}: data={data.name} has no labels in its {split} split; say data.label_column="
             )
-        if low < -1 or high >= (known := data.classes or len(source.classes) or high + 1):
+        known = data.classes or len(source.classes) or high + 1
+        if low < -1 or high >= known:
             raise UserError(f"data={data.name}: labels from {low} to {high} in its {split} split, with {known} classes")
     return data.classes or len(splits.train.classes) or max(source.labels[1] for source in splits) + 1

@@ -1,0 +1,138 @@
+"""Labels, and several objectives on one encoder: losses against a slow version, gradients that reach the shared encoder."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax
+
+from ssl_vit import encoder, engine, objectives, targets
+from ssl_vit.data.batches import Batch
+from ssl_vit.objectives import Joint, MaskedPatchPrediction, Supervised
+from ssl_vit.recipe import Data, Model
+
+TINY, DATA = Model(patch=4, width=32, depth=2, heads=2, mlp=64), Data(size=16)
+
+
+def batch(count: int = 6, seed: int = 0) -> Batch:
+    draw = torch.Generator().manual_seed(seed)
+    image = torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=draw)
+    label = torch.randint(0, 5, (count,), generator=draw)
+    return Batch(image, label, torch.arange(count), torch.randint(-(2**62), 2**62, (count,), generator=draw))
+
+
+def net() -> encoder.Encoder:
+    torch.manual_seed(0)
+    return encoder.build(TINY, DATA)
+
+
+def supervised(on: encoder.Encoder | None = None, **words) -> Supervised:
+    made = Supervised(on or net(), 5, **({"loss": "softmax", "smoothing": 0.0, "hidden": True} | words))
+    torch.manual_seed(1)
+    torch.nn.init.normal_(made.head.weight)
+    return made
+
+
+def mpp(on: encoder.Encoder) -> MaskedPatchPrediction:
+    torch.manual_seed(2)
+    made = MaskedPatchPrediction(on, targets.Colors(4, 1), rate=0.5, mask=0.8, random=0.1, source="image")
+    torch.nn.init.normal_(made.head.weight)
+    return made
+
+
+def gradients(objective: objectives.Objective, given: Batch) -> dict[str, torch.Tensor]:
+    """Of the encoder's parameters."""
+    objective.zero_grad()
+    objective(given).loss.backward()
+    return {name: p.grad.clone() for name, p in objective.encoder.named_parameters()}
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_softmax_loss_is_the_smoothed_cross_entropy(smoothing: float) -> None:
+    objective, given = supervised(smoothing=smoothing), batch()
+    told = log_softmax(objective.logits(given).detach().double().numpy(), axis=1)
+    wanted = np.full(told.shape, smoothing / 5)
+    wanted[np.arange(6), given.label] += 1 - smoothing
+    step = objective(given)
+    assert step.loss.item() == pytest.approx(-(wanted * told).sum(1).mean(), rel=1e-5)
+    assert step.metrics["accuracy"][0] == (told.argmax(1) == given.label.numpy()).sum()
+
+
+def test_the_sigmoid_loss_sums_over_classes_and_starts_improbable() -> None:
+    objective, given = supervised(loss="sigmoid"), batch()
+    logits = objective.logits(given).detach().double().numpy()
+    sign = np.where(np.arange(5) == given.label.numpy()[:, None], 1, -1)
+    assert objective(given).loss.item() == pytest.approx(np.log1p(np.exp(-sign * logits)).sum(1).mean(), rel=1e-5)
+    fresh = Supervised(net(), 5, loss="sigmoid", smoothing=0.0, hidden=True)
+    assert fresh(given).loss.item() == pytest.approx(10 + math.log1p(math.exp(-10)) + 4 * math.log1p(math.exp(-10)), rel=1e-5)
+
+
+def test_the_head_has_a_hidden_tanh_layer_only_where_asked_for() -> None:
+    given = batch()
+    plain, deep = supervised(hidden=False), supervised(hidden=True)
+    assert sum(p.numel() for p in deep.parameters()) - sum(p.numel() for p in plain.parameters()) == 32 * 32 + 32
+    token = deep.encoder(deep.encoder.patch(given.image))[:, 0]
+    by_hand = torch.tanh(token @ deep.hidden[0].weight.T + deep.hidden[0].bias) @ deep.head.weight.T + deep.head.bias
+    torch.testing.assert_close(deep.logits(given), by_hand)
+
+
+def test_pictures_without_a_label_take_no_part() -> None:
+    objective, given = supervised(), batch(6)
+    some = given._replace(label=torch.where(torch.arange(6) % 2 == 0, given.label, -1))
+    known = given.map(lambda x: x[::2])
+    assert objective(some).loss.item() == pytest.approx(objective(known).loss.item(), rel=1e-6)
+    assert objective(some).metrics["loss"][1] == 3
+    none = given._replace(label=torch.full((6,), -1))
+    assert objective(none).loss == 0
+
+
+def test_passes_with_unequal_labels_average_to_the_global_mean() -> None:
+    """The sum over labelled pictures divided by their count in the global batch, however they lie in its passes."""
+    objective, given = supervised(), batch(8)
+    given = given._replace(label=torch.tensor([1, 2, 3, 4, -1, -1, -1, 0]))
+    alone = type("Alone", (), {"num_processes": 1, "reduce": staticmethod(lambda x, how: x)})
+    passes = engine._counted_labels([given.map(lambda x: x[:4]), given.map(lambda x: x[4:])], alone)
+    split = sum(objective(part).loss / 2 for part in passes)
+    assert split.item() == pytest.approx(objective(given).loss.item(), rel=1e-6)
+
+
+def test_both_objectives_reach_every_parameter_of_the_one_encoder() -> None:
+    shared, given = net(), batch()
+    joint = Joint(shared, {"mpp": (mpp(shared), 1.0), "supervised": (supervised(shared), 1.0)})
+    assert len(list(joint.parameters())) == len({id(p) for p in joint.parameters()})
+    for part in joint.parts.values():
+        assert part.encoder is shared
+        assert all(grad.abs().sum() > 0 for grad in gradients(part, given).values())
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.0), (0.0, 1.0)])
+def test_weights_of_one_and_nothing_are_each_objective_alone(weights: tuple[float, float]) -> None:
+    shared, given = net(), batch()
+    parts = {"mpp": mpp(shared), "supervised": supervised(shared)}
+    joint = Joint(shared, {name: (part, weight) for (name, part), weight in zip(parts.items(), weights, strict=True)})
+    alone = parts["mpp" if weights[0] else "supervised"]
+    assert joint(given).loss == alone(given).loss
+    together, by_itself = gradients(joint, given), gradients(alone, given)
+    assert all(torch.equal(together[name], by_itself[name]) for name in by_itself)
+
+
+def test_the_joint_loss_is_the_weighted_sum_and_its_metrics_are_the_parts() -> None:
+    shared, given = net(), batch()
+    joint = Joint(shared, {"mpp": (mpp(shared), 0.5), "supervised": (supervised(shared), 2.0)})
+    step = joint(given)
+    losses = {name: part(given).loss for name, part in joint.parts.items()}
+    assert step.loss.item() == pytest.approx(0.5 * losses["mpp"].item() + 2 * losses["supervised"].item(), rel=1e-6)
+    total, count = step.metrics["loss"]
+    assert (total / count).item() == pytest.approx(step.loss.item(), rel=1e-6) and count == 6
+    assert {"mpp/loss_masked", "mpp/accuracy", "supervised/accuracy"} <= step.metrics.keys()
+
+
+def test_dropout_follows_the_dense_layers_but_qkv_and_the_positions() -> None:
+    torch.manual_seed(0)
+    backbone = encoder.build(TINY, DATA, dropout=0.25).backbone
+    rates = {name: m.p for name, m in backbone.named_modules() if isinstance(m, torch.nn.Dropout)}
+    on = {name for name, rate in rates.items() if rate == 0.25}
+    blocks = {f"blocks.{i}.{name}" for i in range(2) for name in ("attn.proj_drop", "mlp.drop1", "mlp.drop2")}
+    assert on == {"pos_drop"} | blocks
+    assert all(rate == 0 for name, rate in rates.items() if name not in on)

@@ -1,0 +1,88 @@
+"""The recipes under recipes/paper/ against a table of the paper's own, and models against Table 1."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+
+from ssl_vit import compute, encoder, objectives
+from ssl_vit.words import resolve
+
+PICTURES = {"jft": 303_000_000, "imagenet21k": 14_197_122, "imagenet": 1_281_167}
+# Table 3: model, data, epochs, base learning rate, decay, weight decay, dropout
+TABLE_3 = [
+    *[(m, "jft", 7, 8e-4, "linear", 0.1, 0.0) for m in ("b16", "b32", "r50_b16", "r50_b32")],
+    ("l32", "jft", 7, 6e-4, "linear", 0.1, 0.0),
+    ("l16", "jft", 7, 4e-4, "linear", 0.1, 0.0),
+    ("h14", "jft", 14, 3e-4, "linear", 0.1, 0.0),
+    ("r50_l32", "jft", 7, 2e-4, "linear", 0.1, 0.0),
+    ("r50_l16", "jft", 7, 4e-4, "linear", 0.1, 0.0),
+    *[(m, "imagenet21k", 90, 1e-3, "linear", 0.03, 0.1) for m in ("b16", "b32", "l16", "l32")],
+    *[(m, "imagenet", 300, 3e-3, "cosine", 0.3, 0.1) for m in ("b16", "b32", "l16", "l32")],
+]
+PAPER = sorted(p.stem for p in (ROOT / "recipes" / "paper").glob("*.yaml"))
+EXAFLOP = {"b16_jft": 224, "l32_jft": 196, "l16_jft": 783, "h14_jft": 4262, "b16_imagenet": 40.5}  # Table 6; 300 epochs of B/16
+
+
+@pytest.mark.parametrize(("model", "data", "epochs", "lr", "decay", "weight_decay", "dropout"), TABLE_3)
+def test_a_supervised_recipe_is_its_row_of_table_3(
+    model, data, epochs, lr, decay, weight_decay, dropout, tmp_path: Path
+) -> None:
+    recipe = resolve([f"recipe=paper/supervised_{model}_{data}", f"data.path={tmp_path}"])
+    o = recipe.optim
+    assert (recipe.data.name, recipe.data.size, recipe.objective, o.batch, o.warmup) == (data, 224, "supervised", 4096, 10_000)
+    assert o.steps == round(epochs * PICTURES[data] / 4096)
+    assert (o.lr, o.schedule, o.weight_decay, o.dropout, tuple(o.betas)) == (lr, decay, weight_decay, dropout, (0.9, 0.999))
+    assert o.clip == (1.0 if data == "imagenet" else None)
+    assert recipe.supervised.loss == ("softmax" if data == "imagenet" else "sigmoid") and recipe.supervised.hidden
+    assert recipe.model.name == (f"r50_vit_{model[4:]}" if model.startswith("r50") else f"vit_{model}")
+    if wanted := EXAFLOP.get(f"{model}_{data}"):
+        assert compute.exaflop(recipe, o.steps * o.batch) == pytest.approx(wanted, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "steps", "exaflop"), [("imagenet", 100_000, 43), ("jft", 1_000_000, 432)])
+def test_an_mpp_recipe_is_that_of_the_appendix(name: str, steps: int, exaflop: float, tmp_path: Path) -> None:
+    recipe = resolve([f"recipe=paper/mpp_b16_{name}", f"data.path={tmp_path}"])
+    o, hit = recipe.optim, recipe.corruption
+    assert (hit.rate, hit.mask, hit.random, hit.keep, recipe.target) == (0.5, 0.8, 0.1, 0.1, "mean_color")
+    assert (o.steps, o.batch, o.lr, o.warmup, o.schedule) == (steps, 4096, 2e-4, 10_000, "cosine")
+    assert compute.exaflop(recipe, steps * 4096) == pytest.approx(exaflop, rel=0.01)
+
+
+def test_every_recipe_of_the_paper_is_in_these_tables() -> None:
+    assert set(PAPER) == {f"supervised_{row[0]}_{row[1]}" for row in TABLE_3} | {"mpp_b16_imagenet", "mpp_b16_jft"}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_recipe_of_the_paper_builds(name: str, tmp_path: Path) -> None:
+    recipe = resolve([f"recipe=paper/{name}", f"data.path={tmp_path}"])
+    with torch.device("meta"):
+        net = encoder.build(recipe.model, recipe.data, recipe.optim.dropout)
+        objective = objectives.build(recipe, net, recipe.data.classes or 0)
+    assert net.patches == (224 // recipe.model.patch) ** 2
+    assert sum(p.numel() for p in objective.parameters()) > sum(p.numel() for p in net.parameters())
+
+
+@pytest.mark.parametrize(("name", "millions"), [("vit_b16", 86), ("vit_l32", 307), ("vit_h14", 632)])
+def test_parameters_are_those_of_table_1(name: str, millions: int, tmp_path: Path) -> None:
+    """With the hidden layer of the head. Of the two L, the table's 307M is L/32's; L/16 has 304M."""
+    recipe = resolve(["recipe=paper/supervised_b16_jft", f"model={name}", f"data.path={tmp_path}"])
+    with torch.device("meta"):
+        net = encoder.build(recipe.model, recipe.data)
+    assert round((sum(p.numel() for p in net.parameters()) + net.width**2 + net.width) / 1e6) == millions
+
+
+def test_a_hybrid_cuts_its_patches_from_a_resnet(tmp_path: Path) -> None:
+    blocks = {"r50_vit_b16": (3, 4, 9), "r50_vit_l16": (3, 4, 9), "r50_vit_b32": (3, 4, 6, 3), "r50_vit_l32": (3, 4, 6, 3)}
+    for name, wanted in blocks.items():
+        recipe = resolve(["recipe=paper/supervised_b16_jft", f"model={name}", f"data.path={tmp_path}"])
+        model = recipe.model
+        with torch.device("meta"):
+            net = encoder.build(model, recipe.data)
+        assert tuple(len(stage.blocks) for stage in net.backbone.patch_embed.backbone.stages) == wanted
+        assert (net.width, len(net.backbone.blocks), net.patch_size) == (
+            recipe.model.width,
+            recipe.model.depth,
+            recipe.model.patch,
+        )
