@@ -5,7 +5,7 @@ import difflib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +13,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-OBJECTIVES = {  # and the groups of keys that each can use
+OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each can use
     "mpp": ("corruption", "target"),
     "supervised": ("supervised",),
     "joint": ("corruption", "target", "supervised", "joint"),
 }
-TARGETS = ("mean_color", "grid_color", "pixels")
+TARGETS = ["mean_color", "grid_color", "pixels"]
 EMBEDDED = "shapes"
 # What says where, how fast and how often is looked, but not what is computed. compute.precision is computed.
 NOT_COMPUTED = ("name", "out", "resume", "data.path", "compute.", "checkpoint.", "eval.", "log.")
@@ -137,6 +137,7 @@ class Recipe:
     out: str = "runs"
     seed: int = 0
     resume: bool = True  # false: refuse a folder that holds a run
+    plugin: str | None = None  # a Python file that adds objectives or targets (docs/guide.md)
     objective: str = "mpp"
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
@@ -187,8 +188,8 @@ POSITIVE = (
     *("optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads", "data.classes"),
     *("checkpoint.every", "checkpoint.keep", "eval.every", "eval.pictures", "log.every"),
 )
-CHOICES = {
-    "objective": tuple(OBJECTIVES),
+CHOICES: dict[str, Collection[str]] = {
+    "objective": OBJECTIVES,
     "target": TARGETS,
     "corruption.source": ("image", "batch"),
     "supervised.loss": ("softmax", "sigmoid"),

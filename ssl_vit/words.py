@@ -7,7 +7,9 @@ own values <- presets named on the command line, which replace all that preset's
 import dataclasses
 import difflib
 import hashlib
+import importlib.util
 import re
+import sys
 import typing
 from collections.abc import Iterable
 from pathlib import Path
@@ -192,15 +194,31 @@ def resolve(words: Iterable[str]) -> Recipe:
         values = _preset(values, "data", own := _own_pictures(given, values))
     if "data.hub" in places:
         values["data.path"] = None
+    _plug(given.get("plugin") or values.get("plugin"))
     before, recipe = _build(values), _build(values | given)
     _check_used(recipe.objective, given)
     if "name" not in given:
         parts = [before.name or path.stem, chosen["data"] or own.get("data.name"), chosen["model"]]
         recipe.name = _default_name([part for part in parts if part], computed(before), computed(recipe))
     check(recipe)
-    if recipe.data.path:
-        recipe.data.path = str(Path(recipe.data.path).resolve())
+    for place, key in ((recipe.data, "path"), (recipe, "plugin")):  # found again from any folder
+        if value := getattr(place, key):
+            setattr(place, key, str(Path(value).resolve()))
     return recipe
+
+
+def _plug(place: str | None) -> None:
+    """Run a plugin's file, once: it adds its names to recipe.OBJECTIVES or recipe.TARGETS, and what builds them."""
+    if not place or place in ("null", "none"):
+        return
+    path = Path(place).resolve()
+    name = f"ssl_vit_plugin_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UserError(f"plugin={place}: no such Python file")
+    if name not in sys.modules:
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
 
 
 def _check_used(objective: str, given: dict[str, str]) -> None:

@@ -38,6 +38,8 @@ class HeldOut:
         names: list[str] = []
         total: Tensor | None = None
         for metrics in all_metrics:
+            if not metrics:  # an objective without baselines
+                return {}
             names = list(metrics)
             sums = torch.stack([torch.stack([a.double(), b.double()]) for a, b in metrics.values()])
             total = sums if total is None else total + sums
