@@ -221,7 +221,8 @@ def test_a_killed_writer_holds_nothing(tmp_path, child):
         try:
             if child:
                 os.kill(number, 0)  # it is there
-            take(Run(recipe(tmp_path)))
+            with Run(recipe(tmp_path)).lock():
+                assert f'"pid": {os.getpid()}' in (tmp_path / "it" / "lock").read_text()
         finally:
             if child:
                 os.kill(number, signal.SIGKILL)
