@@ -45,6 +45,11 @@ class Encoder(nn.Module):
         x_BTD = backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND)))
         return backbone.norm(backbone.blocks(x_BTD))
 
+    def feature(self, pixels_B3HW: Tensor, pool: str) -> Tensor:
+        """One feature (B, D) a picture: its class token ("token") or the mean of its patches ("avg"), after the final norm."""
+        h_BTD = self(self.patch(pixels_B3HW))
+        return h_BTD[:, 0] if pool == "token" else h_BTD[:, self.prefix :].mean(1)
+
 
 def timm_args(model: Model, size: int) -> dict[str, Any]:
     """What timm's create_model needs beside the architecture's name to build this model for pictures of side `size`."""
@@ -58,15 +63,16 @@ def timm_args(model: Model, size: int) -> dict[str, Any]:
     }
 
 
-def build(model: Model, data: Data, dropout: float = 0.0) -> Encoder:
+def build(model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0) -> Encoder:
     """An encoder with fresh weights (timm's `weight_init="jax"`) from torch's global generator; no classifier.
 
-    Dropout follows every dense layer but qkv, and the positions (paper, appendix B.1).
+    Dropout follows every dense layer but qkv, and the positions (paper, appendix B.1); drop path rises
+    linearly from 0 in the first block (Huang et al., 2016).
 
     Raises:
         UserError: model.timm is no such architecture.
     """
-    drops = {"pos_drop_rate": dropout, "proj_drop_rate": dropout}
+    drops = {"pos_drop_rate": dropout, "proj_drop_rate": dropout, "drop_path_rate": drop_path}
     args = timm_args(model, data.size) | drops
     try:
         backbone = timm.create_model(model.timm, num_classes=0, weight_init="jax", **args)

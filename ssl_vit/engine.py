@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from operator import methodcaller
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from . import counted, optim
 from .data.batches import Batch, Spread
@@ -53,6 +54,7 @@ class State:
     prepared: nn.Module  # as Accelerate wrapped it, for training
     optimizer: Any
     schedule: Any
+    average: AveragedModel | None = None  # of the objective's weights, where the recipe asks for one
     step: int = 0
     seconds: float = 0.0  # spent training, over all resumptions
     names: list[str] = field(default_factory=list)  # of the metrics gathered since the last row
@@ -61,6 +63,11 @@ class State:
     lr: float = 0.0  # of the last step
     seen: int = 0  # pictures that this process saw
     unread: int = 0  # of them not to be read
+
+    @property
+    def watched(self) -> Objective:
+        """What is looked at and exported: the averaged weights where there are any."""
+        return cast(Objective, self.average.module) if self.average else self.objective
 
     def save(self) -> dict[str, Any]:
         sums = {k: None if v is None else v.cpu() for k, v in (("sums", self.sums), ("norms", self.norms))}
@@ -71,6 +78,7 @@ class State:
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "names": self.names,
+            "average": self.average.state_dict() if self.average else None,
             **sums,
         }
 
@@ -78,6 +86,8 @@ class State:
         self.objective.load_state_dict(saved["objective"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.schedule.load_state_dict(saved["schedule"])
+        if self.average:
+            self.average.load_state_dict(saved["average"])
         self.step, self.seconds, self.names = saved["step"], saved["seconds"], saved["names"]
         for name in ("sums", "norms"):
             setattr(self, name, None if saved[name] is None else saved[name].to(device))
@@ -184,10 +194,12 @@ def _update(
     norm = optim.clip(state.prepared, recipe.optim.clip).double()
     norms = torch.stack([norm, torch.ones_like(norm)])
     state.norms = norms if state.norms is None else state.norms + norms
-    state.lr = state.schedule.get_last_lr()[0]
+    state.lr = max(state.schedule.get_last_lr())
     state.optimizer.step()
     state.schedule.step()
     state.optimizer.zero_grad()
+    if state.average:
+        state.average.update_parameters(state.objective)
     state.step += 1
 
 
@@ -274,16 +286,16 @@ def _memory(device: torch.device) -> float:
 
 def _observe(observer: Observer, state: State, row: Row, recipe: Recipe, accelerator: Accelerator, audience: Audience) -> Row:
     """What an observer says of the frozen objective; nothing, with a warning, if it fails."""
-    state.objective.eval()
+    state.watched.eval()
     try:
         gpus = [accelerator.device] if accelerator.device.type == "cuda" else []
         with torch.no_grad(), autocast(recipe, accelerator), torch.random.fork_rng(gpus):
-            return dict(observer(state.step, row, state.objective))
+            return dict(observer(state.step, row, state.watched))
     except Exception as error:
         audience.warn(f"{type(observer).__name__} failed at step {state.step}: {error!r}")
         return {}
     finally:
-        state.objective.train()
+        state.watched.train()
 
 
 def seconds_per_step(state: State, batch: Batch, recipe: Recipe, spread: Spread, accelerator: Accelerator) -> float:

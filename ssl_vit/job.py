@@ -13,9 +13,10 @@ from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list
 
-from . import checkpoint, compute, console, encoder, engine, figures, objectives, optim, summary, weights
+from . import checkpoint, compute, console, encoder, engine, figures, inits, objectives, optim, summary, weights
 from .data import batches, sources
 from .engine import Listener, State, Watch
+from .evaluate import classify
 from .evaluate.heldout import HeldOut
 from .objectives import Objective
 from .recipe import Recipe, ToldError, UserError
@@ -23,6 +24,7 @@ from .runs import Run, environment, recipe_hash
 from .tracking import Record, TensorBoard
 from .words import advise_model
 
+OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
 BASELINE_PICTURES = 2048  # training pictures whose colours are counted
 
 
@@ -47,7 +49,7 @@ class Job:
         return self.run.recipe
 
 
-def pretrain(run: Run) -> dict[str, Any]:
+def train(run: Run) -> dict[str, Any]:
     """Train what the run's recipe says, from its last checkpoint if there is one, and finish its folder; the result.
 
     Raises:
@@ -57,13 +59,13 @@ def pretrain(run: Run) -> dict[str, Any]:
     try:
         with ExitStack() as held:
             with accelerator.main_process_first():
-                splits = sources.load(run.recipe.data)
+                splits = sources.load(run.recipe.data, test=run.recipe.eval.test)
             _on_main(accelerator, lambda: held.enter_context(run.lock()))
             job = assemble(run, accelerator, splits)
             resume(job)
             _baselines(job)
             introduce(job)
-            _train(job)
+            _fit(job)
             return finish(job)
     finally:
         accelerator.end_training()
@@ -133,19 +135,21 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     limit = max(1, int(_memory(accelerator) / 2 / compute.activation_bytes(recipe, fused=accelerator.device.type == "cuda")))
     processes, rank = accelerator.num_processes, accelerator.process_index
     spread = batches.spread(recipe.optim.batch, recipe.compute.batch, limit, rank, processes)
-    facts = environment(_facts(recipe, accelerator, spread, splits))
-    _on_main(accelerator, lambda: run.open(facts))
+    facts = _facts(recipe, accelerator, spread, splits)
     classes = sources.classes(splits, recipe)
     torch.manual_seed(recipe.seed)
-    objective = objectives.build(recipe, encoder.build(recipe.model, recipe.data, recipe.optim.dropout), classes).to(
-        accelerator.device
-    )
+    net = encoder.build(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
+    if recipe.init != inits.SCRATCH:
+        facts["init"] = {"weights": weights.start(net, inits.find(recipe.init))}
+    _on_main(accelerator, lambda: run.open(environment(facts)))
+    objective = objectives.build(recipe, net, classes).to(accelerator.device)
+    average = optim.averaged(objective, recipe.optim.average)
     if recipe.compute.compile if recipe.compute.compile is not None else accelerator.device.type == "cuda":
         objective.compile(fullgraph=True, dynamic=False)
     optimizer, schedule = optim.build(objective, recipe.optim)
     prepared, prepared_optimizer = accelerator.prepare(objective, optimizer)
     held_out = HeldOut(batches.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
-    state = State(objective, prepared, prepared_optimizer, schedule)
+    state = State(objective, prepared, prepared_optimizer, schedule, average)
     return Job(run, accelerator, spread, splits, state, held_out, _workers(recipe, accelerator))
 
 
@@ -166,8 +170,9 @@ def _workers(recipe: Recipe, accelerator: Accelerator) -> int:
 def _facts(recipe: Recipe, accelerator: Accelerator, spread: batches.Spread, splits: sources.Splits) -> dict[str, Any]:
     """What environment.json says beyond versions and hardware."""
     device = accelerator.device
+    named = {"train": splits.train, "validation": splits.validation} | ({"test": splits.test} if splits.test else {})
     return {
-        "data": {"train": sources.fingerprint(splits.train), "validation": sources.fingerprint(splits.validation)},
+        "data": {name: sources.fingerprint(source) for name, source in named.items()},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": spread.processes,
         "device_batch": spread.device_batch,
@@ -231,12 +236,14 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     size = f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f}M parameters"
     work = f"{compute.multiply_adds(recipe) / 1e9:.3g}G multiply-adds a picture"
     yield "model", f"{recipe.model.name}: {size}, {net.patches} patches of {recipe.model.patch} px, {work}"
+    if recipe.init != inits.SCRATCH:
+        yield "from", recipe.init
 
 
 def _how(job: Job) -> Iterator[tuple[str, str]]:
     recipe, spread, o = job.recipe, job.spread, job.recipe.optim
     images = o.steps * o.batch
-    yield "optimiser", f"AdamW, learning rate {o.lr:g}, {o.warmup:,} warm-up steps, then {o.schedule}"
+    yield "optimiser", f"{OPTIMISERS[o.name]}, learning rate {o.lr:g}, {o.warmup:,} warm-up steps, then {o.schedule}"
     yield "batch", f"{o.batch} = {spread.device_batch} a pass x {spread.processes} processes x {spread.accumulation} passes"
     epochs, work = images / len(job.splits.train), compute.exaflop(recipe, images)
     yield "length", f"{o.steps:,} steps, {images:,} pictures, {epochs:.1f} epochs, {work:.2g} exaFLOP"
@@ -246,7 +253,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
         yield "to beat", to_beat
 
 
-def _train(job: Job) -> None:
+def _fit(job: Job) -> None:
     """Hand the job to the engine, with what watches it and what it tells."""
     recipe, run, state = job.recipe, job.run, job.state
     length = range(state.step, recipe.optim.steps)
@@ -279,20 +286,40 @@ def _listeners(job: Job) -> list[Listener]:
 
 def finish(job: Job) -> dict[str, Any]:
     """The export, the picture, result.json, and what to type next."""
-    run, recipe, state = job.run, job.recipe, job.state
+    run, recipe, state, trained = job.run, job.recipe, job.state, job.state.watched
     if not job.held_out.latest:  # resumed after the last step
         with torch.no_grad(), engine.autocast(recipe, job.accelerator):
-            job.objective.eval()
-            dict(job.held_out(state.step, {}, job.objective))
+            dict(job.held_out(state.step, {}, trained.eval()))
+    told = _test(job)
     if not job.accelerator.is_main_process:
         return {}
-    heads = {name: value for name, value in job.objective.state_dict().items() if "encoder." not in name}
-    weights.export(run.export, job.objective.encoder, heads, recipe.model, recipe.data, job.objective.pool)
+    heads = {name: value for name, value in trained.state_dict().items() if "encoder." not in name}
+    linear = recipe.objective == "supervised" and not recipe.supervised.hidden
+    classes = _class_names(job.splits, len(heads["head.bias"])) if linear else []
+    weights.export(run.export, trained.encoder, heads, recipe.model, recipe.data, trained.pool, classes)
     _draw(job)
-    result = _result(job)
+    result = _result(job, told)
     run.finish(result)
     run.note("finished")
     return result
+
+
+def _test(job: Job) -> dict[str, tuple[float, int]]:
+    """{name: (value, n)} on every picture of the test split, if it is asked for; predictions.npz tells who was right where."""
+    source, recipe = job.splits.test, job.recipe
+    if source is None:
+        return {}
+    loader = batches.every(source, recipe.data, job.spread, job.workers)
+    with engine.autocast(recipe, job.accelerator):
+        told = classify.predict(job.state.watched.eval(), loader, job.accelerator)
+    if job.accelerator.is_main_process:
+        told.save(job.run.predictions)
+    return classify.measure(told) | (classify.real(told, source, recipe.eval.real) if recipe.eval.real else {})
+
+
+def _class_names(splits: sources.Splits, count: int) -> list[str]:
+    names = splits.train.classes
+    return names if len(names) == count else [str(number) for number in range(count)]
 
 
 def _draw(job: Job) -> None:
@@ -300,21 +327,33 @@ def _draw(job: Job) -> None:
     try:
         with engine.autocast(job.recipe, job.accelerator):
             few = engine.to_device(job.held_out.batches[0], job.accelerator.device)
-            figures.draw(job.objective.eval(), few, job.run.figures)
+            figures.draw(job.state.watched.eval(), few, job.run.figures)
     except Exception as error:
         job.run.note(f"warning: no pictures: {error!r}")
         print(f"warning: no pictures: {error!r}", flush=True)
 
 
-def _result(job: Job) -> dict[str, Any]:
-    images, seconds = job.state.step * job.recipe.optim.batch, job.state.seconds
+def _result(job: Job, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
+    """What result.json says; the totals count the runs that the first weights came from."""
+    images, seconds, before = (
+        job.state.step * job.recipe.optim.batch,
+        job.state.seconds,
+        inits.spent(inits.find(job.recipe.init)),
+    )
+    took = {"exaflop": compute.exaflop(job.recipe, images), "device_hours": seconds * job.spread.processes / 3600}
+    watched = "train" if job.recipe.data.validation == 0 else "validation"
+    measured = {watched: job.held_out.latest, "test": told}
     return {
         "steps": job.state.step,
         "images": images,
-        "exaflop": compute.exaflop(job.recipe, images),
-        "device_hours": seconds * job.spread.processes / 3600,
+        **took,
+        **{f"total_{name}": value + before[name] for name, value in took.items()},
         "seconds": seconds,
-        "metrics": {name: {"value": v, "n": n, "split": "validation"} for name, (v, n) in job.held_out.latest.items()},
+        "metrics": {
+            name: {"value": value, "n": n, "split": split}
+            for split, values in measured.items()
+            for name, (value, n) in values.items()
+        },
         "recipe": recipe_hash(job.recipe),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -60,6 +60,7 @@ class Run:
         self.folder = Path(recipe.out) / recipe.name
         self.checkpoints, self.export = self.folder / "checkpoints", self.folder / "export"
         self.figures, self.tensorboard = self.folder / "figures", self.folder / "tensorboard"
+        self.predictions = self.folder / "predictions.npz"
         self.metrics, self.log = self.folder / "metrics.jsonl", self.folder / "log.txt"
 
     def adopt(self) -> Recipe:
@@ -94,9 +95,13 @@ class Run:
             self.figures.mkdir(parents=True, exist_ok=True)
             path = self.folder / "environment.json"
             before = _read(path, "data") if path.exists() else environment
-            if before["data"] != environment["data"]:
-                text = f"the pictures are not those that {self.folder} was made with"
-                raise UserError(f"data={self.recipe.data.name}: {text}; take another name=")
+            for key, said in (
+                ("data", f"data={self.recipe.data.name}: the pictures"),
+                ("init", f"init={self.recipe.init}: the weights"),
+            ):
+                was, now = before.get(key) or {}, environment.get(key) or {}
+                if any(was[name] != now[name] for name in was.keys() & now.keys()):
+                    raise UserError(f"{said} are not those that {self.folder} was made with; take another name=")
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
         except OSError as error:

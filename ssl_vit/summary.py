@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-MEASURED = ("loss", "accuracy", "accuracy_masked", "accuracy_random", "accuracy_kept")
+SHARES = ("accuracy", "accuracy_masked", "accuracy_random", "accuracy_kept", "top1", "top5", "real")
+MEASURED = ("loss", *SHARES)
 TO_BEAT = {
     "entropy": "loss {:.3f} (entropy of the training colours)",
     "commonest": "accuracy on masked patches {:.1%} (commonest colour)",
@@ -32,7 +33,7 @@ def measured(values: Mapping[str, float]) -> str:
 
 
 def _said(name: str, value: float) -> str:
-    return f"{name} {value:.1%}" if "accuracy" in name else f"{name} {value:.3f}"
+    return f"{name} {value:.1%}" if name.split("/")[-1].replace(" ", "_") in SHARES else f"{name} {value:.3f}"
 
 
 def to_beat(values: Mapping[str, float]) -> str:

@@ -1,41 +1,190 @@
-"""Weights out: an encoder as timm and transformers read it, with no code of this project."""
+"""Weights in, from anywhere that `init=` names, and out, as timm and transformers read them with no code of this project."""
 
+import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from safetensors.torch import save
+import numpy as np
+import timm
+import torch
+from einops import rearrange
+from huggingface_hub import snapshot_download
+from safetensors.torch import load_file, save
 from torch import Tensor
+from torch.nn import functional as F
 
 from .encoder import Encoder, timm_args
-from .recipe import Data, Model
+from .inits import Init
+from .recipe import Data, Model, UserError
+
+HEADS = ("head.", "head_dist.", "fc_norm.", "pre_logits.")  # a pre-training head: left behind (paper, 3.2)
+POSITIONS = "pos_embed"
 
 
-def export(folder: Path, encoder: Encoder, heads: dict[str, Tensor], model: Model, data: Data, pool: str) -> None:
+def start(encoder: Encoder, init: Init) -> str:
+    """Load the weights that `init` names into the encoder, positions interpolated to its grid; a hash of them.
+
+    Raises:
+        UserError: they are not there, are damaged, or belong to another model; sizes and names that differ are told.
+    """
+    try:
+        state, mean, std, heads = _open(init)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a foreign file or a network makes of this
+        raise UserError(f"init={init.place}: {' '.join(str(error).split())[:300]}") from None
+    for key, was, now in (("mean", mean, encoder.mean), ("std", std, encoder.std)):
+        here = [round(x, 4) for x in (now.flatten() / 255).tolist()]
+        if was is not None and [round(x, 4) for x in was] != here:
+            raise UserError(f"data.{key}={here}: init={init.place} was made with {list(was)}; add data.{key}={_word(was)}")
+    backbone = encoder.backbone
+    found = {name: value for name, value in state.items() if not name.startswith(HEADS)}
+    _check(init.place, _sizes(found, heads), _sizes(backbone.state_dict(), _attention_heads(backbone)))
+    _check_names(init.place, found, backbone.state_dict())
+    if POSITIONS in found:
+        found[POSITIONS] = resized(found[POSITIONS], encoder.grid, encoder.prefix)
+    backbone.load_state_dict(found)
+    return fingerprint(found)
+
+
+def _word(values: list[float] | tuple[float, ...]) -> str:
+    return f"[{','.join(map(str, values))}]"
+
+
+class Found(NamedTuple):
+    """A timm backbone's state; the mean and std of the pixels that it expects and its attention heads, where they are told."""
+
+    state: dict[str, Tensor]
+    mean: list[float] | None
+    std: list[float] | None
+    heads: int | None
+
+
+def _open(init: Init) -> Found:
+    source, _, name = init.place.partition(":")
+    if init.export is None and source == "timm":
+        model = timm.create_model(name, pretrained=True, num_classes=0)
+        config = timm.data.resolve_model_data_config(model)
+        return Found(model.state_dict(), list(config["mean"]), list(config["std"]), _attention_heads(model))
+    if init.export is None and source == "hf-hub":
+        repository, _, revision = name.partition("@")
+        files = ["config.json", "model.safetensors"]
+        return _from_export(Path(snapshot_download(repository, revision=revision or None, allow_patterns=files)))
+    if init.export is None:
+        return _from_npz(init.place)
+    return _from_export(init.export)
+
+
+def _attention_heads(backbone: Any) -> int | None:
+    return backbone.blocks[0].attn.num_heads if hasattr(backbone, "blocks") and hasattr(backbone.blocks[0], "attn") else None
+
+
+def _from_export(folder: Path) -> Found:
+    config = json.loads((folder / "config.json").read_text())
+    told = config.get("pretrained_cfg", config)
+    heads = config.get("model_args", {}).get("num_heads")
+    return Found(load_file(folder / "model.safetensors"), told.get("mean"), told.get("std"), heads)
+
+
+def _from_npz(path: str) -> Found:
+    """A Google checkpoint (their flax names), through timm's reader into a backbone of the file's own grid."""
+    with np.load(path) as arrays:  # allow_pickle stays False
+        tokens = arrays["Transformer/posembed_input/pos_embedding"].shape[1]
+        patch, _, _, width = arrays["embedding/kernel"].shape
+        depth = sum(name.endswith("LayerNorm_0/scale") for name in arrays.files)
+        mlp = arrays["Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"].shape[1]
+        heads = arrays["Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"].shape[1]
+    size = patch * round((tokens - 1) ** 0.5)
+    model = Model(patch=patch, width=width, depth=depth, heads=heads, mlp=mlp)
+    backbone: Any = timm.create_model(model.timm, num_classes=0, **timm_args(model, size))
+    backbone.load_pretrained(path)
+    return Found(backbone.state_dict(), [0.5] * 3, [0.5] * 3, heads)
+
+
+def _sizes(state: Mapping[str, Tensor], heads: int | None) -> dict[str, int]:
+    """What a backbone's state tells of its size, by the recipe's keys; and its heads, which shapes do not tell."""
+    sizes = {} if heads is None else {"model.heads": heads}
+    if "patch_embed.proj.weight" in state:
+        sizes |= {
+            "model.width": state["patch_embed.proj.weight"].shape[0],
+            "model.patch": state["patch_embed.proj.weight"].shape[-1],
+        }
+    if blocks := [int(name.split(".")[1]) for name in state if name.startswith("blocks.")]:
+        sizes |= {"model.depth": max(blocks) + 1, "model.mlp": state["blocks.0.mlp.fc1.weight"].shape[0]}
+    return sizes
+
+
+def _check(place: str, there: Mapping[str, int], here: Mapping[str, int]) -> None:
+    if differ := [f"{key}={here[key]} here, {value} there" for key, value in there.items() if here.get(key, value) != value]:
+        raise UserError(f"init={place}: another model: {', '.join(differ)}")
+
+
+def _check_names(place: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """That nothing is missing, nothing left over, and every shape right but the positions', which are interpolated."""
+    for text, names in (("lacks", wanted.keys() - found.keys()), ("has beyond this model", found.keys() - wanted.keys())):
+        if names:
+            listed = ", ".join(sorted(names)[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            raise UserError(f"init={place}: {text} {listed}")
+    for name, value in found.items():
+        if name != POSITIONS and value.shape != wanted[name].shape:
+            shapes = f"{tuple(wanted[name].shape)} here, {tuple(value.shape)} there"
+            raise UserError(f"init={place}: {name} is {shapes}")
+
+
+def resized(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
+    """Position embeddings for another grid of patches: 2D interpolation, bilinear with aligned corners, as the authors' zoom
+    (paper, 3.2; paper.md, Fine-tuning); those of leading tokens are untouched. The old grid is taken to be square."""
+    old = positions_1TD.shape[1] - prefix
+    side = round(old**0.5)
+    if (side, side) == grid:
+        return positions_1TD
+    if side * side != old:
+        raise UserError(f"init: {old} positions are no square grid")
+    square = rearrange(positions_1TD[:, prefix:].float(), "1 (h w) d -> 1 d h w", h=side)
+    new = rearrange(F.interpolate(square, grid, mode="bilinear", align_corners=True), "1 d h w -> 1 (h w) d")
+    return torch.cat([positions_1TD[:, :prefix], new.to(positions_1TD)], 1)
+
+
+def fingerprint(state: Mapping[str, Tensor]) -> str:
+    """A hash of names and values."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        digest.update(name.encode() + state[name].detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def export(
+    folder: Path, encoder: Encoder, heads: dict[str, Tensor], model: Model, data: Data, pool: str, classes: Sequence[str] = ()
+) -> None:
     """Write config.json and model.safetensors as timm's "local-dir:" reads them, and heads.safetensors beside them.
 
-    `pool` is what timm gives as the picture's feature: "token" or "avg" (the mean of the patches, for an encoder whose class
-    token got no loss). A folder that is there already is replaced whole.
+    With `classes`, their names, it is a classifier whose linear head is `heads`' head.weight and head.bias. `pool` is what timm
+    gives as the picture's feature: "token" or "avg" (the mean of the patches, for an encoder whose class token got no loss). A
+    folder that is there already is replaced whole.
     """
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     for left in folder.parent.glob(f".{folder.name}.*"):  # what a kill left
         shutil.rmtree(left)
     beside.mkdir(parents=True)
-    (beside / "config.json").write_text(json.dumps(_config(encoder, model, data, pool), indent=2) + "\n")
-    (beside / "model.safetensors").write_bytes(_packed(encoder.backbone.state_dict()))
+    (beside / "config.json").write_text(json.dumps(_config(encoder, model, data, pool, classes), indent=2) + "\n")
+    (beside / "model.safetensors").write_bytes(_packed(encoder.backbone.state_dict() | (heads if classes else {})))
     (beside / "heads.safetensors").write_bytes(_packed(heads))
     shutil.rmtree(folder, ignore_errors=True)
     beside.replace(folder)
 
 
-def _config(encoder: Encoder, model: Model, data: Data, pool: str) -> dict:
+def _config(encoder: Encoder, model: Model, data: Data, pool: str, classes: Sequence[str]) -> dict:
     args = timm_args(model, data.size) | {"global_pool": pool}
     if pool == "avg":
         args["fc_norm"] = False  # the final norm stays before the pooling, where it was trained
     return {
         "architecture": model.timm,
-        "num_classes": 0,
+        "num_classes": len(classes),
+        **({"label_names": list(classes)} if classes else {}),
         "num_features": encoder.width,
         "global_pool": pool,
         "model_args": args,
@@ -45,7 +194,7 @@ def _config(encoder: Encoder, model: Model, data: Data, pool: str) -> dict:
             "crop_pct": data.eval_crop,
             "mean": list(data.mean),
             "std": list(data.std),
-            "num_classes": 0,
+            "num_classes": len(classes),
             "first_conv": "patch_embed.proj",
             "classifier": "head",
         },

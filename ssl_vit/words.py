@@ -19,7 +19,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from .recipe import EMBEDDED, OBJECTIVES, Recipe, UserError, check, computed, flatten, nearest
+from . import inits
+from .bounds import check
+from .recipe import EMBEDDED, OBJECTIVES, Recipe, UserError, computed, flatten, nearest
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 
@@ -124,6 +126,8 @@ def _typed(key: str, value: Any) -> Any:
             raise UserError(f"{key}={value}: {_asked(key)} is asked for") from None
     if int in allowed and isinstance(value, float) and value.is_integer():
         return int(value)
+    if float in allowed and type(value) is int:
+        return float(value)
     return value
 
 
@@ -186,23 +190,30 @@ def resolve(words: Iterable[str]) -> Recipe:
         raise UserError(f"data.path={given['data.path']} and data.hub={given['data.hub']}: say one of them")
     path = _find(chosen["recipe"])
     values = _from_file(path)
+    start = inits.row(inits.find(given["init"])) if "init" in given else {}
     if chosen["model"] is not None:
         values = _preset(values, "model", _row("models.yaml", "model", chosen["model"]))
+    elif any(key.startswith("model.") for key in start):
+        values = _preset(values, "model", {k: v for k, v in start.items() if k.startswith("model.")})
     if chosen["data"] is not None:
         values = _preset(values, "data", _row("datasets.yaml", "data", chosen["data"]))
     elif places and values.get("data.name", EMBEDDED) == EMBEDDED:
         values = _preset(values, "data", own := _own_pictures(given, values))
     if "data.hub" in places:
         values["data.path"] = None
+    values |= {key: value for key, value in start.items() if key.startswith("data.")}
     _plug(given.get("plugin") or values.get("plugin"))
     before, recipe = _build(values), _build(values | given)
-    _check_used(recipe.objective, given)
+    _check_used(recipe, given)
+    _check_normalisation(recipe, start)
     if "name" not in given:
-        parts = [before.name or path.stem, chosen["data"] or own.get("data.name"), chosen["model"]]
+        origin = f"init={Path(given['init'].split(':')[-1]).name}" if "init" in given else None
+        parts = [before.name or path.stem, chosen["data"] or own.get("data.name"), chosen["model"], origin]
+        before.init = recipe.init
         recipe.name = _default_name([part for part in parts if part], computed(before), computed(recipe))
     check(recipe)
-    for place, key in ((recipe.data, "path"), (recipe, "plugin")):  # found again from any folder
-        if value := getattr(place, key):
+    for place, key in ((recipe.data, "path"), (recipe, "plugin"), (recipe, "init")):  # found again from any folder
+        if (value := getattr(place, key)) and value != inits.SCRATCH and not value.startswith(inits.REMOTE):
             setattr(place, key, str(Path(value).resolve()))
     return recipe
 
@@ -221,12 +232,32 @@ def _plug(place: str | None) -> None:
         spec.loader.exec_module(sys.modules[name])
 
 
-def _check_used(objective: str, given: dict[str, str]) -> None:
-    """That no word is said which the objective has no use for."""
+# key -> the key and the value of it without which it has no use
+USED_WITH = {
+    "optim.momentum": ("optim.name", "sgd"),
+    "optim.betas": ("optim.name", "adamw"),
+    "eval.real": ("eval.test", True),
+}
+
+
+def _check_used(recipe: Recipe, given: dict[str, str]) -> None:
+    """That no word is said which this recipe has no use for."""
+    flat = flatten(dataclasses.asdict(recipe))
     groups = {group for used in OBJECTIVES.values() for group in used}
     for key in given:
-        if key.split(".")[0] in groups - set(OBJECTIVES.get(objective, groups)):
-            raise UserError(f"{key}={given[key]}: objective={objective} has no use for it")
+        if key.split(".")[0] in groups - set(OBJECTIVES.get(recipe.objective, groups)):
+            raise UserError(f"{key}={given[key]}: objective={recipe.objective} has no use for it")
+        other, value = USED_WITH.get(key, ("", None))
+        if other and flat[other] != value:
+            raise UserError(f"{key}={given[key]}: {other}={str(flat[other]).lower()} has no use for it")
+
+
+def _check_normalisation(recipe: Recipe, start: dict[str, Any]) -> None:
+    """That pictures are normalised as the first weights expect."""
+    for key in ("mean", "std"):
+        was, now = start.get(f"data.{key}"), list(getattr(recipe.data, key))
+        if was is not None and list(was) != now:
+            raise UserError(f"data.{key}={now}: init={recipe.init} was made with {list(was)}; leave it out")
 
 
 def _own_pictures(given: dict[str, str], values: dict[str, Any]) -> dict[str, Any]:

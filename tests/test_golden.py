@@ -39,7 +39,7 @@ def environment() -> dict[str, str]:
 
 def losses(name: str, folder: Path) -> list[float]:
     run = Run(resolve([*CURVES[name], f"out={folder}", f"name={name}"]))
-    job.pretrain(run)
+    job.train(run)
     return [row["loss"] for row in run.rows()]
 
 

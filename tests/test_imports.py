@@ -10,6 +10,8 @@ from conftest import ROOT
 # In this order; the modules of one row ignore each other. A subpackage is one place.
 ORDER = [
     ("recipe", "counted", "targets"),
+    ("bounds",),
+    ("inits",),
     ("words",),
     ("encoder",),
     ("data",),
@@ -26,6 +28,7 @@ ORDER = [
     ("tracking",),
     ("console",),
     ("job",),
+    ("training",),
 ]
 PLACE = {name: i for i, row in enumerate(ORDER) for name in row}
 DATA = ("shapes", "sources", "pictures", "batches")

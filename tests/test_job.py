@@ -40,7 +40,7 @@ class Killer(Listener):
 def run(words: list[str]) -> Run:
     done = Run(resolve(words))
     done.adopt()
-    job.pretrain(done)
+    job.train(done)
     return done
 
 

@@ -28,7 +28,7 @@ def net() -> encoder.Encoder:
 
 
 def supervised(on: encoder.Encoder | None = None, **words) -> Supervised:
-    made = Supervised(on or net(), 5, **({"loss": "softmax", "smoothing": 0.0, "hidden": True} | words))
+    made = Supervised(on or net(), 5, **({"loss": "softmax", "smoothing": 0.0, "hidden": True, "pool": "token"} | words))
     torch.manual_seed(1)
     torch.nn.init.normal_(made.head.weight)
     return made
@@ -64,7 +64,7 @@ def test_the_sigmoid_loss_sums_over_classes_and_starts_improbable() -> None:
     logits = objective.logits(given).detach().double().numpy()
     sign = np.where(np.arange(5) == given.label.numpy()[:, None], 1, -1)
     assert objective(given).loss.item() == pytest.approx(np.log1p(np.exp(-sign * logits)).sum(1).mean(), rel=1e-5)
-    fresh = Supervised(net(), 5, loss="sigmoid", smoothing=0.0, hidden=True)
+    fresh = Supervised(net(), 5, loss="sigmoid", smoothing=0.0, hidden=True, pool="token")
     assert fresh(given).loss.item() == pytest.approx(10 + math.log1p(math.exp(-10)) + 4 * math.log1p(math.exp(-10)), rel=1e-5)
 
 

@@ -41,7 +41,7 @@ def learning_rates(optimiser, count):
 def test_the_weights_of_layers_decay_and_nothing_else():
     objective = objectives.build(RECIPE, encoder.build(RECIPE.model, RECIPE.data), classes=0)
     names = {id(parameter): name for name, parameter in objective.named_parameters()}
-    decayed, free = optim.groups(objective, 0.3)
+    decayed, free = optim.groups(objective, 0.3, lr=1.0)
     assert (decayed["weight_decay"], free["weight_decay"]) == (0.3, 0.0)
     assert {names[id(p)] for p in decayed["params"]} == DECAYED
     told = [names[id(p)] for group in (decayed, free) for p in group["params"]]
@@ -54,7 +54,7 @@ def test_the_weights_of_layers_decay_and_nothing_else():
 def test_frozen_parameters_are_left_out_and_convolutions_of_any_dimension_decay():
     module = nn.Sequential(nn.Conv1d(2, 2, 1), nn.Conv3d(2, 2, 1), nn.BatchNorm1d(2), nn.Embedding(3, 2), nn.Linear(2, 2))
     module[4].weight.requires_grad_(False)
-    decayed, free = optim.groups(module, 0.1)
+    decayed, free = optim.groups(module, 0.1, lr=1.0)
     assert {id(p) for p in decayed["params"]} == {id(module[0].weight), id(module[1].weight)}
     assert len(free["params"]) == 6 and not any(p is module[4].weight for p in free["params"])
 

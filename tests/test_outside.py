@@ -66,7 +66,7 @@ def plugin(tmp_path: Path) -> Iterator[Path]:
 
 def trained(words: list[str]) -> Run:
     run = Run(resolve(words))
-    job.pretrain(run)
+    job.train(run)
     return run
 
 

@@ -21,6 +21,12 @@ TABLE_3 = [
     *[(m, "imagenet21k", 90, 1e-3, "linear", 0.03, 0.1) for m in ("b16", "b32", "l16", "l32")],
     *[(m, "imagenet", 300, 3e-3, "cosine", 0.3, 0.1) for m in ("b16", "b32", "l16", "l32")],
 ]
+# Table 4: data, steps, learning rates swept; the share that the sweep is judged on (4.1) and the warm-up (authors' code)
+TABLE_4 = [
+    ("imagenet", 20_000, (0.003, 0.01, 0.03, 0.06), 0.01, 500),
+    *[(data, 10_000, (0.001, 0.003, 0.01, 0.03), 0.02, 500) for data in ("cifar10", "cifar100")],
+    *[(data, 500, (0.001, 0.003, 0.01, 0.03), 0.1, 100) for data in ("pets", "flowers102")],
+]
 PAPER = sorted(p.stem for p in (ROOT / "recipes" / "paper").glob("*.yaml"))
 EXAFLOP = {"b16_jft": 224, "l32_jft": 196, "l16_jft": 783, "h14_jft": 4262, "b16_imagenet": 40.5}  # Table 6; 300 epochs of B/16
 
@@ -51,7 +57,18 @@ def test_an_mpp_recipe_is_that_of_the_appendix(name: str, steps: int, exaflop: f
 
 
 def test_every_recipe_of_the_paper_is_in_these_tables() -> None:
-    assert set(PAPER) == {f"supervised_{row[0]}_{row[1]}" for row in TABLE_3} | {"mpp_b16_imagenet", "mpp_b16_jft"}
+    tables = {f"supervised_{row[0]}_{row[1]}" for row in TABLE_3} | {f"finetune_{row[0]}" for row in TABLE_4}
+    assert set(PAPER) == tables | {"mpp_b16_imagenet", "mpp_b16_jft"}
+
+
+@pytest.mark.parametrize(("data", "steps", "rates", "dev", "warmup"), TABLE_4)
+def test_a_fine_tuning_recipe_is_its_row_of_table_4(data, steps, rates, dev, warmup, tmp_path: Path) -> None:
+    recipe = resolve([f"recipe=paper/finetune_{data}", f"data.path={tmp_path}", "init=scratch"])
+    o = recipe.optim
+    assert (recipe.data.name, recipe.data.size, recipe.data.validation, recipe.eval.test) == (data, 384, dev, True)
+    assert (recipe.objective, recipe.supervised.hidden, recipe.supervised.pool) == ("supervised", False, "token")
+    assert (o.name, o.momentum, o.batch, o.schedule, o.weight_decay, o.clip) == ("sgd", 0.9, 512, "cosine", 0.0, 1.0)
+    assert (o.steps, o.warmup) == (steps, warmup) and o.lr in rates
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -60,7 +77,7 @@ def test_every_recipe_of_the_paper_builds(name: str, tmp_path: Path) -> None:
     with torch.device("meta"):
         net = encoder.build(recipe.model, recipe.data, recipe.optim.dropout)
         objective = objectives.build(recipe, net, recipe.data.classes or 0)
-    assert net.patches == (224 // recipe.model.patch) ** 2
+    assert net.patches == (recipe.data.size // recipe.model.patch) ** 2
     assert sum(p.numel() for p in objective.parameters()) > sum(p.numel() for p in net.parameters())
 
 

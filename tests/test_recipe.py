@@ -201,7 +201,7 @@ def test_a_group_is_no_key(group):
         *(f"corruption.rate={value}" for value in (0, -0.1, 1.0001, "nan", "inf")),
         *(f"corruption.{name}={value}" for name in ("mask", "random", "keep") for value in (-0.1, 1.1, "nan")),
         *(f"data.{name}={value}" for name in ("crop_area", "eval_crop") for value in (0, -1, 1.01)),
-        *(f"data.validation={value}" for value in ("0.0", "1.0", -0.5)),
+        *(f"data.validation={value}" for value in ("1.0", -0.5, 1, 2)),
         *("data.mean=[0.5,0.5]", "data.std=[0.5,0.5,0]", "data.std=[1,1]", "data.std=[]"),
         *(f"optim.{name}={value}" for name in ("steps", "batch", "lr", "clip") for value in (0, -1)),
         *("optim.warmup=-1", f"optim.warmup={STEPS}", "optim.weight_decay=-0.1", "optim.lr=nan"),
@@ -234,6 +234,7 @@ def test_what_is_out_of_bounds_is_refused(word):
         *(["optim.weight_decay=0"], ["data.size=16"], ["compute.workers=0"], ["compute.batch=128"], ["data.validation=train"]),
         *(
             ["data.validation=0.5"],
+            ["data.validation=0"],
             ["data.validation=null"],
             ["optim.clip=null"],
             ["optim.steps=1", "optim.warmup=0"],

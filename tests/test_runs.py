@@ -24,7 +24,8 @@ from ssl_vit.runs import Run, recipe_hash
 # Where a run lies, how fast and how often it is looked at: the keys that must not make another run of it
 FREE = {
     *("name", "out", "resume", "data.path", "compute.batch", "compute.compile", "compute.workers", "compute.threads"),
-    *("checkpoint.every", "checkpoint.keep", "eval.every", "eval.pictures", "log.every", "log.tensorboard"),
+    *("checkpoint.every", "checkpoint.keep"),
+    *("eval.every", "eval.pictures", "eval.test", "eval.real", "log.every", "log.tensorboard"),
 }
 FACTS = {"data": {"train": "aa", "validation": "bb"}, "device": "cpu"}
 

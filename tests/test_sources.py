@@ -99,7 +99,7 @@ def cut(length, share):
 
 
 def rows_of(splits):
-    return [part.fetch(np.arange(len(part)))[1] for part in splits]
+    return [part.fetch(np.arange(len(part)))[1] for part in splits[:2]]
 
 
 def the_error(path, **words):
@@ -126,7 +126,7 @@ def test_an_image_folders_splits_and_classes_are_found(tmp_path):
     wrote = image_folder(tmp_path)
     splits = load(tmp_path, validation="test")
     assert splits.train.classes == ["ant", "bee"]
-    for part, split in zip(splits, ("train", "test"), strict=True):
+    for part, split in zip(splits[:2], ("train", "test"), strict=True):
         assert {raw: part.classes[label] for raw, label in content(part).items()} == wrote[split]
 
 
@@ -287,7 +287,7 @@ def test_a_column_without_pictures_is_said(tmp_path, column):
 def test_a_row_without_a_picture_is_named_where_it_is_looked_at(tmp_path):
     path = parquet(tmp_path / "x.parquet", {"image": [*cells(range(3)), None], "label": [0] * 4}, NAMED)
     own, spread = Data(name="own", size=8), batches.Spread(2, 2, 0, 1)
-    looked = [batches.held_out(part, own, spread, 2) for part in load(path, validation=0.5)]
+    looked = [batches.held_out(part, own, spread, 2) for part in load(path, validation=0.5)[:2]]
     unread = [text for share in looked for batch in share for text in batch.unread]
     assert len(unread) == 1 and unread[0].startswith("row 3: not a whole picture")
 
@@ -305,7 +305,7 @@ def test_the_fingerprint_tells_pictures_and_labels_but_not_where_they_lie(tmp_pa
         return fingerprint(root)
 
     def fingerprint(root):
-        return [sources.fingerprint(part) for part in load(root, validation=0.3)]
+        return [sources.fingerprint(part) for part in load(root, validation=0.3)[:2]]
 
     known = write(tmp_path / "here", [0, 1, 2, 3, 4, 5])
     shutil.copytree(tmp_path / "here", tmp_path / "there" / "copy")

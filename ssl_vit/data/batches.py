@@ -5,7 +5,7 @@ depends on history. The global batch is a row of chunks of the device batch: pro
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +24,8 @@ class Batch(NamedTuple):
     """`image` uint8 (B, 3, H, W); `label` int64 (B,), -1 for none; `index` int64 (B,), the sample's position in the
     split; `key` int64 (B,), the sample's key of this epoch. `labelled`, where the engine has counted: the labelled pictures of
     the global batch over its number of passes, so that the passes' sums of losses over it average to the global mean.
-    `unread` names the pictures that could not be read and were replaced by the next in the split."""
+    `unread` names the pictures that could not be read and were replaced by the next in the split. Where pictures are mixed in
+    pairs: `partner` int64 (B,), the other's label, and `share` float32 (B,), how much of the picture is its own."""
 
     image: Tensor
     label: Tensor
@@ -32,10 +33,14 @@ class Batch(NamedTuple):
     key: Tensor
     labelled: Tensor | None = None
     unread: tuple[str, ...] = ()
+    partner: Tensor | None = None
+    share: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """Every tensor of the samples changed."""
-        return Batch(change(self.image), change(self.label), change(self.index), change(self.key), self.labelled, self.unread)
+        names = ("image", "label", "index", "key", "partner", "share")
+        changed: dict[str, Any] = {name: change(x) for name in names if (x := getattr(self, name)) is not None}
+        return self._replace(**changed)
 
 
 class Samples(NamedTuple):
@@ -48,6 +53,12 @@ def samples(first: int, count: int, length: int, seed: int) -> Samples:
     epoch, place = np.divmod(first + np.arange(count, dtype=np.int64), length)
     index = counted.permute(place, length, counted.key(seed, epoch))
     return Samples(index, counted.key(seed, epoch, index))
+
+
+def _partners(wanted: Samples, length: int) -> Samples:
+    """For each sample the one that it is mixed with, from the sample's key alone."""
+    key = counted.stream(wanted.key, "partner")
+    return Samples(counted.integers(key, 0, length), counted.bits(key, 1))
 
 
 class Spread(NamedTuple):
@@ -88,6 +99,17 @@ class Pictures(Dataset):
         self.source, self.data, self.train = source, data, train
 
     def __getitems__(self, wanted: Samples) -> Batch:
+        batch, data = self._unmixed(wanted), self.data
+        if not self.train or max(data.mixup, data.cutmix) == 0:
+            return batch
+        other = self._unmixed(_partners(wanted, len(self.source)))
+        image, share_B = pictures.mix(batch.image, other.image, wanted.key, data.mixup, data.cutmix)
+        label_B = torch.where(other.label < 0, -1, batch.label)  # half a label is none
+        return batch._replace(
+            image=image, label=label_B, partner=other.label, share=share_B, unread=batch.unread + other.unread
+        )
+
+    def _unmixed(self, wanted: Samples) -> Batch:
         raw, label = self.source.fetch(wanted.index)
         unread: list[str] = []
         images = []
@@ -165,6 +187,13 @@ def held_out(source: Source, data: Data, spread: Spread, most: int) -> list[Batc
     size = spread.device_batch
     parts = [Samples(*(a[start : start + size] for a in wanted)) for start in range(0, len(index), size)]
     return list(_loader(Pictures(source, data, train=False), parts, 0))
+
+
+def every(source: Source, data: Data, spread: Spread, workers: int) -> DataLoader:
+    """This process's share of all pictures of a split, each in exactly one process's share, as evaluation batches."""
+    index = np.array_split(np.arange(len(source)), spread.processes)[spread.rank]
+    parts = [index[start : start + spread.device_batch] for start in range(0, len(index), spread.device_batch)]
+    return _loader(Pictures(source, data, train=False), [Samples(i, counted.key(4, i)) for i in parts], workers)
 
 
 def first(source: Source, data: Data, seed: int, count: int, size: int = 256) -> Iterator[Batch]:

@@ -98,6 +98,45 @@ def training(images: list[Tensor], key_B: np.ndarray, size: int, area: float, fl
     return out
 
 
+def mix(image_B3HW: Tensor, other_B3HW: Tensor, key_B: np.ndarray, mixup: float, cutmix: float) -> tuple[Tensor, Tensor]:
+    """Each picture mixed with its partner, uint8, and the share of it that is its own, float32 (B,).
+
+    Mixup (Zhang et al., 2018): a blend, its own share from Beta(mixup, mixup). Cutmix (Yun et al., 2019): a box of the partner
+    around a uniform place, of an area 1 - Beta(cutmix, cutmix) before the border cuts it. With both, one or the other.
+    """
+    key_B = counted.stream(key_B, "mix")
+    cut_B = counted.uniform(key_B, 0) < (0.5 if mixup and cutmix else float(cutmix > 0))
+    drawn_B = np.where(cut_B, _beta(key_B, cutmix or 1.0), _beta(key_B, mixup or 1.0))
+    inside_BHW = _boxes(key_B, 1 - drawn_B, *image_B3HW.shape[2:])
+    share_B = torch.from_numpy(np.where(cut_B, 1 - inside_BHW.mean((1, 2)), drawn_B)).float()
+    blend = rearrange(share_B, "b -> b 1 1 1")
+    blended = (blend * image_B3HW + (1 - blend) * other_B3HW).round().byte()
+    pasted = torch.where(rearrange(torch.from_numpy(inside_BHW), "b h w -> b 1 h w"), other_B3HW, image_B3HW)
+    return torch.where(rearrange(torch.from_numpy(cut_B), "b -> b 1 1 1"), pasted, blended), share_B
+
+
+def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
+    """Beta(a, a) for 0 < a <= 1 (Joehnk, 1964): the first of some tries that fits, each with a chance of 1/2 or more."""
+    slot_T = 2 + 2 * np.arange(4 * TRIES)
+    x_BT, y_BT = (counted.uniform(key_B[:, None], slot_T + i) ** (1 / a) for i in (0, 1))
+    fits_BT = (x_BT + y_BT <= 1) & (x_BT + y_BT > 0)
+    row_B, first_B = np.arange(len(key_B)), fits_BT.argmax(1)
+    x_B, y_B = x_BT[row_B, first_B], y_BT[row_B, first_B]
+    return np.where(fits_BT.any(1), x_B / np.maximum(x_B + y_B, 1e-300), 0.5)
+
+
+def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np.ndarray:
+    """bool (B, H, W): boxes of the picture's own aspect ratio and these shares of its area, around uniform centres."""
+    slot = 2 + 8 * TRIES
+    inside = []
+    for axis, side in enumerate((height, width)):
+        centre_B = counted.integers(key_B, slot + axis, side)[:, None]
+        half_B = np.rint(side * np.sqrt(area_B)).astype(np.int64)[:, None] // 2
+        place_S = np.arange(side)
+        inside.append((place_S >= centre_B - half_B) & (place_S < centre_B + half_B))
+    return inside[0][:, :, None] & inside[1][:, None, :]
+
+
 def evaluation(images: list[Tensor], size: int, crop: float) -> Tensor:
     """Evaluation pictures uint8 (B, 3, S, S): shorter side brought to S / crop, then the centre S x S."""
     short = round(size / crop)

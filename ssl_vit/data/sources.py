@@ -95,11 +95,15 @@ def _bytes(cell: dict[str, Any] | None) -> bytes:
     return cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]).read_bytes()
 
 
+HELD_OUT_KEY, SHARE_KEY = 1, 3  # of the permutations by which a share is held out, and by which a subset is taken
+
+
 class Part:
     """Positions `first` to `last` of a keyed permutation of a source: how a share is cut off without a list of rows."""
 
-    def __init__(self, whole: Source, first: int, last: int) -> None:
+    def __init__(self, whole: Source, first: int, last: int, key: int) -> None:
         self.whole, self.first, self.length, self.classes = whole, first, last - first, whole.classes
+        self.key = counted.key(key)
 
     @property
     def labels(self) -> tuple[int, int]:
@@ -115,35 +119,65 @@ class Part:
         return self.whole.name(int(self._rows(np.array([row]))[0]))
 
     def _rows(self, rows: np.ndarray) -> np.ndarray:
-        return counted.permute(self.first + rows, len(self.whole), counted.key(1))
+        return counted.permute(self.first + rows, len(self.whole), self.key)
 
 
 class Splits(NamedTuple):
     train: Source
     validation: Source
+    test: Source | None = None  # where it is asked for
 
 
-def load(data: Data) -> Splits:
-    """The training and the held-out split that a recipe's `data` names.
+def load(data: Data, test: bool = False) -> Splits:
+    """The training, the held-out and, if asked for, the test split that a recipe's `data` names.
 
     Raises:
-        UserError: a place that holds no pictures, a split or a column that is not there.
+        UserError: a place that holds no pictures, a split or a column that is not there, a split without pictures.
     """
     splits = _embedded(data) if data.name == EMBEDDED and not (data.path or data.hub) else _tables(data)
-    if data.train not in splits:
-        raise UserError(f"data.train={data.train}: no such split; {nearest(data.train, splits)}")
-    train, held_out = splits[data.train], data.validation
+    names = {"data.train": data.train} | ({"data.test": data.test} if test else {})
+    if isinstance(data.validation, str):
+        names["data.validation"] = data.validation
+    for key, name in names.items():
+        if name not in splits:
+            more = ", or a share of train" if key == "data.validation" else ""
+            raise UserError(f"{key}={name}: no such split; {nearest(name, splits)}{more}")
+        if not len(splits[name]):
+            raise UserError(
+                f"{key}={name}: {_place(data)} has no pictures in that split; splits with pictures: {_filled(splits)}"
+            )
+    train, validation = _held_out(_subset(splits[data.train], data), splits, data)
+    return Splits(train, validation, splits[data.test] if test else None)
+
+
+def _place(data: Data) -> str:
+    return data.path or data.hub or f"data={data.name}"
+
+
+def _filled(splits: dict[str, Source]) -> str:
+    return ", ".join(name for name, source in splits.items() if len(source)) or "none"
+
+
+def _subset(train: Source, data: Data) -> Source:
+    """The share of the training pictures that is asked for."""
+    return train if data.share == 1 else Part(train, 0, max(1, round(data.share * len(train))), SHARE_KEY)
+
+
+def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Source, Source]:
+    """What is trained on and what is held out of it: a split, a share of train, or with 0 nothing (then training pictures
+    are looked at instead)."""
+    held_out = data.validation
     if held_out is None:
-        held_out = next((name for name in HELD_OUT if name in splits), None)
+        held_out = next((name for name in HELD_OUT if name in splits and len(splits[name])), None)
     if isinstance(held_out, str):
-        if held_out not in splits:
-            raise UserError(f"data.validation={held_out}: no such split; {nearest(held_out, splits)}, or a share of train")
-        return Splits(train, splits[held_out])
-    count = min(round(held_out * len(train)), len(train) - 1) if held_out else min(len(train) // 100, 10_000)
+        return train, splits[held_out]
+    count = min(len(train) // 100, 10_000) if not held_out else round(held_out * len(train))
+    if held_out == 0:
+        return train, Part(train, 0, max(1, count), HELD_OUT_KEY)
     if len(train) < 2:
         raise UserError(f"data.train={data.train}: {len(train)} pictures, at least 2 are needed")
-    count = max(count, 1)
-    return Splits(Part(train, count, len(train)), Part(train, 0, count))
+    count = max(1, min(count, len(train) - 1))
+    return Part(train, count, len(train), HELD_OUT_KEY), Part(train, 0, count, HELD_OUT_KEY)
 
 
 def _embedded(data: Data) -> dict[str, Source]:
@@ -233,7 +267,8 @@ def classes(splits: Splits, recipe: Recipe) -> int:
     if "supervised" not in OBJECTIVES[recipe.objective]:
         return 0
     data = recipe.data
-    for split, source in zip(("train", "validation"), splits, strict=True):
+    named = {"train": splits.train, "validation": splits.validation} | ({"test": splits.test} if splits.test else {})
+    for split, source in named.items():
         low, high = source.labels
         if high < 0:
             raise UserError(
@@ -242,4 +277,4 @@ def classes(splits: Splits, recipe: Recipe) -> int:
         known = data.classes or len(source.classes) or high + 1
         if low < -1 or high >= known:
             raise UserError(f"data={data.name}: labels from {low} to {high} in its {split} split, with {known} classes")
-    return data.classes or len(splits.train.classes) or max(source.labels[1] for source in splits) + 1
+    return data.classes or len(splits.train.classes) or max(source.labels[1] for source in named.values()) + 1

@@ -25,7 +25,7 @@ def _mpp(recipe: Recipe, encoder: Encoder, classes: int) -> Objective:
 
 def _supervised(recipe: Recipe, encoder: Encoder, classes: int) -> Objective:
     asked = recipe.supervised
-    return Supervised(encoder, classes, loss=asked.loss, smoothing=asked.smoothing, hidden=asked.hidden)
+    return Supervised(encoder, classes, loss=asked.loss, smoothing=asked.smoothing, hidden=asked.hidden, pool=asked.pool)
 
 
 def _joint(recipe: Recipe, encoder: Encoder, classes: int) -> Objective:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -22,7 +22,7 @@ class Step(NamedTuple):
 class Objective(nn.Module, ABC):
     """`objective(batch) -> Step`. Everything trained besides the encoder (tokens, heads) is the objective's own."""
 
-    pool: ClassVar[str]  # what an export gives as a picture's feature: "token" or "avg"
+    pool: str  # what an export gives as a picture's feature: "token" or "avg"
     uses_labels: bool = False
 
     def __init__(self, encoder: Encoder) -> None:
@@ -35,6 +35,10 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def describe(self) -> str:
         """One line for people."""
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Scores (B, C) of the classes, for an objective that learns labels."""
+        raise NotImplementedError
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
         """Learn from training pictures what `baselines` needs to know. Called once, before the first step."""

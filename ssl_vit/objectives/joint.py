@@ -30,6 +30,9 @@ class Joint(Objective):
         metrics = {f"{name}/{key}": pair for name, step in steps.items() for key, pair in step.metrics.items()}
         return Step(loss, {"loss": self._weighted(steps, len(batch.key))} | metrics)
 
+    def logits(self, batch: Batch) -> Tensor:
+        return self._all()[1][1].logits(batch)
+
     def _weighted(self, steps: Mapping[str, Step], pictures: int) -> tuple[Tensor, Tensor]:
         """The weighted sum of the parts' mean losses, counted per picture."""
         means = [self.weights[name] * (step.metrics["loss"][0] / step.metrics["loss"][1]) for name, step in steps.items()]

@@ -24,17 +24,18 @@ def _tanh_layer(width: int) -> nn.Sequential:
 
 
 class Supervised(Objective):
-    """A head on the class token: hidden layer (D, tanh) if asked for, then a linear layer that starts at zero.
+    """A head on the class token or the mean of the patches: hidden layer (D, tanh) if asked for, then a linear layer, zero at
+    first.
 
     `loss` is softmax (cross-entropy, with label smoothing) or sigmoid (binary cross-entropy summed over the classes). Pictures
     without a label (-1) take part in neither loss nor metrics.
     """
 
-    pool = "token"
     uses_labels = True
 
-    def __init__(self, encoder: Encoder, classes: int, *, loss: str, smoothing: float, hidden: bool) -> None:
+    def __init__(self, encoder: Encoder, classes: int, *, loss: str, smoothing: float, hidden: bool, pool: str) -> None:
         super().__init__(encoder)
+        self.pool = pool
         self.loss, self.smoothing, self.classes = loss, smoothing, classes
         width = encoder.width
         self.hidden: nn.Module = _tanh_layer(width) if hidden else nn.Identity()
@@ -44,16 +45,20 @@ class Supervised(Objective):
 
     def describe(self) -> str:
         layers = "hidden tanh layer and " if isinstance(self.hidden, nn.Sequential) else ""
-        return f"supervised, {self.classes} classes: {layers}linear head on the class token, {self.loss} loss"
+        on = "class token" if self.pool == "token" else "mean of the patches"
+        return f"supervised, {self.classes} classes: {layers}linear head on the {on}, {self.loss} loss"
 
     def logits(self, batch: Batch) -> Tensor:
         """Scores (B, C)."""
-        return self.head(self.hidden(self.encoder(self.encoder.patch(batch.image))[:, 0]))
+        return self.head(self.hidden(self.encoder.feature(batch.image, self.pool)))
 
     def forward(self, batch: Batch) -> Step:
         logits_BC, known_B = self.logits(batch).float(), batch.label >= 0
         label_B = batch.label.clamp(min=0)
         loss_B = self._loss(logits_BC, label_B) * known_B
+        if batch.partner is not None and batch.share is not None:  # mixed in pairs: the labels as the pictures
+            other_B = self._loss(logits_BC, batch.partner.clamp(min=0)) * known_B
+            loss_B = batch.share * loss_B + (1 - batch.share) * other_B
         hits_B = (logits_BC.detach().argmax(-1) == label_B) & known_B
         count = known_B.double().sum()
         # the sum over labelled pictures over their count in the global batch, of which the engine says this pass's even share

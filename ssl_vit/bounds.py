@@ -1,0 +1,135 @@
+"""What a recipe's values may be, each by itself and to one another. No torch here."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from .recipe import EMBEDDED, OBJECTIVES, TARGETS, Compute, Corruption, Data, Model, Optim, Recipe, UserError, flatten, nearest
+
+SHARE = "a share above 0 and at most 1 is asked for"
+FROM_0_TO_1 = "a share from 0 to 1 is asked for"
+FOLDER = "a folder's name of at most 200 characters is asked for"
+ABOVE_0 = "a number above 0 is asked for"
+POSITIVE = (
+    *("data.size", "model.patch", "model.width", "model.depth", "model.heads", "model.mlp"),
+    *("optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads", "data.classes"),
+    *("checkpoint.every", "checkpoint.keep", "eval.every", "eval.pictures", "log.every"),
+)
+CHOICES: dict[str, Collection[str]] = {
+    "objective": OBJECTIVES,
+    "target": TARGETS,
+    "corruption.source": ("image", "batch"),
+    "supervised.loss": ("softmax", "sigmoid"),
+    "supervised.pool": ("token", "avg"),
+    "optim.name": ("adamw", "sgd"),
+    "optim.schedule": ("cosine", "linear"),
+    "compute.precision": ("auto", "float32", "bfloat16"),
+}
+# key -> what its value must be like, and how that is said
+BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **{key: (lambda v: v is None or v > 0, ABOVE_0) for key in POSITIVE},
+    **{key: (lambda v: 0 < v <= 1, SHARE) for key in ("corruption.rate", "data.crop_area", "data.eval_crop", "data.share")},
+    "data.unreadable": (lambda v: 0 <= v <= 1, FROM_0_TO_1),
+    **{f"corruption.{name}": (lambda v: 0 <= v <= 1, FROM_0_TO_1) for name in ("mask", "random", "keep")},
+    **{f"data.{name}": (lambda v: 0 <= v <= 1, "a number from 0 to 1 is asked for") for name in ("mixup", "cutmix")},
+    "data.validation": (lambda v: not isinstance(v, float) or 0 <= v < 1, "a split's name or a share from 0 to below 1"),
+    **{
+        key: (lambda v: 0 <= v < 1, "a share from 0 to below 1 is asked for")
+        for key in ("optim.dropout", "optim.drop_path", "optim.momentum", "supervised.smoothing")
+    },
+    **{f"joint.{name}": (lambda v: v >= 0, "a weight of at least 0 is asked for") for name in ("mpp", "supervised")},
+    "data.mean": (lambda v: len(v) == 3, "three numbers are asked for"),
+    "data.std": (lambda v: len(v) == 3 and min(v) > 0, "three numbers above 0 are asked for"),
+    "optim.betas": (lambda v: len(v) == 2 and min(v) >= 0 and max(v) < 1, "two numbers from 0 to below 1 are asked for"),
+    "optim.weight_decay": (lambda v: v >= 0, "a number of at least 0 is asked for"),
+    "optim.layer_decay": (lambda v: v is None or 0 < v <= 1, SHARE),
+    "optim.average": (lambda v: v is None or 0 < v < 1, "a share between 0 and 1 is asked for"),
+    "name": (lambda v: 0 < len(v) <= 200 and not Path(v).is_absolute() and not {"..", "."} & set(v.split("/")), FOLDER),
+    "seed": (lambda v: -(2**63) <= v < 2**63, "a whole number of 64 bits is asked for"),
+    "compute.workers": (lambda v: v is None or v >= 0, "a number of at least 0 is asked for"),
+}
+
+
+def check(recipe: Recipe) -> None:
+    """Bounds of each value, then what values must be to one another.
+
+    Raises:
+        UserError: the first key whose value cannot be.
+    """
+    flat = flatten(dataclasses.asdict(recipe))
+    for key, choices in CHOICES.items():
+        _bound(flat[key] in choices, key, flat[key], nearest(flat[key], choices))
+    for key, value in flat.items():
+        finite = all(math.isfinite(v) for v in (value if isinstance(value, list) else [value]) if isinstance(v, float))
+        _bound(finite, key, value, "a finite number is asked for")
+    for key, (holds, text) in BOUNDS.items():
+        _bound(holds(flat[key]), key, flat[key], text)
+    _check_objective(recipe)
+    _check_shares(recipe.corruption)
+    _check_sizes(recipe.data, recipe.model)
+    _check_lengths(recipe.optim, recipe.compute)
+    _check_place(recipe.data)
+
+
+def _check_objective(recipe: Recipe) -> None:
+    """That model, target and loss suit one another."""
+    model, asked = recipe.model, recipe.supervised
+    mpp = recipe.objective in ("mpp", "joint")
+    text = f"objective={recipe.objective} needs patches of pixels; a ResNet's cells have already seen the hidden ones"
+    _bound(not (mpp and model.hybrid), "model", model.name, text)
+    text = f"patches of model.patch={model.patch} cannot be cut into 4 x 4 cells"
+    _bound(not (mpp and recipe.target == "grid_color" and model.patch % 4), "target", recipe.target, text)
+    text = "supervised.loss=sigmoid has no use for it"
+    _bound(asked.loss == "softmax" or asked.smoothing == 0, "supervised.smoothing", asked.smoothing, text)
+    mixed = max(recipe.data.mixup, recipe.data.cutmix)
+    text = f"objective={recipe.objective} has no use for mixed pictures"
+    _bound(mixed == 0 or recipe.objective == "supervised", "data.mixup, .cutmix", mixed, text)
+    text = f"objective={recipe.objective} learns no labels that data.test could be told by"
+    labels = "supervised" in OBJECTIVES[recipe.objective]
+    _bound(labels or not recipe.eval.test, "eval.test", "true", text)
+    text = "one weight at least must be above 0"
+    _bound(recipe.joint.mpp + recipe.joint.supervised > 0, "joint.mpp + .supervised", 0, text)
+
+
+def _check_shares(corruption: Corruption) -> None:
+    total = corruption.mask + corruption.random + corruption.keep
+    _bound(abs(total - 1) < 1e-6, "corruption.mask + .random + .keep", f"{total:g}", "the three shares must sum to 1")
+
+
+def _check_sizes(data: Data, model: Model) -> None:
+    near = max(2, round(data.size / model.patch)) * model.patch
+    text = f"no multiple of the patch of {model.name or 'the model'}, model.patch={model.patch}; the nearest is {near}"
+    _bound(data.size % model.patch == 0 and data.size >= 2 * model.patch, "data.size", data.size, text)
+    _bound(model.width % model.heads == 0, "model.width", model.width, f"no multiple of model.heads={model.heads}")
+
+
+def _check_lengths(optim: Optim, compute: Compute) -> None:
+    text = f"not below optim.steps={optim.steps}; add optim.warmup={optim.steps // 10}"
+    _bound(0 <= optim.warmup < optim.steps, "optim.warmup", optim.warmup, text)
+    if compute.batch:
+        text = f"does not divide optim.batch={optim.batch}"
+        _bound(optim.batch % compute.batch == 0, "compute.batch", compute.batch, text)
+
+
+def _check_place(data: Data) -> None:
+    """That the data set's place is said, once, and is there."""
+    if data.name == EMBEDDED and (data.path or data.hub):
+        raise UserError(f"data={EMBEDDED} is drawn, not read; leave it out beside data.path= or data.hub=")
+    if data.path and not _exists(Path(data.path)):
+        raise UserError(f"data.path={data.path}: no such file or folder")
+    if not data.path and not data.hub and data.name != EMBEDDED:
+        raise UserError(f"data={data.name} lies nowhere yet; add data.path= with a local copy (parquet or image folder)")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # forbidden, or no path at all
+        return False
+
+
+def _bound(holds: bool, key: str, value: Any, text: str) -> None:
+    if not holds:
+        raise UserError(f"{key}={value}: {text}")

@@ -1,0 +1,88 @@
+"""Where first weights come from, and what their folder says of the model they fit. No torch here; weights.py reads them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from .recipe import UserError
+
+SCRATCH = "scratch"
+REMOTE = ("timm:", "hf-hub:")
+CHOICES = "choices: scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, a Google .npz file"
+
+
+@dataclass(frozen=True)
+class Init:
+    """`run` is the folder of the run that made `export`, where a run did."""
+
+    place: str
+    run: Path | None = None
+    export: Path | None = None
+
+
+def find(place: str) -> Init:
+    """What `init=place` names.
+
+    Raises:
+        UserError: nothing, a run that is not finished, or a folder that holds no encoder.
+    """
+    if place == SCRATCH or place.startswith(REMOTE):
+        return Init(place)
+    path = Path(place)
+    if path.suffix == ".npz" and path.is_file():
+        return Init(place)
+    if not path.is_dir():
+        raise UserError(f"init={place}: no such folder or file; {CHOICES}")
+    if (path / "recipe.yaml").exists():
+        if not (path / "export" / "config.json").exists():
+            raise UserError(f"init={place}: that run has no export yet; it is not finished")
+        return Init(place, path, path / "export")
+    if (path / "config.json").exists() and (path / "model.safetensors").exists():
+        return Init(place, path.parent if (path.parent / "recipe.yaml").exists() else None, path)
+    raise UserError(f"init={place}: no run (recipe.yaml) and no export (config.json, model.safetensors); {CHOICES}")
+
+
+def row(init: Init) -> dict[str, Any]:
+    """{dotted key: value} of the model and the normalisation that these weights were made with, as far as their folder says.
+
+    Raises:
+        UserError: its files cannot be read.
+    """
+    if init.export is None:
+        return {}
+    try:
+        config = json.loads((init.export / "config.json").read_text())
+        norm = {f"data.{key}": config["pretrained_cfg"][key] for key in ("mean", "std")}
+        if init.run is not None:
+            model = OmegaConf.to_container(OmegaConf.load(init.run / "recipe.yaml").model)
+            return {f"model.{key}": value for key, value in dict(model).items()} | norm  # type: ignore[arg-type]
+        return _told(config["architecture"], config["model_args"]) | norm
+    except Exception as error:  # whatever a foreign file makes of this
+        raise UserError(f"init={init.place}: its config.json or recipe.yaml cannot be read: {error!r}") from None
+
+
+def _told(architecture: str, args: dict[str, Any]) -> dict[str, Any]:
+    """The model that a foreign export's model_args name; nothing where they do not say it whole, as for timm's own models."""
+    if not {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"} <= args.keys():
+        return {}
+    return {
+        "model.name": architecture,
+        "model.timm": architecture,
+        "model.patch": args["patch_size"],
+        "model.width": args["embed_dim"],
+        "model.depth": args["depth"],
+        "model.heads": args["num_heads"],
+        "model.mlp": round(args["mlp_ratio"] * args["embed_dim"]),
+    }
+
+
+def spent(init: Init) -> dict[str, float]:
+    """What the run that made these weights took, with what it started from itself: exaflop and device_hours, 0 if unknown."""
+    path = init.run / "result.json" if init.run else None
+    if path is None or not path.exists():
+        return {"exaflop": 0.0, "device_hours": 0.0}
+    result = json.loads(path.read_text())
+    return {key: result.get(f"total_{key}", result[key]) for key in ("exaflop", "device_hours")}

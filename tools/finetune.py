@@ -1,0 +1,28 @@
+"""Fine-tune an encoder on labels, from anywhere that init= names, and tell how right it is on the test split.
+
+accelerate launch tools/finetune.py recipe=finetune init=runs/mpp
+accelerate launch tools/finetune.py recipe=paper/finetune_cifar10 data.path=PATH init=scratch
+"""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: beside another process, spinning threads lose much time
+
+from ssl_vit.inits import CHOICES
+from ssl_vit.recipe import Recipe, UserError, plain_errors
+from ssl_vit.training import main
+
+
+def check(recipe: Recipe) -> None:
+    if recipe.objective != "supervised":
+        raise UserError(f"objective={recipe.objective}: fine-tuning learns labels; say objective=supervised, or recipe=finetune")
+
+
+if __name__ == "__main__":
+    with plain_errors():
+        if not any(word.startswith("init=") or word.endswith(".yaml") for word in sys.argv[1:]):
+            raise UserError(f"init= is missing; {CHOICES}")
+    main(sys.argv[1:], check)
