@@ -6,7 +6,22 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from .recipe import EMBEDDED, OBJECTIVES, TARGETS, Compute, Corruption, Data, Model, Optim, Recipe, UserError, flatten, nearest
+from .recipe import (
+    EMBEDDED,
+    LEARNS_LABELS,
+    MEASURES,
+    OBJECTIVES,
+    TARGETS,
+    Compute,
+    Corruption,
+    Data,
+    Model,
+    Optim,
+    Recipe,
+    UserError,
+    flatten,
+    nearest,
+)
 
 SHARE = "a share above 0 and at most 1 is asked for"
 FROM_0_TO_1 = "a share from 0 to 1 is asked for"
@@ -15,6 +30,7 @@ ABOVE_0 = "a number above 0 is asked for"
 POSITIVE = (
     *("data.size", "model.patch", "model.width", "model.depth", "model.heads", "model.mlp"),
     *("optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads", "data.classes"),
+    *("probe.trials", "probe.steps", "probe.batch", "probe.neighbors", "probe.layer"),
     *("checkpoint.every", "checkpoint.keep", "eval.every", "eval.pictures", "log.every"),
 )
 CHOICES: dict[str, Collection[str]] = {
@@ -44,6 +60,9 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "data.std": (lambda v: len(v) == 3 and min(v) > 0, "three numbers above 0 are asked for"),
     "optim.betas": (lambda v: len(v) == 2 and min(v) >= 0 and max(v) < 1, "two numbers from 0 to below 1 are asked for"),
     "optim.weight_decay": (lambda v: v >= 0, "a number of at least 0 is asked for"),
+    "probe.measures": (lambda v: v and set(v) <= set(MEASURES), f"some of {', '.join(MEASURES)} are asked for"),
+    "probe.pool": (lambda v: v in (None, "token", "avg"), "token or avg is asked for"),
+    **{f"probe.{key}": (lambda v: v and min(v) > 0, "a list of numbers above 0 is asked for") for key in ("shots", "rates")},
     "optim.layer_decay": (lambda v: v is None or 0 < v <= 1, SHARE),
     "optim.average": (lambda v: v is None or 0 < v < 1, "a share between 0 and 1 is asked for"),
     "name": (lambda v: 0 < len(v) <= 200 and not Path(v).is_absolute() and not {"..", "."} & set(v.split("/")), FOLDER),
@@ -71,6 +90,8 @@ def check(recipe: Recipe) -> None:
     _check_sizes(recipe.data, recipe.model)
     _check_lengths(recipe.optim, recipe.compute)
     _check_place(recipe.data)
+    text = f"model.depth={recipe.model.depth} blocks are there"
+    _bound((recipe.probe.layer or 1) <= recipe.model.depth, "probe.layer", recipe.probe.layer, text)
 
 
 def _check_objective(recipe: Recipe) -> None:
@@ -87,8 +108,8 @@ def _check_objective(recipe: Recipe) -> None:
     text = f"objective={recipe.objective} has no use for mixed pictures"
     _bound(mixed == 0 or recipe.objective == "supervised", "data.mixup, .cutmix", mixed, text)
     text = f"objective={recipe.objective} learns no labels that data.test could be told by"
-    labels = "supervised" in OBJECTIVES[recipe.objective]
-    _bound(labels or not recipe.eval.test, "eval.test", "true", text)
+    labels = LEARNS_LABELS & set(OBJECTIVES[recipe.objective])
+    _bound(bool(labels) or not recipe.eval.test, "eval.test", "true", text)
     text = "one weight at least must be above 0"
     _bound(recipe.joint.mpp + recipe.joint.supervised > 0, "joint.mpp + .supervised", 0, text)
 

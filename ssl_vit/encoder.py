@@ -41,13 +41,18 @@ class Encoder(nn.Module):
 
     def forward(self, x_BND: Tensor) -> Tensor:
         """Normalised features (B, T, D) of patch embeddings: class token, positions, blocks, final norm (paper, 3.1)."""
-        backbone = self.backbone
-        x_BTD = backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND)))
-        return backbone.norm(backbone.blocks(x_BTD))
+        return self.backbone.norm(self._up_to(x_BND, len(self.backbone.blocks)))
 
-    def feature(self, pixels_B3HW: Tensor, pool: str) -> Tensor:
-        """One feature (B, D) a picture: its class token ("token") or the mean of its patches ("avg"), after the final norm."""
-        h_BTD = self(self.patch(pixels_B3HW))
+    def _up_to(self, x_BND: Tensor, layer: int) -> Tensor:
+        """Features (B, T, D) as block number `layer`, from 1, leaves them."""
+        backbone = self.backbone
+        return backbone.blocks[:layer](backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND))))
+
+    def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
+        """One feature (B, D) a picture: its class token ("token") or the mean of its patches ("avg"), after the final norm or,
+        with `layer` from 1, as that block leaves it."""
+        x_BND = self.patch(pixels_B3HW)
+        h_BTD = self(x_BND) if layer is None else self._up_to(x_BND, layer)
         return h_BTD[:, 0] if pool == "token" else h_BTD[:, self.prefix :].mean(1)
 
 

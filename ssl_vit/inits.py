@@ -79,6 +79,14 @@ def _told(architecture: str, args: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def pool(init: Init) -> str:
+    """What the export gives as a picture's feature: "avg" (the mean of the patches) where it says so, else "token"."""
+    if init.export is None:
+        return "token"
+    config = json.loads((init.export / "config.json").read_text())
+    return "avg" if config.get("model_args", {}).get("global_pool") == "avg" else "token"
+
+
 def spent(init: Init) -> dict[str, float]:
     """What the run that made these weights took, with what it started from itself: exaflop and device_hours, 0 if unknown."""
     path = init.run / "result.json" if init.run else None

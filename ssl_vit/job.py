@@ -60,7 +60,7 @@ def train(run: Run) -> dict[str, Any]:
         with ExitStack() as held:
             with accelerator.main_process_first():
                 splits = sources.load(run.recipe.data, test=run.recipe.eval.test)
-            _on_main(accelerator, lambda: held.enter_context(run.lock()))
+            on_main(accelerator, lambda: held.enter_context(run.lock()))
             job = assemble(run, accelerator, splits)
             resume(job)
             _baselines(job)
@@ -72,7 +72,7 @@ def train(run: Run) -> dict[str, Any]:
         AcceleratorState._reset_state(reset_partial_state=True)  # so that one process can hold one job after another
 
 
-def _on_main(accelerator: Accelerator, do: Callable[[], Any]) -> None:
+def on_main(accelerator: Accelerator, do: Callable[[], Any]) -> None:
     """Do something on the first process; what a user did wrong there is raised on all.
 
     Raises:
@@ -132,16 +132,15 @@ def _fastest(device: torch.device) -> str:
 def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     """Open the folder, build the model with the seed's first weights, and hand it to Accelerate."""
     recipe = run.recipe
-    limit = max(1, int(_memory(accelerator) / 2 / compute.activation_bytes(recipe, fused=accelerator.device.type == "cuda")))
     processes, rank = accelerator.num_processes, accelerator.process_index
-    spread = batches.spread(recipe.optim.batch, recipe.compute.batch, limit, rank, processes)
-    facts = _facts(recipe, accelerator, spread, splits)
+    spread = batches.spread(recipe.optim.batch, recipe.compute.batch, _fits(recipe, accelerator), rank, processes)
+    said = facts(recipe, accelerator, spread, splits)
     classes = sources.classes(splits, recipe)
     torch.manual_seed(recipe.seed)
     net = encoder.build(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
     if recipe.init != inits.SCRATCH:
-        facts["init"] = {"weights": weights.start(net, inits.find(recipe.init))}
-    _on_main(accelerator, lambda: run.open(environment(facts)))
+        said["init"] = {"weights": weights.start(net, inits.find(recipe.init))}
+    on_main(accelerator, lambda: run.open(environment(said)))
     objective = objectives.build(recipe, net, classes).to(accelerator.device)
     average = optim.averaged(objective, recipe.optim.average)
     if recipe.compute.compile if recipe.compute.compile is not None else accelerator.device.type == "cuda":
@@ -151,6 +150,16 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     held_out = HeldOut(batches.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
     state = State(objective, prepared, prepared_optimizer, schedule, average)
     return Job(run, accelerator, spread, splits, state, held_out, _workers(recipe, accelerator))
+
+
+def _fits(recipe: Recipe, accelerator: Accelerator) -> int:
+    """Pictures whose activations take half of the memory of one process."""
+    return max(1, int(_memory(accelerator) / 2 / compute.activation_bytes(recipe, fused=accelerator.device.type == "cuda")))
+
+
+def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
+    """Pictures of one pass without training."""
+    return recipe.compute.batch or min(256, _fits(recipe, accelerator))
 
 
 def _memory(accelerator: Accelerator) -> float:
@@ -167,7 +176,7 @@ def _workers(recipe: Recipe, accelerator: Accelerator) -> int:
     return min(16, max(1, share - 1)) if accelerator.device.type == "cuda" else 0  # on a CPU they only take cores away
 
 
-def _facts(recipe: Recipe, accelerator: Accelerator, spread: batches.Spread, splits: sources.Splits) -> dict[str, Any]:
+def facts(recipe: Recipe, accelerator: Accelerator, spread: batches.Spread, splits: sources.Splits) -> dict[str, Any]:
     """What environment.json says beyond versions and hardware."""
     device = accelerator.device
     named = {"train": splits.train, "validation": splits.validation} | ({"test": splits.test} if splits.test else {})

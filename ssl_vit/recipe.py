@@ -15,7 +15,10 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each c
     "mpp": ("corruption", "target"),
     "supervised": ("supervised",),
     "joint": ("corruption", "target", "supervised", "joint"),
+    "probe": ("probe",),  # no training: tools/evaluate.py on a frozen encoder
 }
+LEARNS_LABELS = {"supervised", "probe"}  # groups whose objectives ask for labels
+MEASURES = ["few_shot", "linear", "knn"]
 TARGETS = ["mean_color", "grid_color", "pixels"]
 EMBEDDED = "shapes"
 # What says where, how fast and how often is looked, but not what is computed. compute.precision is computed.
@@ -95,6 +98,19 @@ class Joint:
 
 
 @dataclass
+class Probe:
+    measures: list[str] = field(default_factory=lambda: list(MEASURES))
+    pool: str | None = None  # token or avg; default: what the encoder's export gives
+    layer: int | None = None  # features of this block, from 1; default: after the last one and the final norm
+    shots: list[int] = field(default_factory=lambda: [1, 5, 10, 25])  # labelled pictures a class, few-shot
+    trials: int = 3  # few-shot: choices of those pictures, averaged over
+    rates: list[float] = field(default_factory=lambda: [0.01, 0.03, 0.1, 0.3, 1.0, 3.0])  # learning rates, linear
+    steps: int = 2000  # linear
+    batch: int = 1024  # linear
+    neighbors: int = 20  # knn
+
+
+@dataclass
 class Optim:
     name: str = "adamw"  # or sgd
     steps: int = 1000
@@ -156,6 +172,7 @@ class Recipe:
     target: str = "mean_color"
     supervised: Supervised = field(default_factory=Supervised)
     joint: Joint = field(default_factory=Joint)
+    probe: Probe = field(default_factory=Probe)
     optim: Optim = field(default_factory=Optim)
     compute: Compute = field(default_factory=Compute)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)

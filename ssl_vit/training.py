@@ -1,45 +1,119 @@
-"""From a tool's words to a finished training run: what pretrain.py and finetune.py share. Torch comes in only with the job."""
+"""From a tool's words to a finished run: what pretrain.py, finetune.py and evaluate.py share. Torch comes in late."""
 
+import json
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from .recipe import Recipe, plain_errors
+from .inits import CHOICES, SCRATCH
+from .recipe import Recipe, UserError, plain_errors
 from .runs import Run
 from .summary import duration, measured, to_beat
 from .words import resolve
 
+Result = dict[str, Any]
 
-def main(words: list[str], check: Callable[[Recipe], None] = lambda recipe: None) -> None:
-    """Train what the words say, or go on with it; print the result. `check` refuses recipes that are not the tool's."""
+
+def pretrain(words: list[str]) -> None:
+    """Train what the words say, or go on with it; print the result."""
+    _main(words, _trains, _train, _conclude)
+
+
+def finetune(words: list[str]) -> None:
+    """The same on labels, from the weights that init= names."""
+    _main(words, _finetunes, _train, _conclude)
+
+
+def evaluate(words: list[str]) -> None:
+    """Measure a frozen encoder; print the result."""
+    _main(words, _probes, _probe, _tell)
+
+
+def _main(
+    words: list[str],
+    check: Callable[[Recipe, list[str]], None],
+    do: Callable[[Run], Result],
+    tell: Callable[[Run, Result], None],
+) -> None:
+    as_json, words = "--json" in words, [word for word in words if word != "--json"]
     with plain_errors():
         recipe = resolve(words)
-        check(recipe)
+        check(recipe, words)
         run = Run(recipe)
         run.adopt()
         result = run.result()
     if result is None:
         with plain_errors(everywhere=True):
-            from .job import train
-
-            result = train(run)
+            result = do(run)
     if os.environ.get("RANK", "0") == "0":
-        conclude(run, result)
+        tell(run, result)
+        if as_json:
+            print(json.dumps({"folder": str(run.folder), **result}))
 
 
-def conclude(run: Run, result: dict[str, Any]) -> None:
-    """Say what came out and what to type next."""
-    splits: dict[str, dict[str, float]] = {}
-    for name, entry in result["metrics"].items():
-        splits.setdefault(entry["split"], {})[name] = entry["value"]
+def _trains(recipe: Recipe, words: list[str]) -> None:
+    if recipe.objective == "probe":
+        raise UserError(f"objective=probe trains nothing; type tools/evaluate.py {' '.join(words)}")
+
+
+def _finetunes(recipe: Recipe, words: list[str]) -> None:
+    _starts(recipe, words)
+    if recipe.objective != "supervised":
+        raise UserError(
+            f"objective={recipe.objective}: fine-tuning learns labels; say objective=supervised, or recipe=finetune"
+        )
+
+
+def _probes(recipe: Recipe, words: list[str]) -> None:
+    _starts(recipe, words)
+    if recipe.objective != "probe":
+        raise UserError(
+            f"objective={recipe.objective}: a frozen encoder is not trained; say objective=probe, or recipe=evaluate"
+        )
+
+
+def _starts(recipe: Recipe, words: list[str]) -> None:
+    """That where the weights come from is said: scratch is too easily a slip here."""
+    if recipe.init == SCRATCH and f"init={SCRATCH}" not in words:
+        raise UserError(f"init= is missing; {CHOICES}")
+
+
+def _train(run: Run) -> Result:
+    from .job import train
+
+    return train(run)
+
+
+def _probe(run: Run) -> Result:
+    from .probing import probe
+
+    return probe(run)
+
+
+def _conclude(run: Run, result: Result) -> None:
+    """What came out and what to type next."""
     print(f"finished    {result['steps']:,} steps in {duration(result['seconds'])}, {result['finished']}: {run.folder}")
-    for split, values in splits.items():
-        print(f"{'held out' if split == 'validation' else split:<11} {measured(values)}")
-        if beat := to_beat(values):
-            print(f"to beat     {beat}")
+    _tell_metrics(result)
     for picture in sorted(run.figures.glob("*.png")):
         print(f"picture     {picture}")
     print(f"curves      {sys.executable} -m tensorboard.main --logdir {run.folder.parent}")
     load = f"timm.create_model('local-dir:{run.export}', pretrained=True)"
     print(f'next        {sys.executable} -c "import timm; encoder = {load}; print(encoder.num_features)"')
+
+
+def _tell(run: Run, result: Result) -> None:
+    print(f"finished    in {duration(result['seconds'])}, {result['finished']}: {run.folder}")
+    for name, entry in result["metrics"].items():
+        print(f"{name:<11} {entry['value']:.1%} of {entry['n']:,} {entry['split']} pictures")
+
+
+def _tell_metrics(result: Result) -> None:
+    """The metrics of each split, and what they must beat."""
+    splits: dict[str, dict[str, float]] = {}
+    for name, entry in result["metrics"].items():
+        splits.setdefault(entry["split"], {})[name] = entry["value"]
+    for split, values in splits.items():
+        print(f"{'held out' if split == 'validation' else split:<11} {measured(values)}")
+        if beat := to_beat(values):
+            print(f"to beat     {beat}")

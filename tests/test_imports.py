@@ -28,6 +28,7 @@ ORDER = [
     ("tracking",),
     ("console",),
     ("job",),
+    ("probing",),
     ("training",),
 ]
 PLACE = {name: i for i, row in enumerate(ORDER) for name in row}

@@ -11,18 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: beside another process, spinning threads lose much time
 
-from ssl_vit.inits import CHOICES
-from ssl_vit.recipe import Recipe, UserError, plain_errors
-from ssl_vit.training import main
-
-
-def check(recipe: Recipe) -> None:
-    if recipe.objective != "supervised":
-        raise UserError(f"objective={recipe.objective}: fine-tuning learns labels; say objective=supervised, or recipe=finetune")
-
+from ssl_vit.training import finetune
 
 if __name__ == "__main__":
-    with plain_errors():
-        if not any(word.startswith("init=") or word.endswith(".yaml") for word in sys.argv[1:]):
-            raise UserError(f"init= is missing; {CHOICES}")
-    main(sys.argv[1:], check)
+    finetune(sys.argv[1:])

@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: beside another process, spinning threads lose much time
 
-from ssl_vit.training import main
+from ssl_vit.training import pretrain
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    pretrain(sys.argv[1:])

@@ -57,8 +57,10 @@ def measure(told: Predictions) -> dict[str, tuple[float, int]]:
 
 
 def real(told: Predictions, source: Source, path: str) -> dict[str, tuple[float, int]]:
-    """ImageNet-ReaL (Beyer et al., 2020): the share of pictures whose first class is among those that people saw in
-    it; pictures in which they saw none are left out. `path` is the published real.json, a list of lists in the order of the files' numbers.
+    """ImageNet-ReaL (Beyer et al., 2020): the share of pictures whose first class is among those that people saw in them.
+
+    Pictures in which they saw none are left out. `path` is the published real.json: a list of lists, in the order of the
+    numbers in the files' names.
 
     Raises:
         UserError: no such list, or pictures whose names lack ImageNet's numbers.

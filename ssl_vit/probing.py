@@ -1,0 +1,149 @@
+"""One evaluation of a frozen encoder: from a checked recipe to a finished run folder. tools/evaluate.py calls it.
+
+Legend: N pictures, D width of the features.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from . import compute, console, encoder, engine, inits, weights
+from .data import batches, sources
+from .encoder import Encoder
+from .evaluate import probes
+from .job import device_batch, facts, on_main, start
+from .recipe import Recipe
+from .runs import Run, environment, recipe_hash
+
+SEED = 0  # of the few-shot choices and of the linear probe's batches: the same in every run
+
+
+def probe(run: Run) -> dict[str, Any]:
+    """Measure the encoder that the run's recipe starts from, and finish its folder; the result.
+
+    Raises:
+        UserError: the pictures, the weights or the folder do not suit the recipe.
+    """
+    accelerator = start(run.recipe)
+    try:
+        with ExitStack() as held:
+            with accelerator.main_process_first():
+                splits = sources.load(run.recipe.data, test=True)
+            on_main(accelerator, lambda: held.enter_context(run.lock()))
+            return _measured(run, accelerator, splits)
+    finally:
+        accelerator.end_training()
+        AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def _measured(run: Run, accelerator: Accelerator, splits: sources.Splits) -> dict[str, Any]:
+    recipe, began = run.recipe, time.perf_counter()
+    size, processes = device_batch(recipe, accelerator), accelerator.num_processes
+    spread = batches.Spread(size * processes, size, accelerator.process_index, processes)
+    said, classes = facts(recipe, accelerator, spread, splits), sources.classes(splits, recipe)
+    torch.manual_seed(recipe.seed)
+    net = encoder.build(recipe.model, recipe.data).to(accelerator.device).eval()
+    start_from = inits.find(recipe.init)
+    if recipe.init != inits.SCRATCH:
+        said["init"] = {"weights": weights.start(net, start_from)}
+    on_main(accelerator, lambda: run.open(environment(said)))
+    pool = recipe.probe.pool or inits.pool(start_from)
+    _introduce(run, accelerator, splits, pool)
+    named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    seen = {
+        name: features(net, source, recipe, spread, accelerator, pool) for name, source in named.items() if source is not None
+    }
+    if not accelerator.is_main_process:
+        accelerator.wait_for_everyone()
+        return {}
+    metrics = dict(_metrics(seen, recipe, classes))
+    result = _result(recipe, metrics, len(seen["test"][1]), sum(map(len, filter(None, named.values()))), began, processes)
+    run.finish(result)
+    accelerator.wait_for_everyone()
+    return result
+
+
+def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool: str) -> None:
+    recipe, on = run.recipe, "class token" if pool == "token" else "mean of the patches"
+    layer = f"after block {recipe.probe.layer}" if recipe.probe.layer else "after the final norm"
+    assert splits.test is not None
+    if accelerator.is_main_process:
+        pictures = f"{len(splits.train):,} training, {len(splits.validation):,} held-out, {len(splits.test):,} test pictures"
+        console.table(
+            [
+                ("run", str(run.folder)),
+                ("encoder", f"{recipe.init}, frozen: {on}, {layer}"),
+                ("data", f"{recipe.data.name}: {pictures} at {recipe.data.size} px"),
+            ]
+        )
+
+
+@torch.no_grad()
+def features(
+    net: Encoder, source: sources.Source, recipe: Recipe, spread: batches.Spread, accelerator: Accelerator, pool: str
+) -> tuple[Tensor, Tensor]:
+    """Features (N, D) float32 and labels (N,) of a split's labelled pictures, each once, in the split's order."""
+    parts = []
+    with engine.autocast(recipe, accelerator):
+        for batch in batches.every(source, recipe.data, spread, recipe.compute.workers or 0):
+            x_BD = net.feature(engine.to_device(batch, accelerator.device).image, pool, recipe.probe.layer)
+            parts.append((batch.index.numpy(), batch.label.numpy(), x_BD.float().cpu().numpy()))
+    index, label_N, x_ND = (np.concatenate(arrays) for arrays in zip(*gather_object(parts), strict=True))
+    order = index.argsort()
+    order = order[label_N[order] >= 0]
+    return torch.from_numpy(x_ND[order]).to(accelerator.device), torch.from_numpy(label_N[order]).to(accelerator.device)
+
+
+def _metrics(seen: dict[str, tuple[Tensor, Tensor]], recipe: Recipe, classes: int) -> Iterator[tuple[str, float]]:
+    """(name, accuracy on the test split) of each measure asked for."""
+    (train_ND, label_N), (dev_ND, dev_N), (test_ND, test_N) = seen["train"], seen["validation"], seen["test"]
+    asked = recipe.probe
+
+    def accuracy(pred_N: Tensor) -> float:
+        return (pred_N == test_N).double().mean().item()
+
+    if "few_shot" in asked.measures:
+        for shots in asked.shots:
+            drawn = (
+                probes.few_shot(train_ND, label_N, test_ND, shots=shots, classes=classes, seed=SEED + trial)
+                for trial in range(asked.trials)
+            )
+            yield f"few_shot_{shots}", fmean(accuracy(pred_N) for pred_N in drawn)
+    if "linear" in asked.measures:
+        told = probes.linear_probe(
+            *(train_ND, label_N, dev_ND, dev_N, test_ND),
+            classes=classes,
+            rates=asked.rates,
+            steps=asked.steps,
+            batch=asked.batch,
+            seed=SEED,
+        )
+        yield "linear", accuracy(told.pred_M)
+    if "knn" in asked.measures:
+        yield "knn", accuracy(probes.knn(train_ND, label_N, test_ND, classes=classes, k=asked.neighbors))
+
+
+def _result(recipe: Recipe, metrics: dict[str, float], n: int, pictures: int, began: float, processes: int) -> dict[str, Any]:
+    """What result.json says. The work is one forward pass over every picture; the totals count what made the weights."""
+    seconds, before = time.perf_counter() - began, inits.spent(inits.find(recipe.init))
+    took = {"exaflop": compute.exaflop(recipe, pictures) / 3, "device_hours": seconds * processes / 3600}
+    return {
+        "steps": 0,
+        "images": pictures,
+        **took,
+        **{f"total_{name}": value + before[name] for name, value in took.items()},
+        "seconds": seconds,
+        "metrics": {name: {"value": value, "n": n, "split": "test"} for name, value in metrics.items()},
+        "recipe": recipe_hash(recipe),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
