@@ -59,6 +59,7 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "data.mean": (lambda v: len(v) == 3, "three numbers are asked for"),
     "data.std": (lambda v: len(v) == 3 and min(v) > 0, "three numbers above 0 are asked for"),
     "optim.betas": (lambda v: len(v) == 2 and min(v) >= 0 and max(v) < 1, "two numbers from 0 to below 1 are asked for"),
+    **{f"model.stem_{key}": (lambda v: v >= 0, "a number of at least 0 is asked for") for key in ("width", "work")},
     "optim.weight_decay": (lambda v: v >= 0, "a number of at least 0 is asked for"),
     "probe.measures": (lambda v: v and set(v) <= set(MEASURES), f"some of {', '.join(MEASURES)} are asked for"),
     "probe.pool": (lambda v: v in (None, "token", "avg"), "token or avg is asked for"),
@@ -97,7 +98,7 @@ def check(recipe: Recipe) -> None:
 def _check_objective(recipe: Recipe) -> None:
     """That model, target and loss suit one another."""
     model, asked = recipe.model, recipe.supervised
-    mpp = recipe.objective in ("mpp", "joint")
+    mpp = "target" in OBJECTIVES[recipe.objective]
     text = f"objective={recipe.objective} needs patches of pixels; a ResNet's cells have already seen the hidden ones"
     _bound(not (mpp and model.hybrid), "model", model.name, text)
     text = f"patches of model.patch={model.patch} cannot be cut into 4 x 4 cells"
@@ -123,6 +124,7 @@ def _check_sizes(data: Data, model: Model) -> None:
     near = max(2, round(data.size / model.patch)) * model.patch
     text = f"no multiple of the patch of {model.name or 'the model'}, model.patch={model.patch}; the nearest is {near}"
     _bound(data.size % model.patch == 0 and data.size >= 2 * model.patch, "data.size", data.size, text)
+    _bound(model.hybrid or not model.stem_work, "model.stem_work", model.stem_work, "model.stem_width=0 has no stem")
     _bound(model.width % model.heads == 0, "model.width", model.width, f"no multiple of model.heads={model.heads}")
 
 

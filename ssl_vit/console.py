@@ -23,7 +23,8 @@ def table(rows: Iterable[tuple[str, str]]) -> None:
 def _summary(row: Row) -> str:
     shares = [f"{name.replace('accuracy_', '')} {row[name]:.1%}" for name in ("accuracy_masked", "accuracy") if name in row]
     speed = f"{row['images_per_s']:,.0f} pictures/s  data wait {row['data_wait']:.0%}"
-    return "  ".join([f"loss {row['loss']:.3f}", *shares[:1], speed])
+    loss = f"loss {row['loss']:.3f}" if "loss" in row else "no labels seen"
+    return "  ".join([loss, *shares[:1], speed])
 
 
 class Bar(Listener):
@@ -45,7 +46,7 @@ class Bar(Listener):
         self.progress.update(self.task, completed=step)
 
     def on_row(self, row: Row) -> None:
-        if "loss" in row:
+        if "lr" in row:
             self.progress.update(self.task, description=_summary(row))
         if "validation/loss" in row:
             self.progress.console.print(_held_out(row), highlight=False, markup=False)
@@ -69,7 +70,7 @@ class Lines(Listener):
             self._say(step)
 
     def on_row(self, row: Row) -> None:
-        if "loss" in row:
+        if "lr" in row:
             self.row = _summary(row)
             if time.monotonic() - self.said >= QUIET or row["step"] == self.steps:
                 self._say(row["step"])

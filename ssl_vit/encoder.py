@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from .recipe import Data, Model, UserError
 
+PATCHES = "a Vision Transformer with a class token, patches and the width that model= says is asked for"
+
 
 class Encoder(nn.Module):
     """A timm backbone and the normalisation that its weights expect."""
@@ -82,11 +84,17 @@ def build(model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
     try:
         backbone = timm.create_model(model.timm, num_classes=0, weight_init="jax", **args)
     except Exception as error:  # whatever timm makes of another architecture's arguments
-        raise UserError(f"model.timm={model.timm}: {' '.join(str(error).split())[:200]}") from None
+        why = " ".join((str(error) or repr(error)).split())[:200]
+        raise UserError(f"model.timm={model.timm}: {PATCHES}; timm says: {why}") from None
     plain = type(backbone) is VisionTransformer and backbone.cls_token is not None
     if not plain or isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
-        raise UserError(f"model.timm={model.timm}: no Vision Transformer with a class token and the patches that model= says")
+        raise UserError(f"model.timm={model.timm}: {PATCHES}")
+    stem = backbone.patch_embed.proj.in_channels if model.hybrid else 0
+    net = Encoder(backbone, data.mean, data.std)
+    for key, here, there in (("patch", model.patch, net.patch_size), ("stem_width", model.stem_width, stem)):
+        if here != there:
+            raise UserError(f"model.{key}={here}: model.timm={model.timm} has {there}")
     for module in backbone.modules():
         if hasattr(module, "fused_attn"):  # on a CPU the fused kernel's backward is the slower (docs/speed.md)
             module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]
-    return Encoder(backbone, data.mean, data.std)
+    return net

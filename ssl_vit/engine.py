@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from . import counted, optim
-from .data.batches import Batch, Spread
+from .data.batches import Batch, Spread, check_unread
 from .objectives import Objective, Step
 from .recipe import Recipe, UserError
 
@@ -78,6 +78,8 @@ class State:
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "names": self.names,
+            "seen": self.seen,
+            "unread": self.unread,
             "average": self.average.state_dict() if self.average else None,
             **sums,
         }
@@ -88,7 +90,8 @@ class State:
         self.schedule.load_state_dict(saved["schedule"])
         if self.average:
             self.average.load_state_dict(saved["average"])
-        self.step, self.seconds, self.names = saved["step"], saved["seconds"], saved["names"]
+        for name in ("step", "seconds", "names", "seen", "unread"):
+            setattr(self, name, saved[name])
         for name in ("sums", "norms"):
             setattr(self, name, None if saved[name] is None else saved[name].to(device))
 
@@ -213,9 +216,7 @@ def _note_unread(state: State, passes: list[Batch], recipe: Recipe, audience: Au
     for text in (text for batch in passes for text in batch.unread):
         state.unread += 1
         audience.warn(f"a picture was replaced by the next: {text}")
-        if state.unread > recipe.data.unreadable * max(state.seen, 1000):
-            share = f"{state.unread} of {state.seen} pictures cannot be read, the last {text}"
-            raise UserError(f"data.unreadable={recipe.data.unreadable}: {share}")
+        check_unread(state.unread, state.seen, recipe.data, text)
 
 
 def autocast(recipe: Recipe, accelerator: Accelerator) -> torch.autocast:
@@ -256,10 +257,11 @@ def _read(state: State, accelerator: Accelerator) -> dict[str, float]:
     values = {name: value for name, (value, _) in means(state.names, state.sums, accelerator).items()}
     norm, count = state.norms.tolist()
     state.sums = state.norms = None
-    if not math.isfinite(values["loss"]):
+    if not math.isfinite(values.get("loss", 0.0)):  # none where no picture had a label
         text = "a lower optim.lr= or a longer optim.warmup= may help"
         raise UserError(f"step {state.step}: the loss is {values['loss']}; {text}")
-    return values | {"grad_norm": norm / count, "steps": count}
+    unread = int(accelerator.reduce(torch.tensor(state.unread, device=accelerator.device), "sum"))
+    return values | {"grad_norm": norm / count, "steps": count} | ({"unreadable": unread} if unread else {})
 
 
 def _row(values: dict[str, float], state: State, recipe: Recipe, accelerator: Accelerator, clock: Clock) -> Row:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from .evaluate.heldout import HeldOut
 from .objectives import Objective
 from .recipe import Recipe, ToldError, UserError
 from .runs import Run, environment, recipe_hash
-from .tracking import Record, TensorBoard
+from .tracking import Notes, Record, TensorBoard
 from .words import advise_model
 
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
@@ -58,8 +60,7 @@ def train(run: Run) -> dict[str, Any]:
     accelerator = start(run.recipe)
     try:
         with ExitStack() as held:
-            with accelerator.main_process_first():
-                splits = sources.load(run.recipe.data, test=run.recipe.eval.test)
+            splits = load(run.recipe, accelerator, test=run.recipe.eval.test)
             on_main(accelerator, lambda: held.enter_context(run.lock()))
             job = assemble(run, accelerator, splits)
             resume(job)
@@ -67,6 +68,8 @@ def train(run: Run) -> dict[str, Any]:
             introduce(job)
             _fit(job)
             return finish(job)
+    except OSError as error:  # some place of the folder cannot be written
+        raise UserError(f"out={run.recipe.out}: {error.filename or run.folder}: {error.strerror or error}") from None
     finally:
         accelerator.end_training()
         AcceleratorState._reset_state(reset_partial_state=True)  # so that one process can hold one job after another
@@ -86,6 +89,12 @@ def on_main(accelerator: Accelerator, do: Callable[[], Any]) -> None:
             said = [str(error)]
     if text := broadcast_object_list(said)[0]:
         raise (UserError if accelerator.is_main_process else ToldError)(text)
+
+
+def load(recipe: Recipe, accelerator: Accelerator, test: bool) -> sources.Splits:
+    """The splits, on the first process before the others, so that they find what it prepared and are told what it met."""
+    on_main(accelerator, lambda: sources.load(recipe.data, test=test))
+    return sources.load(recipe.data, test=test)
 
 
 def cores() -> int:
@@ -140,6 +149,8 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     net = encoder.build(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
     if recipe.init != inits.SCRATCH:
         said["init"] = {"weights": weights.start(net, inits.find(recipe.init))}
+    if recipe.plugin:
+        said["plugin"] = {"text": sha256(Path(recipe.plugin).read_bytes()).hexdigest()[:16]}
     on_main(accelerator, lambda: run.open(environment(said)))
     objective = objectives.build(recipe, net, classes).to(accelerator.device)
     average = optim.averaged(objective, recipe.optim.average)
@@ -148,8 +159,16 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     optimizer, schedule = optim.build(objective, recipe.optim)
     prepared, prepared_optimizer = accelerator.prepare(objective, optimizer)
     held_out = HeldOut(batches.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
+    _check_held_out(held_out, recipe)
     state = State(objective, prepared, prepared_optimizer, schedule, average)
     return Job(run, accelerator, spread, splits, state, held_out, _workers(recipe, accelerator))
+
+
+def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
+    """That not too many of the held-out pictures are unreadable."""
+    if unread := [text for batch in held_out.batches for text in batch.unread]:
+        seen = sum(len(batch.key) for batch in held_out.batches)
+        batches.check_unread(len(unread), seen, recipe.data, unread[-1])
 
 
 def _fits(recipe: Recipe, accelerator: Accelerator) -> int:
@@ -229,6 +248,8 @@ def introduce(job: Job) -> None:
     pace = engine.seconds_per_step(job.state, batch, job.recipe, spread, job.accelerator)
     if not job.accelerator.is_main_process:
         return
+    if job.recipe.data.hub and not job.recipe.data.path and not job.recipe.data.verified:
+        print(f"warning: data.hub={job.recipe.data.hub}: that this is its name on the Hub could not be checked", flush=True)
     console.table([*_what(job), *_how(job), ("time", f"about {summary.duration(pace * left)} here ({pace:.3g} s a step)")])
     if job.objective.encoder.patches < 16:
         few = f"warning: {job.objective.encoder.patches} patches a picture are few to learn from"
@@ -269,9 +290,10 @@ def _fit(job: Job) -> None:
     loader = batches.training(
         job.splits.train, recipe.data, job.spread, recipe.seed, length.start, length.stop, job.workers if length else 0
     )
+    listeners = _listeners(job) if job.accelerator.is_main_process else [Notes(run)]
     for name in (text for batch in job.held_out.batches for text in batch.unread):
-        run.note(f"warning: a held-out picture was replaced by the next: {name}")
-    listeners = _listeners(job) if job.accelerator.is_main_process else []
+        for listener in listeners:
+            listener.on_warning(f"a held-out picture was replaced by the next: {name}")
 
     def save() -> None:
         if job.accelerator.is_main_process:

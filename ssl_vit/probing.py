@@ -21,7 +21,7 @@ from . import compute, console, encoder, engine, inits, weights
 from .data import batches, sources
 from .encoder import Encoder
 from .evaluate import probes
-from .job import device_batch, facts, on_main, start
+from .job import device_batch, facts, load, on_main, start
 from .recipe import Recipe
 from .runs import Run, environment, recipe_hash
 
@@ -37,8 +37,7 @@ def probe(run: Run) -> dict[str, Any]:
     accelerator = start(run.recipe)
     try:
         with ExitStack() as held:
-            with accelerator.main_process_first():
-                splits = sources.load(run.recipe.data, test=True)
+            splits = load(run.recipe, accelerator, test=True)
             on_main(accelerator, lambda: held.enter_context(run.lock()))
             return _measured(run, accelerator, splits)
     finally:

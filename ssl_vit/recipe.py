@@ -17,12 +17,12 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each c
     "joint": ("corruption", "target", "supervised", "joint"),
     "probe": ("probe",),  # no training: tools/evaluate.py on a frozen encoder
 }
-LEARNS_LABELS = {"supervised", "probe"}  # groups whose objectives ask for labels
+LEARNS_LABELS = {"supervised", "probe", "labels"}  # groups whose objectives ask for labels; the last for a plugin's
 MEASURES = ["few_shot", "linear", "knn"]
 TARGETS = ["mean_color", "grid_color", "pixels"]
 EMBEDDED = "shapes"
 # What says where, how fast and how often is looked, but not what is computed. compute.precision is computed.
-NOT_COMPUTED = ("name", "out", "resume", "data.path", "compute.", "checkpoint.", "eval.", "log.")
+NOT_COMPUTED = ("name", "out", "resume", "data.path", "data.unreadable", "plugin", "compute.", "checkpoint.", "eval.", "log.")
 
 
 class UserError(ValueError):

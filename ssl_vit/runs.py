@@ -98,10 +98,11 @@ class Run:
             for key, said in (
                 ("data", f"data={self.recipe.data.name}: the pictures"),
                 ("init", f"init={self.recipe.init}: the weights"),
+                ("plugin", f"plugin={self.recipe.plugin}: its text"),
             ):
                 was, now = before.get(key) or {}, environment.get(key) or {}
                 if any(was[name] != now[name] for name in was.keys() & now.keys()):
-                    raise UserError(f"{said} are not those that {self.folder} was made with; take another name=")
+                    raise UserError(f"{said} differ from what {self.folder} was made with; take another name=")
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
         except OSError as error:

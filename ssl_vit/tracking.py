@@ -8,17 +8,21 @@ from .engine import Listener, Row
 from .runs import Run
 
 
-class Record(Listener):
-    """Rows to metrics.jsonl, warnings to log.txt."""
+class Notes(Listener):
+    """Warnings to log.txt, from any process."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
-    def on_row(self, row: Row) -> None:
-        self.run.append(row)
-
     def on_warning(self, text: str) -> None:
         self.run.note(f"warning: {text}")
+
+
+class Record(Notes):
+    """Rows to metrics.jsonl too."""
+
+    def on_row(self, row: Row) -> None:
+        self.run.append(row)
 
 
 class TensorBoard(Listener):

@@ -21,8 +21,9 @@ from yaml import YAMLError
 
 from . import inits
 from .bounds import check
-from .recipe import EMBEDDED, OBJECTIVES, Recipe, UserError, computed, flatten, nearest
+from .recipe import EMBEDDED, LEARNS_LABELS, OBJECTIVES, Recipe, UserError, computed, flatten, nearest
 
+TABLES = ("models", "datasets", "vtab")  # files under recipes/ that are none
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 
 
@@ -98,7 +99,7 @@ def _row(table: str, key: str, name: str) -> dict[str, Any]:
 def _find(word: str | None) -> Path:
     """A recipe's file, from its name under recipes/ or its path."""
     names = sorted(str(p.relative_to(RECIPES).with_suffix("")) for p in RECIPES.rglob("*.yaml"))
-    names = [n for n in names if n not in ("models", "datasets")]
+    names = [n for n in names if n not in TABLES and not n.startswith("study/")]
     if word is None:
         raise UserError(f"recipe= is missing; choices: {', '.join(names)}, or a file's path")
     if word in names:
@@ -107,6 +108,8 @@ def _find(word: str | None) -> Path:
         if Path(word).is_file():
             return Path(word)
         raise UserError(f"recipe={word}: no such file")
+    if word.startswith("study/"):
+        raise UserError(f"recipe={word}: a study is run by tools/study.py")
     raise UserError(f"recipe={word}: unknown; {nearest(word, names)}, or a file's path")
 
 
@@ -223,13 +226,17 @@ def _plug(place: str | None) -> None:
     if not place or place in ("null", "none"):
         return
     path = Path(place).resolve()
-    name = f"ssl_vit_plugin_{path.stem}"
+    name = f"ssl_vit_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise UserError(f"plugin={place}: no such Python file")
     if name not in sys.modules:
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
+        module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except (Exception, SystemExit) as error:  # whatever is wrong in somebody's file
+            raise UserError(f"plugin={place}: {' '.join(repr(error).split())}") from None
+        sys.modules[name] = module
 
 
 # key -> the key and the value of it without which it has no use
@@ -243,13 +250,31 @@ USED_WITH = {
 def _check_used(recipe: Recipe, given: dict[str, str]) -> None:
     """That no word is said which this recipe has no use for."""
     flat = flatten(dataclasses.asdict(recipe))
-    groups = {group for used in OBJECTIVES.values() for group in used}
+    used, idle = _groups(recipe)
     for key in given:
-        if key.split(".")[0] in groups - set(OBJECTIVES.get(recipe.objective, groups)):
-            raise UserError(f"{key}={given[key]}: objective={recipe.objective} has no use for it")
+        if key.split(".")[0] in idle or (key in ("data.classes", "data.label_column") and not LEARNS_LABELS & used):
+            raise UserError(f"{key}={given[key]}: objective={recipe.objective} has no use for it{_why(recipe)}")
+        if key in ("data.label_column", "data.image_column") and recipe.data.name == EMBEDDED:
+            raise UserError(f"{key}={given[key]}: data={EMBEDDED} is drawn and has no columns")
         other, value = USED_WITH.get(key, ("", None))
         if other and flat[other] != value:
             raise UserError(f"{key}={given[key]}: {other}={str(flat[other]).lower()} has no use for it")
+
+
+def _groups(recipe: Recipe) -> tuple[set[str], set[str]]:
+    """The groups of keys that the objective uses, and those that it does not; a part of `joint` without weight uses none."""
+    used = set(OBJECTIVES.get(recipe.objective, ()))
+    if recipe.objective == "joint":
+        gone = [name for name in ("mpp", "supervised") if not getattr(recipe.joint, name)]
+        used -= {group for name in gone for group in OBJECTIVES[name]}
+    return used, {group for groups in OBJECTIVES.values() for group in groups} - used
+
+
+def _why(recipe: Recipe) -> str:
+    gone = [
+        f"joint.{name}=0" for name in ("mpp", "supervised") if recipe.objective == "joint" and not getattr(recipe.joint, name)
+    ]
+    return f" with {gone[0]}" if gone else ""
 
 
 def _check_normalisation(recipe: Recipe, start: dict[str, Any]) -> None:

@@ -23,7 +23,18 @@ from ssl_vit.runs import Run, recipe_hash
 
 # Where a run lies, how fast and how often it is looked at: the keys that must not make another run of it
 FREE = {
-    *("name", "out", "resume", "data.path", "compute.batch", "compute.compile", "compute.workers", "compute.threads"),
+    *(
+        "name",
+        "out",
+        "resume",
+        "data.path",
+        "data.unreadable",
+        "plugin",
+        "compute.batch",
+        "compute.compile",
+        "compute.workers",
+        "compute.threads",
+    ),
     *("checkpoint.every", "checkpoint.keep"),
     *("eval.every", "eval.pictures", "eval.test", "eval.real", "log.every", "log.tensorboard"),
 }
@@ -48,7 +59,7 @@ def another(value):
     if isinstance(value, bool):
         return not value
     if isinstance(value, list):
-        return [x / 2 for x in value]
+        return [x if isinstance(x, str) else x / 2 for x in value[:-1]]
     if value is None:
         return 7
     return value + ("x" if isinstance(value, str) else 1)

@@ -126,14 +126,26 @@ class Pictures(Dataset):
     def _read(self, raw: bytes | np.ndarray, label: int, index: int, unread: list[str]) -> tuple[Tensor, int]:
         """The picture at `index` and its label, or of the pictures behind it the first that can be read."""
         tries = min(REPLACEMENTS, len(self.source))
-        for _ in range(tries):
+        for attempt in range(tries):
             try:
                 return pictures.decode(raw), label
             except ValueError as error:
-                unread.append(f"{self.source.name(index)}: {error}")
+                text = f"{self.source.name(index)}: {error}"
+                if attempt == 0:  # those behind it are named when their own turn comes
+                    unread.append(text)
                 index = (index + 1) % len(self.source)
                 (raw,), (label,) = self.source.fetch(np.array([index]))
-        raise UserError(f"data={self.data.name}: {tries} pictures in a row cannot be read, the last {unread[-1]}")
+        raise UserError(f"data={self.data.name}: {tries} pictures in a row cannot be read, the last {text}")
+
+
+def check_unread(unread: int, seen: int, data: Data, last: str) -> None:
+    """That no more pictures than the recipe's share, of 1,000 at least, could not be read.
+
+    Raises:
+        UserError: they are more.
+    """
+    if unread > data.unreadable * max(seen, 1000):
+        raise UserError(f"data.unreadable={data.unreadable}: {unread} of {seen} pictures cannot be read, the last {last}")
 
 
 class _Steps:

@@ -36,7 +36,7 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
             return decode_image(data, ImageReadMode.RGB, apply_exif_orientation=True)
         return rearrange(torch.from_numpy(_by_pillow(raw)), "h w c -> c h w")
     except Exception as error:  # whatever a foreign file makes a decoder raise
-        text = re.sub(r" *<_io.*?>", "", " ".join(str(error).split()))
+        text = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", " ".join(str(error).split()))
         raise ValueError(f"not a whole picture: {text[:200]}") from None
 
 

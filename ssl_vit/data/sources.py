@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.compute
 
 from .. import counted
-from ..recipe import EMBEDDED, OBJECTIVES, Data, Recipe, UserError, nearest
+from ..recipe import EMBEDDED, LEARNS_LABELS, OBJECTIVES, Data, Recipe, UserError, nearest
 from . import shapes
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
@@ -23,6 +23,7 @@ class Source(Protocol):
     """A split: `fetch(rows)` gives each row's picture, encoded (bytes) or drawn (uint8 HWC), and its label, -1 for none."""
 
     classes: list[str]
+    columns: str  # what a table has, for errors
 
     @property
     def labels(self) -> tuple[int, int]:
@@ -41,7 +42,7 @@ class Shapes:
     """A split of the embedded set, drawn when asked for."""
 
     def __init__(self, split: str, size: int) -> None:
-        self.split, self.size, self.classes = split, size, list(shapes.CLASSES)
+        self.split, self.size, self.classes, self.columns = split, size, list(shapes.CLASSES), ""
 
     @property
     def labels(self) -> tuple[int, int]:
@@ -66,6 +67,7 @@ class Table:
         self.classes = list(feature.names) if isinstance(feature, datasets.ClassLabel) else []
         self.rows = rows.select_columns(columns).cast_column(image, datasets.Image(decode=False))
         self.image, self.label = image, label
+        self.columns = f" (columns: {', '.join(f'{name} ({_kind(f)})' for name, f in rows.features.items())})"
 
     @property
     def labels(self) -> tuple[int, int]:
@@ -88,11 +90,19 @@ class Table:
         return f"row {row}" + (f" ({cell['path']})" if cell["path"] else "")
 
 
+def _kind(feature: Any) -> str:
+    """A column's type, in a word."""
+    return getattr(feature, "dtype", None) or type(feature).__name__
+
+
 def _bytes(cell: dict[str, Any] | None) -> bytes:
-    """A picture's encoded bytes; none where the row or its file is missing, which no decoder takes."""
-    if cell is None or (cell["bytes"] is None and not (cell["path"] and Path(cell["path"]).is_file())):
+    """A picture's encoded bytes; none where the row or its file is missing or forbidden, which no decoder takes."""
+    if cell is None or (cell["bytes"] is None and not cell["path"]):
         return b""
-    return cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]).read_bytes()
+    try:
+        return cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]).read_bytes()
+    except OSError:
+        return b""
 
 
 HELD_OUT_KEY, SHARE_KEY = 1, 3  # of the permutations by which a share is held out, and by which a subset is taken
@@ -102,7 +112,13 @@ class Part:
     """Positions `first` to `last` of a keyed permutation of a source: how a share is cut off without a list of rows."""
 
     def __init__(self, whole: Source, first: int, last: int, key: int) -> None:
-        self.whole, self.first, self.length, self.classes = whole, first, last - first, whole.classes
+        self.whole, self.first, self.length, self.classes, self.columns = (
+            whole,
+            first,
+            last - first,
+            whole.classes,
+            whole.columns,
+        )
         self.key = counted.key(key)
 
     @property
@@ -264,7 +280,7 @@ def classes(splits: Splits, recipe: Recipe) -> int:
     Raises:
         UserError: labels are asked for and there are none, or one is out of range.
     """
-    if "supervised" not in OBJECTIVES[recipe.objective]:
+    if not LEARNS_LABELS & set(OBJECTIVES[recipe.objective]):
         return 0
     data = recipe.data
     named = {"train": splits.train, "validation": splits.validation} | ({"test": splits.test} if splits.test else {})
@@ -272,7 +288,8 @@ def classes(splits: Splits, recipe: Recipe) -> int:
         low, high = source.labels
         if high < 0:
             raise UserError(
-                f"objective={recipe.objective}: data={data.name} has no labels in its {split} split; say data.label_column="
+                f"objective={recipe.objective}: data={data.name} has no labels in its {split} split{source.columns}; "
+                "say data.label_column= with a column of classes or whole numbers"
             )
         known = data.classes or len(source.classes) or high + 1
         if low < -1 or high >= known:

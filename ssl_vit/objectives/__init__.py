@@ -6,9 +6,11 @@ a plugin adds both (docs/guide.md).
 
 from collections.abc import Callable
 
+import torch
+
 from .. import targets
 from ..encoder import Encoder
-from ..recipe import Recipe
+from ..recipe import Recipe, UserError
 from .base import Objective, Step
 from .joint import Joint
 from .mpp import MaskedPatchPrediction
@@ -29,13 +31,23 @@ def _supervised(recipe: Recipe, encoder: Encoder, classes: int) -> Objective:
 
 
 def _joint(recipe: Recipe, encoder: Encoder, classes: int) -> Objective:
-    weights = {"mpp": recipe.joint.mpp, "supervised": recipe.joint.supervised}
-    return Joint(encoder, {name: (BUILDERS[name](recipe, encoder, classes), weight) for name, weight in weights.items()})
+    parts: dict[str, tuple[Objective, float]] = {}
+    for name, weight in {"mpp": recipe.joint.mpp, "supervised": recipe.joint.supervised}.items():
+        with torch.random.fork_rng(devices=[]):  # each begins with the weights that it would have alone
+            parts[name] = (BUILDERS[name](recipe, encoder, classes), weight)
+    return Joint(encoder, parts)
 
 
 BUILDERS: dict[str, Callable[[Recipe, Encoder, int], Objective]] = {"mpp": _mpp, "supervised": _supervised, "joint": _joint}
 
 
 def build(recipe: Recipe, encoder: Encoder, classes: int) -> Objective:
-    """The objective that the recipe names, around `encoder`; `classes` is how many the labels have."""
+    """The objective that the recipe names, around `encoder`; `classes` is how many the labels have.
+
+    Raises:
+        UserError: a plugin named an objective or a target and gave nothing that builds it.
+    """
+    for key, name, table in (("objective", recipe.objective, BUILDERS), ("target", recipe.target, targets.BUILDERS)):
+        if name not in table:
+            raise UserError(f"{key}={name}: plugin={recipe.plugin} adds its name but nothing to BUILDERS")
     return BUILDERS[recipe.objective](recipe, encoder, classes)

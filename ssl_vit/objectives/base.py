@@ -22,8 +22,8 @@ class Step(NamedTuple):
 class Objective(nn.Module, ABC):
     """`objective(batch) -> Step`. Everything trained besides the encoder (tokens, heads) is the objective's own."""
 
-    pool: str  # what an export gives as a picture's feature: "token" or "avg"
-    uses_labels: bool = False
+    pool: str = "token"  # what an export gives as a picture's feature: "token" or "avg"
+    uses_labels: bool = False  # whether a loss is over labelled pictures only, and needs their count (Batch.labelled)
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()

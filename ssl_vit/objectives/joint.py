@@ -11,7 +11,7 @@ from .base import Metrics, Objective, Step
 
 
 class Joint(Objective):
-    """`parts` share `encoder` and run one after the other; with weights 1, 0 loss and gradients are the first one's alone."""
+    """`parts` share `encoder` and run one after the other; one of weight 0 does not run, so 1, 0 is the first one alone."""
 
     pool = "token"
 
@@ -19,7 +19,7 @@ class Joint(Objective):
         super().__init__(encoder)
         self.parts = nn.ModuleDict({name: part for name, (part, _) in parts.items()})
         self.weights = {name: weight for name, (_, weight) in parts.items()}
-        self.uses_labels = any(part.uses_labels for part, _ in parts.values())
+        self.uses_labels = any(part.uses_labels for _, part in self._all())
 
     def describe(self) -> str:
         return "joint: " + "; ".join(f"{self.weights[name]:g} x {part.describe()}" for name, part in self._all())
@@ -31,12 +31,12 @@ class Joint(Objective):
         return Step(loss, {"loss": self._weighted(steps, len(batch.key))} | metrics)
 
     def logits(self, batch: Batch) -> Tensor:
-        return self._all()[1][1].logits(batch)
+        return dict(self._all())["supervised"].logits(batch)
 
     def _weighted(self, steps: Mapping[str, Step], pictures: int) -> tuple[Tensor, Tensor]:
         """The weighted sum of the parts' mean losses, counted per picture."""
-        means = [self.weights[name] * (step.metrics["loss"][0] / step.metrics["loss"][1]) for name, step in steps.items()]
-        total = torch.stack(means).sum()
+        pairs = [(self.weights[name], *step.metrics["loss"]) for name, step in steps.items()]
+        total = torch.stack([weight * loss / count.clamp(min=1) for weight, loss, count in pairs]).sum()
         return total * pictures, torch.full_like(total, pictures)
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
@@ -48,4 +48,5 @@ class Joint(Objective):
         return {f"{name}/{key}": pair for name, part in self._all() for key, pair in part.baselines(batch).items()}
 
     def _all(self) -> list[tuple[str, Objective]]:
-        return [(name, part) for name, part in self.parts.items() if isinstance(part, Objective)]
+        """The parts that have a weight."""
+        return [(name, part) for name, part in self.parts.items() if isinstance(part, Objective) and self.weights[name]]

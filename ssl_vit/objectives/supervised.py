@@ -5,7 +5,6 @@ Legend: B batch, T tokens, D width, C classes.
 
 import math
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -73,6 +72,7 @@ class Supervised(Objective):
         return F.binary_cross_entropy_with_logits(logits_BC, one_hot_BC, reduction="none").sum(-1)
 
     def baselines(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """What guessing evenly gives: its cross-entropy in nats, and its accuracy."""
-        one = torch.ones((), dtype=torch.float64, device=batch.label.device)
-        return {"chance_loss": (one * math.log(self.classes), one), "chance": (one / self.classes, one)}
+        """What saying 1 / C of every class gives: its cross-entropy in nats, and its accuracy."""
+        count, c = (batch.label >= 0).double().sum(), self.classes
+        loss = math.log(c) - (0 if self.loss == "softmax" or c == 1 else (c - 1) * math.log1p(-1 / c))
+        return {"chance_loss": (count * loss, count), "chance": (count / c, count)}

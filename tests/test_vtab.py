@@ -1,0 +1,113 @@
+"""VTAB-1k's table against figures of the benchmark's own tests, and its means by hand."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from ssl_vit.evaluate.vtab import tasks, vtab_means
+from ssl_vit.recipe import UserError
+from ssl_vit.words import resolve
+
+# google-research/task_adaptation, data/*_test.py: classes, pictures of its train, validation and test splits. dSprites' 16
+# classes are from scripts/run_all_tasks.sh; all 19 numbers of classes are also those of KMnP/vpt, tune_vtab.py.
+PUBLISHED = {
+    "natural": {
+        "caltech101": (102, 2754, 306, 6084),
+        "cifar100": (100, 45_000, 5000, 10_000),
+        "dtd": (47, 1880, 1880, 1880),
+        "flowers102": (102, 1020, 1020, 6149),
+        "pets": (37, 2944, 736, 3669),
+        "sun397": (397, 76_128, 10_875, 21_750),
+        "svhn": (10, 65_931, 7326, 26_032),
+    },
+    "specialized": {
+        "camelyon": (2, 262_144, 32_768, 32_768),
+        "eurosat": (10, 16_200, 5400, 5400),
+        "resisc45": (45, 18_900, 6300, 6300),
+        "retinopathy": (5, 35_126, 10_906, 42_670),
+    },
+    "structured": {
+        "clevr_count": (8, 63_000, 7000, 15_000),
+        "clevr_distance": (6, 63_000, 7000, 15_000),
+        "dmlab": (6, 65_550, 22_628, 22_735),
+        "dsprites_location": (16, 589_824, 73_728, 73_728),
+        "dsprites_orientation": (16, 589_824, 73_728, 73_728),
+        "kitti_distance": (4, 5077, 634, 634),
+        "smallnorb_azimuth": (18, 24_300, 12_150, 12_150),
+        "smallnorb_elevation": (9, 24_300, 12_150, 12_150),
+    },
+}
+FLAT = {task: numbers for group in PUBLISHED.values() for task, numbers in group.items()}
+
+
+def cut(split):
+    """("train", first, last) of a split in TFDS's notation; None where it is left out, a text where it is a percentage."""
+    name, first, last = re.fullmatch(r"(train|validation|test)(?:\[([\d%]*):([\d%]*)\])?", split).groups()
+    return name, *(int(n) if n and n.isdigit() else n or None for n in (first, last))
+
+
+def test_the_nineteen_tasks_and_their_classes_are_the_benchmarks():
+    rows = tasks()
+    assert {group: len(names) for group, names in PUBLISHED.items()} == {"natural": 7, "specialized": 4, "structured": 8}
+    assert [(t, row["group"]) for t, row in rows.items()] == [(t, group) for group, names in PUBLISHED.items() for t in names]
+    assert {task: row["classes"] for task, row in rows.items()} == {task: numbers[0] for task, numbers in FLAT.items()}
+    for row in rows.values():
+        assert list(row) == ["group", "classes", "source", "label", "train", "validation", "test", "verified"]
+
+
+@pytest.mark.parametrize("task", FLAT)
+def test_the_thousand_are_the_first_800_and_200_that_no_other_part_holds(task):
+    row, (_, train, validation, test) = tasks()[task], FLAT[task]
+    assert cut(row["train"]) == ("train", None, 800) and train >= 800 and validation >= 200
+    name, first, last = cut(row["validation"])
+    assert last - (first or 0) == 200
+    if name == "train":  # where TFDS has no such split, the benchmark's starts where its training split ends
+        assert first == train
+    else:
+        assert first is None and (name == "validation" or cut(row["test"]) == ("test", "50%", None))
+    name, first, last = cut(row["test"])
+    assert last is None
+    if name == "train":
+        assert first == train + validation
+    elif first is None:
+        assert name != cut(row["validation"])[0]
+    else:
+        assert validation == test  # the half of smallnorb's that is not validation
+
+
+def test_means_by_hand():
+    accuracy = {task: {"natural": 0.8, "specialized": 0.6, "structured": 0.4}[row["group"]] for task, row in tasks().items()}
+    accuracy |= {"dtd": 0.1, "dmlab": 0.8}
+    means = vtab_means(dict(reversed(accuracy.items())))
+    assert list(means) == ["natural", "specialized", "structured", "mean"]
+    wanted = {"natural": 4.9 / 7, "specialized": 0.6, "structured": 3.6 / 8, "mean": (4.9 + 2.4 + 3.6) / 19}
+    assert means == pytest.approx(wanted)
+
+
+def test_missing_and_unknown_tasks_are_named():
+    accuracy = dict.fromkeys(tasks(), 0.5)
+    with pytest.raises(UserError, match="missing tasks: dtd, pets; the 19 are caltech101, "):
+        vtab_means({task: 0.5 for task in accuracy if task not in ("pets", "dtd")})
+    with pytest.raises(UserError, match="unknown tasks: imagenet; "):
+        vtab_means(accuracy | {"imagenet": 0.5})
+
+
+def test_the_command_beside_the_table_is_table_4s_setting(tmp_path):
+    text = (ROOT / "recipes" / "vtab.yaml").read_text()
+    command = re.search(r"tools/finetune\.py ((?:.*\\\n)*.*)", text)[1].replace("\\\n#", " ")
+    words = command.replace("DIR/final", str(tmp_path)).replace("init=RUN", "init=scratch").split()
+    recipe = resolve(words)
+    o, data = recipe.optim, recipe.data
+    assert (o.name, o.momentum, o.steps, o.lr, o.batch, o.schedule) == ("sgd", 0.9, 2500, 0.01, 512, "cosine")
+    assert (o.weight_decay, o.clip, o.average) == (0.0, 1.0, None)
+    assert (data.path, data.size, data.classes, data.validation) == (str(tmp_path), 384, tasks()["dtd"]["classes"], 0)
+    assert (data.flip, data.crop_area, data.eval_crop) == (False, 1.0, 1.0)
+    assert recipe.eval.test and not recipe.supervised.hidden
+
+
+def test_the_table_is_read_without_torch():
+    code = "import sys, ssl_vit.evaluate.vtab as v; v.tasks(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
