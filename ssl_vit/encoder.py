@@ -89,7 +89,7 @@ def build(model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
     plain = type(backbone) is VisionTransformer and backbone.cls_token is not None
     if not plain or isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
         raise UserError(f"model.timm={model.timm}: {PATCHES}")
-    stem = backbone.patch_embed.proj.in_channels if model.hybrid else 0
+    stem = getattr(backbone.patch_embed.proj, "in_channels", 0) if model.hybrid else 0
     net = Encoder(backbone, data.mean, data.std)
     for key, here, there in (("patch", model.patch, net.patch_size), ("stem_width", model.stem_width, stem)):
         if here != there:

@@ -218,7 +218,7 @@ def plain_errors(everywhere: bool = False) -> Iterator[None]:
         line = str(error).strip().splitlines()[-1].removeprefix("ssl_vit.recipe.UserError: ")
         rank = os.environ.get("RANK", "0")
         if rank == "0" or (everywhere and not isinstance(error, ToldError)):
-            print(f"error: {line}" if rank == "0" else f"error on process {rank}: {line}", file=sys.stderr)
+            sys.stderr.write(f"error: {line}\n" if rank == "0" else f"error on process {rank}: {line}\n")  # whole: others write too
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last checkpoint, if there is one", file=sys.stderr)

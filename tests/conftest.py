@@ -17,9 +17,9 @@ TINY = [
 
 
 def altered(words: list[str], *new: str) -> list[str]:
-    """The words with some said anew."""
-    keys = {word.partition("=")[0] for word in new}
-    return [w for w in words if w.partition("=")[0] not in keys] + list(new)
+    """The words with some said anew; of one key the last counts."""
+    said = {word.partition("=")[0]: word for word in (*words, *new)}
+    return list(said.values())
 
 
 @pytest.fixture

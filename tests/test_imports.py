@@ -20,6 +20,7 @@ ORDER = [
     ("optim",),
     ("compute", "summary"),
     ("runs",),
+    ("studies",),
     ("weights",),
     ("checkpoint",),
     ("engine",),
@@ -107,7 +108,7 @@ def test_nothing_imports_the_tools():
             ), path
 
 
-@pytest.mark.parametrize("name", ["recipe", "words", "counted", "compute", "runs"])
+@pytest.mark.parametrize("name", ["recipe", "words", "counted", "compute", "runs", "inits", "training", "studies.command"])
 def test_what_answers_a_command_line_does_without_torch(name):
     code = f"import sys, ssl_vit.{name}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0

@@ -207,7 +207,10 @@ def _tables(data: Data) -> dict[str, Source]:
     try:
         found = _open(str(place), local=bool(data.path))
     except Exception as error:  # whatever a reader of foreign files may raise
-        raise UserError(f"{key}={place}: {' '.join(str(error).split())[:300]}") from None
+        text = " ".join(str(error).split())[:300]
+        if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
+            text = f"its split {empty[1]} has no pictures; take its files away"
+        raise UserError(f"{key}={place}: {text}") from None
     return {name: Table(rows, *_columns(rows, data, f"{key}={place}")) for name, rows in found.items()}
 
 
@@ -239,7 +242,7 @@ def _columns(rows: datasets.Dataset, data: Data, where: str) -> tuple[str, str |
     features: dict[str, Any] = rows.features
     for key, name in (("data.image_column", data.image_column), ("data.label_column", data.label_column)):
         if name is not None and name not in features:
-            raise UserError(f"{key}={name}: no such column; {nearest(name, features)}")
+            raise UserError(f"{key}={name}: {where} has no such column; {nearest(name, features)}")
     pictures = [name for name, f in features.items() if isinstance(f, datasets.Image)]
     image = data.image_column or next(iter(pictures + [n for n in IMAGE_NAMES if n in features]), None)
     if image is None:

@@ -1,0 +1,160 @@
+"""The words of a study's command line, and what they set going."""
+
+import dataclasses
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..bounds import BOUNDS
+from ..recipe import Recipe, UserError, nearest
+from ..runs import Run
+from ..summary import duration
+from ..words import KEYS, _parse
+from . import slurm
+from .file import OURS, PLACEHOLDER, Study, find, read
+from .local import Local, cores
+from .plan import Task, check, command, finished, keep, tasks
+from .screen import Screen
+
+OWN = ("recipe", "name", "out", "seeds", "parallel", "launcher", "only", "index", *(f"slurm.{key}" for key in slurm.OPTIONS))
+LAUNCHERS = ("local", "slurm")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A study as the command line asks for it."""
+
+    study: Study
+    plan: dict[str, Task]
+    name: str
+    folder: Path
+    own: dict[str, str]  # the words of OWN that were said
+
+
+def main(words: list[str]) -> int:
+    """Do what the words say; the exit status.
+
+    Raises:
+        UserError: a mistake in the words or in the study's file; nothing was started.
+    """
+    asked = ask(words)
+    if "only" in asked.own:
+        return one(asked)  # whose tool checks its words itself
+    check(asked.plan)
+    with Run(Recipe(name=asked.name, out=asked.own.get("out", "runs"))).lock():
+        keep(asked.study, asked.name, asked.plan, asked.folder)
+        if asked.own.get("launcher") == "slurm":
+            return submitted(asked, words)
+        return everything(asked)
+
+
+def ask(words: list[str]) -> Asked:
+    """What the words ask for."""
+    given = _parse(words)
+    path = find(given.get("recipe"))
+    study = read(path)
+    places, own, over = _sorted(given, study)
+    if "seeds" in own:
+        study = dataclasses.replace(study, seeds=_seeds(own["seeds"]))
+    if own.get("launcher", "local") not in LAUNCHERS:
+        raise UserError(f"launcher={own['launcher']}: unknown; {nearest(own['launcher'], LAUNCHERS)}")
+    if ("only" in own) != ("index" in own):
+        raise UserError("only= and index= belong together: a part, and the number of one of its tasks")
+    name = own.get("name", path.stem)
+    holds, said = BOUNDS["name"]
+    if not holds(name):
+        raise UserError(f"name={name}: {said}")
+    _number(own, "parallel", 1)
+    plan = tasks(study, places, over)
+    return Asked(study, plan, name, Path(own.get("out", "runs")) / name, own)
+
+
+def _sorted(given: dict[str, str], study: Study) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """The words as the study's places, the command's own, and those for every task."""
+    if taken := next((place for place in study.places if place in (*OWN, *KEYS)), None):
+        raise UserError(f"places: {taken}= means something else already; take another name")
+    if missing := [f"{place}=" for place in study.places if place not in given]:
+        raise UserError(f"{', '.join(missing)} is missing: the study needs the places {', '.join(study.places)}")
+    places = {place: _whole(given[place]) for place in study.places}
+    own = {key: value for key, value in given.items() if key in OWN}
+    over = {key: value for key, value in given.items() if key not in places | own}
+    known = [key for key in (*KEYS, "model", "data") if key not in (*OURS, "init", "data.name", "model.name")]
+    for key, value in over.items():
+        if key == "seed":
+            raise UserError(f"seed={value}: say seeds={value}, for that one, or seeds=N for the first N")
+        if key not in known:
+            told = nearest(key, [*OWN, *study.places, *known]).partition("choices:")[0]
+            raise UserError(f"unknown word {key}; {told}choices: {', '.join((*OWN, *study.places))}, or a recipe's key")
+        if PLACEHOLDER.search(value):
+            raise UserError(f"{key}={value}: braces are for the study's file")
+    return places, own, over
+
+
+def _whole(place: str) -> str:
+    """A place found again from any folder, where it is a path."""
+    return str(Path(place).resolve()) if Path(place).exists() else place
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """`3` is 0, 1, 2; `0,1` and `5,` are lists."""
+    try:
+        seeds = tuple(map(int, text.rstrip(",").split(","))) if "," in text else tuple(range(int(text)))
+    except ValueError:
+        seeds = ()
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise UserError(f"seeds={text}: how many (seeds=3) or which ones (seeds=0,2) is asked for")
+    return seeds
+
+
+def _number(own: dict[str, str], key: str, default: int, least: int = 1) -> int:
+    text = own.get(key, str(default))
+    if not text.isdecimal() or int(text) < least:
+        raise UserError(f"{key}={text}: a whole number of at least {least} is asked for")
+    return int(text)
+
+
+def everything(asked: Asked) -> int:
+    """Run the study on this machine."""
+    parallel, begun = _number(asked.own, "parallel", max(1, cores() // 2)), time.monotonic()
+    there = sum(finished(asked.folder, name) for name in asked.plan)
+    print(f"study       {asked.name}: {asked.study.title}")
+    print(f"tasks       {len(asked.plan)}, of which {there} are finished; up to {parallel} at once", flush=True)
+    with Screen() as screen:
+        failed = Local(asked.plan, asked.folder, parallel, screen).run()
+    done = sum(finished(asked.folder, name) for name in asked.plan)
+    print(f"finished    {done} of {len(asked.plan)} tasks in {duration(time.monotonic() - begun)}: {asked.folder}")
+    for name, why in failed.items():
+        print(f"not there   {name}: {why}")
+    print(f"next        {sys.executable} tools/report.py {asked.folder}")
+    return 1 if failed else 0
+
+
+def submitted(asked: Asked, words: list[str]) -> int:
+    """Hand the study over to SLURM."""
+    options = {key.removeprefix("slurm."): value for key, value in asked.own.items() if key.startswith("slurm.")}
+    passed = [word for word in words if word.split("=")[0].partition(".")[0] not in ("launcher", "slurm", "parallel")]
+    jobs = slurm.submit(asked.name, asked.plan, asked.folder, passed, options)
+    for part, job in jobs.items():
+        print(f"submitted   {part}: job {job}, {asked.folder}/slurm/{part}.sh")
+    print(f"next        {sys.executable} tools/report.py {asked.folder}")
+    return 0
+
+
+def one(asked: Asked) -> int:
+    """Become the tool of one task: only=PART index=N, as a job array's element calls it."""
+    own, parts = asked.own, asked.study.parts
+    if own["only"] not in parts:
+        raise UserError(f"only={own['only']}: no such part; {nearest(own['only'], parts)}")
+    found, index = slurm.of_part(asked.plan, own["only"]), _number(own, "index", 0, 0)
+    if index >= len(found):
+        raise UserError(f"index={index}: part {own['only']} has the tasks 0 to {len(found) - 1}")
+    task = found[index]
+    if missing := [name for name in task.needs if not finished(asked.folder, name)]:
+        raise UserError(f"only={task.part} index={index}: {task.name} needs {', '.join(missing)}, not finished yet")
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    keep(asked.study, asked.name, asked.plan, asked.folder)
+    line = [sys.executable, *command(task, asked.plan, asked.folder)]
+    print(f"task        {task.name}", flush=True)
+    os.execv(line[0], line)

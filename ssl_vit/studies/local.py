@@ -1,0 +1,199 @@
+"""The local launcher: every task its own process, as many at once as asked for, each as soon as what it needs is finished."""
+
+import ctypes
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..recipe import UserError
+from ..summary import duration
+from .plan import Task, command, finished
+from .screen import Running, Screen
+
+PATIENCE = 15.0  # seconds that a killed run's process is given to let go of its folder
+PR_SET_PDEATHSIG = 1
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _dies_with_us() -> Callable[[], None] | None:
+    """What a child does first, so that it does not outlive this process, however that ends. Linux only."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def first() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before that
+            os._exit(1)
+
+    return first
+
+
+@dataclass
+class Child(Running):
+    """A task's process and its log."""
+
+    process: subprocess.Popen[bytes] | None = None
+    log: Path = Path()
+    start: int = 0  # where this process's own lines begin in the log
+
+    def last_line(self) -> str:
+        with self.log.open("rb") as file:
+            file.seek(self.start)
+            lines = file.read().decode(errors="replace").split("\n")
+        told = [line.split("\r")[-1].strip() for line in lines if line.strip()]
+        return told[-1] if told else "it said nothing"
+
+
+@dataclass
+class Local:
+    """Runs a plan's tasks in `folder`; one object for one call of run()."""
+
+    plan: dict[str, Task]
+    folder: Path
+    parallel: int
+    screen: Screen
+    running: dict[str, Child] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)  # task -> why; those left out are here too
+    retried: set[str] = field(default_factory=set)
+    asked: int = 0  # the signal that ended the study
+
+    def run(self) -> dict[str, str]:
+        """Run what is not finished; {task: why} of what failed or was left out.
+
+        Raises:
+            KeyboardInterrupt: SIGINT or SIGTERM came; it was passed on and every process has ended.
+        """
+        self.done = {name for name in self.plan if finished(self.folder, name)}
+        self.begun = time.monotonic()
+        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+        with self._signals():
+            try:
+                while self.running or (not self.asked and self._waiting()):
+                    self._reap()
+                    self._leave_out()
+                    self._start()
+                    self.screen.show(list(self.running.values()), len(self.done), len(self.plan), len(self.failed))
+                    time.sleep(0.05)
+            finally:
+                for child in self.running.values():
+                    _send(child, signal.SIGKILL)
+        if self.asked:
+            raise KeyboardInterrupt
+        return self.failed
+
+    def _waiting(self) -> list[Task]:
+        """Tasks not begun, in the plan's order."""
+        return [task for name, task in self.plan.items() if not {name} & (self.done | self.running.keys() | self.failed.keys())]
+
+    def _start(self) -> None:
+        """Start what is ready, up to the limit."""
+        for task in self._waiting():
+            if self.asked or len(self.running) >= self.parallel:
+                return
+            patient = time.monotonic() - self.begun < PATIENCE
+            if set(task.needs) <= self.done and not (patient and held(self.folder / task.name)):
+                self._launch(task)
+
+    def _launch(self, task: Task) -> None:
+        try:
+            words = command(task, self.plan, self.folder)
+        except UserError as error:
+            return self._fail(task.name, str(error))
+        if "compute.threads" not in task.words:
+            words.append(f"compute.threads={max(1, cores() // self.parallel)}")
+        log = self.folder / "logs" / f"{task.name}.txt"
+        with log.open("ab") as file:
+            file.write(f"$ {sys.executable} {' '.join(words)}\n".encode())
+            file.flush()
+            start = file.tell()
+            # a session of its own: what is typed at the terminal reaches only us, and we pass it on
+            process = subprocess.Popen(
+                [sys.executable, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                preexec_fn=_dies_with_us(),
+            )
+        self.running[task.name] = child = Child(self.folder / task.name, process=process, log=log, start=start)
+        if self.asked:  # a signal that came meanwhile did not know of this process
+            _send(child, self.asked)
+        return None
+
+    def _reap(self) -> None:
+        """Take in the processes that have ended."""
+        for name, child in list(self.running.items()):
+            if child.process is None or (status := child.process.poll()) is None:
+                continue
+            del self.running[name]
+            if status == 0 and finished(self.folder, name):
+                self.done.add(name)
+                self.screen.say(f"finished  {name} in {duration(time.monotonic() - child.begun)}")
+            elif not self.asked:
+                self._ended_badly(name, child, status)
+
+    def _ended_badly(self, name: str, child: Child, status: int) -> None:
+        """Once more after a signal; otherwise the task has failed."""
+        killed = f"killed by {signal.Signals(-status).name}" if status < 0 else ""
+        if killed and name not in self.retried:
+            self.retried.add(name)
+            return self.screen.say(f"again     {name}: {killed}")
+        why = killed or ("it ended without a result" if status == 0 else child.last_line().removeprefix("error: "))
+        return self._fail(name, f"{why} ({child.log})")
+
+    def _leave_out(self) -> None:
+        """The tasks that need one that failed. They follow it in the plan, so one pass reaches them all."""
+        for task in self._waiting():
+            if missing := next((need for need in task.needs if need in self.failed), None):
+                self._fail(task.name, f"needs {missing}", "left out")
+
+    def _fail(self, name: str, why: str, how: str = "failed") -> None:
+        self.failed[name] = why
+        self.screen.say(f"{how:<9} {name}: {why}")
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Pass SIGINT and SIGTERM on to every process; the second one kills them."""
+
+        def pass_on(number: int, frame: Any) -> None:
+            for child in self.running.values():
+                _send(child, signal.SIGKILL if self.asked else number)
+            self.asked = number
+
+        before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _send(child: Child, number: int) -> None:
+    if child.process is not None and child.process.poll() is None:
+        child.process.send_signal(number)
+
+
+def held(folder: Path) -> bool:
+    """Whether a process on this machine writes a run's folder."""
+    try:
+        with (folder / "lock").open("r+") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

@@ -1,0 +1,183 @@
+"""From a study to its tasks, the words of each, and study.json, which holds the plan."""
+
+import itertools
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..recipe import NOT_COMPUTED, UserError
+from ..runs import write_atomically
+from ..words import resolve
+from .file import PLACEHOLDER, Part, Study, text
+
+TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of a part. Its words keep {NAME} for the folder of the task NAME, so that they do not depend on the place."""
+
+    name: str
+    part: str
+    tool: str
+    arm: str
+    seed: int
+    values: dict[str, Any]  # of the grid
+    needs: tuple[str, ...]  # names of tasks
+    words: dict[str, str]
+    best: str | None = None
+    by: str = ""
+
+
+def tasks(study: Study, places: dict[str, str], words: dict[str, str]) -> dict[str, Task]:
+    """Every task by its name, each after those that it needs. `words` go to all of them, over their own.
+
+    Raises:
+        UserError: a word would set what a part sweeps.
+    """
+    swept = {key: part.name for part in study.parts.values() for key in part.grid}
+    for key in swept.keys() & words.keys():
+        raise UserError(f"{key}={words[key]}: part {swept[key]} sweeps it; leave it out")
+    found: dict[str, Task] = {}
+    for part in study.parts.values():
+        for arm, seed in itertools.product(part.words, part.seeds or study.seeds):
+            for values in itertools.product(*part.grid.values()):
+                task = _task(part, arm, seed, dict(zip(part.grid, values, strict=True)), found, places, words)
+                found[task.name] = task
+    return found
+
+
+def _task(
+    part: Part,
+    arm: str,
+    seed: int,
+    values: dict[str, Any],
+    before: dict[str, Task],
+    places: dict[str, str],
+    over: dict[str, str],
+) -> Task:
+    """One task; what it needs is in `before`."""
+    said = part.words[arm] | over | {key: text(value) for key, value in values.items()}
+    needs = [task.name for task in before.values() if task.part == part.best and task.arm == arm]
+    names = dict(places)
+    for other in sorted({name for value in said.values() for name in PLACEHOLDER.findall(value)} - places.keys()):
+        runs = {task.seed: task.name for task in before.values() if task.part == other and task.arm == arm}
+        names[other] = f"{{{runs.get(seed, next(iter(runs.values())))}}}"
+        needs.append(names[other][1:-1])
+    filled = {key: PLACEHOLDER.sub(lambda found: names[found[1]], value) for key, value in said.items()}
+    return Task(
+        _name(part.name, arm, seed, values), part.name, part.tool, arm, seed, values, tuple(needs), filled, part.best, part.by
+    )
+
+
+def _name(part: str, arm: str, seed: int, values: dict[str, Any]) -> str:
+    grid = [f"{key.rpartition('.')[2]}={text(value)}" for key, value in values.items()]
+    return "-".join([part, arm, str(seed), *grid]).replace("/", "_")
+
+
+def check(plan: dict[str, Task]) -> None:
+    """That the recipe system takes every task's words: each part and arm once, each combination of a grid once.
+
+    A model that comes from another task's run is that task's; what else such a run decides is left to the run itself.
+
+    Raises:
+        UserError: the first words that it does not take, with their part and arm.
+    """
+    models: dict[tuple[str, str], dict[str, Any]] = {}
+    seen: set[tuple[str, str]] = set()
+    for task in plan.values():
+        values = task.values or next((other.values for other in plan.values() if other.name in task.needs[:1]), {})
+        if (task.part, task.arm) in models and (task.part, str(values)) in seen:
+            continue
+        seen.add((task.part, str(values)))
+        said = {key: value for key, value in task.words.items() if not PLACEHOLDER.search(value)}
+        origin = next((plan[name] for name in PLACEHOLDER.findall(task.words.get("init", "")) if name in plan), None)
+        if origin is not None and "model" not in said:
+            said = models[origin.part, origin.arm] | said
+        said |= {key: text(value) for key, value in values.items()} if task.best else {}
+        try:
+            model = asdict(resolve([f"{key}={value}" for key, value in said.items()]).model)
+        except UserError as error:
+            raise UserError(f"part {task.part}, arm {task.arm}: {error}") from None
+        models[task.part, task.arm] = {f"model.{key}": text(value) for key, value in model.items() if key != "name"}
+
+
+def finished(folder: Path, name: str) -> bool:
+    """Whether a task's run has its result."""
+    return (folder / name / "result.json").exists()
+
+
+def chosen(task: Task, plan: dict[str, Task], folder: Path) -> dict[str, Any]:
+    """The grid values of the combination with the highest metric `by`, the mean over seeds; the first among equals.
+
+    Raises:
+        UserError: the runs have no such metric, or no finite value of it.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    scores: dict[str, list[float]] = {}
+    for run in (plan[name] for name in task.needs if plan[name].part == task.best):
+        metrics = json.loads((folder / run.name / "result.json").read_text())["metrics"]
+        if task.by not in metrics:
+            raise UserError(f"part {task.part}: best: by={task.by}: {run.name} has {', '.join(metrics)}")
+        values[str(run.values)] = run.values
+        scores.setdefault(str(run.values), []).append(metrics[task.by]["value"])
+    means = {key: sum(found) / len(found) for key, found in scores.items() if all(map(math.isfinite, found))}
+    if not means:
+        raise UserError(f"part {task.part}: best: by={task.by}: no run of part {task.best} has a finite one")
+    return values[max(means, key=lambda key: means[key])]
+
+
+def command(task: Task, plan: dict[str, Task], folder: Path) -> list[str]:
+    """What runs a task: the tool and its words, `best` looked up now. Its needs are finished."""
+    said = task.words | ({key: text(value) for key, value in chosen(task, plan, folder).items()} if task.best else {})
+    whole = folder.resolve()
+    said = {key: PLACEHOLDER.sub(lambda found: str(whole / found[1]), value) for key, value in said.items()}
+    said |= {"seed": str(task.seed), "out": str(whole), "name": task.name}
+    return [str(TOOLS / f"{task.tool}.py"), *(f"{key}={value}" for key, value in said.items())]
+
+
+def keep(study: Study, name: str, plan: dict[str, Task], folder: Path) -> None:
+    """Write study.json, or see that the one that is there holds this plan. What does not change a number may differ.
+
+    Raises:
+        UserError: another plan is there; the tasks that differ are named.
+    """
+    path = folder / "study.json"
+    made = {"name": name, "title": study.title, "arms": study.arms, "seeds": study.seeds, "report": study.report}
+    made |= {"parts": list(study.parts), "tasks": [_record(task) for task in plan.values()]}
+    if path.exists():
+        try:
+            before = {task["name"]: task for task in json.loads(path.read_text())["tasks"]}
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{path} is damaged; remove it, or take another name=") from None
+        now = {task["name"]: task for task in json.loads(json.dumps(made))["tasks"]}
+        if differ := [said for key in before | now if (said := _differs(key, before.get(key), now.get(key)))]:
+            more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+            raise UserError(f"name={name}: {folder} holds another plan: {', '.join(differ[:3])}{more}; take another name=")
+    content = json.dumps(made, indent=2) + "\n"
+    if not path.exists() or path.read_text() != content:
+        write_atomically(path, content)
+
+
+def _record(task: Task) -> dict[str, Any]:
+    """A task as study.json has it, its words as on a command line."""
+    return asdict(task) | {"words": [f"{key}={value}" for key, value in task.words.items()]}
+
+
+def _differs(name: str, before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
+    """A task's difference between two plans in words; empty where there is none."""
+    if before is None or now is None:
+        return f"{name} ({'not there' if before is None else 'only there'})"
+    was, new = (_counts(task["words"]) for task in (before, now))
+    keys = [key for key in was | new if was.get(key) != new.get(key)]
+    told = [f"{key} {was.get(key, 'not said')} there, {new.get(key, 'not said')} here" for key in keys]
+    told += [key for key in ("tool", "best", "by", "needs") if before.get(key) != now[key]]
+    return f"{name} ({'; '.join(told)})" if told else ""
+
+
+def _counts(words: list[str]) -> dict[str, str]:
+    """Those that change what is computed."""
+    said = {key: value for key, _, value in (word.partition("=") for word in words)}
+    return {key: value for key, value in said.items() if key == "compute.precision" or not key.startswith(NOT_COMPUTED)}

@@ -1,0 +1,69 @@
+"""The SLURM launcher: a job array for each part, one index one task, each after the parts that it needs."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from ..recipe import UserError
+from .plan import TOOLS, Task, finished
+
+OPTIONS = {
+    "time": "time",
+    "partition": "partition",
+    "gpus": "gpus",
+    "account": "account",
+    "cpus": "cpus-per-task",
+}  # word -> sbatch's
+
+
+def of_part(plan: dict[str, Task], part: str) -> list[Task]:
+    """A part's tasks; their places here are the array's indices."""
+    return [task for task in plan.values() if task.part == part]
+
+
+def script(name: str, part: str, indices: list[int], folder: Path, words: list[str], options: dict[str, str]) -> str:
+    """The text of a part's sbatch script. `words` are those of the study's command, without the launcher's."""
+    heads = {"job-name": f"{name}-{part}", "array": ",".join(map(str, indices)), "open-mode": "append"}
+    heads |= {"output": str(folder.resolve() / "slurm" / f"{part}-%a.txt")}
+    heads |= {OPTIONS[key]: value for key, value in options.items()}
+    run = shlex.join([sys.executable, str(TOOLS / "study.py"), *words, f"only={part}"])
+    lines = [f"#SBATCH --{key}={shlex.quote(value)}" for key, value in heads.items()]
+    return "\n".join(
+        ["#!/bin/bash", *lines, f"cd {shlex.quote(str(Path.cwd()))}", f"exec {run} index=$SLURM_ARRAY_TASK_ID", ""]
+    )
+
+
+def submit(name: str, plan: dict[str, Task], folder: Path, words: list[str], options: dict[str, str]) -> dict[str, str]:
+    """Write every part's script and hand over those with tasks to run; {part: job}.
+
+    Raises:
+        UserError: sbatch is not here, or refuses a script.
+    """
+    if shutil.which("sbatch") is None:
+        raise UserError("launcher=slurm: there is no sbatch here; choices: local, slurm")
+    (folder / "slurm").mkdir(parents=True, exist_ok=True)
+    jobs: dict[str, str] = {}
+    for part in dict.fromkeys(task.part for task in plan.values()):
+        tasks = of_part(plan, part)
+        indices = [i for i, task in enumerate(tasks) if not finished(folder, task.name)]
+        if not indices:
+            continue
+        path = folder / "slurm" / f"{part}.sh"
+        path.write_text(script(name, part, indices, folder, words, options))
+        needs = dict.fromkeys(plan[need].part for task in tasks for need in task.needs)
+        jobs[part] = _sbatch(path, [jobs[need] for need in needs if need in jobs], jobs)
+    return jobs
+
+
+def _sbatch(path: Path, after: list[str], jobs: dict[str, str]) -> str:
+    """Submit one script; the job's number."""
+    # without the second option a job whose needs have failed waits for ever
+    waits = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
+    said = subprocess.run(["sbatch", "--parsable", *waits, str(path)], capture_output=True, text=True)
+    if said.returncode:
+        line = (said.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        queued = f"; submitted before it: {', '.join(jobs.values())}" if jobs else ""
+        raise UserError(f"launcher=slurm: sbatch refuses {path}: {line}{queued}")
+    return said.stdout.strip().partition(";")[0]

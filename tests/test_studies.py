@@ -1,0 +1,732 @@
+"""Studies: files and their mistakes, the plan, processes that fail, are killed and go on, job arrays; with stand-in tools."""
+
+import copy
+import itertools
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, TINY
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from ssl_vit.recipe import UserError
+from ssl_vit.studies import plan as plans
+from ssl_vit.studies import screen as screens
+from ssl_vit.studies import slurm
+from ssl_vit.studies.command import ask, main
+from ssl_vit.studies.file import build
+from ssl_vit.words import resolve
+
+SMALL = {"optim.steps": 20, "optim.warmup": 2}
+GAP = {
+    "title": "a gap",
+    "seeds": [0, 1],
+    "arms": {"scratch": "labels alone", "mpp": "patches"},
+    "parts": {
+        "probe": {"tool": "evaluate", "words": {"recipe": "evaluate", "init": "{pretrain}"}},
+        "final": {
+            "tool": "finetune",
+            "best": {"of": "sweep", "by": "accuracy"},
+            "words": {"recipe": "finetune", "init": "{pretrain}", **SMALL},
+        },
+        "sweep": {
+            "tool": "finetune",
+            "seeds": [0],
+            "grid": {"optim.lr": [0.01, 0.03, 0.1]},
+            "words": {"recipe": "finetune", "init": "{pretrain}", **SMALL},
+        },
+        "pretrain": {
+            "tool": "pretrain",
+            "words": SMALL,
+            "by_arm": {"scratch": {"recipe": "supervised"}, "mpp": {"recipe": "mpp"}},
+        },
+    },
+    "report": {"final": "final", "probes": ["probe"], "baseline": "scratch", "candidate": "mpp", "paper": {"mpp": 79.9}},
+}
+NAMES = [
+    *("pretrain-scratch-0", "pretrain-scratch-1", "pretrain-mpp-0", "pretrain-mpp-1"),
+    *(f"sweep-{arm}-0-lr={lr}" for arm in ("scratch", "mpp") for lr in (0.01, 0.03, 0.1)),
+    *(f"{part}-{arm}-{seed}" for part in ("probe", "final") for arm in ("scratch", "mpp") for seed in (0, 1)),
+]
+
+# A tool that writes its name into starts.txt and does what behave.json says of it; its accuracy is best at lr 0.03
+# for scratch and 0.1 for mpp.
+TOOL = """
+import fcntl, json, os, sys, time
+from pathlib import Path
+words = dict(word.split("=", 1) for word in sys.argv[1:])
+out, name = Path(words["out"]), words["name"]
+behave = json.loads((out.parent / "behave.json").read_text()).get(name, "")
+folder = out / name
+folder.mkdir(parents=True, exist_ok=True)
+lock = (folder / "lock").open("a+")
+try:
+    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    sys.exit("error: held")
+(out.parent / "starts.txt").open("a").write(name + "\\n")
+init = words.get("init", "scratch")
+if init != "scratch" and not (Path(init) / "result.json").exists():
+    sys.exit(f"error: {init} is not finished")
+(folder / "words.json").write_text(json.dumps(words))
+(out.parent / "times.txt").open("a").write(f"{time.time()} 1\\n")
+if behave == "sleep":
+    (folder / "pid").write_text(str(os.getpid()))
+    time.sleep(60)
+if behave == "brief":
+    time.sleep(0.4)
+if behave == "fail":
+    sys.exit("one line\\nerror: it cannot be")
+if behave == "die" or behave == "die once" and not (folder / "died").exists():
+    (folder / "died").touch()
+    os.kill(os.getpid(), 9)
+lr = float(words.get("optim.lr", 0))
+accuracy = 1 - abs(lr - (0.1 if "mpp" in name else 0.03))
+(folder / "metrics.jsonl").write_text('{"step": 20, "loss": 1.5}\\n')
+(out.parent / "times.txt").open("a").write(f"{time.time()} -1\\n")
+(folder / "result.json").write_text(json.dumps({"metrics": {"accuracy": {"value": accuracy, "n": 9, "split": "validation"}}}))
+"""
+DRIVER = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+from ssl_vit.recipe import plain_errors
+from ssl_vit.studies import plan, slurm
+plan.TOOLS = slurm.TOOLS = Path(__file__).parent
+from ssl_vit.studies.command import main
+if __name__ == "__main__":
+    with plain_errors():
+        sys.exit(main(sys.argv[1:]))
+"""
+
+
+class Bench:
+    """A folder with stand-in tools, a study's file and its runs."""
+
+    def __init__(self, folder, study):
+        self.folder, self.tools, self.runs = folder, folder / "tools", folder / "runs" / "gap"
+        self.tools.mkdir()
+        for tool in ("pretrain", "finetune", "evaluate"):
+            (self.tools / f"{tool}.py").write_text(TOOL)
+        (self.tools / "study.py").write_text(DRIVER)
+        (folder / "runs").mkdir()
+        OmegaConf.save(OmegaConf.create(study), folder / "gap.yaml")
+        self.words = [f"recipe={folder}/gap.yaml", f"out={folder}/runs"]
+        self.behave()
+
+    def behave(self, **how):
+        (self.folder / "runs" / "behave.json").write_text(json.dumps({k.replace("_", "-"): v for k, v in how.items()}))
+
+    def started(self):
+        path = self.folder / "runs" / "starts.txt"
+        return path.read_text().split() if path.exists() else []
+
+    def start(self, *words):
+        """The study in a process of its own."""
+        command = [sys.executable, str(self.tools / "study.py"), *self.words, *words]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def told(self, task):
+        """The words that a task's tool was given."""
+        return json.loads((self.runs / task / "words.json").read_text())
+
+    def finished(self):
+        return sorted(path.parent.name for path in self.runs.glob("*/result.json"))
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    made = Bench(tmp_path, GAP)
+    monkeypatch.setattr(plans, "TOOLS", made.tools)
+    monkeypatch.setattr(slurm, "TOOLS", made.tools)
+    return made
+
+
+def altered(*changes):
+    """GAP with (path, value) changes; a value of ... removes."""
+    study = copy.deepcopy(GAP)
+    for path, value in changes:
+        *above, last = path.split("/")
+        node = study
+        for key in above:
+            node = node.setdefault(key, {})
+        if value is ...:
+            del node[last]
+        else:
+            node[last] = value
+    return study
+
+
+def until(holds, seconds=15.0):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# ---- the file
+
+MISTAKES = {
+    "an unknown key": (("titel", "x"), "unknown key titel; did you mean title?"),
+    "no parts": (("parts", ...), "parts: is missing"),
+    "an unknown key of a part": (("parts/final/word", {}), "part final: unknown key word; did you mean words?"),
+    "an unknown tool": (("parts/final/tool", "finetun"), "part final: tool=finetun: unknown; did you mean finetune?"),
+    "an unknown placeholder": (
+        ("parts/final/words/init", "{pretain}"),
+        "{pretain}: no such part or place; did you mean pretrain?",
+    ),
+    "best without by": (("parts/final/best", {"of": "sweep"}), "best: of (a part) and by (a metric)"),
+    "best of an unknown part": (("parts/final/best/of", "sweeps"), "of=sweeps: no part with a grid; did you mean sweep?"),
+    "best of a part without grid": (("parts/final/best/of", "pretrain"), "of=pretrain: no part with a grid"),
+    "an unknown arm": (("parts/final/by_arm", {"mp": {}}), "part final: by_arm: unknown arm mp; did you mean mpp?"),
+    "an arm that a need has not": (("parts/pretrain/by_arm/mpp", ...), "that part has no arm mpp"),
+    "the folder of a part with a grid": (("parts/probe/words/init", "{sweep}"), "part sweep has several runs"),
+    "a word of the study's": (("parts/final/words/seed", 3), "seed=3: that is the study's seeds; leave it out"),
+    "no init": (("parts/final/words/init", ...), "part final: arm scratch: init= is missing"),
+    "an empty grid": (("parts/sweep/grid", {"optim.lr": []}), "grid: optim.lr: a list of values is asked for"),
+    "a value twice": (("parts/sweep/grid", {"optim.lr": [1, 1]}), "grid: optim.lr: a value is there twice"),
+    "seeds that are none": (("seeds", ["a"]), "seeds: [a]: different whole numbers are asked for"),
+    "a name that is no folder's": (("arms/a b", "x"), "arms: a b: a name of letters"),
+    "a place that is a part": (("places", ["final"]), "final is a place and a part"),
+    "arms as a list": (("arms", ["mpp"]), "arms: a mapping is asked for"),
+    "a report of an unknown arm": (("report/candidate", "mp"), "report: candidate: unknown mp; did you mean mpp?"),
+    "a report of an unknown part": (("report/probes", ["prob"]), "report: probes: unknown prob; did you mean probe?"),
+    "a value that means more": (("parts/final/words/name2", "???"), "name2=???: cannot be taken as a value"),
+}
+
+
+@pytest.mark.parametrize(("change", "says"), MISTAKES.values(), ids=MISTAKES)
+def test_a_files_mistake_is_named_in_one_line(change, says):
+    with pytest.raises(UserError) as caught:
+        build(altered(change), "gap.yaml")
+    assert says in str(caught.value)
+    assert str(caught.value).startswith("gap.yaml: ") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "b"), ("a", "b", "c")])
+def test_a_circle_is_named(names):
+    parts = {
+        name: {"tool": "evaluate", "words": {"init": f"{{{other}}}"}}
+        for name, other in zip(names, [*names[1:], names[0]], strict=True)
+    }
+    parts["aside"] = {"tool": "pretrain"}
+    with pytest.raises(UserError, match="parts in a circle: ") as caught:
+        build(altered(("parts", parts), ("report", {})), "x")
+    named = str(caught.value).rpartition(": ")[2].split(" -> ")
+    assert set(named) == set(names) and named[0] == named[-1] and len(named) == len(names) + 1
+
+
+@given(st.data())
+def test_every_task_comes_after_its_needs(data):
+    """Parts in any order in the file, each needing any of those before it in another order."""
+    names = data.draw(st.permutations("abcde"))
+    needs = {name: data.draw(st.lists(st.sampled_from(names[:i]), unique=True)) if i else [] for i, name in enumerate(names)}
+    words = {name: {f"x{n}": f"{{{need}}}" for n, need in enumerate(needs[name])} for name in sorted(names)}
+    parts = {name: {"tool": "evaluate", "words": {"init": "scratch"} | words[name]} for name in sorted(names)}
+    study = build({"title": "t", "seeds": [0, 1], "arms": {"p": "", "q": ""}, "parts": parts}, "x")
+    found = plans.tasks(study, {}, {})
+    order = list(found)
+    assert len(order) == 5 * 2 * 2
+    for name, task in found.items():
+        assert set(task.needs) == {f"{need}-{task.arm}-{task.seed}" for need in needs[task.part]}
+        assert all(order.index(need) < order.index(name) for need in task.needs)
+
+
+# ---- the plan
+
+
+def test_the_plan_of_a_gap():
+    plan = plans.tasks(build(GAP, "x"), {}, {})
+    assert sorted(plan) == sorted(NAMES)
+    assert plan["pretrain-mpp-1"].words == {"optim.steps": "20", "optim.warmup": "2", "recipe": "mpp"}
+    sweep = plan["sweep-mpp-0-lr=0.03"]
+    assert (sweep.values, sweep.needs, sweep.words["optim.lr"]) == ({"optim.lr": 0.03}, ("pretrain-mpp-0",), "0.03")
+    final = plan["final-mpp-1"]
+    assert set(final.needs) == {"pretrain-mpp-1", *(f"sweep-mpp-0-lr={lr}" for lr in (0.01, 0.03, 0.1))}
+    assert final.words["init"] == "{pretrain-mpp-1}" and "optim.lr" not in final.words
+
+
+def test_a_need_without_that_seed_gives_its_first():
+    study = build(altered(("parts/pretrain/seeds", [4, 1])), "x")
+    plan = plans.tasks(study, {}, {})
+    assert plan["probe-mpp-0"].needs == ("pretrain-mpp-4",)
+    assert plan["probe-mpp-1"].needs == ("pretrain-mpp-1",)
+
+
+def test_words_of_an_arm_and_of_the_command_line_come_over_the_parts():
+    study = altered(("parts/pretrain/by_arm/mpp", {"recipe": "mpp", "optim.steps": 30}), ("places", ["pictures"]))
+    study["parts"]["pretrain"]["words"]["data.path"] = "{pictures}/x"
+    plan = plans.tasks(build(study, "x"), {"pictures": "/p"}, {"optim.batch": "8"})
+    assert plan["pretrain-mpp-0"].words["optim.steps"] == "30"
+    assert plan["pretrain-scratch-0"].words["optim.steps"] == "20"
+    assert {task.words["optim.batch"] for task in plan.values()} == {"8"}
+    assert plan["pretrain-mpp-0"].words["data.path"] == "/p/x" and plan["pretrain-mpp-0"].needs == ()
+    over = plans.tasks(build(study, "x"), {"pictures": "/p"}, {"optim.steps": "5"})
+    assert {task.words["optim.steps"] for task in over.values() if task.part != "probe"} == {"5"}
+
+
+def test_values_are_written_as_on_a_command_line():
+    words = {"recipe": "mpp", "optim": {"betas": [0.9, 0.95], "clip": None}, "log.tensorboard": False, "optim.lr": 1.0e-3}
+    study = build({"title": "t", "arms": {"a": ""}, "parts": {"p": {"tool": "pretrain", "words": words}}}, "x")
+    said = plans.tasks(study, {}, {})["p-a-0"].words
+    recipe = resolve([f"{key}={value}" for key, value in said.items()])
+    assert (recipe.optim.betas, recipe.optim.clip, recipe.log.tensorboard, recipe.optim.lr) == ([0.9, 0.95], None, False, 1e-3)
+
+
+def test_refused_words_are_named_with_their_part_and_arm():
+    study = altered(("parts/sweep/grid/optim.lr", [0.1, -1.0]))
+    with pytest.raises(UserError, match=r"part sweep, arm scratch: optim\.lr=-1\.0: a number above 0"):
+        plans.check(plans.tasks(build(study, "x"), {}, {}))
+    study = altered(("parts/pretrain/by_arm/mpp/corruption.rat", 0.5))
+    with pytest.raises(UserError, match=r"part pretrain, arm mpp: unknown key corruption\.rat; did you mean"):
+        plans.check(plans.tasks(build(study, "x"), {}, {}))
+
+
+def test_a_model_comes_from_the_run_that_is_needed():
+    """24 pixels suit patches of 8, the needed run's, and not those of 16 that the recipe itself would name."""
+    study = altered(("parts/pretrain/words", SMALL | {"data.size": 48, "model": "vit_n8"}))
+    for part, size in (("final", 24), ("sweep", 24), ("probe", 24)):
+        study["parts"][part]["words"]["data.size"] = size
+    plans.check(plans.tasks(build(study, "x"), {}, {}))
+    study["parts"]["probe"]["words"]["data.size"] = 20
+    with pytest.raises(UserError, match=r"part probe, arm scratch: data\.size=20: no multiple .* model\.patch=8"):
+        plans.check(plans.tasks(build(study, "x"), {}, {}))
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([0.1, 0.25, 0.5, math.nan]), min_size=2, max_size=2), min_size=1, max_size=4),
+)
+def test_best_is_the_highest_mean_over_seeds(tmp_path_factory, scores):
+    """Against a plain search; a run without a finite value never wins, and the first of equals does."""
+    folder = tmp_path_factory.mktemp("best")
+    study = build(
+        altered(("parts/sweep/seeds", [0, 1]), ("parts/sweep/grid/optim.lr", [i + 1 for i in range(len(scores))])), "x"
+    )
+    plan = plans.tasks(study, {}, {})
+    for (i, row), arm in itertools.product(enumerate(scores), ("mpp", "scratch")):
+        for seed, value in enumerate(row):
+            run = folder / f"sweep-{arm}-{seed}-lr={i + 1}"
+            run.mkdir()
+            (run / "result.json").write_text(json.dumps({"metrics": {"accuracy": {"value": value if arm == "mpp" else 0.0}}}))
+    best = None
+    for i, (a, b) in enumerate(scores):
+        if a + b == a + b and (best is None or a + b > sum(scores[best])):
+            best = i
+    if best is None:
+        with pytest.raises(UserError, match="no run of part sweep has a finite one"):
+            plans.chosen(plan["final-mpp-0"], plan, folder)
+    else:
+        assert plans.chosen(plan["final-mpp-0"], plan, folder) == {"optim.lr": best + 1}
+
+
+# ---- the command line
+
+WORDS = {
+    "an unknown word": (["paralel=2"], "unknown word paralel; did you mean parallel?"),
+    "an unknown key": (["optim.step=2"], "unknown word optim.step; did you mean optim.steps?"),
+    "what a part sweeps": (["optim.lr=1"], "optim.lr=1: part sweep sweeps it"),
+    "seed": (["seed=1"], "seed=1: say seeds=1"),
+    "init": (["init=scratch"], "unknown word init;"),
+    "no seeds": (["seeds=0"], "seeds=0: how many"),
+    "seeds twice": (["seeds=1,1"], "seeds=1,1: how many"),
+    "none at once": (["parallel=0"], "parallel=0: a whole number of at least 1"),
+    "an unknown launcher": (["launcher=slrm"], "launcher=slrm: unknown; did you mean slurm?"),
+    "only without index": (["only=final"], "only= and index= belong together"),
+    "an unknown part": (["only=finl", "index=0"], "only=finl: no such part; did you mean final?"),
+    "an index too far": (["only=final", "index=4"], "index=4: part final has the tasks 0 to 3"),
+    "a need not finished": (["only=final", "index=0"], "final-scratch-0 needs sweep-scratch-0-lr=0.01"),
+    "a name that is none": (["name=../x"], "name=../x: "),
+    "a value that is refused": (["optim.steps=0"], "part pretrain, arm scratch: optim.steps=0"),
+    "braces": (["data.path={final}"], "braces are for the study's file"),
+}
+
+
+@pytest.mark.parametrize(("words", "says"), WORDS.values(), ids=WORDS)
+def test_a_mistaken_word_starts_nothing(words, says, bench):
+    with pytest.raises(UserError) as caught:
+        main([*bench.words, *words])
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+    assert not bench.runs.exists()
+
+
+def test_studies_are_found_by_name():
+    with pytest.raises(UserError, match=r"recipe=study/ga: no such study; did you mean study/gap\?"):
+        ask(["recipe=study/ga"])
+    with pytest.raises(UserError, match=r"recipe= is missing; choices: .*study/gap"):
+        ask([])
+    with pytest.raises(UserError, match=r"recipe=/no/such\.yaml: no such file"):
+        ask(["recipe=/no/such.yaml"])
+
+
+def test_a_place_has_a_name_of_its_own(tmp_path):
+    made = Bench(tmp_path, altered(("places", ["out"])))
+    with pytest.raises(UserError, match="places: out= means something else already"):
+        ask(made.words)
+
+
+def test_places_must_be_said(tmp_path):
+    made = Bench(tmp_path, altered(("places", ["pictures", "more"]), ("parts/pretrain/words/data.path", "{pictures}")))
+    with pytest.raises(UserError, match="more= is missing: the study needs the places pictures, more"):
+        ask([*made.words, "pictures=/p"])
+    plan = ask([*made.words, f"pictures={os.path.relpath(tmp_path)}", "more=/m"]).plan
+    assert plan["pretrain-mpp-0"].words["data.path"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("3", {0, 1, 2}), ("0,2", {0, 2}), ("5,", {5})])
+def test_seeds(text, seeds, bench):
+    plan = ask([*bench.words, f"seeds={text}"]).plan
+    assert {task.seed for task in plan.values() if task.part == "final"} == seeds
+    assert {task.seed for task in plan.values() if task.part == "sweep"} == {0}
+
+
+def test_mistakes_are_answered_in_one_line_without_torch(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('torch is imported')\n")
+    command = [sys.executable, "tools/study.py", "recipe=study/gap", "optim.steps=0", f"out={tmp_path}/runs"]
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    said = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert (said.returncode, said.stdout) == (2, "")
+    (line,) = said.stderr.splitlines()
+    assert line.startswith("error: part pretrain, arm scratch: optim.steps=0")
+
+
+# ---- processes
+
+
+def test_a_study_runs_each_task_once_and_in_order(bench, capsys):
+    assert main([*bench.words, "parallel=2", "eval.every=7"]) == 0
+    assert sorted(bench.started()) == sorted(NAMES) == bench.finished()
+    for task in ask(bench.words).plan.values():  # the tool itself refuses an init that is not finished
+        assert all(bench.started().index(need) < bench.started().index(task.name) for need in task.needs)
+    assert {seed: bench.told(f"final-scratch-{seed}")["optim.lr"] for seed in (0, 1)} == {0: "0.03", 1: "0.03"}
+    told = bench.told("final-mpp-1")
+    assert (told["optim.lr"], told["seed"], told["eval.every"]) == ("0.1", "1", "7")
+    assert told["init"] == str(bench.runs / "pretrain-mpp-1") and int(told["compute.threads"]) >= 1
+    said = capsys.readouterr().out
+    assert f"finished    {len(NAMES)} of {len(NAMES)} tasks" in said
+    assert said.splitlines()[-1] == f"next        {sys.executable} tools/report.py {bench.runs}"
+    assert (bench.runs / "logs" / "final-mpp-1.txt").read_text().startswith("$ ")
+
+    about = json.loads((bench.runs / "study.json").read_text())
+    assert {key: about[key] for key in ("name", "title", "arms", "seeds")} == {"name": "gap"} | {
+        key: GAP[key] for key in ("title", "arms", "seeds")
+    }
+    assert about["report"] == GAP["report"] and about["parts"][0] == "pretrain"
+    assert about["tasks"][2]["words"] == ["optim.steps=20", "optim.warmup=2", "recipe=mpp", "eval.every=7"]
+    keys = {"name", "part", "tool", "arm", "seed", "values", "needs"}
+    assert all(keys <= task.keys() for task in about["tasks"]) and [t["name"] for t in about["tasks"]][:4] == NAMES[:4]
+
+    assert main([*bench.words, "parallel=2", "eval.every=7"]) == 0
+    assert len(bench.started()) == len(NAMES)
+
+
+def test_no_more_at_once_than_asked_for(bench):
+    bench.behave(**dict.fromkeys(NAMES[:4], "brief"))
+    assert main([*bench.words, "parallel=2"]) == 0
+    times = sorted(line.split() for line in (bench.runs.parent / "times.txt").read_text().splitlines())
+    assert max(itertools.accumulate(int(step) for _, step in times)) == 2
+
+
+def test_a_failed_task_leaves_out_only_what_needs_it(bench, capsys):
+    bench.behave(pretrain_mpp_0="fail")
+    assert main([*bench.words, "parallel=2"]) == 1
+    kept = {name for name in NAMES if "scratch" in name} | {"pretrain-mpp-1", "probe-mpp-1"}
+    assert set(bench.finished()) == kept
+    said = capsys.readouterr().out
+    assert re.search(r"failed    pretrain-mpp-0: it cannot be \(.*logs/pretrain-mpp-0\.txt\)", said)
+    assert "left out  probe-mpp-0: needs pretrain-mpp-0" in said and "left out  sweep-mpp-0-lr=0.1: needs" in said
+    assert "left out  final-mpp-1: needs sweep-mpp-0-lr=0.01" in said
+    bench.behave()
+    assert main([*bench.words, "parallel=2"]) == 0
+    assert bench.finished() == sorted(NAMES)
+    assert all(bench.started().count(name) == 1 + (name == "pretrain-mpp-0") for name in NAMES)
+
+
+def test_a_killed_task_is_tried_once_more(bench, capsys):
+    bench.behave(pretrain_scratch_0="die once", pretrain_mpp_0="die")
+    assert main([*bench.words, "parallel=2"]) == 1
+    assert [bench.started().count(f"pretrain-{arm}-0") for arm in ("scratch", "mpp")] == [2, 2]
+    assert "failed    pretrain-mpp-0: killed by SIGKILL" in capsys.readouterr().out
+    assert "pretrain-scratch-0" in bench.finished()
+
+
+def test_a_metric_that_is_not_there_fails_what_asks_for_it(bench, capsys):
+    study = altered(("parts/final/best/by", "top1"))
+    OmegaConf.save(OmegaConf.create(study), bench.folder / "gap.yaml")
+    assert main([*bench.words, "parallel=2"]) == 1
+    assert "failed    final-mpp-0: part final: best: by=top1: sweep-mpp-0-lr=0.01 has accuracy" in capsys.readouterr().out
+
+
+def test_another_plan_is_refused(bench):
+    def keep(*words):
+        asked = ask([*bench.words, *words])
+        plans.keep(asked.study, asked.name, asked.plan, asked.folder)
+
+    bench.runs.mkdir()
+    keep()
+    keep("compute.threads=1", "eval.every=3", "parallel=1")  # computes the same
+    with pytest.raises(
+        UserError, match=r"pretrain-scratch-0 \(optim\.steps 20 there, 10 here\).* and \d+ more; take another name="
+    ):
+        keep("optim.steps=10")
+    with pytest.raises(UserError, match=r"another plan: pretrain-scratch-2 \(not there\), "):
+        keep("seeds=3")
+    with pytest.raises(UserError, match=r"another plan: pretrain-scratch-1 \(only there\)"):
+        main([*bench.words, "seeds=1"])
+    assert bench.started() == []
+    OmegaConf.save(OmegaConf.create(altered(("title", "a new title"))), bench.folder / "gap.yaml")
+    keep()
+    assert json.loads((bench.runs / "study.json").read_text())["title"] == "a new title"
+    (bench.runs / "study.json").write_text("{")
+    with pytest.raises(UserError, match=r"study\.json is damaged"):
+        keep()
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of a killed process")
+def test_a_killed_study_goes_on_and_runs_nothing_twice(bench):
+    """Killed twice, at different depths; what was finished is not run again, and no process runs on unseen."""
+    for sleeper in ("sweep-mpp-0-lr=0.03", "final-scratch-1"):
+        finished, before = bench.finished(), len(bench.started())
+        bench.behave(**{sleeper: "sleep"})
+        study = bench.start("parallel=2")
+        until((bench.runs / sleeper / "pid").exists)
+        study.kill()
+        study.communicate()
+        pid = (bench.runs / sleeper / "pid").read_text()
+        until(lambda pid=pid: not alive(pid), 5)
+        assert set(finished) < set(bench.finished()) < set(NAMES)
+        assert not set(bench.started()[before:]) & set(finished)
+    finished, before = bench.finished(), len(bench.started())
+    bench.behave()
+    study = bench.start("parallel=2")
+    assert "finished" in study.communicate(timeout=60)[0] and study.returncode == 0
+    assert bench.finished() == sorted(NAMES)
+    assert sorted(bench.started()[before:]) == sorted(set(NAMES) - set(finished))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_is_passed_on(bench, number):
+    bench.behave(pretrain_scratch_0="sleep")
+    study = bench.start("parallel=1")
+    until((bench.runs / "pretrain-scratch-0" / "pid").exists)
+    study.send_signal(number)
+    out, err = study.communicate(timeout=10)
+    assert study.returncode == 130 and "the same command goes on" in err
+    assert not alive((bench.runs / "pretrain-scratch-0" / "pid").read_text())
+    assert bench.started() == ["pretrain-scratch-0"], out
+
+
+def test_a_second_study_in_the_same_folder_is_refused(bench):
+    bench.behave(pretrain_scratch_0="sleep")
+    study = bench.start("parallel=1")
+    until((bench.runs / "pretrain-scratch-0" / "pid").exists)
+    with pytest.raises(UserError, match=r"name=gap: .* is being written by process"):
+        main(bench.words)
+    study.terminate()
+    study.communicate(timeout=10)
+
+
+def test_a_folder_that_a_dying_process_holds_is_waited_for(bench):
+    folder = bench.runs / "pretrain-scratch-0"
+    folder.mkdir(parents=True)
+    code = "import fcntl, time; f = open('lock', 'a+'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True); time.sleep(1)"
+    holder = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE)
+    assert holder.stdout.readline()
+    assert main([*bench.words, "parallel=2"]) == 0
+    assert bench.started().count("pretrain-scratch-0") == 1
+    holder.communicate()
+
+
+# ---- the screen
+
+
+def test_rows_that_are_not_whole_are_left_out(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert screens.last_rows(path) == {}
+    lines = [json.dumps({"step": step, "loss": step / 1000}) for step in range(1000)]
+    path.write_text("\n".join([*lines, '{"step": 1000, "validation/accuracy": 0.25}', '{"step": 10']))
+    assert screens.last_rows(path) == {"step": 1000, "loss": 0.999, "validation/accuracy": 0.25}
+
+
+def a_run(folder, rows):
+    """A run's folder with these rows, of 400 steps."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.yaml").write_text("optim: {steps: 400}\n")
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_a_line_for_each_running_task(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(screens.time, "monotonic", lambda: now[0])
+    run = screens.Running(a_run(tmp_path / "final-mpp-0", []), begun=0.0)
+    now[0] = 12
+    assert run.cells() == ("final-mpp-0", "", "since 12 s", "")
+    a_run(run.folder, [{"step": 100, "loss": 1.25, "validation/accuracy": 0.5}])
+    assert run.cells() == ("final-mpp-0", "step 100/400", "loss 1.250, validation/accuracy 50.0%", "")
+    now[0] = 22  # 100 steps in 10 s, 200 more to go
+    a_run(run.folder, [{"step": 200, "loss": 1.0}])
+    assert run.cells() == ("final-mpp-0", "step 200/400", "loss 1.000", "left 20 s")
+    a_run(run.folder, [{"step": 40, "loss": 1.0}])  # resumed from a checkpoint
+    assert run.cells()[3] == ""
+
+
+def test_plain_lines_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):
+    run = screens.Running(a_run(tmp_path / "a", [{"step": 100, "loss": 1.25}]))
+    with screens.Screen() as screen:
+        screen.show([run], 1, 3, 0)
+        assert capsys.readouterr().out == ""
+        monkeypatch.setattr(screens, "QUIET", 0.0)
+        screen.show([run], 1, 3, 1)
+    assert capsys.readouterr().out == "running   a  step 100/400  loss 1.250\n1 of 3 finished, 1 failed or left out\n"
+
+
+def test_a_live_display_on_a_terminal(tmp_path, monkeypatch):
+    console = Console(force_terminal=True, width=70, record=True, file=(tmp_path / "screen").open("w"))
+    monkeypatch.setattr(screens, "Console", lambda **_: console)
+    monkeypatch.setattr(screens, "REFRESH", 0.0)
+    runs = [screens.Running(a_run(tmp_path / name, [{"step": 100, "loss": 1.25}])) for name in ("first", "second")]
+    with screens.Screen() as screen:
+        screen.say("finished  zeroth in 3 s")
+        screen.show(runs, 1, 3, 0)
+    console.file.close()
+    shown = (tmp_path / "screen").read_text()
+    for line in ("finished  zeroth", "first", "second", "step 100/400", "1 of 3 finished"):
+        assert line in shown
+
+
+# ---- SLURM
+
+SBATCH = """#!/bin/bash
+echo "$@" >> "$SUBMITTED"
+[ -n "$REFUSE" ] && { echo "sbatch: error: no such partition" >&2; exit 1; }
+echo "$((100 + $(wc -l < "$SUBMITTED")));cluster"
+"""
+
+
+@pytest.fixture
+def sbatch(bench, monkeypatch):
+    """A stand-in sbatch; what it was given, one call a line."""
+    path = bench.folder / "bin" / "sbatch"
+    path.parent.mkdir()
+    path.write_text(SBATCH)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SUBMITTED", str(bench.folder / "submitted.txt"))
+    return bench.folder / "submitted.txt"
+
+
+def heads(path):
+    return dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", path.read_text(), re.MULTILINE))
+
+
+def test_a_job_array_for_each_part(bench, sbatch, capsys):
+    assert main([*bench.words, "launcher=slurm", "slurm.time=4:00:00", "slurm.gpus=1", "eval.every=7", "parallel=2"]) == 0
+    scripts = bench.runs / "slurm"
+    # jobs 101 pretrain, 102 sweep, 103 probe, 104 final, in the order of the plan
+    depends = "--parsable --dependency=afterok:{} --kill-on-invalid-dep=yes {}"
+    assert sbatch.read_text().splitlines() == [
+        f"--parsable {scripts}/pretrain.sh",
+        *(depends.format(after, scripts / f"{part}.sh") for part, after in order(sbatch, scripts)),
+    ]
+    assert "submitted   pretrain: job 101" in capsys.readouterr().out
+    for part, indices in (("pretrain", "0,1,2,3"), ("sweep", "0,1,2,3,4,5"), ("probe", "0,1,2,3"), ("final", "0,1,2,3")):
+        path = scripts / f"{part}.sh"
+        assert subprocess.run(["bash", "-n", path]).returncode == 0
+        found = heads(path)
+        assert (found["array"], found["time"], found["gpus"]) == (indices, "4:00:00", "1")
+        assert "partition" not in found and found["job-name"] == f"gap-{part}"
+        assert "eval.every=7" in path.read_text() and "launcher" not in path.read_text() and "parallel" not in path.read_text()
+    assert bench.started() == []
+
+
+def order(sbatch, scripts):
+    """(part, the jobs after which it may start), from the numbers that were given out in turn."""
+    parts = [Path(line.split()[-1]).stem for line in sbatch.read_text().splitlines()]
+    job = {part: str(101 + i) for i, part in enumerate(parts)}
+    needs = {"sweep": {"pretrain"}, "probe": {"pretrain"}, "final": {"sweep", "pretrain"}}
+    assert parts[0] == "pretrain" and parts.index("sweep") < parts.index("final")
+    told = [re.search(r"afterok:(\S+)", line)[1] for line in sbatch.read_text().splitlines()[1:]]
+    for part, after in zip(parts[1:], told, strict=True):
+        assert set(after.split(":")) == {job[need] for need in needs[part]}
+    return list(zip(parts[1:], told, strict=True))
+
+
+def element(bench, part, index):
+    """Run an array's element by hand."""
+    env = os.environ | {"SLURM_ARRAY_TASK_ID": str(index)}
+    return subprocess.run(["bash", bench.runs / "slurm" / f"{part}.sh"], env=env, capture_output=True, text=True, timeout=60)
+
+
+def test_an_arrays_element_runs_its_task(bench, sbatch):
+    study = altered(("seeds", [0]), ("arms/scratch", ...), ("parts/pretrain/by_arm/scratch", ...))
+    study["report"] = {}
+    OmegaConf.save(OmegaConf.create(study), bench.folder / "gap.yaml")
+    assert main([*bench.words, "launcher=slurm"]) == 0
+    early = element(bench, "final", 0)
+    assert early.returncode == 2 and "not finished yet" in early.stderr
+    for part, index in (("pretrain", 0), ("sweep", 0), ("sweep", 1), ("sweep", 2), ("final", 0)):
+        said = element(bench, part, index)
+        assert said.returncode == 0, said.stderr
+    assert bench.told("final-mpp-0")["optim.lr"] == "0.1"
+    assert "compute.threads" not in bench.told("final-mpp-0")
+    sbatch.unlink()
+    assert main([*bench.words, "launcher=slurm"]) == 0  # only the probes are left, and what they need is finished
+    assert sbatch.read_text().splitlines() == [f"--parsable {bench.runs}/slurm/probe.sh"]
+    bench.behave(probe_mpp_0="fail")
+    assert element(bench, "probe", 0).returncode == 1
+
+
+def test_sbatch_that_refuses_or_is_not_there(bench, sbatch, monkeypatch):
+    monkeypatch.setenv("REFUSE", "1")
+    with pytest.raises(UserError, match=r"launcher=slurm: sbatch refuses .*pretrain\.sh: sbatch: error: no such partition"):
+        main([*bench.words, "launcher=slurm"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match="launcher=slurm: there is no sbatch here"):
+        main([*bench.words, "launcher=slurm"])
+
+
+# ---- the real tools
+
+
+def test_a_tiny_study_with_the_real_tools(tmp_path):
+    """Pre-train and sweep (one rate, from scratch, so that both run at once), then fine-tune with that rate."""
+    words = dict(word.split("=") for word in TINY) | {"optim.steps": 4}
+    labels = {"recipe": "finetune", "data.share": 0.02, "data.validation": 0.1, "eval.test": False}
+    tuned = words | labels
+    parts = {
+        "pretrain": {"tool": "pretrain", "words": words},
+        "sweep": {"tool": "finetune", "grid": {"optim.lr": [0.07]}, "words": tuned | {"init": "scratch"}},
+        "final": {
+            "tool": "finetune",
+            "best": {"of": "sweep", "by": "accuracy"},
+            "words": {key: value for key, value in tuned.items() if not key.startswith("model.")} | {"init": "{pretrain}"},
+        },
+    }
+    OmegaConf.save(OmegaConf.create({"title": "t", "arms": {"mpp": "patches"}, "parts": parts}), tmp_path / "small.yaml")
+    command = [sys.executable, "tools/study.py", f"recipe={tmp_path}/small.yaml", f"out={tmp_path}", "parallel=2"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert said.returncode == 0, said.stdout + said.stderr
+    folder = tmp_path / "small"
+    runs = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/result.json")}
+    assert set(runs) == {"pretrain-mpp-0", "sweep-mpp-0-lr=0.07", "final-mpp-0"}
+    assert runs["final-mpp-0"]["total_exaflop"] > runs["final-mpp-0"]["exaflop"]
+    final = resolve([f"recipe={folder}/final-mpp-0/recipe.yaml"])
+    assert (final.optim.lr, final.init) == (0.07, str(folder / "pretrain-mpp-0"))

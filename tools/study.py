@@ -1,0 +1,19 @@
+"""Run a study: every run that its file asks for, in an order in which each finds what it needs; or go on with it.
+
+python tools/study.py recipe=study/gap
+python tools/study.py recipe=study/gap_cifar10 cifar10=PATH tinyimagenet=PATH seeds=3 parallel=2
+python tools/study.py recipe=study/gap optim.steps=10 optim.warmup=1 name=trial
+python tools/study.py recipe=study/gap launcher=slurm slurm.time=4:00:00 slurm.gpus=1
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ssl_vit.recipe import plain_errors
+from ssl_vit.studies.command import main
+
+if __name__ == "__main__":
+    with plain_errors():
+        sys.exit(main(sys.argv[1:]))
