@@ -32,7 +32,7 @@ class Task:
 
 
 def tasks(study: Study, places: dict[str, str], words: dict[str, str]) -> dict[str, Task]:
-    """Every task by its name, each after those that it needs. `words` go to all of them, over their own.
+    """Every task by its name, each after those that it needs. `words` go to all of them, over their own; probe.* to evaluations alone.
 
     Raises:
         UserError: a word would set what a part sweeps.
@@ -59,7 +59,8 @@ def _task(
     over: dict[str, str],
 ) -> Task:
     """One task; what it needs is in `before`."""
-    said = part.words[arm] | over | {key: text(value) for key, value in values.items()}
+    suits = {key: value for key, value in over.items() if (part.tool == "evaluate") >= key.startswith("probe.")}
+    said = part.words[arm] | suits | {key: text(value) for key, value in values.items()}
     needs = [task.name for task in before.values() if task.part == part.best and task.arm == arm]
     names = dict(places)
     for other in sorted({name for value in said.values() for name in PLACEHOLDER.findall(value)} - places.keys()):
