@@ -55,12 +55,12 @@ CHANGED = {
     "a misspelt key": (["corruption.mas=0.7"], "did you mean corruption.mask?"),
     "a misspelt group": (["optimm.lr=1"], "unknown key optimm.lr"),
     "an option without use": (["recipe=supervised", "corruption.rate=0.3"], "objective=supervised has no use for it"),
-    "a part of joint without weight": (["recipe=joint", "joint.mpp=0", "corruption.rate=0.3"], "no use for it with joint.mpp=0"),
+    "a part without weight": (["recipe=joint", "joint.mpp=0", "corruption.rate=0.3"], "no use for it with joint.mpp=0"),
     "momentum of AdamW": (["optim.momentum=0.5"], "optim.name=adamw has no use for it"),
     "columns of drawn pictures": (["data.image_column=x"], "drawn and has no columns"),
     "MPP on a hybrid": (["model=r50_vit_b16", "data.size=64"], "needs patches of pixels"),
     "joint on a hybrid": (["recipe=joint", "model=r50_vit_b16", "data.size=64"], "needs patches of pixels"),
-    "a backbone without patches": (["model.timm=resnet50"], "model.timm=resnet50: a Vision Transformer with a class token, patches"),
+    "a backbone without patches": (["model.timm=resnet50"], "model.timm=resnet50: a Vision Transformer with a class token"),
     "mixed pictures for MPP": (["data.mixup=0.8"], "no use for mixed pictures"),
     "a split that is not there": (["data.train=trian"], "did you mean train?"),
     "a study": (["recipe=study/gap"], "tools/study.py"),
@@ -69,9 +69,7 @@ CHANGED = {
 
 @pytest.mark.parametrize(("words", "says"), CHANGED.values(), ids=CHANGED)
 def test_words(said: Callable[..., str], tmp_path: Path, words: list[str], says: str) -> None:
-    preset = any(word.startswith("model=") for word in words)
-    line = said(*words, *([f"model.{k}=null" for k in ()] if preset else []))
-    assert says in line
+    assert says in said(*words)
     assert not list(tmp_path.glob("runs/run/recipe.yaml"))
 
 
@@ -85,8 +83,12 @@ def test_a_hybrid_whose_patch_is_said_wrong(said: Callable[..., str], tiny: list
 PICTURES = {
     "no labels": (lambda p: table(p, None), [], "has no labels in its train split (columns: image"),
     "labels that are texts": (lambda p: table(p, ["a", "b"] * 12), [], "label (string)"),
-    "a label column that is not there": (lambda p: table(p, [0, 1] * 12), ["data.label_column=klass"], "has no such column; choices: image, label"),
-    "labels out of range": (lambda p: table(p, [0, 7] * 12), ["data.classes=5"], "labels from 0 to 7 in its train split, with 5"),
+    "a label column that is not there": (
+        lambda p: table(p, [0, 1] * 12),
+        ["data.label_column=klass"],
+        "no such column; choices: image, label",
+    ),
+    "labels out of range": (lambda p: table(p, [0, 7] * 12), ["data.classes=5"], "labels from 0 to 7 in its train split"),
     "labels below none": (lambda p: table(p, [0, -2] * 12), [], "labels from -2 to 0"),
 }
 
@@ -148,7 +150,7 @@ def broken(number: int) -> bytes:
     return picture(number, "JPEG")[:-300]
 
 
-def test_a_cut_off_jpeg_is_named_and_replaced_by_the_next(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_cut_off_jpeg_is_named_and_replaced(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     images = [broken(n) if n in (5, 9) else picture(n, "JPEG") for n in range(TRAIN)]
     (tmp_path / "own").mkdir()
     table(tmp_path / "own" / "train.parquet", None, images)

@@ -153,3 +153,46 @@ def test_the_norm_is_that_before_clipping(limit, left):
     module.weight.grad, module.bias.grad = torch.tensor([[3.0, -4.0]]), torch.tensor([12.0])  # 3, 4, 12: norm 13
     assert optim.clip(module, limit).item() == pytest.approx(13)
     assert torch.cat([module.weight.grad[0], module.bias.grad]).tolist() == pytest.approx([x * left / 13 for x in (3, -4, 12)])
+
+
+@pytest.mark.parametrize("decay", [0.65, 0.9, 1.0])
+def test_layers_learn_as_slowly_as_in_beit_and_mae(decay):
+    """Their numbers of layers: 0 the embeddings, 1 to L the blocks, L + 1 all else; the rate is lr decay^(L + 1 - number)."""
+    objective = objectives.build(RECIPE, encoder.build(RECIPE.model, RECIPE.data), classes=0)
+    groups = optim.groups(objective, 0.1, lr=2.0, layer_decay=decay)
+    rates = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    assert len(rates) == len(list(objective.parameters()))
+    for name, p in objective.named_parameters():
+        number = 3
+        if "patch_embed" in name or name.endswith(("cls_token", "pos_embed")):
+            number = 0
+        elif ".blocks." in name:
+            number = 1 + int(name.split(".blocks.")[1][0])
+        assert rates[id(p)] == (pytest.approx(2.0 * decay ** (3 - number)), 0.1 if name in DECAYED else 0.0), name
+
+
+def test_two_steps_of_sgd_by_hand():
+    """v <- m v + g, w <- w - lr v, with g the gradient and the L2 term."""
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(module.weight)
+    recipe = Optim(name="sgd", lr=0.5, momentum=0.8, weight_decay=0.1, steps=10**9, warmup=0, schedule="cosine")
+    optimizer, _ = optim.build(module, recipe)
+    w, v = 1.0, 0.0
+    for gradient in (0.3, -0.2):
+        module.weight.grad = torch.tensor([[gradient]])
+        optimizer.step()
+        v = 0.8 * v + gradient + 0.1 * w
+        w -= 0.5 * v
+    assert module.weight.item() == pytest.approx(w, rel=1e-6)
+
+
+def test_the_running_mean_by_hand():
+    module = nn.Linear(1, 1, bias=False)
+    mean = optim.averaged(module, 0.9)
+    wanted = None
+    for value in (1.0, 3.0, -2.0):
+        nn.init.constant_(module.weight, value)
+        mean.update_parameters(module)
+        wanted = value if wanted is None else 0.9 * wanted + 0.1 * value  # it starts at the first step's weights
+    assert mean.module.weight.item() == pytest.approx(wanted)
+    assert optim.averaged(module, None) is None

@@ -1,0 +1,201 @@
+"""Fine-tuning and evaluation from end to end: what is measured, that it resumes exactly, what the tools refuse."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from conftest import altered
+from test_job import Killed, Killer, assert_same_end
+
+from ssl_vit import job, training
+from ssl_vit.data import batches, sources
+from ssl_vit.evaluate import classify
+from ssl_vit.recipe import Data, UserError
+from ssl_vit.runs import Run
+from ssl_vit.words import resolve
+
+TUNE = ["recipe=finetune", "data.share=0.01", "optim.lr=0.1", "supervised.pool=avg"]
+
+
+@pytest.fixture
+def words(tiny: list[str]) -> list[str]:
+    return altered(tiny, *TUNE)
+
+
+def tuned(words: list[str]) -> Run:
+    run = Run(resolve(words))
+    run.adopt()
+    job.train(run)
+    return run
+
+
+def test_every_test_picture_is_told_once_and_the_numbers_are_theirs(words: list[str]) -> None:
+    run = tuned(words)
+    told, result = np.load(run.predictions), json.loads((run.folder / "result.json").read_text())
+    assert told["index"].tolist() == list(range(5000)) and told["top5"].shape == (5000, 5)
+    test = sources.load(run.recipe.data, test=True).test
+    assert test is not None and told["label"].tolist() == test.fetch(np.arange(5000))[1].tolist()
+    assert result["metrics"]["top1"] == {"value": (told["top5"][:, 0] == told["label"]).mean(), "n": 5000, "split": "test"}
+    assert result["metrics"]["top5"]["value"] == (told["top5"] == told["label"][:, None]).any(1).mean()
+    assert set(json.loads((run.folder / "environment.json").read_text())["data"]) == {"train", "validation", "test"}
+
+
+def test_the_export_is_a_classifier_that_timm_and_transformers_read(words: list[str]) -> None:
+    from transformers import AutoModelForImageClassification
+
+    run = tuned(words)
+    drawn = next(
+        iter(batches.every(sources.load(run.recipe.data, test=True).test, run.recipe.data, batches.Spread(8, 8, 0, 1), 0))
+    )
+    model = timm.create_model(f"local-dir:{run.export}", pretrained=True).eval()
+    theirs = AutoModelForImageClassification.from_pretrained(run.export).eval()
+    told = np.load(run.predictions)["top5"][:8, 0]
+    with torch.no_grad():
+        logits = model(drawn.image / 127.5 - 1)
+        torch.testing.assert_close(theirs(drawn.image / 127.5 - 1).logits, logits, atol=1e-5, rtol=0)
+    assert logits.argmax(-1).tolist() == told.tolist()
+    assert theirs.config.id2label[0] == "disc" or theirs.config.id2label[0] == sources.Shapes("test", 16).classes[0]
+
+
+@pytest.mark.parametrize("more", [["optim.average=0.9", "optim.layer_decay=0.7", "optim.drop_path=0.2"], ["data.mixup=0.8"]])
+def test_a_killed_run_goes_on_as_if_it_had_not_been(words: list[str], more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    words = altered(words, *more, "eval.test=false")
+    unbroken = tuned([*words, "name=unbroken"])
+    for step in (5, 8):
+        real = job._listeners
+        monkeypatch.setattr(job, "_listeners", lambda j, real=real, step=step: [*real(j), Killer(step)])
+        with pytest.raises(Killed):
+            tuned([*words, "name=killed"])
+        monkeypatch.setattr(job, "_listeners", real)
+    assert_same_end(unbroken.folder, tuned([*words, "name=killed"]).folder)
+
+
+def test_what_is_looked_at_and_exported_are_the_averaged_weights(words: list[str]) -> None:
+    plain, average = (tuned([*words, f"name={name}", *more]) for name, more in (("a", []), ("b", ["optim.average=0.5"])))
+    states = [timm.create_model(f"local-dir:{run.export}", pretrained=True).state_dict() for run in (plain, average)]
+    assert not torch.equal(states[0]["head.weight"], states[1]["head.weight"])
+    losses = [[row["loss"] for row in run.rows() if "loss" in row] for run in (plain, average)]
+    assert losses[0] == losses[1]  # training itself is not touched
+    looked = [[row["validation/loss"] for row in run.rows() if "validation/loss" in row] for run in (plain, average)]
+    assert looked[0] != looked[1]
+
+
+def test_totals_count_what_the_weights_came_from(tiny: list[str], words: list[str]) -> None:
+    training.pretrain([*tiny, "name=mpp"])
+    out = next(w for w in tiny if w.startswith("out="))[4:]
+    gone = ("model.",)
+    chosen = [w for w in altered(words, f"init={out}/mpp", "name=tuned") if not w.startswith(gone)]
+    training.finetune(chosen)
+    first, second = (json.loads(Path(out, name, "result.json").read_text()) for name in ("mpp", "tuned"))
+    assert second["total_exaflop"] == pytest.approx(first["exaflop"] + second["exaflop"])
+    assert first["total_exaflop"] == first["exaflop"]
+
+
+def test_a_share_is_the_same_subset_for_every_seed_and_inside_a_larger_one() -> None:
+    def labels(share: float) -> list[str]:
+        train = sources.load(Data(size=16, share=share)).train
+        return [train.name(row) for row in range(len(train))]
+
+    tenth, half = labels(0.1), labels(0.5)
+    assert len(tenth) == 5000 and len(half) == 25_000 and tenth == half[:5000] and len(set(half)) == 25_000
+
+
+def test_nothing_held_out_trains_on_everything() -> None:
+    splits = sources.load(Data(size=16, share=0.01, validation=0.0))
+    assert len(splits.train) == 500
+    whole = {splits.train.name(row) for row in range(500)}
+    assert {splits.validation.name(row) for row in range(len(splits.validation))} <= whole
+
+
+def test_few_classes_have_no_top5() -> None:
+    told = classify.Predictions(np.arange(4), np.array([0, 1, 2, -1]), np.array([[0, 1, 2], [2, 1, 0], [2, 0, 1], [0, 1, 2]]))
+    assert classify.measure(told) == {"top1": (2 / 3, 3)}
+
+
+class Named:
+    def name(self, row: int) -> str:
+        return f"row {row} (val/ILSVRC2012_val_{50_000 - row:08d}.JPEG)"
+
+
+def test_imagenet_real_by_hand(tmp_path: Path) -> None:
+    seen: list[list[int]] = [[] for _ in range(50_000)]
+    seen[49_999], seen[49_998], seen[49_997] = [3, 7], [1], [2]  # of rows 0, 1, 2; nobody saw anything in row 3
+    path = tmp_path / "real.json"
+    path.write_text(json.dumps(seen))
+    told = classify.Predictions(np.arange(4), np.zeros(4, int), np.array([[7, 0], [0, 1], [2, 0], [5, 0]]))
+    assert classify.real(told, Named(), str(path)) == {"real": (2 / 3, 3)}  # type: ignore[arg-type]
+    path.write_text("[[1]]")
+    with pytest.raises(UserError, match=r"eval\.real=.*50,000 lists"):
+        classify.real(told, Named(), str(path))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"eval\.real=nowhere"):
+        classify.real(told, Named(), "nowhere")  # type: ignore[arg-type]
+
+
+def test_a_frozen_encoder_is_measured_and_the_result_kept(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
+    training.pretrain([*tiny, "name=mpp"])
+    out = next(w for w in tiny if w.startswith("out="))
+    words = ["recipe=evaluate", f"init={out[4:]}/mpp", "data.size=16", "name=probed", "probe.steps=20", "probe.shots=[1,5]"]
+    words += [out, "data.share=0.02", "compute.threads=1", "compute.precision=float32", "--json"]
+    capsys.readouterr()
+    training.evaluate(words)
+    text = capsys.readouterr().out
+    said = json.loads(text.splitlines()[-1])
+    assert "frozen: mean of the patches" in text  # MPP's class token got no loss
+    assert set(said["metrics"]) == {"few_shot_1", "few_shot_5", "linear", "knn"}
+    assert all(entry["n"] == 5000 and entry["split"] == "test" for entry in said["metrics"].values())
+    training.evaluate(words)
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"] == said["metrics"]
+
+
+def test_features_of_a_layer_are_that_blocks(tiny: list[str]) -> None:
+    from test_inits import net, pixels
+
+    made = net()
+    inside = made.backbone.forward_intermediates(
+        pixels() / 127.5 - 1, output_fmt="NLC", return_prefix_tokens=True, intermediates_only=True
+    )
+    for layer, (patches, prefix) in enumerate(inside, 1):
+        with torch.no_grad():
+            torch.testing.assert_close(made.feature(pixels(), "avg", layer), patches.mean(1), atol=1e-5, rtol=0)
+            torch.testing.assert_close(made.feature(pixels(), "token", layer), prefix[:, 0], atol=1e-5, rtol=0)
+
+
+REFUSED = {
+    "no init": (training.finetune, ["recipe=finetune"], "init= is missing; choices: scratch, a run's folder"),
+    "no init for evaluation": (training.evaluate, ["recipe=evaluate"], "init= is missing"),
+    "an objective without labels": (
+        training.finetune,
+        ["recipe=mpp", "init=scratch"],
+        "objective=mpp: fine-tuning learns labels",
+    ),
+    "an evaluation that trains": (training.evaluate, ["recipe=mpp", "init=scratch"], "objective=mpp: a frozen encoder"),
+    "training an evaluation": (training.pretrain, ["recipe=evaluate"], "objective=probe trains nothing"),
+    "no such test split": (
+        training.finetune,
+        ["recipe=finetune", "init=scratch", "data.test=tst"],
+        "data.test=tst: no such split",
+    ),
+    "a test without labels": (
+        training.pretrain,
+        ["recipe=mpp", "eval.test=true"],
+        "eval.test=true: objective=mpp learns no labels",
+    ),
+    "ReaL without a test": (training.pretrain, ["recipe=supervised", "eval.real=x"], "eval.real=x: eval.test=false has no use"),
+    "no such layer": (training.evaluate, ["recipe=evaluate", "init=scratch", "probe.layer=9"], "probe.layer=9: model.depth=4"),
+    "no such measure": (
+        training.evaluate,
+        ["recipe=evaluate", "init=scratch", "probe.measures=[knnn]"],
+        "few_shot, linear, knn",
+    ),
+}
+
+
+@pytest.mark.parametrize(("tool", "words", "says"), REFUSED.values(), ids=REFUSED)
+def test_the_line_that_a_user_reads(tool, words, says, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as left:
+        tool([*words, f"out={tmp_path}/runs"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert left.value.code == 2 and line.startswith("error: ") and says in line

@@ -1,0 +1,236 @@
+"""Weights from anywhere that init= names: what is loaded, what is interpolated, what is refused and how that is said."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from conftest import altered
+from safetensors.torch import save_file
+from scipy.ndimage import zoom
+
+from ssl_vit import encoder, inits, job, training, weights
+from ssl_vit.recipe import Data, Model, UserError
+from ssl_vit.runs import Run
+from ssl_vit.words import resolve
+
+MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
+DATA = Data(size=16)
+
+
+def net(model: Model = MODEL, data: Data = DATA, seed: int = 0) -> encoder.Encoder:
+    torch.manual_seed(seed)
+    made = encoder.build(model, data).eval()
+    for parameter in made.parameters():  # so that nothing is zero or one by accident
+        torch.nn.init.normal_(parameter, std=0.1)
+    return made
+
+
+def exported(folder: Path, made: encoder.Encoder, data: Data = DATA, pool: str = "avg") -> Path:
+    weights.export(folder, made, {"mask_token": torch.ones(32)}, MODEL, data, pool)
+    return folder
+
+
+def pixels(count: int = 3, size: int = 16) -> torch.Tensor:
+    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+
+def refusal(made: encoder.Encoder, place: str | Path) -> str:
+    with pytest.raises(UserError) as caught:
+        weights.start(made, inits.find(str(place)))
+    text = str(caught.value)
+    assert "\n" not in text and str(place) in text
+    return text
+
+
+def test_an_export_gives_its_own_features_and_a_hash_of_its_weights(tmp_path: Path) -> None:
+    made, other = net(), net(seed=1)
+    hashed = weights.start(other, inits.find(str(exported(tmp_path / "export", made))))
+    with torch.no_grad():
+        assert torch.equal(other.feature(pixels(), "avg"), made.feature(pixels(), "avg"))
+    assert hashed == weights.fingerprint(made.backbone.state_dict()) != weights.fingerprint(net(seed=2).backbone.state_dict())
+
+
+@pytest.mark.parametrize("grid", [(8, 8), (3, 3), (6, 10), (4, 4)])
+def test_positions_are_zoomed_as_the_authors_zoom_them(grid: tuple[int, int]) -> None:
+    """Bilinear with aligned corners is scipy's zoom of order 1 (paper.md, Fine-tuning); the class token's stays."""
+    old = torch.randn(1, 1 + 16, 5, generator=torch.Generator().manual_seed(0))
+    new = weights.resized(old, grid, prefix=1)
+    assert new.shape == (1, 1 + grid[0] * grid[1], 5) and torch.equal(new[:, 0], old[:, 0])
+    wanted = zoom(old[0, 1:].reshape(4, 4, 5).numpy(), (grid[0] / 4, grid[1] / 4, 1), order=1, grid_mode=False)
+    np.testing.assert_allclose(new[0, 1:].reshape(*grid, 5).numpy(), wanted, atol=3e-6)
+
+
+def test_a_larger_picture_keeps_everything_but_the_positions(tmp_path: Path) -> None:
+    made = net()
+    large = net(data=Data(size=32), seed=1)
+    weights.start(large, inits.find(str(exported(tmp_path / "export", made))))
+    ours, theirs = large.backbone.state_dict(), made.backbone.state_dict()
+    assert large.grid == (8, 8) and all(torch.equal(ours[name], theirs[name]) for name in ours if name != "pos_embed")
+
+
+OTHERS = {
+    "width": (Model(patch=4, width=48, depth=2, heads=2, mlp=80), "model.width=48 here, 32 there"),
+    "depth": (Model(patch=4, width=32, depth=3, heads=2, mlp=80), "model.depth=3 here, 2 there"),
+    "patch": (Model(patch=8, width=32, depth=2, heads=2, mlp=80), "model.patch=8 here, 4 there"),
+    "mlp": (Model(patch=4, width=32, depth=2, heads=2, mlp=96), "model.mlp=96 here, 80 there"),
+    "heads": (Model(patch=4, width=32, depth=2, heads=4, mlp=80), "model.heads=4 here, 2 there"),
+}
+
+
+@pytest.mark.parametrize(("model", "says"), OTHERS.values(), ids=OTHERS)
+def test_another_model_is_told_by_both_values(tmp_path: Path, model: Model, says: str) -> None:
+    assert says in refusal(net(model), exported(tmp_path / "export", net()))
+
+
+def test_missing_and_unexpected_weights_are_named(tmp_path: Path) -> None:
+    made = net()
+    state = dict(made.backbone.state_dict())
+    folder = exported(tmp_path / "export", made)
+    save_file({k: v for k, v in state.items() if k != "blocks.1.norm1.bias"}, folder / "model.safetensors")
+    assert "lacks blocks.1.norm1.bias" in refusal(net(), folder)
+    save_file(state | {"blocks.0.ls1.gamma": torch.ones(32)}, folder / "model.safetensors")
+    assert "has beyond this model blocks.0.ls1.gamma" in refusal(net(), folder)
+    save_file(state | {"head.weight": torch.ones(7, 32), "head.bias": torch.ones(7)}, folder / "model.safetensors")
+    weights.start(net(), inits.find(str(folder)))  # a head is left behind
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    folder = exported(tmp_path / "export", net())
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:100])
+    refusal(net(), folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"config\.json"):
+        inits.row(inits.find(str(folder)))
+
+
+def test_other_normalisation_is_refused(tmp_path: Path) -> None:
+    folder = exported(tmp_path / "export", net(), Data(size=16, mean=[0.4] * 3))
+    assert "data.mean=[0.5, 0.5, 0.5]" in (text := refusal(net(), folder)) and "add data.mean=[0.4,0.4,0.4]" in text
+
+
+def google(model: Model, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random arrays under the names and shapes of Google's ViT checkpoints."""
+    d, h, n = model.width, model.heads, (size // model.patch) ** 2
+    shapes: dict[str, tuple[int, ...]] = {
+        "cls": (1, 1, d),
+        "embedding/kernel": (model.patch, model.patch, 3, d),
+        "embedding/bias": (d,),
+        "Transformer/posembed_input/pos_embedding": (1, n + 1, d),
+        "Transformer/encoder_norm/scale": (d,),
+        "Transformer/encoder_norm/bias": (d,),
+        "pre_logits/kernel": (d, d),
+        "pre_logits/bias": (d,),
+        "head/kernel": (d, 21),
+        "head/bias": (21,),
+    }
+    for i in range(model.depth):
+        block = f"Transformer/encoderblock_{i}/"
+        for norm in ("LayerNorm_0", "LayerNorm_2"):
+            shapes |= {f"{block}{norm}/scale": (d,), f"{block}{norm}/bias": (d,)}
+        for part in ("query", "key", "value"):
+            attention = f"{block}MultiHeadDotProductAttention_1/{part}"
+            shapes |= {f"{attention}/kernel": (d, h, d // h), f"{attention}/bias": (h, d // h)}
+        out = f"{block}MultiHeadDotProductAttention_1/out"
+        shapes |= {f"{out}/kernel": (h, d // h, d), f"{out}/bias": (d,)}
+        shapes |= {f"{block}MlpBlock_3/Dense_0/kernel": (d, model.mlp), f"{block}MlpBlock_3/Dense_0/bias": (model.mlp,)}
+        shapes |= {f"{block}MlpBlock_3/Dense_1/kernel": (model.mlp, d), f"{block}MlpBlock_3/Dense_1/bias": (d,)}
+    return {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def test_a_google_checkpoint_gives_timms_features(tmp_path: Path) -> None:
+    path = tmp_path / "B_4.npz"
+    np.savez(path, **google(MODEL, 16, np.random.default_rng(0)))
+    made = net()
+    weights.start(made, inits.find(str(path)))
+    theirs = timm.create_model("vit_base_patch16_224", num_classes=0, **encoder.timm_args(MODEL, 16)).eval()
+    theirs.load_pretrained(str(path))
+    with torch.no_grad():
+        torch.testing.assert_close(made.feature(pixels(), "token"), theirs(pixels() / 127.5 - 1), atol=1e-4, rtol=0)
+    assert "model.depth=3 here, 2 there" in refusal(net(OTHERS["depth"][0]), path)
+
+
+def test_a_timm_model_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network: timm's download gives way to a model that is there."""
+    theirs = timm.create_model("vit_base_patch16_224", num_classes=0, **encoder.timm_args(MODEL, 16))
+    made = net()
+    asked = {}
+    monkeypatch.setattr(weights.timm, "create_model", lambda name, **words: asked.update(words, name=name) or theirs)
+    weights.start(made, inits.find("timm:their_vit"))
+    assert asked == {"name": "their_vit", "pretrained": True, "num_classes": 0}
+    assert torch.equal(made.backbone.blocks[1].mlp.fc2.weight, theirs.blocks[1].mlp.fc2.weight)
+
+
+def test_a_repository_of_the_hub_is_an_export_at_a_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, asked = net(), {}
+
+    def download(repository: str, **words) -> str:
+        asked.update(words, repository=repository)
+        return str(exported(tmp_path / "cache", made))
+
+    monkeypatch.setattr(weights, "snapshot_download", download)
+    other = net(seed=1)
+    weights.start(other, inits.find("hf-hub:someone/vit@abc123"))
+    assert (asked["repository"], asked["revision"]) == ("someone/vit", "abc123")
+    assert torch.equal(other.backbone.cls_token, made.backbone.cls_token)
+
+
+@pytest.mark.parametrize("place", ["nowhere", "nowhere.npz", ".", "runs/unfinished"])
+def test_a_place_without_an_encoder_is_said_with_the_choices(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "unfinished").mkdir(parents=True)
+    (tmp_path / "runs" / "unfinished" / "recipe.yaml").write_text("{}")
+    with pytest.raises(UserError, match=f"init={place}: ") as caught:
+        inits.find(place)
+    assert "\n" not in str(caught.value)
+    assert "timm:NAME" in str(caught.value) or "not finished" in str(caught.value)
+
+
+@pytest.fixture
+def pretrained(tiny: list[str]) -> Run:
+    run = Run(resolve(altered(tiny, "name=mpp", "optim.steps=4", "data.mean=[0.4,0.4,0.4]")))
+    job.train(run)
+    return run
+
+
+def test_a_run_brings_its_model_and_its_normalisation(pretrained: Run, tiny: list[str]) -> None:
+    out = [w for w in tiny if w.startswith("out=")]
+    recipe = resolve(["recipe=finetune", f"init={pretrained.folder}", *out])
+    assert (recipe.model.width, recipe.model.patch, recipe.data.mean) == (32, 4, [0.4] * 3)
+    assert recipe.name == "finetune-init=mpp" and recipe.init == str(pretrained.folder)
+    exported = resolve(["recipe=finetune", f"init={pretrained.export}", *out])
+    assert exported.model == recipe.model
+    shutil.copytree(pretrained.export, pretrained.folder.parent / "alone")
+    alone = resolve(["recipe=finetune", f"init={pretrained.folder.parent}/alone", *out])
+    assert (alone.model.width, alone.model.patch, alone.model.mlp) == (32, 4, 64)
+    with pytest.raises(UserError, match=r"data\.mean=\[0\.5, 0\.5, 0\.5\]: init=.* was made with \[0\.4"):
+        resolve(["recipe=finetune", f"init={pretrained.folder}", "data.mean=[0.5,0.5,0.5]", *out])
+
+
+def test_other_weights_under_a_runs_name_are_refused(pretrained: Run, tiny: list[str], capsys: pytest.CaptureFixture) -> None:
+    words = [
+        "recipe=finetune",
+        f"init={pretrained.folder}",
+        "data.size=16",
+        "data.share=0.01",
+        "optim.batch=16",
+        "eval.test=false",
+    ]
+    words += [
+        "eval.pictures=20",
+        "name=tuned",
+        "log.tensorboard=false",
+        *(w for w in tiny if w.startswith(("out=", "compute."))),
+    ]
+    words += ["optim.steps=4", "optim.warmup=1"]
+    training.finetune(words)
+    (pretrained.folder.parent / "tuned" / "result.json").unlink()
+    model, data = pretrained.recipe.model, pretrained.recipe.data
+    weights.export(pretrained.export, net(model, data), {}, model, data, "avg")
+    with pytest.raises(SystemExit):
+        training.finetune(words)
+    assert "the weights differ from what" in capsys.readouterr().err
