@@ -59,7 +59,7 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "data.mean": (lambda v: len(v) == 3, "three numbers are asked for"),
     "data.std": (lambda v: len(v) == 3 and min(v) > 0, "three numbers above 0 are asked for"),
     "optim.betas": (lambda v: len(v) == 2 and min(v) >= 0 and max(v) < 1, "two numbers from 0 to below 1 are asked for"),
-    **{f"model.stem_{key}": (lambda v: v >= 0, "a number of at least 0 is asked for") for key in ("width", "work")},
+    **{f"model.stem_{key}": (lambda v: v >= 0, "a number of at least 0 is asked for") for key in ("width", "work", "size")},
     "optim.weight_decay": (lambda v: v >= 0, "a number of at least 0 is asked for"),
     "probe.measures": (lambda v: v and set(v) <= set(MEASURES), f"some of {', '.join(MEASURES)} are asked for"),
     "probe.pool": (lambda v: v in (None, "token", "avg"), "token or avg is asked for"),
@@ -124,7 +124,8 @@ def _check_sizes(data: Data, model: Model) -> None:
     near = max(2, round(data.size / model.patch)) * model.patch
     text = f"no multiple of the patch of {model.name or 'the model'}, model.patch={model.patch}; the nearest is {near}"
     _bound(data.size % model.patch == 0 and data.size >= 2 * model.patch, "data.size", data.size, text)
-    _bound(model.hybrid or not model.stem_work, "model.stem_work", model.stem_work, "model.stem_width=0 has no stem")
+    for key in ("stem_work", "stem_size"):
+        _bound(model.hybrid or not getattr(model, key), f"model.{key}", getattr(model, key), "model.stem_width=0 has no stem")
     _bound(model.width % model.heads == 0, "model.width", model.width, f"no multiple of model.heads={model.heads}")
 
 

@@ -1,4 +1,4 @@
-"""What a run costs, counted from its recipe: multiply-adds, exaFLOP, memory of activations. No torch here."""
+"""What a run costs, counted from its recipe: parameters, multiply-adds, exaFLOP, memory of activations. No torch here."""
 
 from .recipe import Recipe
 
@@ -8,6 +8,14 @@ STEM_BYTES = 2200  # measured in float32: 2,172 with stages (3, 4, 9), 1,913 wit
 def tokens(recipe: Recipe) -> int:
     """Tokens of a training picture: its patches and the class token."""
     return (recipe.data.size // recipe.model.patch) ** 2 + 1
+
+
+def parameters(recipe: Recipe) -> int:
+    """Parameters of the encoder: patches, class token and positions, blocks, final norm; the objective's heads left out."""
+    model, d = recipe.model, recipe.model.width
+    inputs = model.stem_width or 3 * model.patch**2
+    block = 4 * d * (d + 1) + 2 * d * model.mlp + model.mlp + d + 4 * d  # qkv and projection, MLP, two norms
+    return model.stem_size + (inputs + 1) * d + (tokens(recipe) + 1) * d + model.depth * block + 2 * d
 
 
 def multiply_adds(recipe: Recipe) -> int:

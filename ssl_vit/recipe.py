@@ -68,6 +68,7 @@ class Model:
     mlp: int = 3072
     stem_width: int = 0  # channels of the ResNet whose feature map's cells are the patches; 0: patches of pixels
     stem_work: int = 0  # its multiply-adds for each pixel
+    stem_size: int = 0  # its parameters
 
     @property
     def hybrid(self) -> bool:

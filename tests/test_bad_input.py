@@ -199,3 +199,13 @@ def test_two_processes_and_a_batch_that_does_not_divide(tiny: list[str], tmp_pat
     assert done.returncode != 0
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert lines == ["error: optim.batch=15: not divisible by 2 processes"]
+
+
+@pytest.mark.parametrize("recipe", ["supervised", "joint"])
+def test_steps_without_a_label_are_no_mistake(tiny: list[str], tmp_path: Path, recipe: str) -> None:
+    path = table(tmp_path / "own.parquet", [0, 1, *[None] * (TRAIN - 2)])
+    words = [f"recipe={recipe}", f"data.path={path}", "data.validation=0.2", "optim.batch=4", "log.every=1", "name=run"]
+    training.pretrain(altered(tiny, *words))
+    rows = [json.loads(line) for line in (tmp_path / "runs" / "run" / "metrics.jsonl").read_text().splitlines()]
+    name = "loss" if recipe == "supervised" else "supervised/loss"
+    assert 0 < sum(name in row for row in rows) < len(rows) == 12

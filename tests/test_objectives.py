@@ -5,12 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
+from conftest import altered
 from scipy.special import log_softmax
 
-from ssl_vit import encoder, engine, objectives, targets
+from ssl_vit import compute, encoder, engine, job, objectives, targets
 from ssl_vit.data.batches import Batch
 from ssl_vit.objectives import Joint, MaskedPatchPrediction, Supervised
-from ssl_vit.recipe import Data, Model
+from ssl_vit.recipe import Data, Model, Recipe
+from ssl_vit.recipe import Joint as recipe_joint
+from ssl_vit.runs import Run
+from ssl_vit.words import resolve
 
 TINY, DATA = Model(patch=4, width=32, depth=2, heads=2, mlp=64), Data(size=16)
 
@@ -136,3 +140,51 @@ def test_dropout_follows_the_dense_layers_but_qkv_and_the_positions() -> None:
     blocks = {f"blocks.{i}.{name}" for i in range(2) for name in ("attn.proj_drop", "mlp.drop1", "mlp.drop2")}
     assert on == {"pos_drop"} | blocks
     assert all(rate == 0 for name, rate in rates.items() if name not in on)
+
+
+def test_a_step_without_a_label_is_nothing_to_learn_from() -> None:
+    bare = batch()._replace(label=torch.full((6,), -1))
+    on = net()
+    joint = Joint(on, {"mpp": (mpp(on), 1.0), "supervised": (supervised(on), 1.0)})
+    step = joint(bare._replace(labelled=torch.zeros((), dtype=torch.float64)))
+    assert torch.isfinite(step.loss) and torch.isfinite(step.metrics["loss"][0])
+    alone = mpp(on)(bare).metrics["loss"]
+    assert step.metrics["loss"][0] / 6 == pytest.approx(float(alone[0] / alone[1]))
+
+
+@pytest.mark.parametrize(("loss", "classes"), [("softmax", 5), ("sigmoid", 5), ("sigmoid", 1)])
+def test_guessing_is_what_an_even_guess_costs(loss: str, classes: int) -> None:
+    """By the loss itself, on the logits that say 1 / C of every class."""
+    made = Supervised(net(), classes, loss=loss, smoothing=0.0, hidden=False, pool="token")
+    even = 0.0 if loss == "softmax" else -math.log(classes - 1) if classes > 1 else 100.0
+    torch.nn.init.constant_(made.head.bias, even)
+    drawn = batch()._replace(label=torch.tensor([0, -1, 0, 0, 0, 0]))
+    (total, count), (hits, pictures) = (made.baselines(drawn)[name] for name in ("chance_loss", "chance"))
+    assert float(total / count) == pytest.approx(float(made(drawn).metrics["loss"][0] / 5), abs=1e-6)
+    assert (float(count), float(pictures), float(hits / pictures)) == (5, 5, 1 / classes)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize(("weights", "alone"), [((1, 0), "mpp"), ((0, 1), "supervised")])
+def test_a_whole_run_with_one_weight_is_that_objectives_own(tmp_path, tiny, weights, alone, dropout) -> None:
+    """From the first weights on, dropout included: the same losses and the same encoder, bit for bit."""
+    common = altered(tiny, f"optim.dropout={dropout}", "optim.steps=4", "log.every=1", "optim.weight_decay=0.1")
+    joint = ["objective=joint", f"joint.mpp={weights[0]}", f"joint.supervised={weights[1]}", "name=joint"]
+    runs = []
+    for words in (joint, [f"objective={alone}", "name=alone"]):
+        runs.append(Run(resolve([*common, *words])))
+        job.train(runs[-1])
+    losses = [[row[name] for row in run.rows()] for run, name in zip(runs, (f"{alone}/loss", "loss"), strict=True)]
+    assert losses[0] == losses[1]
+    files = [(run.export / "model.safetensors").read_bytes() for run in runs]
+    assert files[0] == files[1]
+
+
+def test_joint_is_counted_as_many_passes_as_it_makes() -> None:
+    def recipe(**joint):
+        return Recipe(objective="joint", data=DATA, model=TINY, joint=recipe_joint(**joint))
+
+    one = compute.exaflop(Recipe(data=DATA, model=TINY), 1000)
+    assert compute.exaflop(recipe(), 1000) == 2 * one
+    assert compute.exaflop(recipe(mpp=0.0), 1000) == compute.exaflop(recipe(supervised=0.0), 1000) == one
+    assert compute.activation_bytes(recipe(), fused=True) == 2 * compute.activation_bytes(recipe(mpp=0.0), fused=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT
+from torch.utils.flop_counter import FlopCounterMode
 
 from ssl_vit import compute, encoder, objectives
 from ssl_vit.words import resolve
@@ -78,7 +79,11 @@ def test_every_recipe_of_the_paper_builds(name: str, tmp_path: Path) -> None:
         net = encoder.build(recipe.model, recipe.data, recipe.optim.dropout)
         objective = objectives.build(recipe, net, recipe.data.classes or 0)
     assert net.patches == (recipe.data.size // recipe.model.patch) ** 2
-    assert sum(p.numel() for p in objective.parameters()) > sum(p.numel() for p in net.parameters())
+    size = sum(p.numel() for p in net.parameters())
+    assert compute.parameters(recipe) == size < sum(p.numel() for p in objective.parameters())
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        net(net.patch(torch.empty(1, 3, recipe.data.size, recipe.data.size, dtype=torch.uint8)))
+    assert 2 * compute.multiply_adds(recipe) == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
 @pytest.mark.parametrize(("name", "millions"), [("vit_b16", 86), ("vit_l32", 307), ("vit_h14", 632)])
