@@ -99,6 +99,10 @@ def _check_objective(recipe: Recipe) -> None:
     """That model, target and loss suit one another."""
     model, asked = recipe.model, recipe.supervised
     mpp = "target" in OBJECTIVES[recipe.objective]
+    text = f"objective={recipe.objective} needs patches; model={model.name} has none"
+    _bound(not (mpp and model.convolutional), "model", model.name, text)
+    for key, value, idle in (("dropout", recipe.optim.dropout, 0), ("layer_decay", recipe.optim.layer_decay, None)):
+        _bound(not model.convolutional or value == idle, f"optim.{key}", value, f"model={model.name} has no use for it")
     text = f"objective={recipe.objective} needs patches of pixels; a ResNet's cells have already seen the hidden ones"
     _bound(not (mpp and model.hybrid), "model", model.name, text)
     text = f"patches of model.patch={model.patch} cannot be cut into 4 x 4 cells"
@@ -121,6 +125,8 @@ def _check_shares(corruption: Corruption) -> None:
 
 
 def _check_sizes(data: Data, model: Model) -> None:
+    if model.convolutional:
+        return
     near = max(2, round(data.size / model.patch)) * model.patch
     text = f"no multiple of the patch of {model.name or 'the model'}, model.patch={model.patch}; the nearest is {near}"
     _bound(data.size % model.patch == 0 and data.size >= 2 * model.patch, "data.size", data.size, text)

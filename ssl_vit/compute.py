@@ -13,6 +13,8 @@ def tokens(recipe: Recipe) -> int:
 def parameters(recipe: Recipe) -> int:
     """Parameters of the encoder: patches, class token and positions, blocks, final norm; the objective's heads left out."""
     model, d = recipe.model, recipe.model.width
+    if model.convolutional:
+        return model.stem_size
     inputs = model.stem_width or 3 * model.patch**2
     block = 4 * d * (d + 1) + 2 * d * model.mlp + model.mlp + d + 4 * d  # qkv and projection, MLP, two norms
     return model.stem_size + (inputs + 1) * d + (tokens(recipe) + 1) * d + model.depth * block + 2 * d
@@ -25,9 +27,11 @@ def multiply_adds(recipe: Recipe) -> int:
     pictures is the paper's Table 6 (B/16, 7 epochs of JFT: 224 exaFLOP).
     """
     model, t = recipe.model, tokens(recipe)
+    stem = model.stem_work * recipe.data.size**2
+    if model.convolutional:
+        return stem
     block = 4 * t * model.width**2 + 2 * t * t * model.width + 2 * t * model.width * model.mlp
     inputs = model.stem_width or 3 * model.patch**2
-    stem = model.stem_work * recipe.data.size**2
     return stem + (t - 1) * inputs * model.width + model.depth * block
 
 
@@ -44,8 +48,10 @@ def exaflop(recipe: Recipe, images: int) -> float:
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
     """About what one picture's activations take in training: T (34 D + 5 heads T) bytes a block in 16 bits, twice that in
     float32 (Korthikanti et al., 2022, eq. 1); fused attention does not keep the second term, the attention matrices. A
-    ResNet-50's stem keeps about STEM_BYTES a pixel more."""
+    ResNet-50's stem keeps about STEM_BYTES a pixel more; a wider ResNet, so taken, as much as it is wider."""
     model, t = recipe.model, tokens(recipe)
+    if model.convolutional:
+        return round(STEM_BYTES * recipe.data.size**2 * max(1.0, model.width / 2048))
     matrices = 0 if fused else 5 * model.heads * t
     wide = 1 if recipe.compute.precision == "bfloat16" else 2
     stem = STEM_BYTES * recipe.data.size**2 if model.hybrid else 0

@@ -3,6 +3,7 @@
 Legend: B batch, N patches, T tokens (prefix + N), D width, H W the picture's height and width.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import timm
@@ -16,19 +17,46 @@ from .recipe import Data, Model, UserError
 PATCHES = "a Vision Transformer with a class token, patches and the width that model= says is asked for"
 
 
-class Encoder(nn.Module):
+class Backbone(nn.Module, ABC):
     """A timm backbone and the normalisation that its weights expect."""
 
     backbone: Any  # timm's classes share no type that names their parts
     mean: Tensor
     std: Tensor
+    width: int
 
     def __init__(self, backbone: Any, mean: list[float], std: list[float]) -> None:
         super().__init__()
         self.backbone = backbone
         for name, value in (("mean", mean), ("std", std)):
             self.register_buffer(name, 255 * torch.tensor(value)[:, None, None], persistent=False)
-        self.width: int = backbone.embed_dim
+
+    def normal(self, pixels_B3HW: Tensor) -> Tensor:
+        return (pixels_B3HW.float() - self.mean) / self.std
+
+    @abstractmethod
+    def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
+        """One feature (B, D) a picture."""
+
+
+class Convolutional(Backbone):
+    """A classifier without patches (BiT's ResNets, EfficientNets), to be compared with: whole, without its own head."""
+
+    def __init__(self, backbone: Any, mean: list[float], std: list[float]) -> None:
+        super().__init__(backbone, mean, std)
+        self.width = backbone.num_features
+
+    def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
+        """What the network's own pooling gives, whatever `pool` says."""
+        return self.backbone(self.normal(pixels_B3HW))
+
+
+class Encoder(Backbone):
+    """A Vision Transformer behind the seam that corruption needs."""
+
+    def __init__(self, backbone: Any, mean: list[float], std: list[float]) -> None:
+        super().__init__(backbone, mean, std)
+        self.width = backbone.embed_dim
         self.grid: tuple[int, int] = backbone.patch_embed.grid_size
         self.patch_size: int = backbone.patch_embed.img_size[0] // self.grid[0]
         self.prefix: int = backbone.num_prefix_tokens
@@ -39,7 +67,7 @@ class Encoder(nn.Module):
 
     def patch(self, pixels_B3HW: Tensor) -> Tensor:
         """Patch embeddings (B, N, D) of uint8 pixels, before positions (paper, 3.1: the linear projection E)."""
-        return self.backbone.patch_embed((pixels_B3HW.float() - self.mean) / self.std)
+        return self.backbone.patch_embed(self.normal(pixels_B3HW))
 
     def forward(self, x_BND: Tensor) -> Tensor:
         """Normalised features (B, T, D) of patch embeddings: class token, positions, blocks, final norm (paper, 3.1)."""
@@ -60,6 +88,8 @@ class Encoder(nn.Module):
 
 def timm_args(model: Model, size: int) -> dict[str, Any]:
     """What timm's create_model needs beside the architecture's name to build this model for pictures of side `size`."""
+    if model.convolutional:
+        return {}
     patch = {} if model.hybrid else {"patch_size": model.patch}  # a hybrid's follows from its ResNet
     return patch | {
         "img_size": size,
@@ -68,6 +98,21 @@ def timm_args(model: Model, size: int) -> dict[str, Any]:
         "num_heads": model.heads,
         "mlp_ratio": model.mlp / model.width,
     }
+
+
+def build_any(model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0) -> Backbone:
+    """What `build` gives, or for a convolutional model its network with fresh weights.
+
+    Raises:
+        UserError: model.timm is no such architecture.
+    """
+    if not model.convolutional:
+        return build(model, data, dropout, drop_path)
+    try:
+        backbone = timm.create_model(model.timm, num_classes=0, drop_path_rate=drop_path)
+    except Exception as error:
+        raise UserError(f"model.timm={model.timm}: timm says: {' '.join(str(error).split())[:200]}") from None
+    return Convolutional(backbone, data.mean, data.std)
 
 
 def build(model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0) -> Encoder:
@@ -89,7 +134,8 @@ def build(model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
     plain = type(backbone) is VisionTransformer and backbone.cls_token is not None
     if not plain or isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
         raise UserError(f"model.timm={model.timm}: {PATCHES}")
-    stem = getattr(backbone.patch_embed.proj, "in_channels", 0) if model.hybrid else 0
+    embed: Any = backbone.patch_embed
+    stem = embed.proj.in_channels if model.hybrid else 0
     net = Encoder(backbone, data.mean, data.std)
     for key, here, there in (("patch", model.patch, net.patch_size), ("stem_width", model.stem_width, stem)):
         if here != there:

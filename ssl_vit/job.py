@@ -17,6 +17,7 @@ from accelerate.utils import broadcast_object_list
 
 from . import checkpoint, compute, console, encoder, engine, figures, inits, objectives, optim, summary, weights
 from .data import batches, sources
+from .encoder import Encoder
 from .engine import Listener, State, Watch
 from .evaluate import classify
 from .evaluate.heldout import HeldOut
@@ -146,7 +147,7 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     said = facts(recipe, accelerator, spread, splits)
     classes = sources.classes(splits, recipe)
     torch.manual_seed(recipe.seed)
-    net = encoder.build(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
+    net = encoder.build_any(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
     if recipe.init != inits.SCRATCH:
         said["init"] = {"weights": weights.start(net, inits.find(recipe.init))}
     if recipe.plugin:
@@ -251,8 +252,9 @@ def introduce(job: Job) -> None:
     if job.recipe.data.hub and not job.recipe.data.path and not job.recipe.data.verified:
         print(f"warning: data.hub={job.recipe.data.hub}: that this is its name on the Hub could not be checked", flush=True)
     console.table([*_what(job), *_how(job), ("time", f"about {summary.duration(pace * left)} here ({pace:.3g} s a step)")])
-    if job.objective.encoder.patches < 16:
-        few = f"warning: {job.objective.encoder.patches} patches a picture are few to learn from"
+    net = job.objective.encoder
+    if isinstance(net, Encoder) and net.patches < 16:
+        few = f"warning: {net.patches} patches a picture are few to learn from"
         print(f"{few}; {advise_model(job.recipe)}", flush=True)
 
 
@@ -265,7 +267,8 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     yield "data", f"{recipe.data.name}: {len(splits.train):,} pictures at {recipe.data.size} px, {held_out:,} held out"
     size = f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f}M parameters"
     work = f"{compute.multiply_adds(recipe) / 1e9:.3g}G multiply-adds a picture"
-    yield "model", f"{recipe.model.name}: {size}, {net.patches} patches of {recipe.model.patch} px, {work}"
+    patches = f"{net.patches} patches of {net.patch_size} px" if isinstance(net, Encoder) else "no patches"
+    yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
     if recipe.init != inits.SCRATCH:
         yield "from", recipe.init
 
@@ -325,7 +328,7 @@ def finish(job: Job) -> dict[str, Any]:
     if not job.accelerator.is_main_process:
         return {}
     heads = {name: value for name, value in trained.state_dict().items() if "encoder." not in name}
-    linear = recipe.objective == "supervised" and not recipe.supervised.hidden
+    linear = recipe.objective == "supervised" and not recipe.supervised.hidden and not recipe.model.convolutional
     classes = _class_names(job.splits, len(heads["head.bias"])) if linear else []
     weights.export(run.export, trained.encoder, heads, recipe.model, recipe.data, trained.pool, classes)
     _draw(job)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from . import compute, console, encoder, engine, inits, weights
 from .data import batches, sources
-from .encoder import Encoder
+from .encoder import Backbone
 from .evaluate import probes
 from .job import device_batch, facts, load, on_main, start
 from .recipe import Recipe
@@ -51,7 +51,7 @@ def _measured(run: Run, accelerator: Accelerator, splits: sources.Splits) -> dic
     spread = batches.Spread(size * processes, size, accelerator.process_index, processes)
     said, classes = facts(recipe, accelerator, spread, splits), sources.classes(splits, recipe)
     torch.manual_seed(recipe.seed)
-    net = encoder.build(recipe.model, recipe.data).to(accelerator.device).eval()
+    net = encoder.build_any(recipe.model, recipe.data).to(accelerator.device).eval()
     start_from = inits.find(recipe.init)
     if recipe.init != inits.SCRATCH:
         said["init"] = {"weights": weights.start(net, start_from)}
@@ -89,7 +89,7 @@ def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool:
 
 @torch.no_grad()
 def features(
-    net: Encoder, source: sources.Source, recipe: Recipe, spread: batches.Spread, accelerator: Accelerator, pool: str
+    net: Backbone, source: sources.Source, recipe: Recipe, spread: batches.Spread, accelerator: Accelerator, pool: str
 ) -> tuple[Tensor, Tensor]:
     """Features (N, D) float32 and labels (N,) of a split's labelled pictures, each once, in the split's order."""
     parts = []

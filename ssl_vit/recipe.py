@@ -69,6 +69,9 @@ class Model:
     stem_width: int = 0  # channels of the ResNet whose feature map's cells are the patches; 0: patches of pixels
     stem_work: int = 0  # its multiply-adds for each pixel
     stem_size: int = 0  # its parameters
+    convolutional: bool = (
+        False  # a timm classifier without patches, whole: fine-tuned and evaluated only; the stem is all of it
+    )
 
     @property
     def hybrid(self) -> bool:
@@ -219,7 +222,9 @@ def plain_errors(everywhere: bool = False) -> Iterator[None]:
         line = str(error).strip().splitlines()[-1].removeprefix("ssl_vit.recipe.UserError: ")
         rank = os.environ.get("RANK", "0")
         if rank == "0" or (everywhere and not isinstance(error, ToldError)):
-            sys.stderr.write(f"error: {line}\n" if rank == "0" else f"error on process {rank}: {line}\n")  # whole: others write too
+            sys.stderr.write(
+                f"error: {line}\n" if rank == "0" else f"error on process {rank}: {line}\n"
+            )  # whole: others write too
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last checkpoint, if there is one", file=sys.stderr)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.nn import functional as F
 
-from .encoder import Encoder, timm_args
+from .encoder import Backbone, Encoder, timm_args
 from .inits import Init
 from .recipe import Data, Model, UserError
 
@@ -25,7 +25,7 @@ HEADS = ("head.", "head_dist.", "fc_norm.", "pre_logits.")  # a pre-training hea
 POSITIONS = "pos_embed"
 
 
-def start(encoder: Encoder, init: Init) -> str:
+def start(encoder: Backbone, init: Init) -> str:
     """Load the weights that `init` names into the encoder, positions interpolated to its grid; a hash of them.
 
     Raises:
@@ -45,7 +45,7 @@ def start(encoder: Encoder, init: Init) -> str:
     found = {name: value for name, value in state.items() if not name.startswith(HEADS)}
     _check(init.place, _sizes(found, heads), _sizes(backbone.state_dict(), _attention_heads(backbone)))
     _check_names(init.place, found, backbone.state_dict())
-    if POSITIONS in found:
+    if POSITIONS in found and isinstance(encoder, Encoder):
         found[POSITIONS] = resized(found[POSITIONS], encoder.grid, encoder.prefix)
     backbone.load_state_dict(found)
     return fingerprint(found)
@@ -158,7 +158,7 @@ def fingerprint(state: Mapping[str, Tensor]) -> str:
 
 
 def export(
-    folder: Path, encoder: Encoder, heads: dict[str, Tensor], model: Model, data: Data, pool: str, classes: Sequence[str] = ()
+    folder: Path, encoder: Backbone, heads: dict[str, Tensor], model: Model, data: Data, pool: str, classes: Sequence[str] = ()
 ) -> None:
     """Write config.json and model.safetensors as timm's "local-dir:" reads them, and heads.safetensors beside them.
 
@@ -177,9 +177,9 @@ def export(
     beside.replace(folder)
 
 
-def _config(encoder: Encoder, model: Model, data: Data, pool: str, classes: Sequence[str]) -> dict:
-    args = timm_args(model, data.size) | {"global_pool": pool}
-    if pool == "avg":
+def _config(encoder: Backbone, model: Model, data: Data, pool: str, classes: Sequence[str]) -> dict:
+    args = timm_args(model, data.size) | ({} if model.convolutional else {"global_pool": pool})
+    if args and pool == "avg":
         args["fc_norm"] = False  # the final norm stays before the pooling, where it was trained
     return {
         "architecture": model.timm,
@@ -195,8 +195,7 @@ def _config(encoder: Encoder, model: Model, data: Data, pool: str, classes: Sequ
             "mean": list(data.mean),
             "std": list(data.std),
             "num_classes": len(classes),
-            "first_conv": "patch_embed.proj",
-            "classifier": "head",
+            **({} if model.convolutional else {"first_conv": "patch_embed.proj", "classifier": "head"}),
         },
     }
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from .. import targets
-from ..encoder import Encoder
+from ..encoder import Backbone, Encoder
 from ..recipe import Recipe, UserError
 from .base import Objective, Step
 from .joint import Joint
@@ -19,18 +19,19 @@ from .supervised import Supervised
 __all__ = ["BUILDERS", "Joint", "MaskedPatchPrediction", "Objective", "Step", "Supervised", "build"]
 
 
-def _mpp(recipe: Recipe, encoder: Encoder, classes: int) -> Objective:
+def _mpp(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
+    assert isinstance(encoder, Encoder)  # bounds.py refuses others
     hit, data = recipe.corruption, recipe.data
     target = targets.BUILDERS[recipe.target](encoder.patch_size, data.mean, data.std)
     return MaskedPatchPrediction(encoder, target, rate=hit.rate, mask=hit.mask, random=hit.random, source=hit.source)
 
 
-def _supervised(recipe: Recipe, encoder: Encoder, classes: int) -> Objective:
+def _supervised(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
     asked = recipe.supervised
     return Supervised(encoder, classes, loss=asked.loss, smoothing=asked.smoothing, hidden=asked.hidden, pool=asked.pool)
 
 
-def _joint(recipe: Recipe, encoder: Encoder, classes: int) -> Objective:
+def _joint(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
     parts: dict[str, tuple[Objective, float]] = {}
     for name, weight in {"mpp": recipe.joint.mpp, "supervised": recipe.joint.supervised}.items():
         with torch.random.fork_rng(devices=[]):  # each begins with the weights that it would have alone
@@ -38,10 +39,10 @@ def _joint(recipe: Recipe, encoder: Encoder, classes: int) -> Objective:
     return Joint(encoder, parts)
 
 
-BUILDERS: dict[str, Callable[[Recipe, Encoder, int], Objective]] = {"mpp": _mpp, "supervised": _supervised, "joint": _joint}
+BUILDERS: dict[str, Callable[[Recipe, Backbone, int], Objective]] = {"mpp": _mpp, "supervised": _supervised, "joint": _joint}
 
 
-def build(recipe: Recipe, encoder: Encoder, classes: int) -> Objective:
+def build(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
     """The objective that the recipe names, around `encoder`; `classes` is how many the labels have.
 
     Raises:

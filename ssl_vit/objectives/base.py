@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ..data.batches import Batch
-from ..encoder import Encoder
+from ..encoder import Backbone
 
 Metrics = dict[str, tuple[Tensor, Tensor]]  # name -> (sum, count), which add up over passes and processes
 
@@ -22,10 +22,11 @@ class Step(NamedTuple):
 class Objective(nn.Module, ABC):
     """`objective(batch) -> Step`. Everything trained besides the encoder (tokens, heads) is the objective's own."""
 
+    encoder: Backbone
     pool: str = "token"  # what an export gives as a picture's feature: "token" or "avg"
     uses_labels: bool = False  # whether a loss is over labelled pictures only, and needs their count (Batch.labelled)
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: Backbone) -> None:
         super().__init__()
         self.encoder = encoder
 

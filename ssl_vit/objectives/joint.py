@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batches import Batch
-from ..encoder import Encoder
+from ..encoder import Backbone
 from .base import Metrics, Objective, Step
 
 
@@ -15,7 +15,7 @@ class Joint(Objective):
 
     pool = "token"
 
-    def __init__(self, encoder: Encoder, parts: Mapping[str, tuple[Objective, float]]) -> None:
+    def __init__(self, encoder: Backbone, parts: Mapping[str, tuple[Objective, float]]) -> None:
         super().__init__(encoder)
         self.parts = nn.ModuleDict({name: part for name, (part, _) in parts.items()})
         self.weights = {name: weight for name, (_, weight) in parts.items()}

@@ -20,6 +20,7 @@ KINDS = {"masked": corruption.MASK, "random": corruption.RANDOM, "kept": corrupt
 class MaskedPatchPrediction(Objective):
     """One linear head, on the hit patches only; the [mask] embedding is the objective's own."""
 
+    encoder: Encoder
     pool = "avg"  # the class token got no loss
 
     def __init__(self, encoder: Encoder, target: Target, *, rate: float, mask: float, random: float, source: str) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.batches import Batch
-from ..encoder import Encoder
+from ..encoder import Backbone
 from .base import Objective, Step
 
 SIGMOID_BIAS = -10.0  # the authors' code: every class starts as improbable
@@ -32,7 +32,7 @@ class Supervised(Objective):
 
     uses_labels = True
 
-    def __init__(self, encoder: Encoder, classes: int, *, loss: str, smoothing: float, hidden: bool, pool: str) -> None:
+    def __init__(self, encoder: Backbone, classes: int, *, loss: str, smoothing: float, hidden: bool, pool: str) -> None:
         super().__init__(encoder)
         self.pool = pool
         self.loss, self.smoothing, self.classes = loss, smoothing, classes

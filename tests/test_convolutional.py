@@ -1,0 +1,56 @@
+"""Networks without patches through the same stages: fine-tuned, evaluated, exported, and refused where patches are needed."""
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import yaml
+from conftest import ROOT
+from torch.utils.flop_counter import FlopCounterMode
+
+from ssl_vit import compute, encoder, training
+from ssl_vit.recipe import UserError
+from ssl_vit.runs import Run
+from ssl_vit.words import resolve
+
+NAMES = [n for n, row in yaml.safe_load((ROOT / "recipes/models.yaml").read_text()).items() if row.get("convolutional")]
+FAST = ["data.size=32", "optim.steps=2", "optim.warmup=1", "optim.batch=4", "data.share=0.001", "log.tensorboard=false"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_says_what_timm_builds(name: str) -> None:
+    recipe = resolve(["recipe=finetune", "init=scratch", f"model={name}", "data.size=224"])
+    with torch.device("meta"):
+        net = encoder.build_any(recipe.model, recipe.data).eval()
+    assert sum(p.numel() for p in net.parameters()) == compute.parameters(recipe)
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        assert net.feature(torch.empty(1, 3, 224, 224, dtype=torch.uint8), "token").shape == (1, recipe.model.width)
+    assert 2 * compute.multiply_adds(recipe) == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def test_a_resnet_is_fine_tuned_and_evaluated_like_any_encoder(tmp_path: Path) -> None:
+    out = [f"out={tmp_path}", "compute.threads=1", "eval.pictures=4"]
+    small = ["model.timm=resnet10t.c3_in1k", "model.width=512"]  # for speed; a BiT is as deep as it is
+    training.finetune(["recipe=finetune", "init=scratch", "model=bit_r50x1", *small, *FAST, *out, "name=tuned", "eval.test=false"])
+    run = Run(resolve([f"recipe={tmp_path}/tuned/recipe.yaml", *out]))
+    assert run.result() is not None
+    features = timm.create_model(f"local-dir:{run.export}", pretrained=True).eval()(torch.rand(2, 3, 32, 32))
+    assert features.shape == (2, 512)  # the head, whose form differs between these networks, is in heads.safetensors
+    probe = ["recipe=evaluate", f"init={tmp_path}/tuned", "data.size=32", "data.share=0.01", "name=probed"]
+    training.evaluate([*probe, *out, "probe.measures=[knn]"])
+    assert (tmp_path / "probed" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["recipe=mpp", "model=bit_r50x1"], "objective=mpp needs patches; model=bit_r50x1 has none"),
+        (["recipe=joint", "model=bit_r50x1"], "objective=joint needs patches"),
+        (["recipe=finetune", "init=scratch", "model=bit_r50x1", "optim.layer_decay=0.7"], "optim.layer_decay=0.7"),
+        (["recipe=supervised", "model=bit_r50x1", "optim.dropout=0.1"], "optim.dropout=0.1"),
+    ],
+)
+def test_what_needs_patches_is_refused(words: list[str], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        resolve(words)
