@@ -7,6 +7,7 @@ import pytest
 from commands import commands
 from conftest import ROOT
 
+from ssl_vit.studies.command import ask
 from ssl_vit.words import resolve
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -15,12 +16,16 @@ COMMANDS = [(doc.name, c) for doc in DOCUMENTS for c in commands(doc.read_text()
 
 @pytest.mark.parametrize(("document", "command"), COMMANDS)
 def test_a_documented_command_resolves(document: str, command: str, tmp_path: Path) -> None:
-    before, words = command.split(" tools/")[0], command.split(" tools/")[1].split()
-    assert "launch" in before or before.endswith(("python", "python3"))
-    assert (ROOT / "tools" / words[0]).exists()
-    given = [w for w in words[1:] if "=" in w]
-    recipe = resolve([re.sub(r"^data\.path=.*", f"data.path={tmp_path}", w) for w in given])
-    assert recipe.name
+    """Each tool of it in turn; places that a user fills in are a folder here."""
+    for before, tool, text in re.findall(r"([^&]*) tools/(\w+\.py)([^&]*)", command):
+        assert "launch" in before or before.endswith(("python", "python3"))
+        assert (ROOT / "tools" / tool).exists()
+        words = [w.replace("PICTURES", str(tmp_path)) for w in text.split()]
+        if tool == "study.py":
+            assert ask(words).plan
+        elif tool != "report.py":
+            recipe = resolve([re.sub("^init=runs/.*", "init=scratch", w) for w in words if not w.startswith("--")])
+            assert recipe.name
 
 
 def test_the_readme_has_the_two_commands_of_a_fresh_machine() -> None:
