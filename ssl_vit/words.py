@@ -307,7 +307,8 @@ def _word(value: Any) -> str:
 def advise_model(recipe: Recipe) -> str:
     """For pictures of too few patches: the model nearest in width that cuts them into 16 or more."""
     size, width = recipe.data.size, recipe.model.width
-    fits = {n: r for n, r in _load(RECIPES / "models.yaml").items() if size % r["patch"] == 0 and size >= 4 * r["patch"]}
+    rows = {name: row for name, row in _load(RECIPES / "models.yaml").items() if "patch" in row}
+    fits = {n: r for n, r in rows.items() if size % r["patch"] == 0 and size >= 4 * r["patch"]}
     if not fits:
         return f"try model.patch={next((p for p in range(size // 4, 0, -1) if size % p == 0), 1)}"
     return "try model=" + min(fits, key=lambda name: (abs(fits[name]["width"] - width), -fits[name]["patch"]))

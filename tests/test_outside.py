@@ -33,7 +33,6 @@ class Brightness(targets.Pixels):
 
 class Rotation(Objective):
     """Which of two ways up a picture stands."""
-    pool = "token"
     def __init__(self, encoder):
         super().__init__(encoder)
         self.head = torch.nn.Linear(encoder.width, 2)
@@ -47,7 +46,22 @@ class Rotation(Objective):
         count = torch.tensor(float(len(turned)))
         return Step(loss.mean(), {"loss": (loss.detach().sum(), count)})
 
+class Counted(Rotation):
+    """The same with a head for the labels' classes."""
+    uses_labels = True
+    def __init__(self, encoder, classes):
+        super().__init__(encoder)
+        assert classes == 10
+        self.labels = torch.nn.Linear(encoder.width, classes)
+    def forward(self, batch):
+        told = self.labels(self.encoder.feature(batch.image, "avg")).float()
+        loss = torch.nn.functional.cross_entropy(told, batch.label, reduction="sum")
+        loss = loss / (len(told) if batch.labelled is None else batch.labelled)
+        return Step(loss, {"loss": (loss.detach(), torch.ones(()))})
+
 recipe.TARGETS.append("brightness")
+recipe.OBJECTIVES["counted"] = ("labels",)
+objectives.BUILDERS["counted"] = lambda recipe, encoder, classes: Counted(encoder, classes)
 targets.BUILDERS["brightness"] = Brightness
 recipe.OBJECTIVES["rotation"] = ()
 objectives.BUILDERS["rotation"] = lambda recipe, encoder, classes: Rotation(encoder)
@@ -60,8 +74,9 @@ def plugin(tmp_path: Path) -> Iterator[Path]:
     file.write_text(PLUGIN)
     yield file
     recipe.TARGETS.remove("brightness")
-    for table, name in ((targets.BUILDERS, "brightness"), (recipe.OBJECTIVES, "rotation"), (objectives.BUILDERS, "rotation")):
-        del table[name]
+    del targets.BUILDERS["brightness"]
+    for name in ("rotation", "counted"):
+        del recipe.OBJECTIVES[name], objectives.BUILDERS[name]
 
 
 def trained(words: list[str]) -> Run:
@@ -103,3 +118,31 @@ def test_a_model_and_a_data_set_of_ones_own(tmp_path: Path) -> None:
 def test_a_plugin_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"plugin=.*nothing\.py: no such Python file"):
         resolve(["recipe=mpp", f"plugin={tmp_path}/nothing.py"])
+
+
+def test_an_objective_of_ones_own_is_told_how_many_classes_there_are(plugin: Path, tiny: list[str]) -> None:
+    rows = trained([*altered(tiny, "eval.every=100"), f"plugin={plugin}", "objective=counted", "name=run"]).rows()
+    assert [row["loss"] for row in rows if "loss" in row]
+
+
+def test_a_plugin_may_move_but_not_change(plugin: Path, tiny: list[str], tmp_path: Path) -> None:
+    words = [*tiny, "objective=rotation", "name=run"]
+    run = trained([*words, f"plugin={plugin}"])
+    (run.folder / "result.json").unlink()
+    moved = tmp_path / f"moved_{tmp_path.name}.py"
+    moved.write_text("")  # its names are there already: the text of the first file is what was run
+    again = Run(resolve([*words, f"plugin={moved}"]))
+    again.adopt()
+    with pytest.raises(UserError, match=r"plugin=.*its text differ"):
+        job.train(again)
+    moved.write_text(plugin.read_text())
+    job.train(again)
+
+
+def test_a_name_without_a_builder_is_said(tiny: list[str]) -> None:
+    recipe.TARGETS.append("nothing")
+    try:
+        with pytest.raises(UserError, match="target=nothing: plugin=None adds its name but nothing to BUILDERS"):
+            trained([*tiny, "target=nothing", "name=run"])
+    finally:
+        recipe.TARGETS.remove("nothing")
