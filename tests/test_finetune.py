@@ -1,13 +1,16 @@
 """Fine-tuning and evaluation from end to end: what is measured, that it resumes exactly, what the tools refuse."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import timm
 import torch
-from conftest import altered
+from conftest import ROOT, altered
 from test_job import Killed, Killer, assert_same_end
 
 from ssl_vit import job, training
@@ -199,3 +202,22 @@ def test_the_line_that_a_user_reads(tool, words, says, tmp_path: Path, capsys: p
         tool([*words, f"out={tmp_path}/runs"])
     (line,) = capsys.readouterr().err.splitlines()
     assert left.value.code == 2 and line.startswith("error: ") and says in line
+
+
+def test_two_processes_tell_every_test_picture_once(words: list[str], tmp_path: Path) -> None:
+    """And the same of each as one process: the batch and its augmentation are the same wherever they lie."""
+    tuned(altered(words, "name=one", "compute.batch=8"))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29578"]
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    for tool, more in (("finetune", []), ("evaluate", ["probe.measures=[knn]"])):
+        given = altered(words, "name=two", "compute.batch=8", "init=scratch")
+        if tool == "evaluate":
+            place = [w for w in given if w.startswith(("out=", "data.", "compute.")) and "batch" not in w]
+            given = ["recipe=evaluate", f"init={tmp_path}/runs/two", "name=probed", *place, *more]
+        done = subprocess.run([*launch, f"tools/{tool}.py", *given], cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    ours, theirs = (np.load(tmp_path / "runs" / name / "predictions.npz") for name in ("one", "two"))
+    assert theirs["index"].tolist() == list(range(5000)) and (theirs["label"] == ours["label"]).all()
+    assert (theirs["top5"][:, 0] == ours["top5"][:, 0]).mean() > 0.98  # sums in another order move a close call
+    told = [json.loads((tmp_path / "runs" / name / "result.json").read_text())["metrics"] for name in ("two", "probed")]
+    assert told[0]["top1"]["n"] == told[1]["knn"]["n"] == 5000
