@@ -115,6 +115,9 @@ def _check_objective(recipe: Recipe) -> None:
     text = f"objective={recipe.objective} learns no labels that data.test could be told by"
     labels = LEARNS_LABELS & set(OBJECTIVES[recipe.objective])
     _bound(bool(labels) or not recipe.eval.test, "eval.test", "true", text)
+    told = recipe.eval.test or (recipe.objective == "probe" and "top1" in recipe.probe.measures)
+    text = "without eval.test=true, or probe.measures=[top1], there is no use for it"
+    _bound(told or not recipe.eval.real, "eval.real", recipe.eval.real, text)
     text = "one weight at least must be above 0"
     _bound(recipe.joint.mpp + recipe.joint.supervised > 0, "joint.mpp + .supervised", 0, text)
 

@@ -15,15 +15,18 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
+from safetensors.torch import load_file
 from torch import Tensor
 
 from . import compute, console, encoder, engine, inits, weights
 from .data import batches, sources
 from .encoder import Backbone
-from .evaluate import probes
+from .evaluate import classify, probes
 from .job import device_batch, facts, load, on_main, start
-from .recipe import Recipe
+from .objectives import Supervised
+from .recipe import LEARNS_LABELS, OBJECTIVES, Recipe, UserError
 from .runs import Run, environment, recipe_hash
+from .words import resolve
 
 SEED = 0  # of the few-shot choices and of the linear probe's batches: the same in every run
 
@@ -62,10 +65,11 @@ def _measured(run: Run, accelerator: Accelerator, splits: sources.Splits) -> dic
     seen = {
         name: features(net, source, recipe, spread, accelerator, pool) for name, source in named.items() if source is not None
     }
+    head = _with_its_head(net, start_from, splits, spread, recipe, accelerator) if "top1" in recipe.probe.measures else {}
     if not accelerator.is_main_process:
         accelerator.wait_for_everyone()
         return {}
-    metrics = dict(_metrics(seen, recipe, classes))
+    metrics = dict(_metrics(seen, recipe, classes)) | head
     result = _result(recipe, metrics, len(seen["test"][1]), sum(map(len, filter(None, named.values()))), began, processes)
     run.finish(result)
     accelerator.wait_for_everyone()
@@ -101,6 +105,45 @@ def features(
     order = index.argsort()
     order = order[label_N[order] >= 0]
     return torch.from_numpy(x_ND[order]).to(accelerator.device), torch.from_numpy(label_N[order]).to(accelerator.device)
+
+
+def _with_its_head(
+    net: Backbone,
+    init: inits.Init,
+    splits: sources.Splits,
+    spread: batches.Spread,
+    recipe: Recipe,
+    accelerator: Accelerator,
+) -> dict[str, float]:
+    """Top-1, top-5 and, if asked for, ReaL of the classifier that the run learned, on every test picture."""
+    assert splits.test is not None
+    objective = _classifier(net, init).to(accelerator.device).eval()
+    with engine.autocast(recipe, accelerator):
+        told = classify.predict(
+            objective, batches.every(splits.test, recipe.data, spread, recipe.compute.workers or 0), accelerator
+        )
+    if told.label.max() >= objective.classes:
+        text = f"{objective.classes} classes, data={recipe.data.name} has labels up to {told.label.max()}"
+        raise UserError(f"probe.measures=top1: the head of init={init.place} knows {text}")
+    found = classify.measure(told) | (classify.real(told, splits.test, recipe.eval.real) if recipe.eval.real else {})
+    return {name: value for name, (value, _) in found.items()}
+
+
+def _classifier(net: Backbone, init: inits.Init) -> Supervised:
+    """The supervised objective of the run that made the weights, with its heads; of a joint run, that part."""
+    path = init.export / "heads.safetensors" if init.run and init.export else None
+    heads = load_file(path) if path is not None and path.exists() else {}
+    heads = {
+        name.removeprefix("parts.supervised."): value for name, value in heads.items() if not name.startswith("parts.mpp.")
+    }
+    made = resolve([f"recipe={init.run}/recipe.yaml"]) if init.run else None
+    if made is None or not LEARNS_LABELS & set(OBJECTIVES[made.objective]) or "head.bias" not in heads:
+        raise UserError(f"probe.measures=top1: init={init.place} is no run that learned labels")
+    asked = made.supervised
+    words = {"loss": asked.loss, "smoothing": asked.smoothing, "hidden": asked.hidden, "pool": asked.pool}
+    objective = Supervised(net, len(heads["head.bias"]), **words)  # type: ignore[arg-type]
+    objective.load_state_dict(heads, strict=False)
+    return objective
 
 
 def _metrics(seen: dict[str, tuple[Tensor, Tensor]], recipe: Recipe, classes: int) -> Iterator[tuple[str, float]]:

@@ -18,7 +18,7 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each c
     "probe": ("probe",),  # no training: tools/evaluate.py on a frozen encoder
 }
 LEARNS_LABELS = {"supervised", "probe", "labels"}  # groups whose objectives ask for labels; the last for a plugin's
-MEASURES = ["few_shot", "linear", "knn"]
+MEASURES = ["few_shot", "linear", "knn", "top1"]  # the last with the head that a run learned
 TARGETS = ["mean_color", "grid_color", "pixels"]
 EMBEDDED = "shapes"
 # What says where, how fast and how often is looked, but not what is computed. compute.precision is computed.
@@ -103,7 +103,7 @@ class Joint:
 
 @dataclass
 class Probe:
-    measures: list[str] = field(default_factory=lambda: list(MEASURES))
+    measures: list[str] = field(default_factory=lambda: MEASURES[:3])
     pool: str | None = None  # token or avg; default: what the encoder's export gives
     layer: int | None = None  # features of this block, from 1; default: after the last one and the final norm
     shots: list[int] = field(default_factory=lambda: [1, 5, 10, 25])  # labelled pictures a class, few-shot

@@ -243,7 +243,6 @@ def _plug(place: str | None) -> None:
 USED_WITH = {
     "optim.momentum": ("optim.name", "sgd"),
     "optim.betas": ("optim.name", "adamw"),
-    "eval.real": ("eval.test", True),
 }
 
 

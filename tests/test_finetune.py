@@ -186,7 +186,7 @@ REFUSED = {
         ["recipe=mpp", "eval.test=true"],
         "eval.test=true: objective=mpp learns no labels",
     ),
-    "ReaL without a test": (training.pretrain, ["recipe=supervised", "eval.real=x"], "eval.real=x: eval.test=false has no use"),
+    "ReaL without a test": (training.pretrain, ["recipe=supervised", "eval.real=x"], "eval.real=x: without eval.test=true"),
     "no such layer": (training.evaluate, ["recipe=evaluate", "init=scratch", "probe.layer=9"], "probe.layer=9: model.depth=4"),
     "no such measure": (
         training.evaluate,
@@ -221,3 +221,26 @@ def test_two_processes_tell_every_test_picture_once(words: list[str], tmp_path: 
     assert (theirs["top5"][:, 0] == ours["top5"][:, 0]).mean() > 0.98  # sums in another order move a close call
     told = [json.loads((tmp_path / "runs" / name / "result.json").read_text())["metrics"] for name in ("two", "probed")]
     assert told[0]["top1"]["n"] == told[1]["knn"]["n"] == 5000
+
+
+def test_a_runs_own_head_is_measured_as_when_it_was_trained(tiny: list[str], words: list[str]) -> None:
+    out = next(w for w in tiny if w.startswith("out="))
+    hidden = altered(tiny, "recipe=supervised", "eval.test=true", "name=hidden")
+    joint = altered(tiny, "recipe=joint", "eval.test=true", "name=joint")
+    common = ["recipe=evaluate", "data.size=16", "probe.measures=[top1]", out, "compute.threads=1", "compute.precision=float32"]
+    for given in (altered(words, "name=linear", "init=scratch"), hidden, joint):
+        run = tuned(given)
+        training.evaluate([*common, f"init={run.folder}", f"name=again-{run.recipe.name}"])
+        was, now = (json.loads((place / "result.json").read_text())["metrics"] for place in
+                    (run.folder, run.folder.parent / f"again-{run.recipe.name}"))  # fmt: skip
+        assert {name: entry["value"] for name, entry in now.items()} == {name: was[name]["value"] for name in ("top1", "top5")}
+
+
+def test_a_run_without_labels_has_no_head(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
+    training.pretrain([*tiny, "name=mpp"])
+    out = next(w for w in tiny if w.startswith("out="))
+    with pytest.raises(SystemExit):
+        training.evaluate(
+            ["recipe=evaluate", f"init={out[4:]}/mpp", "data.size=16", "probe.measures=[top1]", out, "data.share=0.01"]
+        )
+    assert "probe.measures=top1: init=" in (line := capsys.readouterr().err) and "no run that learned labels" in line
