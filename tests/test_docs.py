@@ -8,6 +8,8 @@ from commands import commands
 from conftest import ROOT
 
 from ssl_vit.studies.command import ask
+from ssl_vit.studies.file import read
+from ssl_vit.studies.plan import check
 from ssl_vit.words import resolve
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -38,3 +40,9 @@ def test_the_readme_has_the_two_commands_of_a_fresh_machine() -> None:
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
         assert target.startswith("http") or (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("study", sorted((ROOT / "recipes" / "study").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_task_of_a_study_resolves(study: Path, tmp_path: Path) -> None:
+    places = [f"{place}={tmp_path}" for place in read(study).places]
+    check(ask([f"recipe=study/{study.stem}", *places]).plan)
