@@ -32,7 +32,9 @@ def test_a_row_says_what_timm_builds(name: str) -> None:
 def test_a_resnet_is_fine_tuned_and_evaluated_like_any_encoder(tmp_path: Path) -> None:
     out = [f"out={tmp_path}", "compute.threads=1", "eval.pictures=4"]
     small = ["model.timm=resnet10t.c3_in1k", "model.width=512"]  # for speed; a BiT is as deep as it is
-    training.finetune(["recipe=finetune", "init=scratch", "model=bit_r50x1", *small, *FAST, *out, "name=tuned", "eval.test=false"])
+    training.finetune(
+        ["recipe=finetune", "init=scratch", "model=bit_r50x1", *small, *FAST, *out, "name=tuned", "eval.test=false"]
+    )
     run = Run(resolve([f"recipe={tmp_path}/tuned/recipe.yaml", *out]))
     assert run.result() is not None
     features = timm.create_model(f"local-dir:{run.export}", pretrained=True).eval()(torch.rand(2, 3, 32, 32))

@@ -9,7 +9,7 @@ from conftest import ROOT
 
 # In this order; the modules of one row ignore each other. A subpackage is one place.
 ORDER = [
-    ("recipe", "counted", "targets"),
+    ("recipe", "counted", "targets", "statistics"),
     ("bounds",),
     ("inits",),
     ("words",),
@@ -20,7 +20,7 @@ ORDER = [
     ("optim",),
     ("compute", "summary"),
     ("runs",),
-    ("studies",),
+    ("studies", "report"),
     ("weights",),
     ("checkpoint",),
     ("engine",),
@@ -108,7 +108,9 @@ def test_nothing_imports_the_tools():
             ), path
 
 
-@pytest.mark.parametrize("name", ["recipe", "words", "counted", "compute", "runs", "inits", "training", "studies.command"])
+@pytest.mark.parametrize(
+    "name", ["recipe", "words", "counted", "compute", "runs", "inits", "training", "studies.command", "report"]
+)
 def test_what_answers_a_command_line_does_without_torch(name):
     code = f"import sys, ssl_vit.{name}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0

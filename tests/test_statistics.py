@@ -1,0 +1,160 @@
+"""Intervals and tests against scipy, hand-worked values, and simulations whose truth is known."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+
+from ssl_vit import statistics
+
+ACCURACIES = st.lists(st.floats(0, 1, width=32), min_size=2, max_size=12)
+
+
+def test_three_seeds_by_hand():
+    """70, 72, 74: mean 72, sd 2, t(2) = 4.3027 from the tables, half-width 4.3027 x 2 / sqrt(3) = 4.9683."""
+    found = statistics.spread([70, 72, 74])
+    assert (found.n, found.mean, found.sd) == (3, 72, 2)
+    assert found.interval == pytest.approx((67.0317, 76.9683), abs=1e-4)
+    assert round(statistics.t_factor(3), 2) == 4.30
+    assert round(statistics.reach(3), 2) == 2.48
+
+
+@given(ACCURACIES)
+def test_spread_is_scipys_t_interval(values):
+    found = statistics.spread(values)
+    if found.sd == 0:
+        assert found.interval == (found.mean, found.mean)
+    else:
+        scale = stats.sem(values)
+        assert found.interval == pytest.approx(stats.t.interval(0.95, len(values) - 1, np.mean(values), scale))
+
+
+@given(st.lists(st.tuples(st.floats(0, 1, width=32), st.floats(0, 1, width=32)), min_size=2, max_size=8))
+def test_differences_in_pairs_are_scipys_paired_t_test(pairs):
+    first, second = np.array(pairs).T
+    apart = first - second
+    found = statistics.spread(apart.tolist())
+    if np.ptp(apart) > 1e-6:
+        theirs = stats.ttest_rel(first, second)
+        assert found.interval == pytest.approx(tuple(theirs.confidence_interval()))
+        if abs(theirs.pvalue - 0.05) > 1e-9:
+            assert found.interval.excludes_zero == (theirs.pvalue < 0.05)
+
+
+def test_one_seed_has_neither_spread_nor_interval():
+    assert statistics.spread([0.5]) == (1, 0.5, None, None)
+    assert statistics.resampled(np.ones((1, 10), np.int64)) is None
+
+
+def test_an_interval_that_touches_zero_does_not_exclude_it():
+    assert not statistics.Interval(0.0, 1.0).excludes_zero
+    assert not statistics.Interval(-1.0, 1.0).excludes_zero
+    assert statistics.Interval(0.1, 1.0).excludes_zero
+    assert statistics.Interval(-1.0, -0.1).excludes_zero
+
+
+def test_mcnemar_by_hand():
+    """Of 6 discordant pictures 1 is the first's: p = 2 (C(6,0) + C(6,1)) / 2^6 = 14/64."""
+    first = np.array([1, 0, 0, 0, 0, 0, 1, 1, 0], bool)
+    second = np.array([0, 1, 1, 1, 1, 1, 1, 1, 0], bool)
+    assert statistics.mcnemar(first, second) == (1, 5, pytest.approx(14 / 64))
+    assert statistics.mcnemar(first, first) == (0, 0, 1.0)
+
+
+@given(hnp.arrays(bool, st.tuples(st.just(2), st.integers(1, 60))))
+def test_mcnemar_is_the_binomial_sum(right):
+    found = statistics.mcnemar(*right)
+    n, few = found.first + found.second, min(found.first, found.second)
+    tail = sum(math.comb(n, k) for k in range(few + 1)) / 2**n
+    assert found.p == pytest.approx(min(1.0, 2 * tail))
+    assert found.first - found.second == right[0].sum() - right[1].sum()
+
+
+def by_hand(right_SM, resamples, generator):
+    """The same interval, one resample at a time and by picking rows and columns."""
+    seeds, pictures = right_SM.shape
+    z, t = stats.norm.ppf(0.975), stats.t.ppf(0.975, seeds - 1)
+    means = []
+    for _ in range(resamples):
+        rows, columns = generator.integers(0, seeds, seeds), generator.integers(0, pictures, pictures)
+        of_seeds = right_SM[rows].mean() - right_SM.mean()
+        means.append(right_SM[np.ix_(rows, columns)].mean() - of_seeds + of_seeds * math.sqrt(seeds / (seeds - 1)) * t / z)
+    return np.percentile(means, [2.5, 97.5])
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 8])
+def test_resampled_as_by_hand(seeds):
+    generator = np.random.default_rng(seeds)
+    right_SM = (generator.random((seeds, 300)) < generator.random(300)).astype(np.int64)
+    low, high = statistics.resampled(right_SM)
+    theirs = by_hand(right_SM, 4000, generator)
+    assert (low, high) == pytest.approx(tuple(theirs), abs=0.08 * (high - low))
+
+
+def test_resampled_counts_its_randomness():
+    right_SM = (np.random.default_rng(0).random((3, 200)) < 0.7).astype(np.int64)
+    assert statistics.resampled(right_SM) == statistics.resampled(right_SM)
+    assert statistics.resampled(right_SM) != statistics.resampled(right_SM, seed=1)
+    shuffled = right_SM[:, np.random.default_rng(1).permutation(200)]
+    assert statistics.resampled(shuffled) == statistics.resampled(right_SM), "the order of the pictures says nothing"
+
+
+def test_many_kinds_of_pictures_are_resampled_in_blocks(monkeypatch):
+    right_SM = (np.random.default_rng(0).random((12, 500)) < 0.7).astype(np.int64)
+    whole = statistics.resampled(right_SM, 500)
+    monkeypatch.setattr(statistics, "ENTRIES", 50_000)
+    assert statistics.resampled(right_SM, 500) == pytest.approx(whole, abs=0.005)
+
+
+@settings(deadline=None, max_examples=40)
+@given(hnp.arrays(np.int64, st.tuples(st.integers(2, 5), st.integers(1, 40)), elements=st.integers(-1, 1)))
+def test_resampled_differences_turn_with_their_sign(apart_SM):
+    low, high = statistics.resampled(apart_SM, 400)
+    assert low <= apart_SM.mean() + 1e-9
+    assert high >= apart_SM.mean() - 1e-9
+    if (apart_SM == apart_SM[0, 0]).all():
+        assert (low, high) == (apart_SM.mean(),) * 2
+
+
+def simulated(generator, seeds, pictures, of_seeds, of_pictures):
+    """Right where 1 + seed + picture + noise > 0, all normal: a table, and the accuracy of all seeds on all pictures."""
+    shape = (seeds, pictures)
+    latent = 1 + of_seeds * generator.normal(size=(seeds, 1)) + of_pictures * generator.normal(size=(1, pictures))
+    truth = stats.norm.cdf(1 / math.sqrt(1 + of_seeds**2 + of_pictures**2))
+    return (latent + generator.normal(size=shape) > 0).astype(np.int64), truth
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize(("of_seeds", "of_pictures"), [(0.2, 0.0), (0.2, 1.5), (0.05, 1.5), (0.0, 1.5)])
+def test_intervals_cover_the_truth(seeds, of_seeds, of_pictures):
+    """95% within Monte-Carlo error where the seeds' spread leads; never fewer elsewhere, where resampling both is cautious."""
+    generator, trials, covered, stayed = np.random.default_rng(3), 300, 0, 0
+    for _ in range(trials):
+        right_SM, truth = simulated(generator, seeds, 400, of_seeds, of_pictures)
+        low, high = statistics.resampled(right_SM, 500)
+        covered += low <= truth <= high
+        interval = statistics.spread(right_SM.mean(1).tolist()).interval
+        stayed += interval.low <= truth <= interval.high
+    error = math.sqrt(0.05 * 0.95 / trials)
+    assert covered / trials > 0.95 - 3 * error
+    if of_pictures == 0:
+        assert abs(stayed / trials - 0.95) < 3 * error
+        assert abs(covered / trials - 0.95) < 4 * error
+
+
+def test_paired_intervals_cover_a_known_difference():
+    """Two arms on the same pictures: the second is better by a known step, the pictures' difficulty is common to both."""
+    generator, trials, covered = np.random.default_rng(5), 300, 0
+    for _ in range(trials):
+        hard_M = 1.5 * generator.normal(size=(1, 400))
+        arms = [
+            (mean + 0.1 * generator.normal(size=(3, 1)) + hard_M + generator.normal(size=(3, 400)) > 0).astype(np.int64)
+            for mean in (1.0, 1.3)
+        ]
+        low, high = statistics.resampled(arms[1] - arms[0], 500)
+        covered += low <= np.diff(stats.norm.cdf(np.array([1.0, 1.3]) / math.sqrt(1 + 0.01 + 2.25)))[0] <= high
+    assert covered / trials > 0.95 - 3 * math.sqrt(0.05 * 0.95 / trials)
