@@ -32,7 +32,7 @@ class Task:
 
 
 def tasks(study: Study, places: dict[str, str], words: dict[str, str]) -> dict[str, Task]:
-    """Every task by its name, each after those that it needs. `words` go to all of them, over their own; probe.* to evaluations.
+    """Every task by its name, each after those that it needs. `words` go to all, over their own; probe.* to evaluations.
 
     Raises:
         UserError: a word would set what a part sweeps.
