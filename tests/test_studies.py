@@ -452,6 +452,24 @@ def test_a_failed_task_leaves_out_only_what_needs_it(bench, capsys):
     assert all(bench.started().count(name) == 1 + (name == "pretrain-mpp-0") for name in NAMES)
 
 
+def fails(bench, *names):
+    (bench.folder / "runs" / "behave.json").write_text(json.dumps(dict.fromkeys(names, "fail")))
+
+
+def test_a_rate_that_diverges_costs_its_arm_nothing_else(bench, capsys):
+    sweep = [name for name in NAMES if name.startswith("sweep-mpp")]
+    fails(bench, sweep[-1], sweep[0])
+    assert main([*bench.words, "parallel=2"]) == 1  # what failed is said
+    assert set(NAMES) - set(bench.finished()) == {sweep[-1], sweep[0]}
+    words = json.loads((bench.runs / "final-mpp-1" / "words.json").read_text())
+    assert f"lr={words['optim.lr']}" in sweep[1]
+    fails(bench, *sweep)
+    for path in bench.runs.glob("*-mpp-*/result.json"):
+        path.unlink()
+    assert main([*bench.words, "parallel=2"]) == 1
+    assert "left out  final-mpp-0: needs sweep-mpp-0" in capsys.readouterr().out
+
+
 def test_a_killed_task_is_tried_once_more(bench, capsys):
     bench.behave(pretrain_scratch_0="die once", pretrain_mpp_0="die")
     assert main([*bench.words, "parallel=2"]) == 1
@@ -641,7 +659,7 @@ def test_a_job_array_for_each_part(bench, sbatch, capsys):
     assert main([*bench.words, "launcher=slurm", "slurm.time=4:00:00", "slurm.gpus=1", "eval.every=7", "parallel=2"]) == 0
     scripts = bench.runs / "slurm"
     # jobs 101 pretrain, 102 sweep, 103 probe, 104 final, in the order of the plan
-    depends = "--parsable --dependency=afterok:{} --kill-on-invalid-dep=yes {}"
+    depends = "--parsable --dependency=afterany:{} {}"
     assert sbatch.read_text().splitlines() == [
         f"--parsable {scripts}/pretrain.sh",
         *(depends.format(after, scripts / f"{part}.sh") for part, after in order(sbatch, scripts)),
@@ -663,7 +681,7 @@ def order(sbatch, scripts):
     job = {part: str(101 + i) for i, part in enumerate(parts)}
     needs = {"sweep": {"pretrain"}, "probe": {"pretrain"}, "final": {"sweep", "pretrain"}}
     assert parts[0] == "pretrain" and parts.index("sweep") < parts.index("final")
-    told = [re.search(r"afterok:(\S+)", line)[1] for line in sbatch.read_text().splitlines()[1:]]
+    told = [re.search(r"afterany:(\S+)", line)[1] for line in sbatch.read_text().splitlines()[1:]]
     for part, after in zip(parts[1:], told, strict=True):
         assert set(after.split(":")) == {job[need] for need in needs[part]}
     return list(zip(parts[1:], told, strict=True))
@@ -681,7 +699,7 @@ def test_an_arrays_element_runs_its_task(bench, sbatch):
     OmegaConf.save(OmegaConf.create(study), bench.folder / "gap.yaml")
     assert main([*bench.words, "launcher=slurm"]) == 0
     early = element(bench, "final", 0)
-    assert early.returncode == 2 and "not finished yet" in early.stderr
+    assert early.returncode == 2 and "not finished" in early.stderr
     for part, index in (("pretrain", 0), ("sweep", 0), ("sweep", 1), ("sweep", 2), ("final", 0)):
         said = element(bench, part, index)
         assert said.returncode == 0, said.stderr

@@ -15,7 +15,7 @@ from ..words import KEYS, _parse
 from . import slurm
 from .file import OURS, PLACEHOLDER, Study, find, read
 from .local import Local, cores
-from .plan import Task, check, command, finished, keep, tasks
+from .plan import Task, check, command, finished, keep, lost, tasks
 from .screen import Screen
 
 OWN = ("recipe", "name", "out", "seeds", "parallel", "launcher", "only", "index", *(f"slurm.{key}" for key in slurm.OPTIONS))
@@ -151,8 +151,8 @@ def one(asked: Asked) -> int:
     if index >= len(found):
         raise UserError(f"index={index}: part {own['only']} has the tasks 0 to {len(found) - 1}")
     task = found[index]
-    if missing := [name for name in task.needs if not finished(asked.folder, name)]:
-        raise UserError(f"only={task.part} index={index}: {task.name} needs {', '.join(missing)}, not finished yet")
+    if missing := lost(task, asked.plan, [name for name in task.needs if not finished(asked.folder, name)]):
+        raise UserError(f"only={task.part} index={index}: {task.name} needs {missing}, which is not finished")
     asked.folder.mkdir(parents=True, exist_ok=True)
     keep(asked.study, asked.name, asked.plan, asked.folder)
     line = [sys.executable, *command(task, asked.plan, asked.folder)]

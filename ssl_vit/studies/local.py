@@ -15,7 +15,7 @@ from typing import Any
 
 from ..recipe import UserError
 from ..summary import duration
-from .plan import Task, command, finished
+from .plan import Task, command, finished, lost
 from .screen import Running, Screen
 
 PATIENCE = 15.0  # seconds that a killed run's process is given to let go of its folder
@@ -105,7 +105,7 @@ class Local:
             if self.asked or len(self.running) >= self.parallel:
                 return
             patient = time.monotonic() - self.begun < PATIENCE
-            if set(task.needs) <= self.done and not (patient and held(self.folder / task.name)):
+            if set(task.needs) <= self.done | self.failed.keys() and not (patient and held(self.folder / task.name)):
                 self._launch(task)
 
     def _launch(self, task: Task) -> None:
@@ -158,7 +158,7 @@ class Local:
     def _leave_out(self) -> None:
         """The tasks that need one that failed. They follow it in the plan, so one pass reaches them all."""
         for task in self._waiting():
-            if missing := next((need for need in task.needs if need in self.failed), None):
+            if missing := lost(task, self.plan, self.failed):
                 self._fail(task.name, f"needs {missing}", "left out")
 
     def _fail(self, name: str, why: str, how: str = "failed") -> None:

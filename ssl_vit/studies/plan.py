@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,20 +106,27 @@ def check(plan: dict[str, Task]) -> None:
         models[task.part, task.arm] = {f"model.{key}": text(value) for key, value in model.items() if key != "name"}
 
 
+def lost(task: Task, plan: dict[str, Task], failed: Collection[str]) -> str | None:
+    """A need of the task that will not come, if there is one. Of a sweep, whose rates may diverge, one finished run is enough."""
+    swept = {name for name in task.needs if plan[name].part == task.best}
+    return next((need for need in task.needs if need in failed and (need not in swept or swept <= set(failed))), None)
+
+
 def finished(folder: Path, name: str) -> bool:
     """Whether a task's run has its result."""
     return (folder / name / "result.json").exists()
 
 
 def chosen(task: Task, plan: dict[str, Task], folder: Path) -> dict[str, Any]:
-    """The grid values of the combination with the highest metric `by`, the mean over seeds; the first among equals.
+    """The grid values of the combination with the highest metric `by`, the mean over seeds; the first among equals. Runs
+    without a result are passed over.
 
     Raises:
         UserError: the runs have no such metric, or no finite value of it.
     """
     values: dict[str, dict[str, Any]] = {}
     scores: dict[str, list[float]] = {}
-    for run in (plan[name] for name in task.needs if plan[name].part == task.best):
+    for run in (plan[name] for name in task.needs if plan[name].part == task.best and finished(folder, name)):
         metrics = json.loads((folder / run.name / "result.json").read_text())["metrics"]
         if task.by not in metrics:
             raise UserError(f"part {task.part}: best: by={task.by}: {run.name} has {', '.join(metrics)}")

@@ -59,8 +59,8 @@ def submit(name: str, plan: dict[str, Task], folder: Path, words: list[str], opt
 
 def _sbatch(path: Path, after: list[str], jobs: dict[str, str]) -> str:
     """Submit one script; the job's number."""
-    # without the second option a job whose needs have failed waits for ever
-    waits = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
+    # afterany, not afterok: an arm that failed holds up no other; each task looks for what it needs itself
+    waits = [f"--dependency=afterany:{':'.join(after)}"] if after else []
     said = subprocess.run(["sbatch", "--parsable", *waits, str(path)], capture_output=True, text=True)
     if said.returncode:
         line = (said.stderr.strip().splitlines() or ["it said nothing"])[-1]
