@@ -30,7 +30,7 @@ ABOVE_0 = "a number above 0 is asked for"
 POSITIVE = (
     *("data.size", "model.patch", "model.width", "model.depth", "model.heads", "model.mlp"),
     *("optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads", "data.classes"),
-    *("probe.trials", "probe.steps", "probe.batch", "probe.neighbors", "probe.layer"),
+    *("probe.every", "probe.pictures", "probe.trials", "probe.steps", "probe.batch", "probe.neighbors", "probe.layer"),
     *("checkpoint.every", "checkpoint.keep", "eval.every", "eval.pictures", "log.every"),
 )
 CHOICES: dict[str, Collection[str]] = {

@@ -20,6 +20,7 @@ from .data import batches, sources
 from .encoder import Encoder
 from .engine import Listener, State, Watch
 from .evaluate import classify
+from .evaluate.frozen import WhileTraining
 from .evaluate.heldout import HeldOut
 from .objectives import Objective
 from .recipe import Recipe, ToldError, UserError
@@ -41,6 +42,7 @@ class Job:
     splits: sources.Splits
     state: State
     held_out: HeldOut
+    probes: WhileTraining | None
     workers: int
 
     @property
@@ -162,7 +164,8 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     held_out = HeldOut(batches.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
     _check_held_out(held_out, recipe)
     state = State(objective, prepared, prepared_optimizer, schedule, average)
-    return Job(run, accelerator, spread, splits, state, held_out, _workers(recipe, accelerator))
+    probes = WhileTraining(splits, held_out.batches, recipe, spread, accelerator) if recipe.probe.every else None
+    return Job(run, accelerator, spread, splits, state, held_out, probes, _workers(recipe, accelerator))
 
 
 def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
@@ -306,6 +309,8 @@ def _fit(job: Job) -> None:
         job.accelerator.wait_for_everyone()
 
     watches = [Watch(job.held_out, recipe.eval.every)]
+    if job.probes and recipe.probe.every:
+        watches.append(Watch(job.probes, recipe.probe.every))
     try:
         engine.train(state, loader, recipe, job.spread, job.accelerator, watches, listeners, save)
     finally:
@@ -376,7 +381,8 @@ def _result(job: Job, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
     )
     took = {"exaflop": compute.exaflop(job.recipe, images), "device_hours": seconds * job.spread.processes / 3600}
     watched = "train" if job.recipe.data.validation == 0 else "validation"
-    measured = {watched: job.held_out.latest, "test": told}
+    probed = {f"probe_{name}": pair for name, pair in job.probes.latest.items()} if job.probes else {}
+    measured = {watched: job.held_out.latest | probed, "test": told}
     return {
         "steps": job.state.step,
         "images": images,

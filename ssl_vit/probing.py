@@ -1,34 +1,25 @@
-"""One evaluation of a frozen encoder: from a checked recipe to a finished run folder. tools/evaluate.py calls it.
-
-Legend: N pictures, D width of the features.
-"""
+"""One evaluation of a frozen encoder: from a checked recipe to a finished run folder. tools/evaluate.py calls it."""
 
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import gather_object
 from safetensors.torch import load_file
-from torch import Tensor
+from torch.utils.data import DataLoader
 
 from . import compute, console, encoder, engine, inits, weights
 from .data import batches, sources
 from .encoder import Backbone
-from .evaluate import classify, probes
+from .evaluate import classify, frozen
 from .job import device_batch, facts, load, on_main, start
 from .objectives import Supervised
 from .recipe import LEARNS_LABELS, OBJECTIVES, Recipe, UserError
 from .runs import Run, environment, recipe_hash
 from .words import resolve
-
-SEED = 0  # of the few-shot choices and of the linear probe's batches: the same in every run
 
 
 def probe(run: Run) -> dict[str, Any]:
@@ -63,17 +54,23 @@ def _measured(run: Run, accelerator: Accelerator, splits: sources.Splits) -> dic
     _introduce(run, accelerator, splits, pool)
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     seen = {
-        name: features(net, source, recipe, spread, accelerator, pool) for name, source in named.items() if source is not None
+        name: frozen.features(net, _all(source, recipe, spread), recipe, accelerator, pool)
+        for name, source in named.items()
+        if source is not None
     }
     head = _with_its_head(net, start_from, splits, spread, recipe, accelerator) if "top1" in recipe.probe.measures else {}
     if not accelerator.is_main_process:
         accelerator.wait_for_everyone()
         return {}
-    metrics = dict(_metrics(seen, recipe, classes)) | head
+    metrics = dict(frozen.measure(seen, recipe.probe, classes)) | head
     result = _result(recipe, metrics, len(seen["test"][1]), sum(map(len, filter(None, named.values()))), began, processes)
     run.finish(result)
     accelerator.wait_for_everyone()
     return result
+
+
+def _all(source: sources.Source, recipe: Recipe, spread: batches.Spread) -> DataLoader:
+    return batches.every(source, recipe.data, spread, recipe.compute.workers or 0)
 
 
 def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool: str) -> None:
@@ -91,22 +88,6 @@ def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool:
         )
 
 
-@torch.no_grad()
-def features(
-    net: Backbone, source: sources.Source, recipe: Recipe, spread: batches.Spread, accelerator: Accelerator, pool: str
-) -> tuple[Tensor, Tensor]:
-    """Features (N, D) float32 and labels (N,) of a split's labelled pictures, each once, in the split's order."""
-    parts = []
-    with engine.autocast(recipe, accelerator):
-        for batch in batches.every(source, recipe.data, spread, recipe.compute.workers or 0):
-            x_BD = net.feature(engine.to_device(batch, accelerator.device).image, pool, recipe.probe.layer)
-            parts.append((batch.index.numpy(), batch.label.numpy(), x_BD.float().cpu().numpy()))
-    index, label_N, x_ND = (np.concatenate(arrays) for arrays in zip(*gather_object(parts), strict=True))
-    order = index.argsort()
-    order = order[label_N[order] >= 0]
-    return torch.from_numpy(x_ND[order]).to(accelerator.device), torch.from_numpy(label_N[order]).to(accelerator.device)
-
-
 def _with_its_head(
     net: Backbone,
     init: inits.Init,
@@ -119,9 +100,7 @@ def _with_its_head(
     assert splits.test is not None
     objective = _classifier(net, init).to(accelerator.device).eval()
     with engine.autocast(recipe, accelerator):
-        told = classify.predict(
-            objective, batches.every(splits.test, recipe.data, spread, recipe.compute.workers or 0), accelerator
-        )
+        told = classify.predict(objective, _all(splits.test, recipe, spread), accelerator)
     if told.label.max() >= objective.classes:
         text = f"{objective.classes} classes, data={recipe.data.name} has labels up to {told.label.max()}"
         raise UserError(f"probe.measures=top1: the head of init={init.place} knows {text}")
@@ -144,35 +123,6 @@ def _classifier(net: Backbone, init: inits.Init) -> Supervised:
     objective = Supervised(net, len(heads["head.bias"]), **words)  # type: ignore[arg-type]
     objective.load_state_dict(heads, strict=False)
     return objective
-
-
-def _metrics(seen: dict[str, tuple[Tensor, Tensor]], recipe: Recipe, classes: int) -> Iterator[tuple[str, float]]:
-    """(name, accuracy on the test split) of each measure asked for."""
-    (train_ND, label_N), (dev_ND, dev_N), (test_ND, test_N) = seen["train"], seen["validation"], seen["test"]
-    asked = recipe.probe
-
-    def accuracy(pred_N: Tensor) -> float:
-        return (pred_N == test_N).double().mean().item()
-
-    if "few_shot" in asked.measures:
-        for shots in asked.shots:
-            drawn = (
-                probes.few_shot(train_ND, label_N, test_ND, shots=shots, classes=classes, seed=SEED + trial)
-                for trial in range(asked.trials)
-            )
-            yield f"few_shot_{shots}", fmean(accuracy(pred_N) for pred_N in drawn)
-    if "linear" in asked.measures:
-        told = probes.linear_probe(
-            *(train_ND, label_N, dev_ND, dev_N, test_ND),
-            classes=classes,
-            rates=asked.rates,
-            steps=asked.steps,
-            batch=asked.batch,
-            seed=SEED,
-        )
-        yield "linear", accuracy(told.pred_M)
-    if "knn" in asked.measures:
-        yield "knn", accuracy(probes.knn(train_ND, label_N, test_ND, classes=classes, k=asked.neighbors))
 
 
 def _result(recipe: Recipe, metrics: dict[str, float], n: int, pictures: int, began: float, processes: int) -> dict[str, Any]:

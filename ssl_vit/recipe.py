@@ -22,7 +22,20 @@ MEASURES = ["few_shot", "linear", "knn", "top1"]  # the last with the head that 
 TARGETS = ["mean_color", "grid_color", "pixels"]
 EMBEDDED = "shapes"
 # What says where, how fast and how often is looked, but not what is computed. compute.precision is computed.
-NOT_COMPUTED = ("name", "out", "resume", "data.path", "data.unreadable", "plugin", "compute.", "checkpoint.", "eval.", "log.")
+NOT_COMPUTED = (
+    "name",
+    "out",
+    "resume",
+    "data.path",
+    "data.unreadable",
+    "plugin",
+    "probe.every",
+    "probe.pictures",
+    "compute.",
+    "checkpoint.",
+    "eval.",
+    "log.",
+)
 
 
 class UserError(ValueError):
@@ -103,6 +116,8 @@ class Joint:
 
 @dataclass
 class Probe:
+    every: int | None = None  # while pre-training: steps between looks at the encoder so far; null: none
+    pictures: int = 2000  # while pre-training: labelled training pictures that the probes learn from
     measures: list[str] = field(default_factory=lambda: MEASURES[:3])
     pool: str | None = None  # token or avg; default: what the encoder's export gives
     layer: int | None = None  # features of this block, from 1; default: after the last one and the final norm

@@ -255,6 +255,8 @@ def _check_used(recipe: Recipe, given: dict[str, str]) -> None:
             raise UserError(f"{key}={given[key]}: objective={recipe.objective} has no use for it{_why(recipe)}")
         if key in ("data.label_column", "data.image_column") and recipe.data.name == EMBEDDED:
             raise UserError(f"{key}={given[key]}: data={EMBEDDED} is drawn and has no columns")
+        if key in ("probe.every", "probe.pictures") and recipe.objective == "probe":
+            raise UserError(f"{key}={given[key]}: that is for probes while pre-training; objective=probe has no use for it")
         other, value = USED_WITH.get(key, ("", None))
         if other and flat[other] != value:
             raise UserError(f"{key}={given[key]}: {other}={str(flat[other]).lower()} has no use for it")
@@ -262,7 +264,7 @@ def _check_used(recipe: Recipe, given: dict[str, str]) -> None:
 
 def _groups(recipe: Recipe) -> tuple[set[str], set[str]]:
     """The groups of keys that the objective uses, and those that it does not; a part of `joint` without weight uses none."""
-    used = set(OBJECTIVES.get(recipe.objective, ()))
+    used = set(OBJECTIVES.get(recipe.objective, ())) | ({"probe"} if recipe.probe.every else set())
     if recipe.objective == "joint":
         gone = [name for name in ("mpp", "supervised") if not getattr(recipe.joint, name)]
         used -= {group for name in gone for group in OBJECTIVES[name]}

@@ -30,6 +30,8 @@ FREE = {
         "data.path",
         "data.unreadable",
         "plugin",
+        "probe.every",
+        "probe.pictures",
         "compute.batch",
         "compute.compile",
         "compute.workers",

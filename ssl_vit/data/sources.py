@@ -283,8 +283,15 @@ def classes(splits: Splits, recipe: Recipe) -> int:
     Raises:
         UserError: labels are asked for and there are none, or one is out of range.
     """
-    if not LEARNS_LABELS & set(OBJECTIVES[recipe.objective]):
-        return 0
+    return known_classes(splits, recipe) if LEARNS_LABELS & set(OBJECTIVES[recipe.objective]) else 0
+
+
+def known_classes(splits: Splits, recipe: Recipe) -> int:
+    """How many classes the labels have.
+
+    Raises:
+        UserError: there are no labels, or one is out of range.
+    """
     data = recipe.data
     named = {"train": splits.train, "validation": splits.validation} | ({"test": splits.test} if splits.test else {})
     for split, source in named.items():

@@ -1,0 +1,72 @@
+"""Probes while pre-training: what they say, and that training does not notice them."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import altered
+from sklearn.neighbors import KNeighborsClassifier
+from test_job import run
+
+from ssl_vit import encoder, weights
+from ssl_vit.data import batches, sources
+from ssl_vit.inits import find
+from ssl_vit.recipe import UserError
+from ssl_vit.words import resolve
+
+PROBED = ["probe.every=4", "probe.pictures=300", "probe.shots=[1]", "probe.steps=10", "eval.pictures=200"]
+
+
+@pytest.mark.parametrize("more", [[], ["recipe=supervised", "optim.dropout=0.2"], ["optim.average=0.9"]])
+def test_training_does_not_notice_the_probes(tiny: list[str], more: list[str]) -> None:
+    plain = run(altered(tiny, *more, "eval.pictures=200", "name=plain"))
+    probed = run(altered(tiny, *more, *PROBED, "name=probed"))
+    rows = [[(row["step"], row["loss"], row["grad_norm"]) for row in one.rows() if "loss" in row] for one in (plain, probed)]
+    assert rows[0] == rows[1]
+    files = [(one.export / "model.safetensors").read_bytes() for one in (plain, probed)]
+    assert files[0] == files[1]
+    seen = [row["step"] for row in probed.rows() if "probe/knn" in row]
+    assert seen == [4, 8, 12] and not any("probe/knn" in row for row in plain.rows())
+
+
+def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) -> None:
+    done = run(altered(tiny, *PROBED, "name=probed", "probe.neighbors=5"))
+    result = done.result()
+    assert result is not None
+    recipe, splits = done.recipe, sources.load(done.recipe.data)
+    net = encoder.build(recipe.model, recipe.data).eval()
+    weights.start(net, find(str(done.folder)))
+    spread = batches.Spread(16, 16, 0, 1)
+    told = []
+    for source, most in ((splits.train, 300), (splits.validation, 200)):
+        seen = batches.held_out(source, recipe.data, spread, most)
+        with torch.no_grad():
+            x = torch.cat([net.feature(b.image, "avg") for b in seen])
+        index, label = (torch.cat([getattr(b, name) for b in seen]) for name in ("index", "label"))
+        order = index.argsort()
+        told.append((x[order].numpy(), label[order].numpy()))
+    (train, label), (test, truth) = told
+
+    def vote(distance: np.ndarray) -> np.ndarray:
+        return np.exp((1 - distance) / 0.07)
+
+    theirs = KNeighborsClassifier(5, metric="cosine", weights=vote).fit(train[30:], label[30:])  # the first tenth is dev's
+    said = result["metrics"]["probe_knn"]
+    assert (said["n"], said["split"]) == (200, "validation")
+    assert said["value"] == pytest.approx((theirs.predict(test) == truth).mean(), abs=0.011)
+
+
+def test_probes_are_refused_where_there_are_no_labels(tiny: list[str], tmp_path) -> None:
+    from test_bad_input import TRAIN, picture, table
+
+    path = table(tmp_path / "own.parquet", None, [picture(n) for n in range(TRAIN)])
+    with pytest.raises(UserError, match="has no labels"):
+        run(altered(tiny, *PROBED, f"data.path={path}", "data.validation=0.2", "name=run"))
+    with pytest.raises(UserError, match=r"probe\.steps=3: objective=mpp has no use for it"):
+        resolve(altered(tiny, "probe.steps=3"))
+    with pytest.raises(UserError, match=r"probe\.every=3: that is for probes while pre-training"):
+        resolve(["recipe=evaluate", "init=scratch", "probe.every=3"])
+
+
+def test_a_probe_that_fails_ends_no_run(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
+    done = run(altered(tiny, *PROBED, "probe.shots=[100]", "name=run"))
+    assert done.result() is not None and "WhileTraining failed" in done.log.read_text()
