@@ -7,7 +7,7 @@ from pathlib import Path
 
 from . import compute
 from .data.shapes import SIZES
-from .recipe import EMBEDDED, Data, Recipe, UserError, nearest
+from .recipe import EMBEDDED, Data, Recipe, UserError
 from .words import _load, advise_model
 
 GIB = 2**30
@@ -51,16 +51,10 @@ class Device:
         return rate
 
 
-def device(name: str) -> Device:
-    """The device of that name.
-
-    Raises:
-        UserError: there is none.
-    """
+def devices() -> dict[str, Device]:
+    """Those of hardware.yaml, by name."""
     rows = _load(Path(__file__).with_name("hardware.yaml"))
-    if name not in rows:
-        raise UserError(f"device={name}: unknown; {nearest(name, rows)}")
-    return Device(name, **rows[name])
+    return {name: Device(name, **row) for name, row in rows.items()}
 
 
 def settle(recipe: Recipe, on: Device | None) -> None:
@@ -154,10 +148,10 @@ def memory(recipe: Recipe, processes: int, zero: int, batch: int, fused: bool) -
     """Bytes of tensors in one process, by kind, at a device batch of `batch` pictures; at most, as gradients come while
     activations go. What the allocator, CUDA and DeepSpeed's own buffers take comes on top.
 
-    Weights, gradients, moments (AdamW 2, SGD 1 with momentum) and averaged weights in float32; autocast's copies of the weights in
-    16 bits; DDP's buckets, one more copy of the gradients (torch's gradient_as_bucket_view=False). ZeRO-1 shards the moments
-    over the processes, -2 the gradients too, -3 the weights too (Rajbhandari et al., 2020, section 5, there for Adam with
-    weights in 16 bits and their float32 master among the moments).
+    Weights, gradients, moments (AdamW 2, SGD 1 with momentum) and averaged weights in float32; autocast's copies of the
+    weights in 16 bits; DDP's buckets, one more copy of the gradients (torch's gradient_as_bucket_view=False). ZeRO-1 shards
+    the moments over the processes, -2 the gradients too, -3 the weights too (Rajbhandari et al., 2020, sections 3.1 and 5;
+    there Adam's weights are of 16 bits, and their float32 master counts among its states).
     """
     size, o = 4 * parameters(recipe), recipe.optim
     trains = recipe.objective != "probe"

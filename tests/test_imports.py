@@ -19,7 +19,7 @@ ORDER = [
     ("objectives",),
     ("optim",),
     ("compute", "summary"),
-    ("runs",),
+    ("runs", "budget"),
     ("studies", "report"),
     ("weights",),
     ("checkpoint",),
@@ -29,8 +29,9 @@ ORDER = [
     ("tracking",),
     ("console",),
     ("job",),
-    ("probing",),
-    ("training",),
+    ("probing", "pace"),
+    ("training", "forecast"),
+    ("plan",),
 ]
 PLACE = {name: i for i, row in enumerate(ORDER) for name in row}
 DATA = ("shapes", "sources", "pictures", "batches")
@@ -109,7 +110,8 @@ def test_nothing_imports_the_tools():
 
 
 @pytest.mark.parametrize(
-    "name", ["recipe", "words", "counted", "compute", "runs", "inits", "training", "studies.command", "report"]
+    "name",
+    ["recipe", "words", "counted", "compute", "runs", "inits", "training", "studies.command", "report", "plan"],
 )
 def test_what_answers_a_command_line_does_without_torch(name):
     code = f"import sys, ssl_vit.{name}; sys.exit('torch' in sys.modules)"
