@@ -783,7 +783,7 @@ def test_a_sweep_is_judged_on_labels_that_nothing_learned_before(pretrain, sweep
     study["parts"]["pretrain"]["by_arm"]["scratch"] |= pretrain
     study["parts"]["sweep"]["words"] |= sweep
     plan = plans.tasks(build(study, "x"), {}, {})
-    refused = pytest.raises(UserError, match="part sweep, arm scratch: data.validation=.*part pretrain .* learned their labels")
+    refused = pytest.raises(UserError, match=r"part sweep, arm scratch: data\.validation=.*part pretrain .* learned their labels")
     with nullcontext() if fine else refused:
         plans.check(plan)
 
@@ -807,7 +807,7 @@ def test_a_report_that_could_not_be_made(change, says):
 def test_a_finished_run_of_other_words_is_no_run_of_this_study(bench):
     assert main([*bench.words, "parallel=2"]) == 0
     folder = bench.runs / "pretrain-mpp-0"
-    recipe = resolve([w for w in json.loads((bench.runs / "study.json").read_text())["tasks"][2]["words"]])
+    recipe = resolve(json.loads((bench.runs / "study.json").read_text())["tasks"][2]["words"])
     recipe.optim.steps = 77
     (folder / "recipe.yaml").write_text(dump(recipe))
     with pytest.raises(UserError, match=r"pretrain-mpp-0 was made otherwise: optim\.steps 77 there, 20 here; remove it"):
