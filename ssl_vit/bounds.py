@@ -101,8 +101,14 @@ def _check_objective(recipe: Recipe) -> None:
     mpp = "target" in OBJECTIVES[recipe.objective]
     text = f"objective={recipe.objective} needs patches; model={model.name} has none"
     _bound(not (mpp and model.convolutional), "model", model.name, text)
-    for key, value, idle in (("dropout", recipe.optim.dropout, 0), ("layer_decay", recipe.optim.layer_decay, None)):
-        _bound(not model.convolutional or value == idle, f"optim.{key}", value, f"model={model.name} has no use for it")
+    for key, value, idle in (
+        ("optim.dropout", recipe.optim.dropout, 0),
+        ("optim.layer_decay", recipe.optim.layer_decay, None),
+        ("supervised.pool", recipe.supervised.pool, "token"),
+        ("probe.pool", recipe.probe.pool, None),
+        ("probe.layer", recipe.probe.layer, None),
+    ):
+        _bound(not model.convolutional or value == idle, key, value, f"model={model.name} has no use for it")
     text = f"objective={recipe.objective} needs patches of pixels; a ResNet's cells have already seen the hidden ones"
     _bound(not (mpp and model.hybrid), "model", model.name, text)
     text = f"patches of model.patch={model.patch} cannot be cut into 4 x 4 cells"

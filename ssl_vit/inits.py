@@ -1,5 +1,6 @@
 """Where first weights come from, and what their folder says of the model they fit. No torch here; weights.py reads them."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ def find(place: str) -> Init:
     if not path.is_dir():
         raise UserError(f"init={place}: no such folder or file; {CHOICES}")
     if (path / "recipe.yaml").exists():
+        if not (path / "export" / "config.json").exists() and (path / "result.json").exists():
+            raise UserError(f"init={place}: that run made no encoder of its own; say the one that it measured")
         if not (path / "export" / "config.json").exists():
             raise UserError(f"init={place}: that run has no export yet; it is not finished")
         return Init(place, path, path / "export")
@@ -87,10 +90,25 @@ def pool(init: Init) -> str:
     return "avg" if config.get("model_args", {}).get("global_pool") == "avg" else "token"
 
 
+def stamp(init: Init) -> str | None:
+    """A hash of an export's weights as they lie there; None of other places."""
+    if init.export is None:
+        return None
+    with (init.export / "model.safetensors").open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
 def spent(init: Init) -> dict[str, float]:
-    """What the run that made these weights took, with what it started from itself: exaflop and device_hours, 0 if unknown."""
+    """What the run that made these weights took, with what it started from itself: exaflop and device_hours, 0 if unknown.
+
+    Raises:
+        UserError: its result.json cannot be read.
+    """
     path = init.run / "result.json" if init.run else None
     if path is None or not path.exists():
         return {"exaflop": 0.0, "device_hours": 0.0}
-    result = json.loads(path.read_text())
-    return {key: result.get(f"total_{key}", result[key]) for key in ("exaflop", "device_hours")}
+    try:
+        result = json.loads(path.read_text())
+        return {key: float(result.get(f"total_{key}", result[key])) for key in ("exaflop", "device_hours")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"init={init.place}: {path} is damaged") from None

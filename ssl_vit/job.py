@@ -151,7 +151,9 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
     if recipe.init != inits.SCRATCH:
-        said["init"] = {"weights": weights.start(net, inits.find(recipe.init))}
+        origin = inits.find(recipe.init)
+        inits.spent(origin)  # now, so that a damaged folder is told before the work
+        said["init"] = {"weights": weights.start(net, origin), "file": inits.stamp(origin)}
     if recipe.plugin:
         said["plugin"] = {"text": sha256(Path(recipe.plugin).read_bytes()).hexdigest()[:16]}
     on_main(accelerator, lambda: run.open(environment(said)))
@@ -254,6 +256,8 @@ def introduce(job: Job) -> None:
         return
     if job.recipe.data.hub and not job.recipe.data.path and not job.recipe.data.verified:
         print(f"warning: data.hub={job.recipe.data.hub}: that this is its name on the Hub could not be checked", flush=True)
+    if job.recipe.data.validation == 0:
+        print("warning: data.validation=0: what is called held out below are pictures that are trained on", flush=True)
     console.table([*_what(job), *_how(job), ("time", f"about {summary.duration(pace * left)} here ({pace:.3g} s a step)")])
     net = job.objective.encoder
     if isinstance(net, Encoder) and net.patches < 16:
@@ -351,9 +355,15 @@ def _test(job: Job) -> dict[str, tuple[float, int]]:
     loader = batches.every(source, recipe.data, job.spread, job.workers)
     with engine.autocast(recipe, job.accelerator):
         told = classify.predict(job.state.watched.eval(), loader, job.accelerator)
+    for text in told.unread:
+        job.run.note(f"warning: a test picture is left out: {text}")
+        job.accelerator.print(f"warning: a test picture is left out: {text}")
+    if told.unread:
+        batches.check_unread(len(told.unread), len(told.index), recipe.data, told.unread[-1])
     if job.accelerator.is_main_process:
         told.save(job.run.predictions)
-    return classify.measure(told) | (classify.real(told, source, recipe.eval.real) if recipe.eval.real else {})
+    classes = sources.classes(job.splits, recipe)
+    return classify.measure(told, classes) | (classify.real(told, source, recipe.eval.real) if recipe.eval.real else {})
 
 
 def _class_names(splits: sources.Splits, count: int) -> list[str]:

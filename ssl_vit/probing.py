@@ -48,22 +48,26 @@ def _measured(run: Run, accelerator: Accelerator, splits: sources.Splits) -> dic
     net = encoder.build_any(recipe.model, recipe.data).to(accelerator.device).eval()
     start_from = inits.find(recipe.init)
     if recipe.init != inits.SCRATCH:
-        said["init"] = {"weights": weights.start(net, start_from)}
+        inits.spent(start_from)
+        said["init"] = {"weights": weights.start(net, start_from), "file": inits.stamp(start_from)}
     on_main(accelerator, lambda: run.open(environment(said)))
     pool = recipe.probe.pool or inits.pool(start_from)
     _introduce(run, accelerator, splits, pool)
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    probed = set(recipe.probe.measures) - {"top1"}  # which needs no features of its own
     seen = {
         name: frozen.features(net, _all(source, recipe, spread), recipe, accelerator, pool)
         for name, source in named.items()
-        if source is not None
+        if source is not None and probed
     }
     head = _with_its_head(net, start_from, splits, spread, recipe, accelerator) if "top1" in recipe.probe.measures else {}
     if not accelerator.is_main_process:
         accelerator.wait_for_everyone()
         return {}
-    metrics = dict(frozen.measure(seen, recipe.probe, classes)) | head
-    result = _result(recipe, metrics, len(seen["test"][1]), sum(map(len, filter(None, named.values()))), began, processes)
+    tested = len(seen["test"][1]) if seen else 0
+    metrics = {name: (value, tested) for name, value in frozen.measure(seen, recipe.probe, classes)} | head
+    pictures = sum(len(source) for name, source in named.items() if source is not None and (seen or name == "test"))
+    result = _result(recipe, metrics, pictures, began, processes) | {"pool": pool}
     run.finish(result)
     accelerator.wait_for_everyone()
     return result
@@ -95,8 +99,8 @@ def _with_its_head(
     spread: batches.Spread,
     recipe: Recipe,
     accelerator: Accelerator,
-) -> dict[str, float]:
-    """Top-1, top-5 and, if asked for, ReaL of the classifier that the run learned, on every test picture."""
+) -> dict[str, tuple[float, int]]:
+    """{name: (value, n)} of top-1, top-5 and, if asked for, ReaL, by the classifier that the run learned."""
     assert splits.test is not None
     objective = _classifier(net, init).to(accelerator.device).eval()
     with engine.autocast(recipe, accelerator):
@@ -104,8 +108,8 @@ def _with_its_head(
     if told.label.max() >= objective.classes:
         text = f"{objective.classes} classes, data={recipe.data.name} has labels up to {told.label.max()}"
         raise UserError(f"probe.measures=top1: the head of init={init.place} knows {text}")
-    found = classify.measure(told) | (classify.real(told, splits.test, recipe.eval.real) if recipe.eval.real else {})
-    return {name: value for name, (value, _) in found.items()}
+    seen = classify.real(told, splits.test, recipe.eval.real) if recipe.eval.real else {}
+    return classify.measure(told, objective.classes) | seen
 
 
 def _classifier(net: Backbone, init: inits.Init) -> Supervised:
@@ -125,7 +129,9 @@ def _classifier(net: Backbone, init: inits.Init) -> Supervised:
     return objective
 
 
-def _result(recipe: Recipe, metrics: dict[str, float], n: int, pictures: int, began: float, processes: int) -> dict[str, Any]:
+def _result(
+    recipe: Recipe, metrics: dict[str, tuple[float, int]], pictures: int, began: float, processes: int
+) -> dict[str, Any]:
     """What result.json says. The work is one forward pass over every picture; the totals count what made the weights."""
     seconds, before = time.perf_counter() - began, inits.spent(inits.find(recipe.init))
     took = {"exaflop": compute.exaflop(recipe, pictures) / 3, "device_hours": seconds * processes / 3600}
@@ -135,7 +141,7 @@ def _result(recipe: Recipe, metrics: dict[str, float], n: int, pictures: int, be
         **took,
         **{f"total_{name}": value + before[name] for name, value in took.items()},
         "seconds": seconds,
-        "metrics": {name: {"value": value, "n": n, "split": "test"} for name, value in metrics.items()},
+        "metrics": {name: {"value": value, "n": n, "split": "test"} for name, (value, n) in metrics.items()},
         "recipe": recipe_hash(recipe),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }

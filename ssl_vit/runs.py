@@ -113,6 +113,18 @@ class Run:
         path = self.folder / "result.json"
         return _read(path, "steps", "seconds", "metrics", "finished") if path.exists() else None
 
+    def check_start(self, stamp: str | None) -> None:
+        """That the file the finished run's first weights came from is still the one that it was.
+
+        Raises:
+            UserError: it is another.
+        """
+        path = self.folder / "environment.json"
+        was = (_read(path).get("init") or {}).get("file") if path.exists() else None
+        if was is not None and stamp is not None and was != stamp:
+            text = f"the weights there are not those that {self.folder} was made with; take another name="
+            raise UserError(f"init={self.recipe.init}: {text}")
+
     def finish(self, result: dict[str, Any]) -> None:
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .inits import CHOICES, SCRATCH
+from .inits import CHOICES, SCRATCH, find, stamp
 from .recipe import Recipe, UserError, plain_errors
 from .runs import Run
 from .summary import duration, measured, to_beat
@@ -42,7 +42,8 @@ def _main(
         check(recipe, words)
         run = Run(recipe)
         run.adopt()
-        result = run.result()
+        if result := run.result():
+            run.check_start(stamp(find(recipe.init)))
     if result is None:
         with plain_errors(everywhere=True):
             result = do(run)
@@ -75,7 +76,8 @@ def _probes(recipe: Recipe, words: list[str]) -> None:
 
 def _starts(recipe: Recipe, words: list[str]) -> None:
     """That where the weights come from is said: scratch is too easily a slip here."""
-    if recipe.init == SCRATCH and f"init={SCRATCH}" not in words:
+    said = any(word == f"init={SCRATCH}" or word.endswith((".yaml", ".yml")) for word in words)
+    if recipe.init == SCRATCH and not said:
         raise UserError(f"init= is missing; {CHOICES}")
 
 

@@ -86,13 +86,25 @@ def _attention_heads(backbone: Any) -> int | None:
 def _from_export(folder: Path) -> Found:
     config = json.loads((folder / "config.json").read_text())
     told = config.get("pretrained_cfg", config)
-    heads = config.get("model_args", {}).get("num_heads")
+    heads = config.get("model_args", {}).get("num_heads") or _heads_of(config)
     return Found(load_file(folder / "model.safetensors"), told.get("mean"), told.get("std"), heads)
+
+
+def _heads_of(config: dict[str, Any]) -> int | None:
+    """Of an export that names timm's architecture only, its attention heads."""
+    try:
+        with torch.device("meta"):
+            return _attention_heads(timm.create_model(config["architecture"], num_classes=0, **config.get("model_args", {})))
+    except Exception:  # no architecture of timm's: shapes alone are compared
+        return None
 
 
 def _from_npz(path: str) -> Found:
     """A Google checkpoint (their flax names), through timm's reader into a backbone of the file's own grid."""
     with np.load(path) as arrays:  # allow_pickle stays False
+        plain = "Transformer/posembed_input/pos_embedding" in arrays and arrays["embedding/kernel"].shape[2] == 3
+        if not plain:
+            raise UserError(f"init={path}: of Google's files only Vision Transformers on patches of pixels can be read")
         tokens = arrays["Transformer/posembed_input/pos_embedding"].shape[1]
         patch, _, _, width = arrays["embedding/kernel"].shape
         depth = sum(name.endswith("LayerNorm_0/scale") for name in arrays.files)

@@ -56,26 +56,26 @@ def _check_key(key: str, where: str) -> None:
     raise UserError(f"{where}unknown key {key}; {hint}choices: {', '.join(choices)}")
 
 
-def _parse(words: Iterable[str]) -> dict[str, str]:
+def parse(words: Iterable[str]) -> dict[str, str]:
     """{key: text} of key=value words. The order never matters, so a key may be said once only."""
     given: dict[str, str] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise UserError(f"{word}: words are key=value, as in recipe=mpp")
-        if _means_more(text):
+        if means_more(text):
             raise UserError(f"{key}={' '.join(text.split())}: cannot be taken as a value")
         if given.setdefault(key, text) != text:
             raise UserError(f"{key} is said twice: {given[key]} and {text}")
     return given
 
 
-def _means_more(value: Any) -> bool:
+def means_more(value: Any) -> bool:
     """Whether OmegaConf or YAML would read more into a text than it says."""
     return isinstance(value, str) and ("${" in value or value.strip() == "???" or len(value.splitlines()) > 1)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load(path: Path) -> dict[str, Any]:
     try:
         loaded = OmegaConf.to_container(OmegaConf.load(path))
     except Exception as error:  # whatever YAML finds wrong
@@ -87,7 +87,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _row(table: str, key: str, name: str) -> dict[str, Any]:
     """One row of models.yaml or datasets.yaml as {dotted key: value}, its name included."""
-    rows = _load(RECIPES / table)
+    rows = load(RECIPES / table)
     if name not in rows:
         raise UserError(f"{key}={name}: unknown; {nearest(name, rows)}")
     row = {f"{key}.{k}": v for k, v in rows[name].items()} | {f"{key}.name": name}
@@ -96,7 +96,7 @@ def _row(table: str, key: str, name: str) -> dict[str, Any]:
     return row
 
 
-def _find(word: str | None) -> Path:
+def find(word: str | None) -> Path:
     """A recipe's file, from its name under recipes/ or its path."""
     names = sorted(str(p.relative_to(RECIPES).with_suffix("")) for p in RECIPES.rglob("*.yaml"))
     names = [n for n in names if n not in TABLES and not n.startswith("study/")]
@@ -165,7 +165,7 @@ def _preset(values: dict[str, Any], key: str, row: dict[str, Any]) -> dict[str, 
 
 def _from_file(path: Path) -> dict[str, Any]:
     """A recipe file's values, with its presets filled in below them."""
-    raw = _load(path)
+    raw = load(path)
     rows: dict[str, Any] = {}
     for key, table in (("data", "datasets.yaml"), ("model", "models.yaml")):
         if isinstance(raw.get(key), str):
@@ -173,7 +173,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     own = flatten(raw)
     for key, value in own.items():
         _check_key(key, f"{path}: ")
-        if _means_more(value):
+        if means_more(value):
             raise UserError(f"{path}: {key}: {value} cannot be taken as a value")
     return rows | own
 
@@ -184,14 +184,14 @@ def resolve(words: Iterable[str]) -> Recipe:
     Raises:
         UserError: an unknown word, preset or recipe, a value of the wrong type or out of bounds.
     """
-    given, own = _parse(words), {}
+    given, own = parse(words), {}
     places = {key for key in ("data.path", "data.hub") if given.get(key, "null") not in ("", "null", "none")}
     chosen = {key: given.pop(key, None) for key in ("recipe", "data", "model")}
     for key in given:
         _check_key(key, "")
     if len(places) == 2:
         raise UserError(f"data.path={given['data.path']} and data.hub={given['data.hub']}: say one of them")
-    path = _find(chosen["recipe"])
+    path = find(chosen["recipe"])
     values = _from_file(path)
     start = inits.row(inits.find(given["init"])) if "init" in given else {}
     if chosen["model"] is not None:
@@ -246,6 +246,9 @@ USED_WITH = {
 }
 
 
+TRAINING = ("optim.", "checkpoint.", "log.", "eval.every", "eval.pictures", "eval.test", "data.mixup", "data.cutmix")
+
+
 def _check_used(recipe: Recipe, given: dict[str, str]) -> None:
     """That no word is said which this recipe has no use for."""
     flat = flatten(dataclasses.asdict(recipe))
@@ -257,6 +260,8 @@ def _check_used(recipe: Recipe, given: dict[str, str]) -> None:
             raise UserError(f"{key}={given[key]}: data={EMBEDDED} is drawn and has no columns")
         if key in ("probe.every", "probe.pictures") and recipe.objective == "probe":
             raise UserError(f"{key}={given[key]}: that is for probes while pre-training; objective=probe has no use for it")
+        if recipe.objective == "probe" and key.startswith(TRAINING):
+            raise UserError(f"{key}={given[key]}: objective=probe trains nothing and has no use for it")
         other, value = USED_WITH.get(key, ("", None))
         if other and flat[other] != value:
             raise UserError(f"{key}={given[key]}: {other}={str(flat[other]).lower()} has no use for it")
@@ -308,7 +313,7 @@ def _word(value: Any) -> str:
 def advise_model(recipe: Recipe) -> str:
     """For pictures of too few patches: the model nearest in width that cuts them into 16 or more."""
     size, width = recipe.data.size, recipe.model.width
-    rows = {name: row for name, row in _load(RECIPES / "models.yaml").items() if "patch" in row}
+    rows = {name: row for name, row in load(RECIPES / "models.yaml").items() if "patch" in row}
     fits = {n: r for n, r in rows.items() if size % r["patch"] == 0 and size >= 4 * r["patch"]}
     if not fits:
         return f"try model.patch={next((p for p in range(size // 4, 0, -1) if size % p == 0), 1)}"

@@ -115,7 +115,7 @@ def test_nothing_held_out_trains_on_everything() -> None:
 
 def test_few_classes_have_no_top5() -> None:
     told = classify.Predictions(np.arange(4), np.array([0, 1, 2, -1]), np.array([[0, 1, 2], [2, 1, 0], [2, 0, 1], [0, 1, 2]]))
-    assert classify.measure(told) == {"top1": (2 / 3, 3)}
+    assert classify.measure(told, 3) == {"top1": (2 / 3, 3)}
 
 
 class Named:
@@ -187,6 +187,11 @@ REFUSED = {
         "eval.test=true: objective=mpp learns no labels",
     ),
     "ReaL without a test": (training.pretrain, ["recipe=supervised", "eval.real=x"], "eval.real=x: without eval.test=true"),
+    "training's words for an evaluation": (
+        training.evaluate,
+        ["recipe=evaluate", "init=scratch", "optim.lr=1"],
+        "optim.lr=1: ",
+    ),
     "no such layer": (training.evaluate, ["recipe=evaluate", "init=scratch", "probe.layer=9"], "probe.layer=9: model.depth=4"),
     "no such measure": (
         training.evaluate,
@@ -244,3 +249,40 @@ def test_a_run_without_labels_has_no_head(tiny: list[str], capsys: pytest.Captur
             ["recipe=evaluate", f"init={out[4:]}/mpp", "data.size=16", "probe.measures=[top1]", out, "data.share=0.01"]
         )
     assert "probe.measures=top1: init=" in (line := capsys.readouterr().err) and "no run that learned labels" in line
+
+
+def test_a_test_picture_that_cannot_be_read_is_left_out_and_named(tiny: list[str], tmp_path: Path, capsys) -> None:
+    from test_bad_input import TRAIN, broken, picture, table
+
+    (tmp_path / "own").mkdir()
+    table(tmp_path / "own" / "train.parquet", [0, 1] * (TRAIN // 2))
+    images = [broken(n) if n in (3, 7) else picture(n) for n in range(TRAIN)]
+    table(tmp_path / "own" / "test.parquet", [0, 1] * (TRAIN // 2), images)
+    words = altered(tiny, "recipe=finetune", "init=scratch", f"data.path={tmp_path}/own", "data.validation=0.2", "name=run")
+    training.finetune(words)
+    folder = tmp_path / "runs" / "run"
+    assert json.loads((folder / "result.json").read_text())["metrics"]["top1"]["n"] == TRAIN - 2
+    told = np.load(folder / "predictions.npz")
+    assert told["index"].tolist() == list(range(TRAIN)) and np.flatnonzero(told["label"] < 0).tolist() == [3, 7]
+    said = capsys.readouterr().out
+    assert said.count("a test picture is left out: row ") == 2 and "left out: row 7" in (folder / "log.txt").read_text()
+
+
+def test_weights_that_changed_under_a_finished_run_are_noticed(tiny: list[str], words: list[str], capsys) -> None:
+    out = next(w for w in tiny if w.startswith("out="))[4:]
+    training.pretrain([*tiny, "name=mpp"])
+    given = [w for w in altered(words, f"init={out}/mpp", "eval.test=false", "name=tuned") if not w.startswith("model.")]
+    training.finetune(given)
+    training.finetune(given)  # told again
+    path = Path(out, "mpp", "export", "model.safetensors")
+    path.write_bytes(path.read_bytes()[:-4] + b"abcd")
+    with pytest.raises(SystemExit):
+        training.finetune(given)
+    assert "the weights there are not those that" in capsys.readouterr().err
+    Path(out, "mpp", "result.json").write_text("{")
+    with pytest.raises(SystemExit):
+        training.finetune(altered(given, "name=new"))
+    assert "result.json is damaged" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        training.finetune(altered(given, f"init={out}/probed"))
+    assert "no such folder" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Weights from anywhere that init= names: what is loaded, what is interpolated, what is refused and how that is said."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -234,3 +235,24 @@ def test_other_weights_under_a_runs_name_are_refused(pretrained: Run, tiny: list
     with pytest.raises(SystemExit):
         training.finetune(words)
     assert "the weights differ from what" in capsys.readouterr().err
+
+
+def test_the_heads_of_a_foreign_export_are_those_of_its_architecture(tmp_path: Path) -> None:
+    """timm's own exports need not say them; shapes do not tell them."""
+    theirs = timm.create_model("vit_tiny_patch16_224", img_size=32)
+    timm.models.save_for_hf(theirs, tmp_path / "theirs", safe_serialization=True)
+    tiny = Model(patch=16, width=192, depth=12, heads=3, mlp=768)
+    stats = theirs.pretrained_cfg
+    data = Data(size=32, mean=list(stats["mean"]), std=list(stats["std"]))
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(config | {"model_args": {"img_size": 32}}))
+    weights.start(encoder.build(tiny, data), inits.find(str(tmp_path / "theirs")))
+    wrong = Model(patch=16, width=192, depth=12, heads=6, mlp=768)
+    assert "model.heads=6 here, 3 there" in refusal(encoder.build(wrong, data), tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("change", [{"embedding/kernel": np.zeros((1, 1, 1024, 32), np.float32)}, {}])
+def test_other_networks_of_google_are_refused_plainly(tmp_path: Path, change: dict[str, np.ndarray]) -> None:
+    path = tmp_path / "hybrid.npz"
+    np.savez(path, **(google(MODEL, 16, np.random.default_rng(0)) | change if change else {"resnet/root": np.zeros(3)}))
+    assert "only Vision Transformers on patches of pixels can be read" in refusal(net(), path)

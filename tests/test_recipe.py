@@ -98,7 +98,7 @@ def test_the_shipped_recipe_is_read_as_written():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_fits_some_picture(name):
-    recipe = resolve(["recipe=mpp", "objective=supervised", f"model={name}", f"data.size={16 * MODELS[name]['patch']}"])
+    recipe = resolve(["recipe=mpp", "objective=supervised", f"model={name}", f"data.size={16 * MODELS[name].get('patch', 16)}"])
     assert recipe.model == Model(name=name, **MODELS[name])
 
 

@@ -158,3 +158,13 @@ def test_paired_intervals_cover_a_known_difference():
         low, high = statistics.resampled(arms[1] - arms[0], 500)
         covered += low <= np.diff(stats.norm.cdf(np.array([1.0, 1.3]) / math.sqrt(1 + 0.01 + 2.25)))[0] <= high
     assert covered / trials > 0.95 - 3 * math.sqrt(0.05 * 0.95 / trials)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seeds=st.integers(2, 5), pictures=st.sampled_from([50, 2000]), apart=st.floats(0, 0.2), number=st.integers(0, 99))
+def test_with_the_pictures_an_interval_is_never_inside_that_of_the_seeds(seeds, pictures, apart, number):
+    draw = np.random.default_rng(number)
+    rates = np.clip(0.5 + apart * draw.standard_normal(seeds), 0.01, 0.99)
+    right = (draw.random((seeds, pictures)) < rates[:, None]).astype(np.int64)
+    alone, both = statistics.spread(right.mean(1).tolist()).interval, statistics.resampled(right, 500)
+    assert both.low <= alone.low and both.high >= alone.high

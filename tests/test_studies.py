@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from ssl_vit.recipe import UserError
+from ssl_vit.recipe import UserError, dump
 from ssl_vit.studies import plan as plans
 from ssl_vit.studies import screen as screens
 from ssl_vit.studies import slurm
@@ -269,7 +270,8 @@ def test_words_of_an_arm_and_of_the_command_line_come_over_the_parts():
     plan = plans.tasks(build(study, "x"), {"pictures": "/p"}, {"optim.batch": "8"})
     assert plan["pretrain-mpp-0"].words["optim.steps"] == "30"
     assert plan["pretrain-scratch-0"].words["optim.steps"] == "20"
-    assert {task.words["optim.batch"] for task in plan.values()} == {"8"}
+    assert {task.words.get("optim.batch") for task in plan.values() if task.part != "probe"} == {"8"}
+    assert not any("optim.batch" in task.words for task in plan.values() if task.part == "probe")  # which trains nothing
     assert plan["pretrain-mpp-0"].words["data.path"] == "/p/x" and plan["pretrain-mpp-0"].needs == ()
     over = plans.tasks(build(study, "x"), {"pictures": "/p"}, {"optim.steps": "5"})
     assert {task.words["optim.steps"] for task in over.values() if task.part != "probe"} == {"5"}
@@ -317,7 +319,9 @@ def test_best_is_the_highest_mean_over_seeds(tmp_path_factory, scores):
         for seed, value in enumerate(row):
             run = folder / f"sweep-{arm}-{seed}-lr={i + 1}"
             run.mkdir()
-            (run / "result.json").write_text(json.dumps({"metrics": {"accuracy": {"value": value if arm == "mpp" else 0.0}}}))
+            (run / "result.json").write_text(
+                json.dumps({"metrics": {"accuracy": {"value": value if arm == "mpp" else 0.0, "split": "validation"}}})
+            )
     best = None
     for i, (a, b) in enumerate(scores):
         if a + b == a + b and (best is None or a + b > sum(scores[best])):
@@ -479,10 +483,10 @@ def test_a_killed_task_is_tried_once_more(bench, capsys):
 
 
 def test_a_metric_that_is_not_there_fails_what_asks_for_it(bench, capsys):
-    study = altered(("parts/final/best/by", "top1"))
+    study = altered(("parts/final/best/by", "loss"))
     OmegaConf.save(OmegaConf.create(study), bench.folder / "gap.yaml")
     assert main([*bench.words, "parallel=2"]) == 1
-    assert "failed    final-mpp-0: part final: best: by=top1: sweep-mpp-0-lr=0.01 has accuracy" in capsys.readouterr().out
+    assert "failed    final-mpp-0: part final: best: by=loss: sweep-mpp-0-lr=0.01 has accuracy" in capsys.readouterr().out
 
 
 def test_another_plan_is_refused(bench):
@@ -497,13 +501,12 @@ def test_another_plan_is_refused(bench):
         UserError, match=r"pretrain-scratch-0 \(optim\.steps 20 there, 10 here\).* and \d+ more; take another name="
     ):
         keep("optim.steps=10")
-    with pytest.raises(UserError, match=r"another plan: pretrain-scratch-2 \(not there\), "):
-        keep("seeds=3")
-    with pytest.raises(UserError, match=r"another plan: pretrain-scratch-1 \(only there\)"):
-        main([*bench.words, "seeds=1"])
+    keep("seeds=3")  # one more of each
+    with pytest.raises(UserError, match=r"another plan: pretrain-scratch-2 \(only there\)"):
+        main(bench.words)
     assert bench.started() == []
     OmegaConf.save(OmegaConf.create(altered(("title", "a new title"))), bench.folder / "gap.yaml")
-    keep()
+    keep("seeds=3")
     assert json.loads((bench.runs / "study.json").read_text())["title"] == "a new title"
     (bench.runs / "study.json").write_text("{")
     with pytest.raises(UserError, match=r"study\.json is damaged"):
@@ -748,3 +751,75 @@ def test_a_tiny_study_with_the_real_tools(tmp_path):
     assert runs["final-mpp-0"]["total_exaflop"] > runs["final-mpp-0"]["exaflop"]
     final = resolve([f"recipe={folder}/final-mpp-0/recipe.yaml"])
     assert (final.optim.lr, final.init) == (0.07, str(folder / "pretrain-mpp-0"))
+
+
+def test_nothing_is_chosen_but_on_held_out_pictures(bench, tmp_path):
+    with pytest.raises(UserError, match="best: by=top1: that is of the test pictures"):
+        build(altered(("parts/final/best/by", "top1")), "x")
+    plan = plans.tasks(build(altered(), "x"), {}, {})
+    for name in plan["final-mpp-0"].needs:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(json.dumps({"metrics": {"accuracy": {"value": 0.5, "split": "train"}}}))
+    with pytest.raises(UserError, match="it is of the train pictures"):
+        plans.chosen(plan["final-mpp-0"], plan, tmp_path)
+    (tmp_path / "sweep-mpp-0-lr=0.01" / "result.json").write_text("{")
+    with pytest.raises(UserError, match=r"result\.json is damaged"):
+        plans.chosen(plan["final-mpp-0"], plan, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("pretrain", "sweep", "fine"),
+    [
+        ({"data.share": 0.1}, {"data.share": 0.1, "data.validation": 0.1}, False),  # another cut of the same labels
+        ({"data.share": 0.1, "data.validation": 0}, {"data.share": 0.1, "data.validation": 0.1}, False),
+        ({"data.share": 0.5, "data.validation": 0.1}, {"data.share": 0.1, "data.validation": 0.1}, False),
+        ({"data.share": 0.1, "data.validation": 0.1}, {"data.share": 0.1, "data.validation": 0.1}, True),
+        ({"data.share": 0.1}, {"data.share": 0.1}, True),  # the set's own held-out split
+        ({"data.share": 0.1, "data.validation": 0.1}, {"data.share": 0.1, "data.validation": 0}, False),
+    ],
+)
+def test_a_sweep_is_judged_on_labels_that_nothing_learned_before(pretrain, sweep, fine):
+    study = altered()
+    study["parts"]["pretrain"]["by_arm"]["scratch"] |= pretrain
+    study["parts"]["sweep"]["words"] |= sweep
+    plan = plans.tasks(build(study, "x"), {}, {})
+    refused = pytest.raises(UserError, match=r"part sweep, arm scratch: data\.validation=.*part pretrain .* learned their labels")
+    with nullcontext() if fine else refused:
+        plans.check(plan)
+
+
+REPORTS = {
+    "arms alike": ({"candidate": "scratch"}, "different arms are asked for"),
+    "a final part that is swept": ({"final": "sweep"}, "sweep is no part of tool finetune without a grid"),
+    "a final part without a test": ({"final": "pretrain"}, "pretrain is no part of tool finetune"),
+    "a paper's figure in words": ({"paper": {"mpp": "high"}}, "paper: mpp: high: a number is asked for"),
+}
+
+
+@pytest.mark.parametrize(("change", "says"), REPORTS.values(), ids=REPORTS)
+def test_a_report_that_could_not_be_made(change, says):
+    study = altered()
+    study["report"] = study["report"] | change
+    with pytest.raises(UserError, match=says):
+        build(study, "x")
+
+
+def test_a_finished_run_of_other_words_is_no_run_of_this_study(bench):
+    assert main([*bench.words, "parallel=2"]) == 0
+    folder = bench.runs / "pretrain-mpp-0"
+    recipe = resolve(json.loads((bench.runs / "study.json").read_text())["tasks"][2]["words"])
+    recipe.optim.steps = 77
+    (folder / "recipe.yaml").write_text(dump(recipe))
+    with pytest.raises(UserError, match=r"pretrain-mpp-0 was made otherwise: optim\.steps 77 there, 20 here; remove it"):
+        main([*bench.words, "parallel=2"])
+
+
+def test_gpus_are_dealt_out(bench, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    for tool in bench.tools.glob("*.py"):
+        if tool.stem != "study":
+            line = '(folder / "gpu.txt").write_text(os.environ["CUDA_VISIBLE_DEVICES"])\n'
+            tool.write_text(tool.read_text().replace("lr = float", line + "lr = float", 1))
+    assert main(bench.words) == 0
+    used = [(bench.runs / name / "gpu.txt").read_text() for name in NAMES]
+    assert set(used) == {"4", "7"} and abs(used.count("4") - used.count("7")) <= 1

@@ -93,10 +93,11 @@ def spread(batch: int, wanted: int | None, limit: int, rank: int, processes: int
 
 
 class Pictures(Dataset):
-    """Samples -> Batch; `train` chooses the training or the evaluation pipeline."""
+    """Samples -> Batch; `train` chooses the training or the evaluation pipeline. A picture that cannot be read gives way to the
+    next one, or with `strict` keeps its place without a label, so that nothing is measured on it."""
 
-    def __init__(self, source: Source, data: Data, train: bool) -> None:
-        self.source, self.data, self.train = source, data, train
+    def __init__(self, source: Source, data: Data, train: bool, strict: bool = False) -> None:
+        self.source, self.data, self.train, self.strict = source, data, train, strict
 
     def __getitems__(self, wanted: Samples) -> Batch:
         batch, data = self._unmixed(wanted), self.data
@@ -114,7 +115,10 @@ class Pictures(Dataset):
         unread: list[str] = []
         images = []
         for i, index in enumerate(wanted.index.tolist()):
+            known = len(unread)
             image, label[i] = self._read(raw[i], int(label[i]), index, unread)
+            if self.strict and len(unread) > known:
+                label[i] = -1
             images.append(image)
         if self.train:
             image = pictures.training(images, wanted.key, self.data.size, self.data.crop_area, self.data.flip)
@@ -202,10 +206,11 @@ def held_out(source: Source, data: Data, spread: Spread, most: int) -> list[Batc
 
 
 def every(source: Source, data: Data, spread: Spread, workers: int) -> DataLoader:
-    """This process's share of all pictures of a split, each in exactly one process's share, as evaluation batches."""
+    """This process's share of all pictures of a split, each in exactly one process's share, as evaluation batches; those that
+    cannot be read come without a label."""
     index = np.array_split(np.arange(len(source)), spread.processes)[spread.rank]
     parts = [index[start : start + spread.device_batch] for start in range(0, len(index), spread.device_batch)]
-    return _loader(Pictures(source, data, train=False), [Samples(i, counted.key(4, i)) for i in parts], workers)
+    return _loader(Pictures(source, data, train=False, strict=True), [Samples(i, counted.key(4, i)) for i in parts], workers)
 
 
 def first(source: Source, data: Data, seed: int, count: int, size: int = 256) -> Iterator[Batch]:

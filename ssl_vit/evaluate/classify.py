@@ -24,11 +24,13 @@ IMAGENET = 50_000  # pictures of its validation split
 
 
 class Predictions(NamedTuple):
-    """int64: `index` (M,) of the pictures in their split, ascending; `label` (M,), -1 for none; `top5` (M, K), best first."""
+    """int64: `index` (M,) of the pictures in their split, ascending; `label` (M,), -1 for none; `top5` (M, K), best first.
+    `unread` names the pictures that could not be read: they have no label, and nothing is measured on them."""
 
     index: np.ndarray  # type: ignore[assignment]
     label: np.ndarray
     top5: np.ndarray
+    unread: tuple[str, ...] = ()
 
     def save(self, path: Path) -> None:
         np.savez_compressed(path, index=self.index, label=self.label, top5=self.top5)
@@ -37,22 +39,24 @@ class Predictions(NamedTuple):
 @torch.no_grad()
 def predict(objective: Objective, batches: Iterable[Batch], accelerator: Accelerator) -> Predictions:
     """What the objective's classifier says of this process's batches, brought together on all processes."""
-    parts = []
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    unread: list[str] = []
     for batch in batches:
+        unread += batch.unread
         logits_BC = objective.logits(to_device(batch, accelerator.device)).float()
         top_BK = logits_BC.topk(min(5, logits_BC.shape[1]), dim=1).indices.cpu().numpy()
         parts.append((batch.index.numpy(), batch.label.numpy(), top_BK))
     everyone = gather_object(parts)
     index, label, top5 = (np.concatenate(arrays) for arrays in zip(*everyone, strict=True))
     order = index.argsort()
-    return Predictions(index[order], label[order], top5[order])
+    return Predictions(index[order], label[order], top5[order], tuple(gather_object(unread)))
 
 
-def measure(told: Predictions) -> dict[str, tuple[float, int]]:
+def measure(told: Predictions, classes: int) -> dict[str, tuple[float, int]]:
     """{name: (value, n)} of top-1 and, with more than five classes, top-5, over the labelled pictures."""
     known_M = told.label >= 0
     hit_MK = (told.top5 == told.label[:, None])[known_M]
-    ranks = {"top1": 1} | ({"top5": 5} if hit_MK.shape[1] == 5 else {})
+    ranks = {"top1": 1} | ({"top5": 5} if classes > 5 else {})
     return {name: (float(hit_MK[:, :rank].any(1).mean()), len(hit_MK)) for name, rank in ranks.items()}
 
 

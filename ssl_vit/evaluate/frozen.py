@@ -42,6 +42,8 @@ def features(net: Backbone, seen: Iterable[Batch], recipe: Recipe, accelerator: 
 def measure(seen: Mapping[str, Features], asked: Probe, classes: int) -> Iterator[tuple[str, float]]:
     """(name, accuracy on seen["test"]) of each probe that is asked for, learned from seen["train"]; seen["validation"] chooses
     the linear probe's learning rate."""
+    if not seen:
+        return
     (train_ND, label_N), (dev_ND, dev_N), (test_ND, test_N) = seen["train"], seen["validation"], seen["test"]
 
     def accuracy(pred_N: Tensor) -> float:

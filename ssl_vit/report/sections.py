@@ -134,8 +134,8 @@ def _arms(study: Study, numbers: Numbers) -> Iterable[Block]:
     yield Listing([f"{arm}: {line}" for arm, line in study.about["arms"].items()])
     yield Text(
         f"n counts seeds, each of which covers pre-training and fine-tuning; sd is over them. The first interval is Student's t"
-        f" over seeds. For the second, seeds and test pictures are resampled together, {RESAMPLES:,} times, the seeds' part"
-        f" stretched to the width of Student's t. One seed has neither."
+        f" over seeds. For the second, seeds and test pictures are resampled together, {RESAMPLES:,} times, its ends never"
+        f" inside the first. One seed has neither."
         + (" Extra rows are no arm of the comparison." if any(row.extra for row in numbers.rows) else "")
     )
     if study.report.get("differs"):

@@ -11,11 +11,11 @@ from ..bounds import BOUNDS
 from ..recipe import Recipe, UserError, nearest
 from ..runs import Run
 from ..summary import duration
-from ..words import KEYS, _parse
+from ..words import KEYS, parse
 from . import slurm
 from .file import OURS, PLACEHOLDER, Study, find, read
-from .local import Local, cores
-from .plan import Task, check, command, finished, keep, lost, tasks
+from .local import Local, cores, gpus
+from .plan import Task, check, command, finished, keep, lost, stale, tasks
 from .screen import Screen
 
 OWN = ("recipe", "name", "out", "seeds", "parallel", "launcher", "only", "index", *(f"slurm.{key}" for key in slurm.OPTIONS))
@@ -45,14 +45,22 @@ def main(words: list[str]) -> int:
     check(asked.plan)
     with Run(Recipe(name=asked.name, out=asked.own.get("out", "runs"))).lock():
         keep(asked.study, asked.name, asked.plan, asked.folder)
+        _check_finished(asked)
         if asked.own.get("launcher") == "slurm":
             return submitted(asked, words)
         return everything(asked)
 
 
+def _check_finished(asked: Asked) -> None:
+    """That the runs which are there already are those that would be made now."""
+    for task in asked.plan.values():
+        if finished(asked.folder, task.name) and (text := stale(task, asked.plan, asked.folder)):
+            raise UserError(f"{asked.folder / task.name} was made otherwise: {text}; remove it, or take another name=")
+
+
 def ask(words: list[str]) -> Asked:
     """What the words ask for."""
-    given = _parse(words)
+    given = parse(words)
     path = find(given.get("recipe"))
     study = read(path)
     places, own, over = _sorted(given, study)
@@ -117,7 +125,7 @@ def _number(own: dict[str, str], key: str, default: int, least: int = 1) -> int:
 
 def everything(asked: Asked) -> int:
     """Run the study on this machine."""
-    parallel, begun = _number(asked.own, "parallel", max(1, cores() // 2)), time.monotonic()
+    parallel, begun = _number(asked.own, "parallel", len(gpus()) or max(1, cores() // 2)), time.monotonic()
     there = sum(finished(asked.folder, name) for name in asked.plan)
     print(f"study       {asked.name}: {asked.study.title}")
     print(f"tasks       {len(asked.plan)}, of which {there} are finished; up to {parallel} at once", flush=True)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ..recipe import UserError, flatten, nearest
-from ..words import RECIPES, _load, _means_more
+from ..words import RECIPES, load, means_more
 
 TOOLS = ("pretrain", "finetune", "evaluate")
 STUDY_KEYS = ("title", "places", "seeds", "arms", "parts", "report")
 PART_KEYS = ("tool", "seeds", "words", "by_arm", "grid", "best")
 REPORT_KEYS = ("final", "probes", "baseline", "candidate", "reference", "extra", "paper", "differs")
+TESTED = ("top1", "top5", "real")  # metrics of the test split
 OURS = {"name": "the task's", "out": "the study's folder", "seed": "the study's seeds"}  # words that no part may say
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -66,7 +67,7 @@ def read(path: Path) -> Study:
     Raises:
         UserError: the first mistake in it, in one line.
     """
-    return build(_load(path), str(path))
+    return build(load(path), str(path))
 
 
 def build(raw: dict[str, Any], where: str) -> Study:
@@ -107,7 +108,7 @@ def _words(node: dict[str, Any], where: str) -> dict[str, str]:
     words = {key: text(value) for key, value in flatten(node).items()}
     for key, value in words.items():
         _hold(key not in OURS, where, f"{key}={value}: that is {OURS.get(key)}; leave it out")
-        _hold(not _means_more(value), where, f"{key}={' '.join(value.split())}: cannot be taken as a value")
+        _hold(not means_more(value), where, f"{key}={' '.join(value.split())}: cannot be taken as a value")
     return words
 
 
@@ -146,6 +147,7 @@ def _check_part(part: Part, study: Study, where: str) -> None:
             _check_need(part, study.parts.get(name), arm, f"{{{name}}}", where)
             many = f"{{{name}}}: part {name} has several runs, one for each value of its grid; `best` chooses among them"
             _hold(name not in study.parts or not study.parts[name].grid, where, many)
+        _hold(part.by not in TESTED, where, f"best: by={part.by}: that is of the test pictures; nothing is chosen on them")
         if part.best is not None:
             gridded = [other.name for other in study.parts.values() if other.grid]
             unknown = f"best: of={part.best}: no part with a grid; {nearest(str(part.best), gridded)}"
@@ -185,6 +187,18 @@ def _check_report(study: Study, where: str) -> None:
         for name in names:
             _hold(name in choices, where, f"{key}: unknown {name}; {nearest(str(name), choices)}")
     _list(report, "differs", where)
+    roles = [report[key] for key in ("baseline", "candidate", "reference") if key in report]
+    _hold(
+        len(set(roles)) == len(roles),
+        where,
+        f"baseline, candidate and reference are {', '.join(roles)}: different arms are asked for",
+    )
+    for name in [*([report["final"]] if "final" in report else []), *_list(report, "extra", where)]:
+        part = study.parts[name]
+        told = f"{name} is no part of tool finetune without a grid, whose test pictures could be compared"
+        _hold(part.tool == "finetune" and not part.grid, where, told)
+    for arm, value in _mapping(report, "paper", where).items():
+        _hold(isinstance(value, int | float), where, f"paper: {arm}: {value}: a number is asked for")
 
 
 def _seeds(node: dict[str, Any], where: str) -> tuple[int, ...] | None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import fcntl
+import itertools
 import os
 import signal
 import subprocess
@@ -25,6 +26,13 @@ PR_SET_PDEATHSIG = 1
 def cores() -> int:
     """Processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; found without asking CUDA."""
+    if (said := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [name for name in said.split(",") if name.strip()]
+    return [str(number) for number in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
 
 
 def _dies_with_us() -> Callable[[], None] | None:
@@ -69,6 +77,7 @@ class Local:
     done: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)  # task -> why; those left out are here too
     retried: set[str] = field(default_factory=set)
+    turn: Iterator[int] = field(default_factory=itertools.count)
     asked: int = 0  # the signal that ended the study
 
     def run(self) -> dict[str, str]:
@@ -113,8 +122,11 @@ class Local:
             words = command(task, self.plan, self.folder)
         except UserError as error:
             return self._fail(task.name, str(error))
-        if "compute.threads" not in task.words:
-            words.append(f"compute.threads={max(1, cores() // self.parallel)}")
+        share, here, environment = max(1, cores() // self.parallel), gpus(), dict(os.environ)
+        words += [f"compute.threads={share}"] if "compute.threads" not in task.words else []
+        if here:  # dealt out in turn; the cores feed them
+            environment["CUDA_VISIBLE_DEVICES"] = here[next(self.turn) % len(here)]
+            words += [f"compute.workers={max(1, share - 1)}"] if "compute.workers" not in task.words else []
         log = self.folder / "logs" / f"{task.name}.txt"
         with log.open("ab") as file:
             file.write(f"$ {sys.executable} {' '.join(words)}\n".encode())
@@ -126,6 +138,7 @@ class Local:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
+                env=environment,
                 start_new_session=True,
                 preexec_fn=_dies_with_us(),
             )

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..recipe import NOT_COMPUTED, UserError
+from ..recipe import LEARNS_LABELS, NOT_COMPUTED, OBJECTIVES, Recipe, UserError, computed, flatten
 from ..runs import write_atomically
-from ..words import resolve
+from ..words import find, load, resolve
 from .file import PLACEHOLDER, Part, Study, text
 
 TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
@@ -33,7 +33,7 @@ class Task:
 
 
 def tasks(study: Study, places: dict[str, str], words: dict[str, str]) -> dict[str, Task]:
-    """Every task by its name, each after those that it needs. `words` go to all, over their own; probe.* to evaluations.
+    """Every task by its name, each after those that it needs. `words` go over their own to all that have a use for them.
 
     Raises:
         UserError: a word would set what a part sweeps.
@@ -60,7 +60,7 @@ def _task(
     over: dict[str, str],
 ) -> Task:
     """One task; what it needs is in `before`."""
-    suits = {key: value for key, value in over.items() if (part.tool == "evaluate") >= key.startswith("probe.")}
+    suits = {key: value for key, value in over.items() if _suits(key, part.tool, part.words[arm])}
     said = part.words[arm] | suits | {key: text(value) for key, value in values.items()}
     needs = [task.name for task in before.values() if task.part == part.best and task.arm == arm]
     names = dict(places)
@@ -72,6 +72,15 @@ def _task(
     return Task(
         _name(part.name, arm, seed, values), part.name, part.tool, arm, seed, values, tuple(needs), filled, part.best, part.by
     )
+
+
+def _suits(key: str, tool: str, words: dict[str, str]) -> bool:
+    """Whether a word for the whole study is one for a task: its tool and its objective have a use for it."""
+    group = key.split(".")[0]
+    if tool == "evaluate" or group == "probe":
+        return tool == "evaluate" and group in ("probe", "data", "model", "compute")
+    objective = words.get("objective") or load(find(words.get("recipe"))).get("objective", "mpp")
+    return group not in {name for used in OBJECTIVES.values() for name in used} or group in OBJECTIVES.get(objective, ())
 
 
 def _name(part: str, arm: str, seed: int, values: dict[str, Any]) -> str:
@@ -87,23 +96,44 @@ def check(plan: dict[str, Task]) -> None:
     Raises:
         UserError: the first words that it does not take, with their part and arm.
     """
-    models: dict[tuple[str, str], dict[str, Any]] = {}
+    made: dict[tuple[str, str], Recipe] = {}
     seen: set[tuple[str, str]] = set()
     for task in plan.values():
         values = task.values or next((other.values for other in plan.values() if other.name in task.needs[:1]), {})
-        if (task.part, task.arm) in models and (task.part, str(values)) in seen:
+        if (task.part, task.arm) in made and (task.part, str(values)) in seen:
             continue
         seen.add((task.part, str(values)))
         said = {key: value for key, value in task.words.items() if not PLACEHOLDER.search(value)}
         origin = next((plan[name] for name in PLACEHOLDER.findall(task.words.get("init", "")) if name in plan), None)
         if origin is not None and "model" not in said:
-            said = models[origin.part, origin.arm] | said
+            said = _model(made[origin.part, origin.arm]) | said
         said |= {key: text(value) for key, value in values.items()} if task.best else {}
         try:
-            model = asdict(resolve([f"{key}={value}" for key, value in said.items()]).model)
+            made[task.part, task.arm] = resolve([f"{key}={value}" for key, value in said.items()])
+            if task.values and origin is not None:
+                _check_unseen(made[origin.part, origin.arm], made[task.part, task.arm], origin.part)
         except UserError as error:
             raise UserError(f"part {task.part}, arm {task.arm}: {error}") from None
-        models[task.part, task.arm] = {f"model.{key}": text(value) for key, value in model.items() if key != "name"}
+
+
+def _model(recipe: Recipe) -> dict[str, str]:
+    return {f"model.{key}": text(value) for key, value in asdict(recipe.model).items() if key != "name"}
+
+
+def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
+    """That the labels which a sweep is judged on are none that its first weights learned from."""
+    was, now = before.data, sweep.data
+    learned = LEARNS_LABELS & set(OBJECTIVES[before.objective]) and (was.name, was.path, was.train) == (
+        now.name,
+        now.path,
+        now.train,
+    )
+    cut_alike = (was.share, was.validation) == (now.share, now.validation) and now.validation != 0
+    if learned and not cut_alike and not isinstance(now.validation, str):
+        there = f"data.share={was.share:g} data.validation={was.validation}"
+        raise UserError(
+            f"data.validation={now.validation}: part {part} ({there}) has learned their labels; hold the same ones out there"
+        )
 
 
 def lost(task: Task, plan: dict[str, Task], failed: Collection[str]) -> str | None:
@@ -122,20 +152,53 @@ def chosen(task: Task, plan: dict[str, Task], folder: Path) -> dict[str, Any]:
     without a result are passed over.
 
     Raises:
-        UserError: the runs have no such metric, or no finite value of it.
+        UserError: the runs have no such metric, or no finite value of it, or it is not of held-out pictures.
     """
     values: dict[str, dict[str, Any]] = {}
     scores: dict[str, list[float]] = {}
     for run in (plan[name] for name in task.needs if plan[name].part == task.best and finished(folder, name)):
-        metrics = json.loads((folder / run.name / "result.json").read_text())["metrics"]
+        metrics = _metrics(folder / run.name / "result.json")
         if task.by not in metrics:
             raise UserError(f"part {task.part}: best: by={task.by}: {run.name} has {', '.join(metrics)}")
+        if (split := metrics[task.by]["split"]) != "validation":
+            text = f"of {run.name} it is of the {split} pictures; nothing is chosen but on held-out ones"
+            raise UserError(f"part {task.part}: best: by={task.by}: {text}")
         values[str(run.values)] = run.values
         scores.setdefault(str(run.values), []).append(metrics[task.by]["value"])
     means = {key: sum(found) / len(found) for key, found in scores.items() if all(map(math.isfinite, found))}
     if not means:
         raise UserError(f"part {task.part}: best: by={task.by}: no run of part {task.best} has a finite one")
     return values[max(means, key=lambda key: means[key])]
+
+
+def _metrics(path: Path) -> dict[str, Any]:
+    try:
+        metrics: dict[str, Any] = json.loads(path.read_text())["metrics"]
+        if all({"value", "split"} <= entry.keys() for entry in metrics.values()):
+            return metrics
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise UserError(f"{path} is damaged; remove its folder and give the command again")
+
+
+FROM_INIT = (
+    "model.",
+    "data.mean",
+    "data.std",
+    "init",
+    "compute.precision",
+)  # what the runs before a task decide, or the machine
+
+
+def stale(task: Task, plan: dict[str, Task], folder: Path) -> str:
+    """How a finished task's run differs from what its words mean now, as after a recipe's change; empty where it does not."""
+    path = folder / task.name / "recipe.yaml"
+    if not path.exists():
+        return ""
+    now = computed(resolve(word for word in command(task, plan, folder)[1:] if not word.startswith("init=")))
+    was = flatten(load(path))
+    differ = [key for key in now if key in was and was[key] != now[key] and not key.startswith(FROM_INIT)]
+    return "; ".join(f"{key} {was[key]} there, {now[key]} here" for key in differ)
 
 
 def command(task: Task, plan: dict[str, Task], folder: Path) -> list[str]:
@@ -148,7 +211,8 @@ def command(task: Task, plan: dict[str, Task], folder: Path) -> list[str]:
 
 
 def keep(study: Study, name: str, plan: dict[str, Task], folder: Path) -> None:
-    """Write study.json, or see that the one that is there holds this plan. What does not change a number may differ.
+    """Write study.json, or see that this plan holds the one that is there. What does not change a number may differ, and
+    tasks may come to it, as of more seeds.
 
     Raises:
         UserError: another plan is there; the tasks that differ are named.
@@ -177,8 +241,10 @@ def _record(task: Task) -> dict[str, Any]:
 
 def _differs(name: str, before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
     """A task's difference between two plans in words; empty where there is none."""
-    if before is None or now is None:
-        return f"{name} ({'not there' if before is None else 'only there'})"
+    if before is None:  # one more, of another seed
+        return ""
+    if now is None:
+        return f"{name} (only there)"
     was, new = (_counts(task["words"]) for task in (before, now))
     keys = [key for key in was | new if was.get(key) != new.get(key)]
     told = [f"{key} {was.get(key, 'not said')} there, {new.get(key, 'not said')} here" for key in keys]
