@@ -8,7 +8,7 @@ from pathlib import Path
 from . import compute
 from .data.shapes import SIZES
 from .recipe import EMBEDDED, Data, Recipe, UserError
-from .words import _load, advise_model
+from .words import advise_model, load
 
 GIB = 2**30
 # Pictures of each split as published: JFT after the paper's 4.1, the others after their authors. A local copy may hold fewer.
@@ -53,7 +53,7 @@ class Device:
 
 def devices() -> dict[str, Device]:
     """Those of hardware.yaml, by name."""
-    rows = _load(Path(__file__).with_name("hardware.yaml"))
+    rows = load(Path(__file__).with_name("hardware.yaml"))
     return {name: Device(name, **row) for name, row in rows.items()}
 
 

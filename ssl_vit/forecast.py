@@ -15,7 +15,7 @@ from .pace import Pace, measure
 from .recipe import Recipe, UserError, computed
 from .studies import command, file
 from .studies.plan import Task
-from .words import KEYS, _load, _parse, resolve
+from .words import KEYS, load, parse, resolve
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 # Of no weight for the time of a step
@@ -147,7 +147,7 @@ def is_study(words: list[str]) -> bool:
     """Whether the words are those of tools/study.py: a study's name or file, or a sweep over a recipe."""
     recipe = next((word.partition("=")[2] for word in words if word.startswith("recipe=")), "")
     is_file = recipe.endswith((".yaml", ".yml")) and Path(recipe).is_file()
-    return "sweep" in words or recipe.startswith("study/") or (is_file and "parts" in _load(Path(recipe)))
+    return "sweep" in words or recipe.startswith("study/") or (is_file and "parts" in load(Path(recipe)))
 
 
 def study(words: list[str], asked: Asked) -> Record:
@@ -188,7 +188,7 @@ def _with_places(words: list[str]) -> list[str]:
     """The words, and for each of the study's places that they leave out a stand-in: no pictures are read."""
     if "sweep" in words:
         return words
-    given = _parse(words)
+    given = parse(words)
     places = file.read(file.find(given.get("recipe"))).places
     return [*words, *(f"{place}={place}" for place in places if place not in given)]
 

@@ -9,7 +9,7 @@ from . import budget
 from .forecast import OWN, STAGES, Asked, Record, is_study, run, study
 from .recipe import UserError, nearest
 from .summary import duration
-from .words import _parse
+from .words import parse
 
 FLAGS = ("--json", "--probe")
 # The plan's own words -> their type, what they must be, and how that is said
@@ -29,7 +29,7 @@ def main(words: list[str]) -> None:
     Raises:
         UserError: a mistake in the words.
     """
-    own = _parse(word for word in words if word.partition("=")[0] in OWN)
+    own = parse(word for word in words if word.partition("=")[0] in OWN)
     rest = [word for word in words if word.partition("=")[0] not in (*OWN, *FLAGS)]
     asked = _asked(own, "--probe" in words)
     of_study = is_study(rest)
