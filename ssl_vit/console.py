@@ -46,7 +46,7 @@ class Bar(Listener):
         self.progress.update(self.task, completed=step)
 
     def on_row(self, row: Row) -> None:
-        if "lr" in row:
+        if "images_per_s" in row:
             self.progress.update(self.task, description=_summary(row))
         if "validation/loss" in row:
             self.progress.console.print(_held_out(row), highlight=False, markup=False)
@@ -70,7 +70,7 @@ class Lines(Listener):
             self._say(step)
 
     def on_row(self, row: Row) -> None:
-        if "lr" in row:
+        if "images_per_s" in row:
             self.row = _summary(row)
             if time.monotonic() - self.said >= QUIET or row["step"] == self.steps:
                 self._say(row["step"])

@@ -7,6 +7,7 @@ import pytest
 from commands import commands
 from conftest import ROOT
 
+from ssl_vit import plan
 from ssl_vit.studies.command import ask
 from ssl_vit.studies.file import read
 from ssl_vit.studies.plan import check
@@ -25,6 +26,8 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
         words = [w.replace("PICTURES", str(tmp_path)) for w in text.split()]
         if tool == "study.py":
             assert ask(words).plan
+        elif tool == "plan.py":
+            plan.main([w for w in words if w != "--probe"])
         elif tool != "report.py":
             recipe = resolve([re.sub("^init=runs/.*", "init=scratch", w) for w in words if not w.startswith("--")])
             assert recipe.name
