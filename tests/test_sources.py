@@ -81,7 +81,7 @@ class Rows:
     """A source whose pictures are nothing and whose labels are the rows' numbers."""
 
     def __init__(self, length):
-        self.length, self.classes = length, []
+        self.length, self.classes, self.columns = length, [], ""
 
     def __len__(self):
         return self.length
@@ -271,9 +271,9 @@ def test_splits_that_are_not_there_are_said_with_the_choices(tmp_path):
 def test_columns_that_are_not_there_are_said_with_the_choices(tmp_path):
     path = labelled(tmp_path / "x.parquet", range(4))
     assert the_error(path, label_column="labl") == (
-        "data.label_column=labl: no such column; did you mean label? choices: image, label"
+        f"data.label_column=labl: data.path={path} has no such column; did you mean label? choices: image, label"
     )
-    assert the_error(path, image_column="photo").startswith("data.image_column=photo: no such column")
+    assert the_error(path, image_column="photo").startswith(f"data.image_column=photo: data.path={path} has no such column")
     path = parquet(tmp_path / "y.parquet", {"name": ["x"] * 4, "age": [1] * 4})
     assert "data.image_column=" in the_error(path)
 
@@ -367,7 +367,7 @@ def test_classes_are_those_named_or_counted(tmp_path):
 
 def test_labels_that_are_missing_or_out_of_range_are_said(tmp_path):
     none = load(parquet(tmp_path / "a.parquet", {"image": cells(range(8))}))
-    with pytest.raises(UserError, match=r"no labels in its train split; say data\.label_column="):
+    with pytest.raises(UserError, match=r"no labels in its train split \(columns: .*\); say data\.label_column="):
         sources.classes(none, recipe())
     plain = load(parquet(tmp_path / "b.parquet", {"image": cells(range(8)), "label": [0, 4, 2, 3] * 2}))
     with pytest.raises(UserError, match=r"labels from 0 to 4 .* with 3 classes"):

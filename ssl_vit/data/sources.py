@@ -92,7 +92,7 @@ class Table:
 
 def _kind(feature: Any) -> str:
     """A column's type, in a word."""
-    return getattr(feature, "dtype", None) or type(feature).__name__
+    return "pictures" if _holds_pictures(feature) else getattr(feature, "dtype", None) or type(feature).__name__
 
 
 def _bytes(cell: dict[str, Any] | None) -> bytes:
