@@ -11,7 +11,8 @@ from typing import Any
 from ..recipe import NOT_COMPUTED, UserError
 from ..runs import write_atomically
 from ..words import resolve
-from .file import PLACEHOLDER, Part, Study, text
+from .file import PLACEHOLDER, Part, Study
+from .reading import text
 
 TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
 
