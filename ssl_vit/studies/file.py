@@ -11,11 +11,13 @@ from typing import Any
 from ..recipe import UserError, flatten, nearest
 from ..words import RECIPES, _load, _means_more
 from .reading import hold, known, listed, mapping, text
+from .vary import MATCHES, Settings, spelled
 
 TOOLS = ("pretrain", "finetune", "evaluate")
-STUDY_KEYS = ("title", "places", "seeds", "arms", "parts", "report")
+STUDY_KEYS = ("title", "places", "seeds", "arms", "vary", "match", "parts", "report")
 PART_KEYS = ("tool", "seeds", "words", "by_arm", "grid", "best")
-REPORT_KEYS = ("final", "probes", "baseline", "candidate", "reference", "extra", "paper", "differs")
+REPORT_KEYS = ("final", "probes", "baseline", "candidate", "reference", "extra", "paper", "differs", "claim", "measure", "axis")
+CLAIM_KEYS = ("better", "worse", "measure", "source", "says")
 OURS = {"name": "the task's", "out": "the study's folder", "seed": "the study's seeds"}  # words that no part may say
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -32,6 +34,7 @@ class Part:
     grid: dict[str, list[Any]] = field(default_factory=dict)  # key -> values; one run for each combination
     best: str | None = None  # the part whose best run gives its grid values
     by: str = ""  # and the metric, higher is better
+    base: dict[str, str] = field(default_factory=dict)  # the words of every arm, before its own
 
     def asks(self, arm: str) -> set[str]:
         """The names in braces in this arm's words."""
@@ -46,6 +49,8 @@ class Study:
     arms: dict[str, str]
     parts: dict[str, Part]  # each after those that it needs
     report: dict[str, Any]
+    vary: Settings = field(default_factory=dict)  # of the arms that differ in values of keys
+    match: str = MATCHES[0]  # what those arms have in common
 
 
 def find(word: str | None) -> Path:
@@ -73,11 +78,14 @@ def read(path: Path) -> Study:
 def build(raw: dict[str, Any], where: str) -> Study:
     """The study that a mapping means; `where` opens its errors."""
     known(raw, STUDY_KEYS, where)
+    raw, settings = spelled(raw, where)
     for key in ("title", "arms", "parts"):
         hold(raw.get(key), where, f"{key}: is missing")
     arms, report = mapping(raw, "arms", where), mapping(raw, "report", where)
     places = tuple(listed(raw, "places", where))
-    study = Study(str(raw["title"]), places, _seeds(raw, where) or (0,), arms, {}, report)
+    match = str(raw.get("match", MATCHES[0]))
+    hold(match in MATCHES, where, f"match={match}: unknown; {nearest(match, MATCHES)}")
+    study = Study(str(raw["title"]), places, _seeds(raw, where) or (0,), arms, {}, report, settings, match)
     for name, body in mapping(raw, "parts", where).items():
         study.parts[name] = _part(name, body, tuple(arms), f"{where}: part {name}")
     _names(study, where)
@@ -100,7 +108,7 @@ def _part(name: str, body: Any, arms: tuple[str, ...], where: str) -> Part:
     known(best, ("of", "by"), f"{where}: best")
     hold(not best or {"of", "by"} <= best.keys(), where, "best: of (a part) and by (a metric) are asked for")
     seeds = _seeds(body, where)
-    return Part(name, body["tool"], chosen, seeds, _grid(body, where), best.get("of"), str(best.get("by", "")))
+    return Part(name, body["tool"], chosen, seeds, _grid(body, where), best.get("of"), str(best.get("by", "")), common)
 
 
 def _words(node: dict[str, Any], where: str) -> dict[str, str]:
@@ -122,7 +130,8 @@ def _grid(body: dict[str, Any], where: str) -> dict[str, list[Any]]:
 
 def _names(study: Study, where: str) -> None:
     """That names can be folders' and do not clash."""
-    for kind, names in (("arms", study.arms), ("parts", study.parts), ("places", study.places)):
+    named = [arm for arm in study.arms if arm not in study.vary]
+    for kind, names in (("arms", named), ("parts", study.parts), ("places", study.places)):
         for name in names:
             plain = isinstance(name, str) and NAME.fullmatch(name)
             hold(plain, where, f"{kind}: {name}: a name of letters, digits, _ and . is asked for")
@@ -179,6 +188,15 @@ def _check_report(study: Study, where: str) -> None:
         for name in names:
             hold(name in choices, where, f"{key}: unknown {name}; {nearest(str(name), choices)}")
     listed(report, "differs", where)
+    known(mapping(report, "claim", where), CLAIM_KEYS, f"{where}: claim")
+    axes = list(dict.fromkeys(key for setting in study.vary.values() for key in setting))
+    for key in ("claim", "axis"):
+        hold(key not in report or study.vary, where, f"{key}: the study varies nothing that it could be about")
+    hold(
+        report.get("axis", None) in (None, *axes),
+        where,
+        f"axis: {report.get('axis')} is not varied; choices: {', '.join(axes)}",
+    )
 
 
 def _seeds(node: dict[str, Any], where: str) -> tuple[int, ...] | None:

@@ -11,10 +11,13 @@ from typing import Any
 from ..recipe import NOT_COMPUTED, UserError
 from ..runs import write_atomically
 from ..words import resolve
+from . import match
 from .file import PLACEHOLDER, Part, Study
 from .reading import text
 
 TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
+TOLD = ("corruption.", "target", "joint.")  # what only pre-training is told
+IDLE = {"pretrain": ("probe.",), "finetune": ("probe.", *TOLD), "evaluate": ("supervised.", *TOLD)}  # who has no use for what
 
 
 @dataclass(frozen=True)
@@ -34,21 +37,31 @@ class Task:
 
 
 def tasks(study: Study, places: dict[str, str], words: dict[str, str]) -> dict[str, Task]:
-    """Every task by its name, each after those that it needs. `words` go to all, over their own; probe.* to evaluations.
+    """Every task by its name, each after those that it needs. `words` go to all that can have a use for them, over their own.
 
     Raises:
-        UserError: a word would set what a part sweeps.
+        UserError: a word would set what a part sweeps or the study varies, or arms cannot be matched.
     """
-    swept = {key: part.name for part in study.parts.values() for key in part.grid}
-    for key in swept.keys() & words.keys():
-        raise UserError(f"{key}={words[key]}: part {swept[key]} sweeps it; leave it out")
+    _check_over(study, words)
     found: dict[str, Task] = {}
     for part in study.parts.values():
-        for arm, seed in itertools.product(part.words, part.seeds or study.seeds):
-            for values in itertools.product(*part.grid.values()):
-                task = _task(part, arm, seed, dict(zip(part.grid, values, strict=True)), found, places, words)
+        suits = {key: value for key, value in words.items() if not key.startswith(IDLE[part.tool])}
+        for arm in part.words:
+            said = part.words[arm] | suits
+            if study.match == "exaflop" and part.tool == "pretrain":
+                said |= match.steps(part, arm, suits, places)
+            for seed, values in itertools.product(part.seeds or study.seeds, itertools.product(*part.grid.values())):
+                task = _task(part, arm, seed, dict(zip(part.grid, values, strict=True)), found, places, said)
                 found[task.name] = task
     return found
+
+
+def _check_over(study: Study, words: dict[str, str]) -> None:
+    """That no word sets what the study itself does."""
+    swept = {key: f"part {part.name} sweeps" for part in study.parts.values() for key in part.grid}
+    swept |= {key: "the study varies" for setting in study.vary.values() for key in setting}
+    for key in swept.keys() & words.keys():
+        raise UserError(f"{key}={words[key]}: {swept[key]} it; leave it out")
 
 
 def _task(
@@ -58,11 +71,10 @@ def _task(
     values: dict[str, Any],
     before: dict[str, Task],
     places: dict[str, str],
-    over: dict[str, str],
+    words: dict[str, str],
 ) -> Task:
     """One task; what it needs is in `before`."""
-    suits = {key: value for key, value in over.items() if (part.tool == "evaluate") >= key.startswith("probe.")}
-    said = part.words[arm] | suits | {key: text(value) for key, value in values.items()}
+    said = words | {key: text(value) for key, value in values.items()}
     needs = [task.name for task in before.values() if task.part == part.best and task.arm == arm]
     names = dict(places)
     for other in sorted({name for value in said.values() for name in PLACEHOLDER.findall(value)} - places.keys()):
@@ -156,6 +168,7 @@ def keep(study: Study, name: str, plan: dict[str, Task], folder: Path) -> None:
     """
     path = folder / "study.json"
     made = {"name": name, "title": study.title, "arms": study.arms, "seeds": study.seeds, "report": study.report}
+    made |= {"vary": study.vary, "match": study.match} if study.vary else {}
     made |= {"parts": list(study.parts), "tasks": [_record(task) for task in plan.values()]}
     if path.exists():
         try:
