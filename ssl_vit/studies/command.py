@@ -70,8 +70,9 @@ def ask(words: list[str]) -> Asked:
         study, stem = read(path), path.stem
         places, own, over = _sorted(given, study.places)
     else:
-        places, own, said = _sorted(given, ())
-        (study, stem), over = sweep.study(own.get("recipe"), said, [key for key in axes if key not in own]), {}
+        places, own, over = _sorted(given, ())
+        study, stem = sweep.study(own.get("recipe"), over, [key for key in axes if key not in own])
+        over = {}  # its parts have them
     if "match" in own:
         study = _matched(study, own["match"])
     if "seeds" in own:

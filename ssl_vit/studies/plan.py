@@ -120,7 +120,7 @@ def check(plan: dict[str, Task]) -> None:
 
 
 def lost(task: Task, plan: dict[str, Task], failed: Collection[str]) -> str | None:
-    """A need of the task that will not come, if there is one. Of a sweep, whose rates may diverge, one finished run is enough."""
+    """A need of the task that will not come, if there is one. Of a sweep, whose rates may diverge, one is enough."""
     swept = {name for name in task.needs if plan[name].part == task.best}
     return next((need for need in task.needs if need in failed and (need not in swept or swept <= set(failed))), None)
 

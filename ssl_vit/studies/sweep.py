@@ -28,7 +28,7 @@ def split(words: Iterable[str]) -> tuple[dict[str, str], list[str] | None]:
 
 
 def study(recipe: str | None, said: dict[str, str], axes: list[str]) -> tuple[Study, str]:
-    """The study and its name: pre-training with each combination, then probes. `said` are the recipe's words, `axes` among them.
+    """The study and its name: pre-training with each combination, then probes. `said`: the recipe's words, `axes` among them.
 
     Raises:
         UserError: nothing is swept, or a word or a value is refused.
