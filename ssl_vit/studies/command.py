@@ -19,18 +19,8 @@ from .plan import Task, check, command, finished, keep, lost, tasks
 from .screen import Screen
 from .vary import MATCHES
 
-OWN = (
-    "recipe",
-    "match",
-    "name",
-    "out",
-    "seeds",
-    "parallel",
-    "launcher",
-    "only",
-    "index",
-    *(f"slurm.{key}" for key in slurm.OPTIONS),
-)
+SLURM = tuple(f"slurm.{key}" for key in slurm.OPTIONS)
+OWN = ("recipe", "match", "name", "out", "seeds", "parallel", "launcher", "only", "index", *SLURM)
 LAUNCHERS = ("local", "slurm")
 
 

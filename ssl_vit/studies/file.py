@@ -188,15 +188,17 @@ def _check_report(study: Study, where: str) -> None:
         for name in names:
             hold(name in choices, where, f"{key}: unknown {name}; {nearest(str(name), choices)}")
     listed(report, "differs", where)
+    _check_varied(study, report, where)
+
+
+def _check_varied(study: Study, report: dict[str, Any], where: str) -> None:
+    """That a claim and an axis are about what the study varies."""
     known(mapping(report, "claim", where), CLAIM_KEYS, f"{where}: claim")
     axes = list(dict.fromkeys(key for setting in study.vary.values() for key in setting))
-    for key in ("claim", "axis"):
+    for key in ("claim", "axis", "measure"):
         hold(key not in report or study.vary, where, f"{key}: the study varies nothing that it could be about")
-    hold(
-        report.get("axis", None) in (None, *axes),
-        where,
-        f"axis: {report.get('axis')} is not varied; choices: {', '.join(axes)}",
-    )
+    axis = report.get("axis")
+    hold(axis in (None, *axes), where, f"axis: {axis} is not varied; choices: {', '.join(axes)}")
 
 
 def _seeds(node: dict[str, Any], where: str) -> tuple[int, ...] | None:
