@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from ..recipe import Recipe, UserError
+from ..recipe import NOT_COMPUTED, Recipe, UserError
 from ..words import RECIPES, _load, _parse, resolve
 from .file import Study, build
 from .reading import text
@@ -19,12 +19,13 @@ PICTURES = ("size", "train", "validation", "test", "image_column", "label_column
 
 
 def split(words: Iterable[str]) -> tuple[dict[str, str], list[str] | None]:
-    """{key: text} of the words, and the keys said after the bare word `sweep`; None without it."""
+    """{key: text} of the words, and the keys said after the bare word `sweep`, which are swept; None without it."""
     words = list(words)
     given = _parse(word for word in words if word != SWEEP)
     if SWEEP not in words:
         return given, None
-    return given, [word.partition("=")[0] for word in words[words.index(SWEEP) + 1 :] if word != SWEEP]
+    after = [word.partition("=")[0] for word in words[words.index(SWEEP) + 1 :] if word != SWEEP]
+    return given, [key for key in after if "," in given[key] or not key.startswith(NOT_COMPUTED)]
 
 
 def study(recipe: str | None, said: dict[str, str], axes: list[str]) -> tuple[Study, str]:
@@ -40,12 +41,15 @@ def study(recipe: str | None, said: dict[str, str], axes: list[str]) -> tuple[St
     vary = {key: COMMA.split(said[key]) for key in axes}
     if empty := [key for key in axes if "" in vary[key]]:
         raise UserError(f"{empty[0]}={said[empty[0]]}: a value is empty")
+    if alone := [key for key in axes if len(vary[key]) == 1]:
+        wanted = f"two values at least are asked for after {SWEEP}; what every arm is told stands before it"
+        raise UserError(f"{alone[0]}={said[alone[0]]}: {wanted}")
     start = {key: value for key, value in said.items() if key not in axes} | ({"recipe": recipe} if recipe else {})
-    base = _base(start, {key: values[0] for key, values in vary.items()})
-    if base.objective == "probe":
-        raise UserError(f"recipe={recipe}: trains nothing that could be swept; a part's grid in a study's file sweeps probes")
     trained = {key: value for key, value in start.items() if not key.startswith("probe.")}
     probed = {key: value for key, value in start.items() if key.startswith(("probe.", "compute."))}
+    base = _base(trained, {key: values[0] for key, values in vary.items()})
+    if base.objective == "probe":
+        raise UserError(f"recipe={recipe}: trains nothing that could be swept; a part's grid in a study's file sweeps probes")
     if base.data.path:
         trained["data.path"] = base.data.path  # whole, found again from any folder
     probe = {"recipe": "evaluate", "init": "{pretrain}", **_pictures(base), **probed}
