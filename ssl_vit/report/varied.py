@@ -1,7 +1,7 @@
 """A varied study's numbers: every measure of every setting, the best of them, a claim, the cost. No torch here."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
@@ -27,7 +27,7 @@ MIXED = ("objective", "joint.mpp", "joint.supervised")  # and a loss that may be
 
 
 class Result(NamedTuple):
-    """A setting on one measure. `probability` that it is the best; None where a seed more is needed to tell."""
+    """A setting on one measure. `probability` that it is the best; None where seeds are few or the question is its own."""
 
     arm: str
     seeds: dict[int, float]
@@ -143,7 +143,7 @@ def _tested(study: Study) -> Iterable[Measure]:
 
 def _held_out(study: Study) -> Iterable[tuple[str, tuple[Measure, list[str]]]]:
     """What pre-training measured on held-out pictures, with the keys that make it incomparable, if any do."""
-    recipes = {arm: _recipe(study, arm) for arm in study.vary}
+    recipes = [recipe for arm in study.vary if (recipe := _recipe(study, arm))]
     runs = {arm: {seed: run for part in study.trained for seed, run in study.runs(part, arm).items()} for arm in study.vary}
     told = {name for one in runs.values() for run in one.values() for name in run.on("validation")}
     for name in sorted(told):
@@ -157,12 +157,11 @@ def _held_out(study: Study) -> Iterable[tuple[str, tuple[Measure, list[str]]]]:
             yield name, (one, question)
 
 
-def _questions(name: str, recipes: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+def _questions(name: str, recipes: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """The keys that differ between the settings and make a held-out figure another question; and those of its corruption."""
     group, _, last = name.rpartition("/")
-    differ = {key for recipe in recipes.values() for key in recipe if len({str(r.get(key)) for r in recipes.values()}) > 1}
-    objective = group or str(next((recipe.get("objective") for recipe in recipes.values() if recipe), "mpp"))
-    patches = objective != "supervised"
+    differ = {key for recipe in recipes for key in recipe if len({str(other.get(key)) for other in recipes}) > 1}
+    patches = (group or next((recipe["objective"] for recipe in recipes), "mpp")) != "supervised"
     asked = [*(() if group else MIXED), *(PATCHES if patches else LABELS if last == "loss" else LABELS[:1])]
     return [key for key in asked if key in differ], sorted(key for key in differ if patches and key.startswith("corruption."))
 
@@ -187,7 +186,7 @@ def _measure(
     told = {arm: seeds for arm, seeds in values.items() if seeds}
     sure = {arm: list(seeds.values()) for arm, seeds in told.items() if arm in study.vary and len(seeds) > 1}
     sign = 1 if higher else -1
-    drawn = statistics.best([[sign * value for value in seeds] for seeds in sure.values()]) if len(sure) > 1 else []
+    drawn = statistics.best([[sign * value for value in seeds] for seeds in sure.values()]) if len(sure) > 1 and not own else []
     chance = dict(zip(sure, drawn, strict=False))
     found = [Result(arm, seeds, statistics.spread(list(seeds.values())), chance.get(arm)) for arm, seeds in told.items()]
     settings, beside = [one for one in found if one.arm in study.vary], [one for one in found if one.arm not in study.vary]

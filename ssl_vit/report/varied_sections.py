@@ -86,7 +86,7 @@ def _first(numbers: Varied, along: Axes) -> Iterable[Block]:
     main = numbers.measure(numbers.main)
     tried = [numbers.settings[one.arm] for one in main.results]
     if along.x and not along.categories:
-        for key in edges(tried, numbers.settings[main.best.arm]):
+        for key in edges(tried, numbers.settings[main.best.arm]) if len(tried) > 2 else []:
             end = f"{key}={told(numbers.settings[main.best.arm][key])}"
             yield Text(f"The best, {end}, lies at an end of what was swept; a wider sweep may find a better.", warning=True)
     if numbers.missing:
@@ -97,8 +97,8 @@ def _comparable(numbers: Varied) -> Iterable[Block]:
     """What the curves may be read as, and what is not shown."""
     for own in dict.fromkeys(tuple(one.own) for one in numbers.measures if one.own):
         yield Text(
-            f"Held-out losses and accuracies of pre-training answer each setting's own question ({', '.join(own)} differ): they"
-            " tell how hard it is, not how good the encoder."
+            f"Held-out losses and accuracies of pre-training are asked at each setting's own {' and '.join(own)}: they tell how"
+            " hard that is, not how good the encoder."
         )
     for keys in dict.fromkeys(map(tuple, numbers.incomparable.values())):
         names = ", ".join(name for name, differ in numbers.incomparable.items() if tuple(differ) == keys)
