@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from .curves import COLOURS, Look, _dress, _figure, _svg
+from .curves import COLOURS, LIGHT, Look, _dress, _figure, _svg
 
 COLUMNS = 2
 DARK = 0.6  # share of the colours above which text on them is dark
@@ -91,7 +90,7 @@ def grid(told: Grid, look: Look) -> str:
     for (row, column), mean in np.ndenumerate(mean_RC):
         if np.isfinite(mean):
             dark = (mean - low) / ((high - low) or 1) > DARK
-            ink = colormaps["cividis"](0.0 if dark else 1.0)
+            ink = LIGHT.ink if dark else LIGHT.paper
             axis.text(column + 0.5, row + 0.5, f"{mean:.2f}", ha="center", va="center", color=ink, fontsize=9)
     axis.set_xticks([i + 0.5 for i in range(len(told.columns))], told.columns)
     axis.set_yticks([i + 0.5 for i in range(len(told.rows))], told.rows)
