@@ -1,20 +1,17 @@
-"""Reports of made-up studies that vary keys, whose answer is known; and the probability of being the best."""
+"""Reports of made-up studies that vary keys, whose answer is known."""
 
 import json
-import math
 import re
 import shutil
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 from test_report import ENVIRONMENT, Page, altered, error, table, write
 
-from ssl_vit import report, statistics
-from ssl_vit.report import axes
+from ssl_vit import report
+from ssl_vit.report import axes, varied
 
 RATES = {"rate=0.15": {"corruption.rate": 0.15}, "rate=0.5": {"corruption.rate": 0.5}, "rate=0.95": {"corruption.rate": 0.95}}
 FEW = {"rate=0.15": (0.40, 0.42, 0.41), "rate=0.5": (0.45, 0.46, 0.47), "rate=0.95": (0.30, 0.31, 0.29)}
@@ -153,6 +150,26 @@ def test_a_loss_in_other_units_is_not_shown(tmp_path, undrawn, key):
     assert "held-out loss: setting" not in text
 
 
+def test_a_part_of_a_joint_loss_compares_where_the_sum_does_not():
+    recipes = [{"objective": "joint", "joint.mpp": weight, "corruption.rate": 0.5} for weight in (0.1, 1.0)]
+    assert varied._questions("loss", recipes) == (["joint.mpp"], [])
+    assert varied._questions("mpp/loss", recipes) == ([], [])
+    other = [{"objective": "joint", "target": target, "supervised.smoothing": s} for target, s in (("pixels", 0), ("a", 0.1))]
+    assert varied._questions("mpp/loss", other) == (["target"], [])
+    assert varied._questions("supervised/loss", other) == (["supervised.smoothing"], [])
+    assert varied._questions("supervised/accuracy", other) == ([], [])
+
+
+def test_a_value_that_is_not_finite_is_none(tmp_path, undrawn):
+    folder = study(tmp_path / "made")
+    entry = {"value": float("nan"), "n": 9, "split": "test"}
+    altered(folder / "probe-rate=0.95-1" / "result.json", metrics={"few_shot_5": entry, "linear": entry | {"value": 0.6}})
+    report.write(folder)
+    text = (folder / "report.md").read_text()
+    assert [row[1] for row in table(text, "few shot 5, %: setting")[1:]] == ["3", "3", "2"]
+    assert [row[1] for row in table(text, "linear, %: setting")[1:]] == ["3", "3", "3"]
+
+
 def test_arms_that_are_no_setting_stand_beside(tmp_path):
     few = FEW | {"supervised": (0.6, 0.61, 0.62)}
     answer, text = text_of(tmp_path / "made", few=few, beside=["supervised"])
@@ -283,51 +300,3 @@ def test_runs_on_other_pictures_are_named(tmp_path):
     folder = study(tmp_path / "made")
     altered(folder / "probe-rate=0.5-1" / "environment.json", data={"test": "other"})
     assert "were tested on different pictures" in error(folder)
-
-
-# ---- the probability of being the best
-
-
-def test_two_of_one_spread_by_hand():
-    """Equal means: a half each. n = 2 each, means 2 apart, sd / sqrt(n) = 1: the difference of two Cauchy variables is a
-    Cauchy variable of scale 2, so P(first best) = 1/2 + atan(2 / 2) / pi = 3/4."""
-    assert statistics.best([[0, 1], [1, 0]]) == pytest.approx([0.5, 0.5], abs=0.01)
-    assert statistics.best([[1, 3], [-1, 1]]) == pytest.approx([0.75, 0.25], abs=0.01)
-
-
-def test_the_best_of_many_seeds_is_the_normal_one():
-    generator = np.random.default_rng(0)
-    base = generator.normal(size=400)
-    base = (base - base.mean()) / base.std(ddof=1)
-    told = statistics.best([(base + 0.1).tolist(), base.tolist()])
-    assert told[0] == pytest.approx(stats.norm.cdf(0.1 / math.sqrt(2 / 400)), abs=0.01)
-
-
-def test_values_that_agree_are_certain_or_shared():
-    assert statistics.best([[1, 1], [2, 2], [2, 2]]) == [0, 0.5, 0.5]
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=4), min_size=2, max_size=6))
-def test_probabilities_sum_to_one_and_repeat(groups):
-    told = statistics.best(groups, draws=500)
-    assert sum(told) == pytest.approx(1)
-    assert told == statistics.best(groups, draws=500)
-
-
-@pytest.mark.parametrize("spread", [(1, 1, 1), (0.3, 1, 3)])
-def test_probabilities_are_not_too_sure(spread):
-    """Of the settings told to be the best with about p, at least about p are it, for equal spreads and for others; n = 3."""
-    generator, hits, claimed = np.random.default_rng(2), [], []
-    for _ in range(400):
-        truth = generator.normal(size=3)
-        drawn = truth[:, None] + np.array(spread)[:, None] * generator.normal(size=(3, 3))
-        told = statistics.best(drawn.tolist(), draws=1000)
-        hits.append(int(np.argmax(told) == np.argmax(truth)))
-        claimed.append(max(told))
-    assert np.mean(hits) > np.mean(claimed) - 3 * math.sqrt(0.25 / 400)
-
-
-def test_how_well_three_seeds_know_their_sd():
-    """(n - 1) s^2 / sigma^2 is chi-square: 2 / 7.378 and 2 / 0.0506 from the tables, for n = 3."""
-    assert statistics.sd_reach(3) == pytest.approx((math.sqrt(2 / 7.378), math.sqrt(2 / 0.0506)), rel=1e-3)

@@ -59,6 +59,8 @@ def find(word: str | None) -> Path:
     if word is None:
         raise UserError(f"recipe= is missing; choices: {', '.join(names)}, or a file's path")
     path = RECIPES / f"{word}.yaml" if word in names else Path(word)
+    if word not in names and (RECIPES / f"{word}.yaml").is_file():
+        raise UserError(f"recipe={word}: is no study; to sweep it, say sweep and keys with several values")
     if path.suffix not in (".yaml", ".yml"):
         raise UserError(f"recipe={word}: no such study; {nearest(word, names)}, or a file's path")
     if not path.is_file():
