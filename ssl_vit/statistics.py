@@ -1,6 +1,6 @@
 """How sure a figure is that a few seeds and one test split gave: Student's t, seeds and pictures resampled together, McNemar.
 
-Legend: S seeds, M pictures, U the distinct columns of an (S, M) table, B resamples. All intervals are two-sided, 95%.
+Legend: S seeds, M pictures, U the distinct columns of an (S, M) table, B resamples, G groups. All intervals are two-sided, 95%.
 """
 
 import math
@@ -11,6 +11,7 @@ import numpy as np
 from scipy import stats
 
 RESAMPLES = 10_000
+DRAWS = 100_000
 TAIL = 0.025  # on each side
 ENTRIES = 4_000_000  # of one block of resampled counts, so that memory stays small however many columns differ
 
@@ -58,6 +59,31 @@ def spread(values: Sequence[float]) -> Spread:
         return Spread(1, mean, None, None)
     sd = float(np.std(values, ddof=1))
     return Spread(n, mean, sd, Interval(mean - reach(n) * sd, mean + reach(n) * sd))
+
+
+def sd_reach(n: int) -> Interval:
+    """Between which multiples of the standard deviation of n >= 2 normal values the true one lies (chi-square)."""
+    low, high = (math.sqrt((n - 1) / stats.chi2.isf(tail, n - 1)) for tail in (TAIL, 1 - TAIL))
+    return Interval(low, high)
+
+
+def best(groups: Sequence[Sequence[float]], draws: int = DRAWS, seed: int = 0) -> list[float]:
+    """Each group's probability of having the highest true mean; they sum to 1.
+
+    A group's true mean is drawn as its mean plus Student's t with n - 1 degrees of freedom times sd / sqrt(n): the posterior
+    of a normal mean under the prior 1 / sd (Gelman et al., Bayesian Data Analysis, 3.2). Groups are drawn by themselves, each
+    with its own sd; of draws in which several are highest, each has its part.
+
+    Args:
+        groups: the values over seeds, two at least of each.
+        draws, seed: how many, and of what generator: the same values give the same probabilities.
+    """
+    assert all(len(group) > 1 for group in groups)
+    generator, found = np.random.default_rng(seed), [spread(group) for group in groups]
+    noise_GB = np.stack([generator.standard_t(one.n - 1, draws) * (one.sd or 0.0) / math.sqrt(one.n) for one in found])
+    mean_GB = np.array([[one.mean] for one in found]) + noise_GB
+    first_GB = mean_GB == mean_GB.max(0)
+    return (first_GB / first_GB.sum(0)).mean(1).tolist()
 
 
 def resampled(right_SM: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Interval | None:

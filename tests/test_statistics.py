@@ -168,3 +168,48 @@ def test_with_the_pictures_an_interval_is_never_inside_that_of_the_seeds(seeds, 
     right = (draw.random((seeds, pictures)) < rates[:, None]).astype(np.int64)
     alone, both = statistics.spread(right.mean(1).tolist()).interval, statistics.resampled(right, 500)
     assert both.low <= alone.low and both.high >= alone.high
+
+
+def test_two_of_one_spread_by_hand():
+    """Equal means: a half each. n = 2 each, means 2 apart, sd / sqrt(n) = 1: the difference of two Cauchy variables is a
+    Cauchy variable of scale 2, so P(first best) = 1/2 + atan(2 / 2) / pi = 3/4."""
+    assert statistics.best([[0, 1], [1, 0]]) == pytest.approx([0.5, 0.5], abs=0.01)
+    assert statistics.best([[1, 3], [-1, 1]]) == pytest.approx([0.75, 0.25], abs=0.01)
+
+
+def test_the_best_of_many_seeds_is_the_normal_one():
+    generator = np.random.default_rng(0)
+    base = generator.normal(size=400)
+    base = (base - base.mean()) / base.std(ddof=1)
+    told = statistics.best([(base + 0.1).tolist(), base.tolist()])
+    assert told[0] == pytest.approx(stats.norm.cdf(0.1 / math.sqrt(2 / 400)), abs=0.01)
+
+
+def test_values_that_agree_are_certain_or_shared():
+    assert statistics.best([[1, 1], [2, 2], [2, 2]]) == [0, 0.5, 0.5]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=4), min_size=2, max_size=6))
+def test_probabilities_sum_to_one_and_repeat(groups):
+    told = statistics.best(groups, draws=500)
+    assert sum(told) == pytest.approx(1)
+    assert told == statistics.best(groups, draws=500)
+
+
+@pytest.mark.parametrize("spread", [(1, 1, 1), (0.3, 1, 3)])
+def test_probabilities_are_not_too_sure(spread):
+    """Of the settings told to be the best with about p, at least about p are it, for equal spreads and for others; n = 3."""
+    generator, hits, claimed = np.random.default_rng(2), [], []
+    for _ in range(400):
+        truth = generator.normal(size=3)
+        drawn = truth[:, None] + np.array(spread)[:, None] * generator.normal(size=(3, 3))
+        told = statistics.best(drawn.tolist(), draws=1000)
+        hits.append(int(np.argmax(told) == np.argmax(truth)))
+        claimed.append(max(told))
+    assert np.mean(hits) > np.mean(claimed) - 3 * math.sqrt(0.25 / 400)
+
+
+def test_how_well_three_seeds_know_their_sd():
+    """(n - 1) s^2 / sigma^2 is chi-square: 2 / 7.378 and 2 / 0.0506 from the tables, for n = 3."""
+    assert statistics.sd_reach(3) == pytest.approx((math.sqrt(2 / 7.378), math.sqrt(2 / 0.0506)), rel=1e-3)

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")  # Okabe and Ito's, told apart by everyone
+SPENT = ("exaFLOP, pre-training and fine-tuning", "test top-1, %")  # the axes of accuracy against compute
 
 
 class Look(NamedTuple):
@@ -67,7 +68,7 @@ def _draw(axis: Axes, arm: str, curves: Sequence[Curve], colour: str) -> None:
     axis.plot(common, mean, color=colour, linewidth=2, label=arm, marker="o" if len(common) == 1 else None)
 
 
-def compute(points: Sequence[Point], order: Sequence[str], look: Look) -> str:
+def compute(points: Sequence[Point], order: Sequence[str], look: Look, labels: tuple[str, str] = SPENT) -> str:
     """Accuracy against all the compute that went into it: each seed a dot, the mean a diamond with its interval."""
     figure = _figure(look, 6.4, 3.6)
     axis = figure.subplots()
@@ -83,7 +84,7 @@ def compute(points: Sequence[Point], order: Sequence[str], look: Look) -> str:
         axis.set_xscale("log")
     else:
         axis.xaxis.set_major_locator(MaxNLocator(6))
-    _dress(axis, look, "exaFLOP, pre-training and fine-tuning", "test top-1, %", "")
+    _dress(axis, look, *labels, "")
     return _svg(figure, look)
 
 
@@ -101,7 +102,8 @@ def _dress(axis: Axes, look: Look, x: str, y: str, title: str) -> None:
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(look.ink)
-    axis.legend(frameon=False, labelcolor=look.ink, fontsize=9)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(frameon=False, labelcolor=look.ink, fontsize=9)
 
 
 def _svg(figure: Figure, look: Look) -> str:

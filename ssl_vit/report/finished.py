@@ -43,9 +43,9 @@ class Finished(NamedTuple):
             raise UserError(f"{self.run.folder}/result.json tells no {name}, which the report asks of part {self.part}")
         return float(self.result["metrics"][name]["value"])
 
-    def on_test(self) -> list[str]:
-        """Names of what was measured on the test split."""
-        return [name for name, entry in self.result["metrics"].items() if entry["split"] == "test"]
+    def on(self, split: str) -> list[str]:
+        """Names of what was measured on a split."""
+        return [name for name, entry in self.result["metrics"].items() if entry["split"] == split]
 
 
 class Study(NamedTuple):
@@ -68,6 +68,22 @@ class Study(NamedTuple):
     @property
     def probes(self) -> list[str]:
         return self.report.get("probes") or []
+
+    @property
+    def vary(self) -> dict[str, dict[str, Any]]:
+        """{arm: {key: value}} of the arms that differ in values of keys."""
+        return self.about.get("vary") or {}
+
+    @property
+    def trained(self) -> list[str]:
+        """The parts that pre-train."""
+        return list(dict.fromkeys(task["part"] for task in self.about["tasks"] if task["tool"] == "pretrain"))
+
+    @property
+    def told(self) -> list[str]:
+        """The parts that the report is about."""
+        final = self.report.get("final")
+        return [*self.extra, *([final] if final else []), *self.probes]
 
     def runs(self, part: str, arm: str) -> dict[int, Finished]:
         """{seed: finished run} of a part without a grid."""
@@ -92,14 +108,14 @@ def read(folder: Path) -> Study:
     about = _object(folder / "study.json", *STUDY)
     if not all(key in task for task in about["tasks"] for key in TASK):
         raise _damaged(folder / "study.json")
-    if lacking := [key for key in REPORT if key not in about["report"]]:
+    if lacking := [key for key in REPORT if key not in about["report"] and not about.get("vary")]:
         raise UserError(f"{folder}: its study asks for no report: under report: it says no {' and no '.join(lacking)}")
     found = [_finished(folder, task) for task in about["tasks"]]
     done = {run.name: run for run in found if run}
     study = Study(folder, about, done, [task["name"] for task in about["tasks"] if task["name"] not in done], {})
-    _check_arms(study)
+    (_check_varied if study.vary else _check_arms)(study)
     _check_fingerprints(study)
-    return study._replace(right=_right(_tested(study)))
+    return study if study.vary else study._replace(right=_right(_tested(study)))
 
 
 def _object(path: Path, *keys: str) -> dict[str, Any]:
@@ -151,14 +167,27 @@ def _check_arms(study: Study) -> None:
             raise UserError(f"{study.folder}: arm {arm}, the {role}, has no finished run of part {final}; {state}")
 
 
-def _tested(study: Study, *more: str) -> list[Finished]:
-    """The finished runs of the final part, the extra ones and `more`."""
-    parts = [study.report["final"], *study.extra, *more]
-    return [run for run in study.done.values() if run.part in parts]
+def _check_varied(study: Study) -> None:
+    """Raises UserError where nothing of the settings is finished, or nothing of one that the report's claim is about."""
+    parts = study.told or study.trained
+    having = {run.arm for run in study.done.values() if run.part in parts}
+    state = f"{len(study.missing)} of {len(study.about['tasks'])} tasks are not finished, see tools/study.py"
+    if not having & study.vary.keys():
+        raise UserError(f"{study.folder}: no setting has a finished run of part {' or '.join(parts)}; {state}")
+    for role, arm in (study.report.get("claim") or {}).items():
+        if role in ("better", "worse") and arm not in having:
+            raise UserError(
+                f"{study.folder}: {arm}, which the claim is about, has no finished run of {' or '.join(parts)}; {state}"
+            )
+
+
+def _tested(study: Study) -> list[Finished]:
+    """The finished runs of the final part and the extra ones."""
+    return [run for run in study.done.values() if run.part in (study.report["final"], *study.extra)]
 
 
 def _check_fingerprints(study: Study) -> None:
-    told = [(run, run.environment["data"].get("test")) for run in _tested(study, *study.probes)]
+    told = [(run, run.environment["data"].get("test")) for run in study.done.values() if run.part in study.told]
     known = [(run, test) for run, test in told if test is not None]
     for run, test in known:
         if test != known[0][1]:

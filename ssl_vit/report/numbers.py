@@ -124,7 +124,7 @@ def _rows(study: Study) -> Iterable[Row]:
 def _row(study: Study, part: str, arm: str, runs: Mapping[int, Finished]) -> Row:
     extra = part in study.extra
     seeds = {seed: run.metric("top1") for seed, run in runs.items()}
-    told = all("top5" in run.on_test() for run in runs.values())  # not with five classes or fewer
+    told = all("top5" in run.on("test") for run in runs.values())  # not with five classes or fewer
     paper = None if extra else (study.report.get("paper") or {}).get(arm)
     return Row(
         arm,
@@ -169,7 +169,7 @@ def _apart(first: Mapping[int, Finished], second: Mapping[int, Finished], name: 
 def _probes(study: Study) -> Iterable[Probe]:
     """The fine-tuned networks' top-1, and beside it what the probes found, of every arm; nothing where nothing was probed."""
     final = study.report["final"]
-    found = [(part, name) for part in study.probes for name in _measures(study, part)]
+    found = [(part, name) for part in study.probes for name in measures_of(study, part)]
     for part, name in [(final, "top1"), *found] if found else []:
         several = len(study.probes) > 1 and part != final
         label = "fine-tuned" if part == final else name.replace("_", " ") + (f" ({part})" if several else "")
@@ -181,9 +181,9 @@ def _probes(study: Study) -> Iterable[Probe]:
                 yield Probe(label, arm, value, gain)
 
 
-def _measures(study: Study, part: str) -> list[str]:
+def measures_of(study: Study, part: str) -> list[str]:
     """What a part's runs measured on the test split; few_shot_5 before few_shot_10."""
-    names = {name for run in study.done.values() if run.part == part for name in run.on_test()}
+    names = {name for run in study.done.values() if run.part == part for name in run.on("test")}
     return sorted(names, key=lambda name: (name.rstrip("0123456789"), len(name), name))
 
 
@@ -198,10 +198,10 @@ def _sweeps(study: Study) -> Iterable[Sweep]:
                 found.setdefault(str(run.values), []).append(run)
         tried = [(runs[0].values, float(np.mean([run.metric(by) for run in runs]))) for runs in found.values()]
         best = max(range(len(tried)), key=lambda i: tried[i][1] if math.isfinite(tried[i][1]) else -math.inf)
-        yield Sweep(part, arm, by, tried, best, _edges([values for values, _ in tried], tried[best][0]))
+        yield Sweep(part, arm, by, tried, best, edges([values for values, _ in tried], tried[best][0]))
 
 
-def _edges(tried: list[dict[str, Any]], best: dict[str, Any]) -> list[str]:
+def edges(tried: list[dict[str, Any]], best: dict[str, Any]) -> list[str]:
     """Keys whose best value is the smallest or the largest of several numbers."""
     found = []
     for key, value in best.items():

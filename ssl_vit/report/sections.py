@@ -54,7 +54,7 @@ def build(study: Study, numbers: Numbers, drawn: list[Picture]) -> list[Section]
         Section("Learning rate", list(_sweeps(numbers))),
         Section("Compute", [*_spent(study, numbers), *drawn[:1]]),
         Section("Learning curves", [*drawn[1:]]),
-        Section("How it was made", list(_made(study))),
+        Section("How it was made", list(made(study))),
     ]
     return [section for section in told if section.blocks]
 
@@ -68,7 +68,7 @@ def span(interval: Interval | None, signed: bool = False) -> str:
     return f"[{points(interval.low, signed)}, {points(interval.high, signed)}]" if interval else NONE
 
 
-def _sd(found: Spread) -> str:
+def deviation(found: Spread) -> str:
     return NONE if found.sd is None else points(found.sd)
 
 
@@ -95,15 +95,15 @@ def _apart(pair: Pair, more: tuple[str, str], less: tuple[str, str]) -> str:
     size = f"{verb} {points(abs(found.mean))} points of top-1 {side} {pair.other}"
     if found.interval is None:
         return f"{size}, on one seed, which gives no interval."
-    return f"{size}: 95% interval {_words(found.interval, sign)} over {found.n} seeds, which {_zero(found.interval)} zero."
+    return f"{size}: 95% interval {in_words(found.interval, sign)} over {found.n} seeds, which {zero(found.interval)} zero."
 
 
-def _words(interval: Interval, sign: int = 1) -> str:
+def in_words(interval: Interval, sign: int = 1) -> str:
     low, high = sorted(sign * end for end in interval)
     return f"{points(low)} to {points(high)}"
 
 
-def _zero(interval: Interval) -> str:
+def zero(interval: Interval) -> str:
     return "excludes" if interval.excludes_zero else "includes"
 
 
@@ -111,15 +111,20 @@ def _first(study: Study, numbers: Numbers) -> Iterable[Block]:
     """The answer, the same with the pictures resampled too, and what is missing."""
     yield Text(answer(study, numbers))
     wider = [
-        f"{pair.arm} minus {pair.other} {_words(pair.resampled)} ({_zero(pair.resampled)} zero)"
+        f"{pair.arm} minus {pair.other} {in_words(pair.resampled)} ({zero(pair.resampled)} zero)"
         for pair in _asked(study, numbers)
         if pair.resampled
     ]
     if wider:
         yield Text(f"With the test pictures resampled together with the seeds, the intervals are: {'; '.join(wider)}.")
     if numbers.missing:
-        count = f"{len(numbers.missing)} of {numbers.tasks} tasks are not finished"
-        yield Text(f"{count}, and nothing of them is in this report: {', '.join(numbers.missing)}.", warning=True)
+        yield unfinished(numbers.missing, numbers.tasks)
+
+
+def unfinished(missing: list[str], tasks: int) -> Text:
+    """What is not in the report."""
+    count = f"{len(missing)} of {tasks} tasks are not finished"
+    return Text(f"{count}, and nothing of them is in this report: {', '.join(missing)}.", warning=True)
 
 
 def _arms(study: Study, numbers: Numbers) -> Iterable[Block]:
@@ -127,7 +132,7 @@ def _arms(study: Study, numbers: Numbers) -> Iterable[Block]:
     for row in numbers.rows:
         top5 = points(row.top5.mean) if row.top5 else NONE
         paper = NONE if row.paper is None else points(row.paper)
-        mean = [name(row), str(row.top1.n), points(row.top1.mean), _sd(row.top1)]
+        mean = [name(row), str(row.top1.n), points(row.top1.mean), deviation(row.top1)]
         rows.append([*mean, span(row.top1.interval), span(row.resampled), top5, paper])
     head = ["arm", "n", "top-1, %", "sd", SEEDS, BOTH, "top-5, %", "paper"]
     yield Table(head, rows, marked=frozenset(i for i, row in enumerate(numbers.rows) if row.extra))
@@ -152,7 +157,7 @@ def _in_pairs(study: Study, numbers: Numbers) -> Iterable[Block]:
         if apart is None:
             rows.append([label, "0", *[NONE] * 4])
         else:
-            told = [points(apart.mean, True), _sd(apart), span(apart.interval, True), span(pair.resampled, True)]
+            told = [points(apart.mean, True), deviation(apart), span(apart.interval, True), span(pair.resampled, True)]
             rows.append([label, str(apart.n), *told])
     yield Table(["pair", "n", "difference, points", "sd", SEEDS, BOTH], rows)
     yield Text(_width(numbers.pair(study.report["candidate"], study.report["baseline"])))
@@ -187,7 +192,7 @@ def _probes(study: Study, numbers: Numbers) -> Iterable[Block]:
     rows = []
     for probe in numbers.probes:
         gain = [points(probe.gain.mean, True), span(probe.gain.interval, True)] if probe.gain else [NONE, NONE]
-        value = [str(probe.value.n), points(probe.value.mean), _sd(probe.value), span(probe.value.interval)]
+        value = [str(probe.value.n), points(probe.value.mean), deviation(probe.value), span(probe.value.interval)]
         rows.append([probe.measure, probe.arm, *value, *gain])
     gained = f"over {study.report['baseline']}"
     yield Table(["measure", "arm", "n", "top-1, %", "sd", SEEDS, gained, SEEDS], rows, labels=2)
@@ -240,7 +245,7 @@ def _spent(study: Study, numbers: Numbers) -> Iterable[Block]:
     yield Text(said)
 
 
-def _made(study: Study) -> Iterable[Block]:
+def made(study: Study) -> Iterable[Block]:
     """Commands, where study.json tells them; hardware and versions; when."""
     told: dict[tuple[str, str], str] = {}
     for task in study.about["tasks"]:

@@ -11,14 +11,16 @@ from ..bounds import BOUNDS
 from ..recipe import Recipe, UserError, nearest
 from ..runs import Run
 from ..summary import duration
-from ..words import KEYS, parse
-from . import slurm
+from ..words import KEYS
+from . import slurm, sweep
 from .file import OURS, PLACEHOLDER, Study, find, read
 from .local import Local, cores, gpus
 from .plan import Task, check, command, finished, keep, lost, stale, tasks
 from .screen import Screen
+from .vary import MATCHES
 
-OWN = ("recipe", "name", "out", "seeds", "parallel", "launcher", "only", "index", *(f"slurm.{key}" for key in slurm.OPTIONS))
+SLURM = tuple(f"slurm.{key}" for key in slurm.OPTIONS)
+OWN = ("recipe", "match", "name", "out", "seeds", "parallel", "launcher", "only", "index", *SLURM)
 LAUNCHERS = ("local", "slurm")
 
 
@@ -60,17 +62,24 @@ def _check_finished(asked: Asked) -> None:
 
 def ask(words: list[str]) -> Asked:
     """What the words ask for."""
-    given = parse(words)
-    path = find(given.get("recipe"))
-    study = read(path)
-    places, own, over = _sorted(given, study)
+    given, axes = sweep.split(words)
+    if axes is None:
+        path = find(given.get("recipe"))
+        study, stem = read(path), path.stem
+        places, own, over = _sorted(given, study.places)
+    else:
+        places, own, over = _sorted(given, ())
+        study, stem = sweep.study(own.get("recipe"), over, [key for key in axes if key not in own])
+        over = {}  # its parts have them
+    if "match" in own:
+        study = _matched(study, own["match"])
     if "seeds" in own:
         study = dataclasses.replace(study, seeds=_seeds(own["seeds"]))
     if own.get("launcher", "local") not in LAUNCHERS:
         raise UserError(f"launcher={own['launcher']}: unknown; {nearest(own['launcher'], LAUNCHERS)}")
     if ("only" in own) != ("index" in own):
         raise UserError("only= and index= belong together: a part, and the number of one of its tasks")
-    name = own.get("name", path.stem)
+    name = own.get("name", stem)
     holds, said = BOUNDS["name"]
     if not holds(name):
         raise UserError(f"name={name}: {said}")
@@ -79,13 +88,22 @@ def ask(words: list[str]) -> Asked:
     return Asked(study, plan, name, Path(own.get("out", "runs")) / name, own)
 
 
-def _sorted(given: dict[str, str], study: Study) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """The words as the study's places, the command's own, and those for every task."""
-    if taken := next((place for place in study.places if place in (*OWN, *KEYS)), None):
+def _matched(study: Study, match: str) -> Study:
+    """The study with its arms matched as the command line says."""
+    if match not in MATCHES:
+        raise UserError(f"match={match}: unknown; {nearest(match, MATCHES)}")
+    if not study.vary:
+        raise UserError(f"match={match}: the study varies nothing whose arms could be matched")
+    return dataclasses.replace(study, match=match)
+
+
+def _sorted(given: dict[str, str], asked: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """The words as the places that the study asks for, the command's own, and a recipe's."""
+    if taken := next((place for place in asked if place in (*OWN, *KEYS)), None):
         raise UserError(f"places: {taken}= means something else already; take another name")
-    if missing := [f"{place}=" for place in study.places if place not in given]:
-        raise UserError(f"{', '.join(missing)} is missing: the study needs the places {', '.join(study.places)}")
-    places = {place: _whole(given[place]) for place in study.places}
+    if missing := [f"{place}=" for place in asked if place not in given]:
+        raise UserError(f"{', '.join(missing)} is missing: the study needs the places {', '.join(asked)}")
+    places = {place: _whole(given[place]) for place in asked}
     own = {key: value for key, value in given.items() if key in OWN}
     over = {key: value for key, value in given.items() if key not in places | own}
     known = [key for key in (*KEYS, "model", "data") if key not in (*OURS, "init", "data.name", "model.name")]
@@ -93,8 +111,8 @@ def _sorted(given: dict[str, str], study: Study) -> tuple[dict[str, str], dict[s
         if key == "seed":
             raise UserError(f"seed={value}: say seeds={value}, for that one, or seeds=N for the first N")
         if key not in known:
-            told = nearest(key, [*OWN, *study.places, *known]).partition("choices:")[0]
-            raise UserError(f"unknown word {key}; {told}choices: {', '.join((*OWN, *study.places))}, or a recipe's key")
+            told = nearest(key, [*OWN, *asked, *known]).partition("choices:")[0]
+            raise UserError(f"unknown word {key}; {told}choices: {', '.join((*OWN, *asked))}, or a recipe's key")
         if PLACEHOLDER.search(value):
             raise UserError(f"{key}={value}: braces are for the study's file")
     return places, own, over

@@ -11,7 +11,9 @@ from typing import Any
 from ..recipe import LEARNS_LABELS, NOT_COMPUTED, OBJECTIVES, Recipe, UserError, computed, flatten
 from ..runs import write_atomically
 from ..words import find, load, resolve
-from .file import PLACEHOLDER, Part, Study, text
+from . import match
+from .file import PLACEHOLDER, Part, Study
+from .reading import text
 
 TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
 
@@ -36,18 +38,28 @@ def tasks(study: Study, places: dict[str, str], words: dict[str, str]) -> dict[s
     """Every task by its name, each after those that it needs. `words` go over their own to all that have a use for them.
 
     Raises:
-        UserError: a word would set what a part sweeps.
+        UserError: a word would set what a part sweeps or the study varies, or arms cannot be matched.
     """
-    swept = {key: part.name for part in study.parts.values() for key in part.grid}
-    for key in swept.keys() & words.keys():
-        raise UserError(f"{key}={words[key]}: part {swept[key]} sweeps it; leave it out")
+    _check_over(study, words)
     found: dict[str, Task] = {}
     for part in study.parts.values():
-        for arm, seed in itertools.product(part.words, part.seeds or study.seeds):
-            for values in itertools.product(*part.grid.values()):
-                task = _task(part, arm, seed, dict(zip(part.grid, values, strict=True)), found, places, words)
+        for arm in part.words:
+            suits = {key: value for key, value in words.items() if _suits(key, part.tool, part.words[arm])}
+            said = part.words[arm] | suits
+            if study.match == "exaflop" and part.tool == "pretrain":
+                said |= match.steps(part, arm, suits, places)
+            for seed, values in itertools.product(part.seeds or study.seeds, itertools.product(*part.grid.values())):
+                task = _task(part, arm, seed, dict(zip(part.grid, values, strict=True)), found, places, said)
                 found[task.name] = task
     return found
+
+
+def _check_over(study: Study, words: dict[str, str]) -> None:
+    """That no word sets what the study itself does."""
+    swept = {key: f"part {part.name} sweeps" for part in study.parts.values() for key in part.grid}
+    swept |= {key: "the study varies" for setting in study.vary.values() for key in setting}
+    for key in swept.keys() & words.keys():
+        raise UserError(f"{key}={words[key]}: {swept[key]} it; leave it out")
 
 
 def _task(
@@ -57,11 +69,10 @@ def _task(
     values: dict[str, Any],
     before: dict[str, Task],
     places: dict[str, str],
-    over: dict[str, str],
+    words: dict[str, str],
 ) -> Task:
     """One task; what it needs is in `before`."""
-    suits = {key: value for key, value in over.items() if _suits(key, part.tool, part.words[arm])}
-    said = part.words[arm] | suits | {key: text(value) for key, value in values.items()}
+    said = words | {key: text(value) for key, value in values.items()}
     needs = [task.name for task in before.values() if task.part == part.best and task.arm == arm]
     names = dict(places)
     for other in sorted({name for value in said.values() for name in PLACEHOLDER.findall(value)} - places.keys()):
@@ -219,6 +230,7 @@ def keep(study: Study, name: str, plan: dict[str, Task], folder: Path) -> None:
     """
     path = folder / "study.json"
     made = {"name": name, "title": study.title, "arms": study.arms, "seeds": study.seeds, "report": study.report}
+    made |= {"vary": study.vary, "match": study.match} if study.vary else {}
     made |= {"parts": list(study.parts), "tasks": [_record(task) for task in plan.values()]}
     if path.exists():
         try:
