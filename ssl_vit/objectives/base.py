@@ -39,7 +39,7 @@ class Objective(nn.Module, ABC):
 
     def logits(self, batch: Batch) -> Tensor:
         """Scores (B, C) of the classes, for an objective that learns labels."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} learns no labels")
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
         """Learn from training pictures what `baselines` needs to know. Called once, before the first step."""
