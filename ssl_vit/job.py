@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator, PartialState
-from accelerate.state import AcceleratorState
-from accelerate.utils import broadcast_object_list
+from accelerate import Accelerator
 
-from . import checkpoint, compute, console, encoder, engine, figures, inits, objectives, optim, summary, weights
+from . import checkpoint, compute, console, encoder, engine, figures, inits, machine, objectives, optim, summary, weights
 from .data import batches, sources
 from .encoder import Encoder
 from .engine import Listener, State, Watch
@@ -23,7 +21,7 @@ from .evaluate import classify
 from .evaluate.frozen import WhileTraining
 from .evaluate.heldout import HeldOut
 from .objectives import Objective
-from .recipe import Recipe, ToldError, UserError
+from .recipe import Recipe, UserError
 from .runs import Run, environment, recipe_hash
 from .tracking import Notes, Record, TensorBoard
 from .words import advise_model
@@ -60,103 +58,30 @@ def train(run: Run) -> dict[str, Any]:
     Raises:
         UserError: the pictures, the folder or the machine do not suit the recipe.
     """
-    accelerator = start(run.recipe)
-    try:
-        with ExitStack() as held:
-            splits = load(run.recipe, accelerator, test=run.recipe.eval.test)
-            on_main(accelerator, lambda: held.enter_context(run.lock()))
-            job = assemble(run, accelerator, splits)
-            resume(job)
-            _baselines(job)
-            introduce(job)
-            _fit(job)
-            return finish(job)
-    except OSError as error:  # some place of the folder cannot be written
-        raise UserError(f"out={run.recipe.out}: {error.filename or run.folder}: {error.strerror or error}") from None
-    finally:
-        accelerator.end_training()
-        AcceleratorState._reset_state(reset_partial_state=True)  # so that one process can hold one job after another
-
-
-def on_main(accelerator: Accelerator, do: Callable[[], Any]) -> None:
-    """Do something on the first process; what a user did wrong there is raised on all.
-
-    Raises:
-        UserError: what `do` raises; ToldError on the other processes.
-    """
-    said: list[str | None] = [None]
-    if accelerator.is_main_process:
-        try:
-            do()
-        except UserError as error:
-            said = [str(error)]
-    if text := broadcast_object_list(said)[0]:
-        raise (UserError if accelerator.is_main_process else ToldError)(text)
-
-
-def load(recipe: Recipe, accelerator: Accelerator, test: bool) -> sources.Splits:
-    """The splits, on the first process before the others, so that they find what it prepared and are told what it met."""
-    on_main(accelerator, lambda: sources.load(recipe.data, test=test))
-    return sources.load(recipe.data, test=test)
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def start(recipe: Recipe) -> Accelerator:
-    """Threads, precision and processes. A precision of auto is settled here, on the first process, and written into the recipe.
-
-    Raises:
-        UserError: the launcher started more processes than found one another.
-    """
-    torch.set_num_threads(recipe.compute.threads or max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    cpu = not torch.cuda.is_available()
-    state = PartialState(cpu=cpu)
-    if state.num_processes != int(os.environ.get("WORLD_SIZE", "1")):
-        raise UserError(
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: only {state.num_processes} of the launched processes found one another; "
-            "does the configuration ask for GPUs that are not here?"
-        )
-    if recipe.compute.precision == "auto":
-        settled = [_fastest(state.device) if state.is_main_process else None]
-        recipe.compute.precision = str(broadcast_object_list(settled)[0])
-    return Accelerator(cpu=cpu, mixed_precision="no")  # the engine casts
-
-
-def _fastest(device: torch.device) -> str:
-    """bfloat16 on a GPU that has it; on a CPU, what multiplies matrices clearly faster here."""
-    if device.type == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-
-    def seconds(dtype: torch.dtype) -> float:
-        a, took = torch.ones(768, 768, dtype=dtype), []
-        for _ in range(8):
-            before = time.perf_counter()
-            a @ a
-            took.append(time.perf_counter() - before)
-        return min(took)
-
-    return "bfloat16" if seconds(torch.bfloat16) < 0.8 * seconds(torch.float32) else "float32"
+    with machine.started(run) as accelerator, ExitStack() as held:
+        splits = machine.load(run.recipe, accelerator, test=run.recipe.eval.test)
+        machine.on_main(accelerator, lambda: held.enter_context(run.lock()))
+        job = assemble(run, accelerator, splits)
+        resume(job)
+        _baselines(job)
+        introduce(job)
+        _fit(job)
+        return finish(job)
 
 
 def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     """Open the folder, build the model with the seed's first weights, and hand it to Accelerate."""
     recipe = run.recipe
     processes, rank = accelerator.num_processes, accelerator.process_index
-    spread = batches.spread(recipe.optim.batch, recipe.compute.batch, _fits(recipe, accelerator), rank, processes)
-    said = facts(recipe, accelerator, spread, splits)
+    spread = batches.spread(recipe.optim.batch, recipe.compute.batch, machine.fits(recipe, accelerator), rank, processes)
+    said = machine.facts(recipe, accelerator, spread, splits)
     classes = sources.classes(splits, recipe)
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
-    if recipe.init != inits.SCRATCH:
-        origin = inits.find(recipe.init)
-        inits.spent(origin)  # now, so that a damaged folder is told before the work
-        said["init"] = {"weights": weights.start(net, origin), "file": inits.stamp(origin)}
+    said |= weights.first(net, recipe.init)
     if recipe.plugin:
         said["plugin"] = {"text": sha256(Path(recipe.plugin).read_bytes()).hexdigest()[:16]}
-    on_main(accelerator, lambda: run.open(environment(said)))
+    machine.on_main(accelerator, lambda: run.open(environment(said)))
     objective = objectives.build(recipe, net, classes).to(accelerator.device)
     average = optim.averaged(objective, recipe.optim.average)
     if recipe.compute.compile if recipe.compute.compile is not None else accelerator.device.type == "cuda":
@@ -167,7 +92,7 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     _check_held_out(held_out, recipe)
     state = State(objective, prepared, prepared_optimizer, schedule, average)
     probes = WhileTraining(splits, held_out.batches, recipe, spread, accelerator) if recipe.probe.every else None
-    return Job(run, accelerator, spread, splits, state, held_out, probes, _workers(recipe, accelerator))
+    return Job(run, accelerator, spread, splits, state, held_out, probes, machine.workers(recipe, accelerator))
 
 
 def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
@@ -175,45 +100,6 @@ def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
     if unread := [text for batch in held_out.batches for text in batch.unread]:
         seen = sum(len(batch.key) for batch in held_out.batches)
         batches.check_unread(len(unread), seen, recipe.data, unread[-1])
-
-
-def _fits(recipe: Recipe, accelerator: Accelerator) -> int:
-    """Pictures whose activations take half of the memory of one process."""
-    return max(1, int(_memory(accelerator) / 2 / compute.activation_bytes(recipe, fused=accelerator.device.type == "cuda")))
-
-
-def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
-    """Pictures of one pass without training."""
-    return recipe.compute.batch or min(256, _fits(recipe, accelerator))
-
-
-def _memory(accelerator: Accelerator) -> float:
-    """Bytes of memory for one process: its GPU's, or its share of the machine's."""
-    if accelerator.device.type == "cuda":
-        return torch.cuda.get_device_properties(accelerator.device).total_memory
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def _workers(recipe: Recipe, accelerator: Accelerator) -> int:
-    if recipe.compute.workers is not None:
-        return recipe.compute.workers
-    share = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(16, max(1, share - 1)) if accelerator.device.type == "cuda" else 0  # on a CPU they only take cores away
-
-
-def facts(recipe: Recipe, accelerator: Accelerator, spread: batches.Spread, splits: sources.Splits) -> dict[str, Any]:
-    """What environment.json says beyond versions and hardware."""
-    device = accelerator.device
-    named = {"train": splits.train, "validation": splits.validation} | ({"test": splits.test} if splits.test else {})
-    return {
-        "data": {name: sources.fingerprint(source) for name, source in named.items()},
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "processes": spread.processes,
-        "device_batch": spread.device_batch,
-        "accumulation": spread.accumulation,
-        "threads": torch.get_num_threads(),
-        "precision": recipe.compute.precision,
-    }
 
 
 def resume(job: Job) -> None:

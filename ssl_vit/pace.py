@@ -43,20 +43,13 @@ def measure(recipe: Recipe) -> Pace:
     """
     if recipe.objective == "probe":
         raise UserError("--probe: an evaluation takes no steps to be measured; leave it out")
-    from accelerate.state import AcceleratorState
-
-    from . import job
+    from . import job, machine
 
     load, recipe = os.getloadavg()[0], copy.deepcopy(recipe)
     recipe.name, recipe.eval.pictures, recipe.eval.test, recipe.log.every, recipe.probe.every = "probe", 1, False, 1, None
-    accelerator = job.start(recipe)
-    try:
-        with tempfile.TemporaryDirectory() as recipe.out:
-            made = job.assemble(Run(recipe), accelerator, job.load(recipe, accelerator, test=False))
-            return _pace(made, _steps(made), load)
-    finally:
-        accelerator.end_training()
-        AcceleratorState._reset_state(reset_partial_state=True)
+    with tempfile.TemporaryDirectory() as recipe.out, machine.started(run := Run(recipe)) as accelerator:
+        made = job.assemble(run, accelerator, machine.load(recipe, accelerator, test=False))
+        return _pace(made, _steps(made), load)
 
 
 def _pace(made: "Job", took: list[float], load: float) -> Pace:

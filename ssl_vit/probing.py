@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
@@ -15,7 +14,7 @@ from . import compute, console, encoder, engine, inits, weights
 from .data import batches, sources
 from .encoder import Backbone
 from .evaluate import classify, frozen
-from .job import device_batch, facts, load, on_main, start
+from .machine import device_batch, facts, load, on_main, started
 from .objectives import Supervised
 from .recipe import LEARNS_LABELS, OBJECTIVES, Recipe, UserError
 from .runs import Run, environment, recipe_hash
@@ -28,15 +27,10 @@ def probe(run: Run) -> dict[str, Any]:
     Raises:
         UserError: the pictures, the weights or the folder do not suit the recipe.
     """
-    accelerator = start(run.recipe)
-    try:
-        with ExitStack() as held:
-            splits = load(run.recipe, accelerator, test=True)
-            on_main(accelerator, lambda: held.enter_context(run.lock()))
-            return _measured(run, accelerator, splits)
-    finally:
-        accelerator.end_training()
-        AcceleratorState._reset_state(reset_partial_state=True)
+    with started(run) as accelerator, ExitStack() as held:
+        splits = load(run.recipe, accelerator, test=True)
+        on_main(accelerator, lambda: held.enter_context(run.lock()))
+        return _measured(run, accelerator, splits)
 
 
 def _measured(run: Run, accelerator: Accelerator, splits: sources.Splits) -> dict[str, Any]:
@@ -47,9 +41,7 @@ def _measured(run: Run, accelerator: Accelerator, splits: sources.Splits) -> dic
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data).to(accelerator.device).eval()
     start_from = inits.find(recipe.init)
-    if recipe.init != inits.SCRATCH:
-        inits.spent(start_from)
-        said["init"] = {"weights": weights.start(net, start_from), "file": inits.stamp(start_from)}
+    said |= weights.first(net, recipe.init)
     on_main(accelerator, lambda: run.open(environment(said)))
     pool = recipe.probe.pool or inits.pool(start_from)
     _introduce(run, accelerator, splits, pool)

@@ -26,6 +26,11 @@ HEARTBEAT = 30.0  # seconds between signs of life in the lock
 DEAD_AFTER = 600.0  # seconds without one, on another machine
 
 
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file's text whole, or leave it as it was."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")

@@ -18,11 +18,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .encoder import Backbone, Encoder, timm_args
-from .inits import Init
+from .inits import SCRATCH, Init, find, spent, stamp
 from .recipe import Data, Model, UserError
 
 HEADS = ("head.", "head_dist.", "fc_norm.", "pre_logits.")  # a pre-training head: left behind (paper, 3.2)
 POSITIONS = "pos_embed"
+
+
+def first(encoder: Backbone, place: str) -> dict[str, Any]:
+    """Load what `init=place` names, unless that is scratch; what environment.json says of it, by which a change is noticed.
+
+    Raises:
+        UserError: as `start`, or the run that made the weights is damaged.
+    """
+    if place == SCRATCH:
+        return {}
+    init = find(place)
+    spent(init)  # now, so that a damaged folder is told before the work
+    return {"init": {"weights": start(encoder, init), "file": stamp(init)}}
 
 
 def start(encoder: Backbone, init: Init) -> str:

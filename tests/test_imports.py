@@ -28,6 +28,7 @@ ORDER = [
     ("figures",),
     ("tracking",),
     ("console",),
+    ("machine",),
     ("job",),
     ("probing", "pace"),
     ("training", "forecast"),

@@ -15,7 +15,7 @@ from conftest import ROOT, TINY, altered
 from PIL import Image
 from safetensors.torch import load_file
 
-from ssl_vit import checkpoint, job
+from ssl_vit import checkpoint, job, machine
 from ssl_vit.engine import Listener, Row, Watch
 from ssl_vit.recipe import UserError
 from ssl_vit.runs import Run
@@ -232,7 +232,7 @@ def test_two_processes_train_as_one(unbroken: Path, tmp_path: Path) -> None:
 
 def test_processes_that_do_not_find_one_another_are_refused(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr(job, "PartialState", lambda cpu: type("Alone", (), {"num_processes": 1}))
+    monkeypatch.setattr(machine, "PartialState", lambda cpu: type("Alone", (), {"num_processes": 1}))
     with pytest.raises(UserError, match="WORLD_SIZE=4: only 1 of the launched processes"):
         run(tiny)
 

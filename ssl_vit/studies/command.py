@@ -9,12 +9,12 @@ from pathlib import Path
 
 from ..bounds import BOUNDS
 from ..recipe import Recipe, UserError, nearest
-from ..runs import Run
+from ..runs import Run, cores
 from ..summary import duration
 from ..words import KEYS
 from . import slurm, sweep
 from .file import OURS, PLACEHOLDER, Study, find, read
-from .local import Local, cores, gpus
+from .local import Local, gpus
 from .plan import Task, check, command, finished, keep, lost, stale, tasks
 from .screen import Screen
 from .vary import MATCHES

@@ -15,17 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ..recipe import UserError
+from ..runs import cores
 from ..summary import duration
 from .plan import Task, command, finished, lost
 from .screen import Running, Screen
 
 PATIENCE = 15.0  # seconds that a killed run's process is given to let go of its folder
 PR_SET_PDEATHSIG = 1
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def gpus() -> list[str]:

@@ -1,0 +1,131 @@
+"""The machine under a run: processes, threads, precision, memory, and what environment.json says of them."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
+from accelerate.utils import broadcast_object_list
+
+from . import compute
+from .data import batches, sources
+from .recipe import Recipe, ToldError, UserError
+from .runs import Run, cores
+
+
+@contextmanager
+def started(run: Run) -> Iterator[Accelerator]:
+    """The processes of a run, given back when the body ends, so that one process can hold one run after another.
+
+    Raises:
+        UserError: as `_start`; or some place of the run's folder cannot be read or written.
+    """
+    accelerator = _start(run.recipe)
+    try:
+        yield accelerator
+    except OSError as error:
+        raise UserError(f"out={run.recipe.out}: {error.filename or run.folder}: {error.strerror or error}") from None
+    finally:
+        accelerator.end_training()
+        AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def _start(recipe: Recipe) -> Accelerator:
+    """Threads, precision and processes. A precision of auto is settled here, on the first process, and written into the recipe.
+
+    Raises:
+        UserError: the launcher started more processes than found one another.
+    """
+    torch.set_num_threads(recipe.compute.threads or max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    cpu = not torch.cuda.is_available()
+    state = PartialState(cpu=cpu)
+    if state.num_processes != int(os.environ.get("WORLD_SIZE", "1")):
+        raise UserError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: only {state.num_processes} of the launched processes found one another; "
+            "does the configuration ask for GPUs that are not here?"
+        )
+    if recipe.compute.precision == "auto":
+        settled = [_fastest(state.device) if state.is_main_process else None]
+        recipe.compute.precision = str(broadcast_object_list(settled)[0])
+    return Accelerator(cpu=cpu, mixed_precision="no")  # the engine casts
+
+
+def _fastest(device: torch.device) -> str:
+    """bfloat16 on a GPU that has it; on a CPU, what multiplies matrices clearly faster here."""
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+
+    def seconds(dtype: torch.dtype) -> float:
+        a, took = torch.ones(768, 768, dtype=dtype), []
+        for _ in range(8):
+            before = time.perf_counter()
+            a @ a
+            took.append(time.perf_counter() - before)
+        return min(took)
+
+    return "bfloat16" if seconds(torch.bfloat16) < 0.8 * seconds(torch.float32) else "float32"
+
+
+def on_main(accelerator: Accelerator, do: Callable[[], Any]) -> None:
+    """Do something on the first process; what a user did wrong there is raised on all.
+
+    Raises:
+        UserError: what `do` raises; ToldError on the other processes.
+    """
+    said: list[str | None] = [None]
+    if accelerator.is_main_process:
+        try:
+            do()
+        except UserError as error:
+            said = [str(error)]
+    if text := broadcast_object_list(said)[0]:
+        raise (UserError if accelerator.is_main_process else ToldError)(text)
+
+
+def load(recipe: Recipe, accelerator: Accelerator, test: bool) -> sources.Splits:
+    """The splits, on the first process before the others, so that they find what it prepared and are told what it met."""
+    on_main(accelerator, lambda: sources.load(recipe.data, test=test))
+    return sources.load(recipe.data, test=test)
+
+
+def fits(recipe: Recipe, accelerator: Accelerator) -> int:
+    """Pictures whose activations take half of the memory of one process."""
+    return max(1, int(_memory(accelerator) / 2 / compute.activation_bytes(recipe, fused=accelerator.device.type == "cuda")))
+
+
+def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
+    """Pictures of one pass without training."""
+    return recipe.compute.batch or min(256, fits(recipe, accelerator))
+
+
+def _memory(accelerator: Accelerator) -> float:
+    """Bytes of memory for one process: its GPU's, or its share of the machine's."""
+    if accelerator.device.type == "cuda":
+        return torch.cuda.get_device_properties(accelerator.device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def workers(recipe: Recipe, accelerator: Accelerator) -> int:
+    if recipe.compute.workers is not None:
+        return recipe.compute.workers
+    share = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return min(16, max(1, share - 1)) if accelerator.device.type == "cuda" else 0  # on a CPU they only take cores away
+
+
+def facts(recipe: Recipe, accelerator: Accelerator, spread: batches.Spread, splits: sources.Splits) -> dict[str, Any]:
+    """What environment.json says beyond versions and hardware."""
+    device = accelerator.device
+    named = {"train": splits.train, "validation": splits.validation} | ({"test": splits.test} if splits.test else {})
+    return {
+        "data": {name: sources.fingerprint(source) for name, source in named.items()},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "processes": spread.processes,
+        "device_batch": spread.device_batch,
+        "accumulation": spread.accumulation,
+        "threads": torch.get_num_threads(),
+        "precision": recipe.compute.precision,
+    }
