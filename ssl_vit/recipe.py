@@ -98,6 +98,8 @@ class Corruption:
     random: float = 0.1
     keep: float = 0.1
     source: str = "image"  # where a random patch comes from: image, or batch (the whole device batch)
+    shape: str = "patches"  # which are hit together: patches (squares of `side`), or blocks (rectangles, as BEiT)
+    side: int = 1  # patches on the side of such a square; 1: single patches
 
 
 @dataclass
