@@ -31,7 +31,7 @@ POSITIVE = (
     *("data.size", "model.patch", "model.width", "model.depth", "model.heads", "model.mlp"),
     *("optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads", "data.classes"),
     *("probe.every", "probe.pictures", "probe.trials", "probe.steps", "probe.batch", "probe.neighbors", "probe.layer"),
-    *("corruption.side", "checkpoint.every", "checkpoint.keep", "eval.every", "eval.pictures", "log.every"),
+    *("corruption.side", "checkpoint.every", "checkpoint.failures", "eval.every", "eval.pictures", "log.every"),
 )
 CHOICES: dict[str, Collection[str]] = {
     "objective": OBJECTIVES,
@@ -41,6 +41,7 @@ CHOICES: dict[str, Collection[str]] = {
     "supervised.loss": ("softmax", "sigmoid"),
     "supervised.pool": ("token", "avg"),
     "optim.name": ("adamw", "sgd"),
+    "optim.nonfinite": ("stop", "skip", "back"),
     "optim.schedule": ("cosine", "linear"),
     "compute.precision": ("auto", "float32", "bfloat16"),
 }
@@ -68,6 +69,7 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "optim.layer_decay": (lambda v: v is None or 0 < v <= 1, SHARE),
     "optim.average": (lambda v: v is None or 0 < v < 1, "a share between 0 and 1 is asked for"),
     "name": (lambda v: 0 < len(v) <= 200 and not Path(v).is_absolute() and not {"..", "."} & set(v.split("/")), FOLDER),
+    "checkpoint.keep": (lambda v: v >= 2, "two at least are asked for: a damaged one needs another before it"),
     "seed": (lambda v: -(2**63) <= v < 2**63, "a whole number of 64 bits is asked for"),
     "compute.workers": (lambda v: v is None or v >= 0, "a number of at least 0 is asked for"),
 }

@@ -37,7 +37,7 @@ FREE = {
         "compute.workers",
         "compute.threads",
     ),
-    *("checkpoint.every", "checkpoint.keep"),
+    *("checkpoint.every", "checkpoint.keep", "checkpoint.background", "checkpoint.failures"),
     *("eval.every", "eval.pictures", "eval.test", "eval.real", "log.every", "log.tensorboard"),
 }
 FACTS = {"data": {"train": "aa", "validation": "bb"}, "device": "cpu"}
