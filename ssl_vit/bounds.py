@@ -32,6 +32,7 @@ POSITIVE = (
     *("optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads", "data.classes"),
     *("probe.every", "probe.pictures", "probe.trials", "probe.steps", "probe.batch", "probe.neighbors", "probe.layer"),
     *("corruption.side", "checkpoint.every", "checkpoint.failures", "eval.every", "eval.pictures", "log.every"),
+    "compute.patience",
 )
 CHOICES: dict[str, Collection[str]] = {
     "objective": OBJECTIVES,

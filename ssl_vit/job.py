@@ -34,6 +34,7 @@ from .engine import Listener, State, Watch
 from .evaluate import classify
 from .evaluate.frozen import WhileTraining
 from .evaluate.heldout import HeldOut
+from .liveness import Life
 from .objectives import Objective
 from .recipe import Recipe, UserError
 from .runs import Run, environment, recipe_hash
@@ -74,14 +75,16 @@ def train(run: Run) -> dict[str, Any]:
         SystemExit: with status stopping.STOPPED; a signal came, and the run was saved.
     """
     with stopping.Asked() as asked, machine.started(run) as accelerator, ExitStack() as held:
+        rank, processes = accelerator.process_index, accelerator.num_processes
+        life = held.enter_context(Life(rank, processes, run.recipe.compute.patience))
         splits = machine.load(run.recipe, accelerator, test=run.recipe.eval.test)
         machine.on_main(accelerator, lambda: held.enter_context(run.lock()))
         job = assemble(run, accelerator, splits)
         resume(job)
         _baselines(job)
         introduce(job)
-        agreed = stopping.Agreement(asked, accelerator.process_index, accelerator.num_processes)
-        while not _fitted(job, agreed):
+        agreed = stopping.Agreement(asked, rank, processes)
+        while not _fitted(job, agreed, life):
             pass
         return finish(job)
 
@@ -198,14 +201,14 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
         yield "to beat", to_beat
 
 
-def _fitted(job: Job, agreed: stopping.Agreement) -> bool:
+def _fitted(job: Job, agreed: stopping.Agreement, life: Life) -> bool:
     """Train to the end; False where the run went back to a checkpoint, to go on from there.
 
     Raises:
         SystemExit: with stopping.STOPPED, after a signal.
     """
     try:
-        _fit(job, agreed)
+        _fit(job, agreed, life)
     except trouble.GoBack as back:
         trouble.go_back(job.state, back, lambda most: resume(job, most))
         return False
@@ -216,7 +219,7 @@ def _fitted(job: Job, agreed: stopping.Agreement) -> bool:
     return True
 
 
-def _fit(job: Job, agreed: stopping.Agreement) -> None:
+def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> None:
     """Hand the job to the engine, with what watches it and what it tells."""
     recipe, run, state, accelerator = job.recipe, job.run, job.state, job.accelerator
     length, seed = range(state.step, recipe.optim.steps), trouble.stream_seed(recipe.seed, state.detour)
@@ -241,7 +244,7 @@ def _fit(job: Job, agreed: stopping.Agreement) -> None:
         watches.append(Watch(job.probes, recipe.probe.every))
     policy = trouble.Policy(run, len(job.splits.train), seed, audience.warn, accelerator.is_main_process)
     try:
-        engine.train(state, loader, recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
+        engine.train(state, life.marked(loader), recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
         machine.on_main(accelerator, saver.wait)
     finally:
         saver.close()

@@ -157,6 +157,7 @@ class Compute:
     compile: bool | None = None  # default: where there is a GPU
     workers: int | None = None  # data processes per process; default: from the cores
     threads: int | None = None  # default: allowed cores / processes on this machine
+    patience: float = 600.0  # seconds that one process may stay behind the others before it is named and all leave
 
 
 @dataclass

@@ -41,6 +41,18 @@ def write_atomically(path: Path, text: str) -> None:
     beside.replace(path)
 
 
+def _append(path: Path, line: str) -> None:
+    """Add a line, or nothing."""
+    with path.open("ab", buffering=0) as file:
+        before, whole = file.tell(), f"{line}\n".encode()
+        try:
+            if file.write(whole) < len(whole):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        except OSError:
+            file.truncate(before)
+            raise
+
+
 def recipe_hash(recipe: Recipe) -> str:
     """Names what is computed; equal hashes are the same run."""
     return hashlib.sha256(json.dumps(computed(recipe), sort_keys=True).encode()).hexdigest()[:16]
@@ -155,13 +167,16 @@ class Run:
         return kept
 
     def append(self, row: dict[str, Any]) -> None:
-        with self.metrics.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        """A line for metrics.jsonl.
+
+        Raises:
+            OSError: it cannot be written, and is not there in part.
+        """
+        _append(self.metrics, json.dumps(row))
 
     def note(self, text: str) -> None:
-        """A line for log.txt."""
-        with self.log.open("a") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+        """A line for log.txt, in the same way."""
+        _append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
 
     @contextmanager
     def lock(self) -> Iterator[None]:

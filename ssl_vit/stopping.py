@@ -16,7 +16,12 @@ from torch import distributed
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STOPPED = 75  # exit status (sysexits.h: EX_TEMPFAIL): saved; the same command goes on
 VOTE = 5  # steps
-_starts = itertools.count()  # of runs in this process, all processes alike
+_uses = itertools.count()  # of the store in this process, all processes alike
+
+
+def store(purpose: str) -> distributed.PrefixStore:
+    """The process group's key-value store, for one use in one run; the processes ask in the same order."""
+    return distributed.PrefixStore(f"{purpose}-{next(_uses)}", distributed.distributed_c10d._get_default_store())
 
 
 class Asked:
@@ -48,10 +53,8 @@ class Agreement:
         self.asked, self.rank, self.processes = asked, rank, processes
         self.last: int | None = None  # step of the last vote
         self.said = ""  # what stops the run, once something does
-        start = next(_starts)
         if processes > 1:
-            store = distributed.distributed_c10d._get_default_store()
-            self.store = distributed.PrefixStore(f"stop-{start}", store)
+            self.store = store("stop")
 
     def __call__(self, step: int) -> str:
         self.said = self.said or (self.asked.name if self.processes == 1 else self._agreed(step))
@@ -62,16 +65,18 @@ class Agreement:
             return ""
         before, self.last = self.last, step
         said = "" if before is None else self._read(before)
-        self._vote(step)
+        self._vote(step, before)
         return self._read(step) if before is None else said
 
-    def _vote(self, step: int) -> None:
-        """Say whether this process was asked; the last one to speak sums up."""
+    def _vote(self, step: int, before: int | None) -> None:
+        """Say whether this process was asked; the last one to speak sums up, and forgets the vote that all have read."""
         if self.asked.name:
             self.store.set(f"{step}/asked", f"{self.asked.name} on process {self.rank}")
         if self.store.add(f"{step}/count", 1) == self.processes:
             said = self.store.get(f"{step}/asked").decode() if self.store.check([f"{step}/asked"]) else ""
             self.store.set(f"{step}/said", f"={said}")
+            for key in ("asked", "count", "said") if before is not None else ():
+                self.store.delete_key(f"{before}/{key}")
 
     def _read(self, step: int) -> str:
         """What was said at a vote, once all have spoken."""

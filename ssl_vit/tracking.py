@@ -1,6 +1,7 @@
 """Where rows go: metrics.jsonl and log.txt, and TensorBoard, which replays the rows when a run resumes so that both agree."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +10,33 @@ from .runs import Run
 
 
 class Notes(Listener):
-    """Warnings to log.txt, from any process."""
+    """Warnings to log.txt, from any process. What a full disk does not take is written as soon as it does."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.waiting: list[Callable[[], None]] = []
 
     def on_warning(self, text: str) -> None:
-        self.run.note(f"warning: {text}")
+        self._write(lambda: self.run.note(f"warning: {text}"))
+
+    def close(self) -> None:
+        self._write(lambda: None)
+
+    def _write(self, line: Callable[[], None]) -> None:
+        self.waiting.append(line)
+        while self.waiting:
+            try:
+                self.waiting[0]()
+            except OSError:
+                return
+            self.waiting.pop(0)
 
 
 class Record(Notes):
     """Rows to metrics.jsonl too."""
 
     def on_row(self, row: Row) -> None:
-        self.run.append(row)
+        self._write(lambda: self.run.append(row))
 
 
 class TensorBoard(Listener):

@@ -23,6 +23,7 @@ ORDER = [
     ("studies", "report"),
     ("weights",),
     ("checkpoint", "stopping", "state"),
+    ("liveness",),
     ("engine", "trouble"),
     ("evaluate",),
     ("figures",),

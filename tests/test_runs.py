@@ -36,6 +36,7 @@ FREE = {
         "compute.compile",
         "compute.workers",
         "compute.threads",
+        "compute.patience",
     ),
     *("checkpoint.every", "checkpoint.keep", "checkpoint.background", "checkpoint.failures"),
     *("eval.every", "eval.pictures", "eval.test", "eval.real", "log.every", "log.tensorboard"),

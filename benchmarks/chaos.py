@@ -1,0 +1,208 @@
+"""Kill a tiny run again and again, damage its checkpoints, fill its disk; then ask for the unbroken run's weights, bit for bit.
+
+    python benchmarks/chaos.py kills=100 out=FOLDER
+
+Every start is a child forked from this process, so that no time goes into imports; it is killed by SIGKILL at a random moment,
+in every second start while it saves. One JSON object comes out. tests/test_chaos.py does a few kills of each.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from safetensors.torch import load_file
+
+from ssl_vit import checkpoint, job
+from ssl_vit.runs import Run
+from ssl_vit.words import resolve
+
+WORDS = [
+    *("recipe=mpp", "data.size=16", "model.patch=4", "model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64"),
+    *("optim.batch=16", "optim.warmup=2", "checkpoint.every=2", "eval.every=50", "eval.pictures=24", "log.every=5"),
+    *("log.tensorboard=false", "compute.precision=float32", "compute.threads=1", "optim.dropout=0.1"),
+]
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "torn": lambda data: data[: random.randrange(len(data))],
+    "emptied": lambda data: b"",
+    "bit flipped": lambda data: _flipped(data, random.randrange(8 * len(data))),
+}
+
+
+def _flipped(data: bytes, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def begin(out: Path, name: str, steps: int) -> int:
+    """A child process that trains the run, or goes on with it; its number."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        sink = os.open(out / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(sink, 1)
+        os.dup2(sink, 2)
+        run = Run(resolve([*WORDS, f"optim.steps={steps}", f"out={out}", f"name={name}"]))
+        run.adopt()
+        job.train(run)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def ended(child: int) -> int | None:
+    """The exit status of a child, negative after a signal; None while it runs."""
+    number, status = os.waitpid(child, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if number else None
+
+
+def whole(out: Path, name: str, steps: int) -> dict[str, Any]:
+    """The weights of a run that nobody disturbs."""
+    child = begin(out, name, steps)
+    while (status := ended(child)) is None:
+        time.sleep(0.01)
+    assert status == 0, (out / f"{name}.txt").read_text()
+    return weights(out / name)
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return {name: load_file(folder / "export" / f"{name}.safetensors") for name in ("model", "heads")}
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether all tensors agree, bit for bit."""
+    return all(one[file][name].equal(other[file][name]) for file in one for name in one[file] | other[file])
+
+
+def wait_and_kill(child: int, folder: Path, in_save: bool, longest: float) -> tuple[int | None, bool]:
+    """Let the child be for a random time, and until it saves if that is asked for, then kill it: its status if it ended before,
+    and whether it was inside a save."""
+    until = time.monotonic() + random.random() * longest
+    while time.monotonic() < until + (5 if in_save else 0):
+        if (status := ended(child)) is not None:
+            return status, False
+        if time.monotonic() > until and saving(folder):
+            break
+        time.sleep(0.0005)
+    inside = saving(folder)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None, inside
+
+
+def saving(folder: Path) -> bool:
+    return any(folder.glob("checkpoints/.step-*"))
+
+
+def last_step(folder: Path) -> int:
+    known = [path for path in checkpoint.found(folder / "checkpoints") if checkpoint.sound(path)]
+    return checkpoint.step(known[-1]) if known else 0
+
+
+def damage(folder: Path) -> str:
+    """Harm the newest checkpoint, if another one is behind it; what was done."""
+    known = checkpoint.found(folder / "checkpoints")
+    if len(known) < 2 or not checkpoint.sound(known[-2]):
+        return ""
+    how, file = random.choice(list(DAMAGE)), random.choice(["state.pt", checkpoint.MANIFEST])
+    path = known[-1] / file
+    path.write_bytes(DAMAGE[how](path.read_bytes()))
+    return f"{file} {how}"
+
+
+def storm(out: Path, kills: int, steps: int, longest: float, harm: bool = False) -> dict[str, Any]:
+    """Kill a run until it has been killed so often, then let it end. `longest`: seconds to the latest kill after a start."""
+    wanted, name = whole(out, "whole", steps), "harmed" if harm else "killed"
+    told: dict[str, Any] = {"kills": 0, "inside a save": 0, "resumptions": 0, "steps repeated": 0, "damaged": {}}
+    folder = out / name
+    while True:
+        before = last_step(folder)
+        child = begin(out, name, steps)
+        if told["kills"] == kills:
+            while (status := ended(child)) is None:
+                time.sleep(0.01)
+        else:
+            status, inside = wait_and_kill(child, folder, told["kills"] % 2 == 0, longest)
+        told["resumptions"] += before > 0
+        if status is not None:
+            break
+        told["kills"], told["inside a save"] = told["kills"] + 1, told["inside a save"] + inside
+        told["steps repeated"] += reached(folder) - last_step(folder)
+        if harm and (how := damage(folder)):
+            told["damaged"][how] = told["damaged"].get(how, 0) + 1
+    assert status == 0, (out / f"{name}.txt").read_text()[-2000:]
+    assert last_step(folder) == steps and told["kills"] == kills, "the run ended before it was killed so often"
+    return told | {"bit-equal": same(wanted, weights(folder)), "rows": len(rows(folder))}
+
+
+def reached(folder: Path) -> int:
+    """The last step that metrics.jsonl knows of, or the checkpoint's where that is later."""
+    return max([row["step"] for row in rows(folder)] + [last_step(folder)])
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return Run(resolve([*WORDS, f"out={folder.parent}", f"name={folder.name}"])).rows()
+
+
+def full(out: Path, steps: int) -> dict[str, Any]:
+    """A run on a file system of 3 MiB, which somebody else fills to the last byte for a while, again and again."""
+    wanted, small = whole(out, "roomy", steps), out / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], check=True)
+    try:
+        child, times = begin(small, "run", steps), 0
+        while (status := ended(child)) is None:
+            time.sleep(0.3 + random.random())
+            if last_step(small / "run"):
+                fill(small / "filler")
+                times += 1
+                time.sleep(0.2)
+                (small / "filler").unlink()
+        assert status == 0, (small / "run.txt").read_text()[-2000:]
+        failed = (small / "run" / "log.txt").read_text().count("could not be saved")
+        return {"filled": times, "saves that failed": failed, "bit-equal": same(wanted, weights(small / "run"))}
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096):
+                pass
+        except OSError:
+            return
+
+
+def main() -> None:
+    words = dict(word.split("=", 1) for word in sys.argv[1:])
+    kills, out = int(words.get("kills", 100)), Path(words.get("out", "runs/chaos"))
+    out.mkdir(parents=True)
+    random.seed(int(words.get("seed", 0)))
+    told = {}
+    for name, harm in (("killed", False), ("killed and damaged", True)):
+        folder = out / name.replace(" ", "_")
+        folder.mkdir()
+        begun = time.monotonic()
+        told[name] = storm(folder, kills, steps=40 * kills, longest=3.0, harm=harm) | {
+            "seconds": round(time.monotonic() - begun)
+        }
+    (out / "full").mkdir()
+    told["a disk that fills up"] = full(out / "full", steps=20 * kills)
+    print(json.dumps(told, indent=2))
+
+
+if __name__ == "__main__":
+    main()

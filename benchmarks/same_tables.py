@@ -1,0 +1,53 @@
+"""The gap study, shortened, twice: once in peace, once killed at random moments and started again. Both must give the same tables.
+
+    python benchmarks/same_tables.py kills=5 out=FOLDER
+
+The tables are the report's without what a clock says (hours). SIGKILL goes to the study alone, whose runs end with it.
+"""
+
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS = ("recipe=study/gap", "seeds=2", "optim.steps=40", "optim.warmup=4", "checkpoint.every=10", "eval.every=40")
+
+
+def study(out: Path, name: str) -> subprocess.Popen:
+    words = [*WORDS, "probe.steps=50", "parallel=2", f"out={out}", f"name={name}"]
+    with (out / f"{name}.txt").open("a") as log:
+        return subprocess.Popen([sys.executable, "tools/study.py", *words], cwd=ROOT, stdout=log, stderr=log)
+
+
+def tables(folder: Path) -> list[str]:
+    """The report's lines without its columns of hours, and without the folder's name."""
+    subprocess.run([sys.executable, "tools/report.py", str(folder)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    lines = (folder / "report.md").read_text().replace(folder.name, "NAME").splitlines()
+    return [line for line in lines if not re.search(r"hour|\d+ (s|min)\b", line)]
+
+
+def main() -> None:
+    words = dict(word.split("=", 1) for word in sys.argv[1:])
+    kills, out = int(words.get("kills", 5)), Path(words.get("out", "runs/same_tables")).resolve()
+    out.mkdir(parents=True)
+    random.seed(int(words.get("seed", 0)))
+    assert study(out, "whole").wait() == 0, (out / "whole.txt").read_text()[-2000:]
+    for _ in range(kills):
+        process = study(out, "killed")
+        time.sleep(20 + 30 * random.random())
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert study(out, "killed").wait() == 0, (out / "killed.txt").read_text()[-2000:]
+    one, other = tables(out / "whole"), tables(out / "killed")
+    again = sum("going on after step" in log.read_text() for log in (out / "killed" / "logs").glob("*.txt"))
+    differ = [pair for pair in zip(one, other, strict=True) if pair[0] != pair[1]]
+    print(json.dumps({"kills": kills, "runs gone on with": again, "lines": len(one), "lines that differ": differ}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

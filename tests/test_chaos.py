@@ -1,0 +1,45 @@
+"""A few of the kills that benchmarks/chaos.py deals out by the hundred."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from ssl_vit.engine import Row
+from ssl_vit.runs import Run
+from ssl_vit.tracking import Record
+from ssl_vit.words import resolve
+
+STORM = """
+import json, random, sys
+from pathlib import Path
+sys.path.insert(0, "benchmarks")
+import chaos
+print(json.dumps(chaos.storm(Path(sys.argv[1]), kills=4, steps=200, longest=1.5, harm=sys.argv[2] == "harm")))
+"""
+
+
+@pytest.mark.parametrize("harm", ["kill", "harm"])
+def test_kills_at_random_moments_lose_nothing(harm: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STORM, str(tmp_path), harm], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["bit-equal"] and told["kills"] == 4 and told["rows"] == 40, told
+
+
+def test_rows_that_a_full_disk_refused_come_later_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(resolve(["recipe=mpp", f"out={tmp_path}", "name=run"]))
+    run.folder.mkdir()
+    record, rows = Record(run), [Row(step=step) for step in range(4)]
+    record.on_row(rows[0])
+    monkeypatch.setattr(run, "metrics", Path("/dev/full"))
+    record.on_row(rows[1])
+    record.on_row(rows[2])
+    monkeypatch.undo()
+    record.on_row(rows[3])
+    assert run.rows() == rows
