@@ -1,4 +1,4 @@
-"""The gap study, shortened, twice: once in peace, once killed at random moments and started again. Both must give the same tables.
+"""The gap study, shortened, twice: in peace, then killed at random moments and started again. Both must give the same tables.
 
     python benchmarks/same_tables.py kills=5 out=FOLDER
 
