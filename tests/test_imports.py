@@ -35,7 +35,7 @@ ORDER = [
     ("plan",),
 ]
 PLACE = {name: i for i, row in enumerate(ORDER) for name in row}
-DATA = ("shapes", "sources", "pictures", "batches")
+DATA = ("shapes", "order", "parts", "shards", "sources", "pictures", "batches")
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((ROOT / "ssl_vit").rglob("*.py"))
@@ -65,7 +65,7 @@ def place(name):
 
 def test_relative_imports_are_resolved():
     """The referee itself, on files known by heart."""
-    assert {"ssl_vit.counted", "ssl_vit.recipe", "ssl_vit.data.pictures", "ssl_vit.data.sources", "torch"} <= imported(
+    assert {"ssl_vit.counted", "ssl_vit.recipe", "ssl_vit.data.pictures", "ssl_vit.data.parts", "torch"} <= imported(
         "ssl_vit.data.batches", MODULES["ssl_vit.data.batches"]
     )
     assert "ssl_vit.recipe" in imported("ssl_vit.encoder", MODULES["ssl_vit.encoder"])
