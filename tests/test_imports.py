@@ -20,7 +20,7 @@ ORDER = [
     ("optim",),
     ("compute", "summary"),
     ("runs", "budget"),
-    ("studies", "report"),
+    ("studies", "report", "reshard"),
     ("weights",),
     ("checkpoint", "stopping", "state"),
     ("engine", "trouble"),
@@ -35,7 +35,7 @@ ORDER = [
     ("plan",),
 ]
 PLACE = {name: i for i, row in enumerate(ORDER) for name in row}
-DATA = ("shapes", "order", "parts", "shards", "sources", "pictures", "batches")
+DATA = ("shapes", "order", "parts", "shards", "sources", "pictures", "batches", "resize")
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((ROOT / "ssl_vit").rglob("*.py"))
@@ -112,7 +112,7 @@ def test_nothing_imports_the_tools():
 
 @pytest.mark.parametrize(
     "name",
-    ["recipe", "words", "counted", "compute", "runs", "inits", "training", "studies.command", "report", "plan"],
+    ["recipe", "words", "counted", "compute", "runs", "inits", "training", "studies.command", "report", "plan", "reshard"],
 )
 def test_what_answers_a_command_line_does_without_torch(name):
     code = f"import sys, ssl_vit.{name}; sys.exit('torch' in sys.modules)"

@@ -155,9 +155,10 @@ def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np
 def evaluation(images: list[Tensor], size: int, crop: float) -> Tensor:
     """Evaluation pictures uint8 (B, 3, S, S): shorter side brought to S / crop, then the centre S x S."""
     short = round(size / crop)
-    return torch.stack([F.center_crop(_short_side(image, short), [size, size]) for image in images])
+    return torch.stack([F.center_crop(short_side(image, short), [size, size]) for image in images])
 
 
-def _short_side(image: Tensor, short: int) -> Tensor:
+def short_side(image: Tensor, short: int) -> Tensor:
+    """A picture (3, H, W) whose shorter side is brought to so many pixels."""
     resize: Any = F.resize
     return image if min(image.shape[1:]) == short else resize(image, [short], antialias=True)

@@ -105,6 +105,11 @@ def every_split(data: Data) -> dict[str, Source]:
     return _embedded(data) if data.name == EMBEDDED and not (data.path or data.hub) else _tables(data)
 
 
+def in_parquet(data: Data) -> bool:
+    """Whether a recipe's `data` are parquet files here, which can be read in place."""
+    return bool(data.path and _shards(Path(data.path), "parquet"))
+
+
 def load(data: Data, test: bool = False) -> Splits:
     """The training, the held-out and, if asked for, the test split that a recipe's `data` names.
 
