@@ -145,8 +145,7 @@ def resume(job: Job, most: int | None = None) -> None:
 def _baselines(job: Job) -> None:
     """Let the objective see a few training pictures, unless a checkpoint tells what it saw; measure what it must beat."""
     if job.state.step == 0:
-        recipe, train = job.recipe, job.splits.train
-        first = batches.first(train, recipe.data, recipe.seed, BASELINE_PICTURES, batch=recipe.optim.batch)
+        first = batches.first(job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_PICTURES)
         job.objective.fit_baselines(engine.to_device(b, job.accelerator.device) for b in first)
     with torch.no_grad():
         job.held_out.measure_baselines(job.objective)

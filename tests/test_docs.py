@@ -29,7 +29,7 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
         elif tool == "plan.py":
             plan.main([w for w in words if w != "--probe"])
         elif tool == "shards.py":
-            assert reshard.ask([w.replace("FOLDER", str(tmp_path / "out")) for w in words]).data
+            assert reshard.ask([w.replace("FOLDER", f"{tmp_path}-shards") for w in words]).data
         elif tool != "report.py":
             recipe = resolve([re.sub("^init=runs/.*", "init=scratch", w) for w in words if not w.startswith("--")])
             assert recipe.name

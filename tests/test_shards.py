@@ -146,7 +146,7 @@ def test_a_picture_is_named_by_its_member(tmp_path):
     numbered(tmp_path / "0.tar", range(3))
     numbered(tmp_path / "1.tar", range(3, 6))
     assert shards.Tars([tmp_path / "0.tar", tmp_path / "1.tar"]).name(4) == "1.tar, 0004.png"
-    source = shards.Parquet([parquet(tmp_path / "0.parquet", range(6))], "image", None, 4, [], "")
+    source = shards.Parquet([parquet(tmp_path / "0.parquet", range(6))], "image", None, [], "")
     assert source.name(5) == "0.parquet, row group 1, row 1"
 
 
@@ -172,14 +172,28 @@ def test_samples_are_the_same_on_any_number_of_processes_and_workers(tmp_path, w
     assert all(torch.equal(one, other[7 * 8 :]) for one, other in zip(steps(2, 4, start=7), alone, strict=True))
 
 
-def test_one_process_reads_a_row_group_once_an_epoch(tmp_path):
-    parquet(tmp_path / "x.parquet", range(80))
-    data = Data(name="own", path=str(tmp_path), window=16, validation=0.1, size=8)
+@pytest.mark.parametrize(("processes", "device_batch"), [(1, 8), (1, 2), (2, 4), (4, 2)])
+def test_a_process_reads_a_row_group_once_and_keeps_only_its_part_of_the_window(tmp_path, monkeypatch, processes, device_batch):
+    monkeypatch.setattr(shards, "RECENT", 1)
+    parquet(tmp_path / "x.parquet", range(800), group=5)
+    data = Data(name="own", path=str(tmp_path), window=200, validation=0.1, size=8)
     train, read = sources.load(data).train, []
-    answer = train.whole._table.answer
-    train.whole._table.answer = lambda shard: read.append(shard) or answer(shard)
-    list(batches.training(train, data, batches.Spread(8, 8, 0, 1), 0, 0, len(train) // 8, 0))
-    assert set(read) == set(range(20)) and len(read) <= 20 + len(train) // 16  # one on a border of windows may come again
+    recent, answer = train.whole._recent, train.whole._recent.answer
+    recent.answer = lambda shard: read.append(shard) or answer(shard)
+    spread = batches.Spread(8, device_batch, processes - 1, processes)
+    list(batches.training(train, data, spread, 0, 0, len(train) // 8, 0))
+    windows, stretches, own = -(-len(train) // 200), 2 * spread.accumulation, 200 / processes / 4.5
+    assert len(read) <= windows * (own + stretches) and len(recent.kept) <= own + 2 * stretches
+    assert processes > 1 or set(read) == set(range(160))
+
+
+def test_the_first_samples_are_read_from_few_row_groups(tmp_path):
+    """So that a look at a few training pictures does not cost a window."""
+    parquet(tmp_path / "x.parquet", range(200))
+    data = Data(name="own", path=str(tmp_path), window=100, validation=0.1, size=8)
+    train = sources.load(data).train
+    looked = torch.cat([batch.index for batch in batches.first(train, data, 0, 24, size=10)])
+    assert len(set(looked.tolist())) == 24 and len(train.whole._recent.kept) <= 24 / 3 + 2
 
 
 @pytest.mark.parametrize("window", [None, 4])
@@ -220,7 +234,7 @@ def test_a_row_group_that_cannot_be_read_is_named(tmp_path):
     raw = bytearray(path.read_bytes())
     raw[4:2000] = bytes(1996)
     path.write_bytes(raw)
-    source = shards.Parquet([path], "image", "label", 4, [], "")
+    source = shards.Parquet([path], "image", "label", [], "")
     with pytest.raises(UserError, match=rf"^data.path={path}: cannot be read: "):
         source.fetch(np.arange(40))
 

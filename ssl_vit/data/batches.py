@@ -58,11 +58,6 @@ def samples(first: int, count: int, length: int, seed: int, windows: Windows | N
     return Samples(index, counted.key(seed, epoch, index))
 
 
-def _windows(source: Source, data: Data, batch: int) -> Windows | None:
-    """The order in which shards are read, where the recipe asks for one."""
-    return Windows(cast(Sharded, source).sizes_S, data.window, batch) if data.window else None
-
-
 def _partners(wanted: Samples, length: int) -> Samples:
     """For each sample the one that it is mixed with, from the sample's key alone."""
     key = counted.stream(wanted.key, "partner")
@@ -165,7 +160,7 @@ class _Steps:
 
     def __init__(self, source: Source, data: Data, spread: Spread, seed: int, start: int, stop: int) -> None:
         self.length, self.spread, self.seed, self.start, self.stop = len(source), spread, seed, start, stop
-        self.windows = _windows(source, data, spread.batch)
+        self.windows = Windows(cast(Sharded, source).sizes_S, data.window, spread.batch) if data.window else None
 
     def __iter__(self) -> Iterator[Samples]:
         size = self.spread.device_batch
@@ -193,6 +188,8 @@ def _loader(pictures: Pictures, order: object, workers: int) -> DataLoader:
 
 def training(source: Source, data: Data, spread: Spread, seed: int, start: int, stop: int, workers: int) -> DataLoader:
     """This process's passes of steps start .. stop-1, `accumulation` to a step."""
+    if data.window:  # a pass reads a stretch of the window, or its end and its beginning
+        cast(Sharded, source).keep(data.window // spread.processes, 2 * spread.accumulation)
     return _loader(Pictures(source, data, train=True), _Steps(source, data, spread, seed, start, stop), workers)
 
 
@@ -222,10 +219,10 @@ def every(source: Source, data: Data, spread: Spread, workers: int) -> DataLoade
     return _loader(Pictures(source, data, train=False, strict=True), [Samples(i, counted.key(4, i)) for i in parts], workers)
 
 
-def first(source: Source, data: Data, seed: int, count: int, size: int = 256, batch: int = 1) -> Iterator[Batch]:
+def first(source: Source, data: Data, seed: int, count: int, size: int = 256) -> Iterator[Batch]:
     """The first `count` training samples of the stream (at most one epoch of them), as training batches; where shards are read
-    in windows, `batch` is the global batch, which their order heeds."""
+    in windows, of a stream in windows of so many, which lie in few shards."""
     pictures, count = Pictures(source, data, train=True), min(count, len(source))
-    windows = _windows(source, data, batch)
+    windows = Windows(cast(Sharded, source).sizes_S, count, 1) if data.window else None
     for start in range(0, count, size):
         yield pictures.__getitems__(samples(start, min(size, count - start), len(source), seed, windows))

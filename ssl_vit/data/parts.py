@@ -34,6 +34,10 @@ class Sharded(Source, Protocol):
 
     sizes_S: np.ndarray
 
+    def keep(self, rows: int, stretches: int) -> None:
+        """Keep in memory what so many rows lie in, which are read side by side in so many stretches."""
+        ...
+
 
 class _Cut:
     """Some rows of a source, told by `_rows`."""
@@ -74,11 +78,14 @@ class ShardedPart(_Cut):
     the shards are of one size), which lie in shards as the whole does. A share holds every smaller one."""
 
     def __init__(self, whole: Sharded, first: int, last: int, key: int) -> None:
-        self.of_S, self.key = whole.sizes_S, key
+        self.sharded, self.of_S, self.key = whole, whole.sizes_S, key
         self.first_S = self._cut(first / len(whole))
         self.sizes_S = self._cut(last / len(whole)) - self.first_S
         super().__init__(whole, int(self.sizes_S.sum()))
         self.start_S, self.end_S = np.cumsum(self.of_S) - self.of_S, np.cumsum(self.sizes_S)
+
+    def keep(self, rows: int, stretches: int) -> None:
+        self.sharded.keep(rows * len(self.sharded) // len(self), stretches)
 
     def _cut(self, share: float) -> np.ndarray:
         """How many rows of each shard this share is: rounded up in some and down in others, so that the sum is right."""

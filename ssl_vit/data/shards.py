@@ -25,7 +25,7 @@ from ..recipe import UserError
 PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of a picture in a tar
 READERS = 16  # shards indexed at a time, which on a mounted disk is waiting
-RECENT = 64  # tars whose index is kept in memory
+RECENT = 32  # row groups, or indices of tars, that are kept in memory anyway
 
 
 class Recent:
@@ -62,9 +62,15 @@ class Shards:
     def __init__(self, sizes_S: np.ndarray, classes: list[str], columns: str) -> None:
         self.sizes_S, self.classes, self.columns = sizes_S, classes, columns
         self.end_S = np.cumsum(sizes_S)
+        self._recent = Recent(self._load, RECENT)
 
     def __len__(self) -> int:
         return int(self.sizes_S.sum())
+
+    def keep(self, rows: int, stretches: int) -> None:
+        """Keep in memory what so many rows lie in, which are read side by side in so many stretches."""
+        shards = rows * len(self.sizes_S) // len(self) + 2 * stretches  # a stretch begins and ends amid one
+        self._recent.most = max(RECENT, shards)
 
     def _by_shard(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """For each shard: which of `rows` lie in it, and their places there."""
@@ -81,6 +87,10 @@ class Shards:
                 images[i], labels[i] = image, label
         return images, labels
 
+    def _load(self, shard: int) -> Any:
+        """What is worth keeping of a shard: a row group's cells, a tar's index."""
+        raise NotImplementedError
+
     def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
         raise NotImplementedError
 
@@ -96,19 +106,18 @@ def _parquet(file: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
 
 
 class Parquet(Shards):
-    """Row groups of parquet files; those that `window` rows lie in are kept in memory.
+    """Row groups of parquet files.
 
     Raises:
         UserError: a file that is cut off or is no parquet file.
     """
 
-    def __init__(self, files: list[Path], image: str, label: str | None, window: int, classes: list[str], columns: str) -> None:
+    def __init__(self, files: list[Path], image: str, label: str | None, classes: list[str], columns: str) -> None:
         found = indexed(files, groups)
         self.files, self.image, self.label = files, image, label
         self.file_S = np.repeat(np.arange(len(files)), [len(rows) for rows in found])
         self.group_S = np.concatenate([np.arange(len(rows)) for rows in found])
         super().__init__(np.concatenate(found), classes, columns)
-        self._table = Recent(self._group, 2 + window * len(self.sizes_S) // max(1, len(self)))
 
     @property
     def labels(self) -> tuple[int, int]:
@@ -125,12 +134,12 @@ class Parquet(Shards):
         return (found["min"], found["max"]) if len(column) else None
 
     def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
-        table = self._table(shard)
+        table = self._recent(shard)
         for place in places:
             label = table.column(self.label)[place].as_py() if self.label else None
             yield encoded(table.column(self.image)[place].as_py()), -1 if label is None else label
 
-    def _group(self, shard: int) -> pyarrow.Table:
+    def _load(self, shard: int) -> pyarrow.Table:
         columns = [name for name in (self.image, self.label) if name]
         with _parquet(self.files[self.file_S[shard]]) as opened:
             return opened.read_row_group(int(self.group_S[shard]), columns, use_threads=False).select(columns)
@@ -155,13 +164,12 @@ class Tars(Shards):
         super().__init__(
             np.array([len(members) for members in found]), [], "; a tar has them as key.cls or key.json with a whole number"
         )
-        self._members = Recent(self._index, RECENT)
 
-    def _index(self, shard: int) -> np.ndarray:
+    def _load(self, shard: int) -> np.ndarray:
         return indexed([self.files[shard]], _members)[0]
 
     def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
-        members = self._members(shard)
+        members = self._recent(shard)
         try:
             with self.files[shard].open("rb", buffering=0) as file:
                 for offset, size, label in members[places].tolist():
@@ -172,7 +180,7 @@ class Tars(Shards):
     def name(self, row: int) -> str:
         ((shard, _, (place,)),) = self._by_shard(np.array([row]))
         with self.files[shard].open("rb") as file:
-            header = os.pread(file.fileno(), tarfile.BLOCKSIZE, int(self._members(shard)["offset"][place]) - tarfile.BLOCKSIZE)
+            header = os.pread(file.fileno(), tarfile.BLOCKSIZE, int(self._recent(shard)["offset"][place]) - tarfile.BLOCKSIZE)
         return f"{self.files[shard].name}, {tarfile.TarInfo.frombuf(header, 'utf-8', 'replace').name}"
 
 

@@ -218,7 +218,7 @@ def _in_place(files: dict[str, list[Path]], data: Data, where: str) -> dict[str,
         features = datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(some[0]))
         image, label = _columns(features, data, where)
         told = _class_names(features, label), _described(features)
-        splits[name] = shards.Parquet(some, image, label, data.window or 1, *told)
+        splits[name] = shards.Parquet(some, image, label, *told)
     return splits
 
 
