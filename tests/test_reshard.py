@@ -132,7 +132,7 @@ def test_what_is_there_is_not_made_again_and_what_is_missing_is(tmp_path: Path, 
     make(*words, "workers=2")
     whole, stamps = files(tmp_path / "out"), {p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*.parquet")}
     gone = tmp_path / "out" / "train-00001-of-00003.parquet"
-    gone.rename(gone.with_name(f".{gone.name}.part"))  # as a killed run leaves one
+    gone.rename(gone.with_name(f".{gone.name}.123.part"))  # as a killed run leaves one
     capsys.readouterr()
     make(*words)
     assert files(tmp_path / "out") == whole

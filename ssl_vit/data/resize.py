@@ -81,7 +81,8 @@ class Making(Dataset):
     def __getitem__(self, number: int) -> Made:
         """The file appears whole, under its name, or not at all."""
         source, first, last, file = self.shards[number]
-        beside, unread = file.with_name(f".{file.name}.part"), list[str]()
+        beside = file.with_name(f".{file.name}.{os.getpid()}.part")  # a killed run's worker may still be writing its own
+        unread: list[str] = []
         label = datasets.ClassLabel(names=source.classes) if source.classes else datasets.Value("int64")
         schema = datasets.Features({"image": datasets.Image(), "label": label}).arrow_schema
         with pyarrow.parquet.ParquetWriter(beside, schema, compression="none", use_dictionary=False) as writer:

@@ -272,4 +272,4 @@ def _label(kind: str, text: bytes) -> int:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:300]

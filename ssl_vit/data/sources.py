@@ -197,7 +197,7 @@ def _tables(data: Data) -> dict[str, Source]:
     except Exception as error:  # whatever a reader of foreign files may raise
         text = " ".join(str(error).split())[:300]
         if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
-            text = f"its split {empty[1]} has no pictures; take its files away"
+            text = f"its split {empty[1]} has no pictures; take its files away, or unpack them"
         raise UserError(f"{where}: {text}") from None
     return {name: Table(rows, *_columns(rows.features, data, where)) for name, rows in found.items()}
 
