@@ -339,6 +339,12 @@ def test_of_shards_of_one_size_exactly_so_many_rows_are_taken(size, shards_, dat
     assert len(ShardedPart(whole, 0, count, 1)) == count
 
 
+def test_a_share_comes_from_everywhere_in_a_shard():
+    """So that a shard sorted by class loses some of every class."""
+    taken = rows_of(ShardedPart(Rows([1000] * 4), 0, 400, 1)) % 1000
+    assert np.bincount(taken // 250, minlength=4).min() > 60  # 100 expected, standard deviation 8
+
+
 def test_cifar10_in_windows_is_what_datasets_reads(real_pictures):
     """Another implementation: every picture and label of two row groups and of the test split."""
     plain, in_place = (load(real_pictures / "cifar10", validation="test", window=window) for window in (None, 1000))
