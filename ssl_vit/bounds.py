@@ -30,6 +30,7 @@ ABOVE_0 = "a number above 0 is asked for"
 POSITIVE = (
     *("data.size", "model.patch", "model.width", "model.depth", "model.heads", "model.mlp"),
     *("optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads", "data.classes"),
+    "data.window",
     *("probe.every", "probe.pictures", "probe.trials", "probe.steps", "probe.batch", "probe.neighbors", "probe.layer"),
     *("corruption.side", "checkpoint.every", "checkpoint.failures", "eval.every", "eval.pictures", "log.every"),
     "compute.patience",
@@ -124,6 +125,8 @@ def _check_objective(recipe: Recipe) -> None:
     text = f"objective={recipe.objective} has no use for mixed pictures"
     _bound(mixed == 0 or recipe.objective == "supervised", "data.mixup, .cutmix", mixed, text)
     text = f"objective={recipe.objective} learns no labels that data.test could be told by"
+    text = "pictures are mixed with any of the set, not of a window; leave data.mixup= and data.cutmix= out"
+    _bound(mixed == 0 or recipe.data.window is None, "data.window", recipe.data.window, text)
     labels = LEARNS_LABELS & set(OBJECTIVES[recipe.objective])
     _bound(bool(labels) or not recipe.eval.test, "eval.test", "true", text)
     told = recipe.eval.test or (recipe.objective == "probe" and "top1" in recipe.probe.measures)
@@ -170,7 +173,7 @@ def _check_place(data: Data) -> None:
     if data.path and not _exists(Path(data.path)):
         raise UserError(f"data.path={data.path}: no such file or folder")
     if not data.path and not data.hub and data.name != EMBEDDED:
-        raise UserError(f"data={data.name} lies nowhere yet; add data.path= with a local copy (parquet or image folder)")
+        raise UserError(f"data={data.name} lies nowhere yet; add data.path= with a local copy (parquet, tars or image folder)")
 
 
 def _exists(path: Path) -> bool:

@@ -257,8 +257,9 @@ def _check_used(recipe: Recipe, given: dict[str, str]) -> None:
     for key in given:
         if key.split(".")[0] in idle or (key in ("data.classes", "data.label_column") and not LEARNS_LABELS & used):
             raise UserError(f"{key}={given[key]}: objective={recipe.objective} has no use for it{_why(recipe)}")
-        if key in ("data.label_column", "data.image_column") and recipe.data.name == EMBEDDED:
-            raise UserError(f"{key}={given[key]}: data={EMBEDDED} is drawn and has no columns")
+        if key in ("data.label_column", "data.image_column", "data.window") and recipe.data.name == EMBEDDED:
+            lacks = "shards" if key == "data.window" else "columns"
+            raise UserError(f"{key}={given[key]}: data={EMBEDDED} is drawn and has no {lacks}")
         if key in ("probe.every", "probe.pictures") and recipe.objective == "probe":
             raise UserError(f"{key}={given[key]}: that is for probes while pre-training; objective=probe has no use for it")
         if recipe.objective == "probe" and key.startswith(TRAINING):

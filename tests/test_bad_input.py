@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,6 +66,7 @@ CHANGED = {
     "joint on a hybrid": (["recipe=joint", "model=r50_vit_b16", "data.size=64"], "needs patches of pixels"),
     "a backbone without patches": (["model.timm=resnet50"], "model.timm=resnet50: a Vision Transformer with a class token"),
     "mixed pictures for MPP": (["data.mixup=0.8"], "no use for mixed pictures"),
+    "a window of drawn pictures": (["data.window=100"], "data.window=100: data=shapes is drawn and has no shards"),
     "a split that is not there": (["data.train=trian"], "did you mean train?"),
     "a study": (["recipe=study/gap"], "tools/study.py"),
 }
@@ -101,6 +103,40 @@ def test_labels(said: Callable[..., str], tmp_path: Path, make: Callable, words:
     line = said("recipe=supervised", f"data.path={make(tmp_path / 'own.parquet')}", "data.validation=0.2", *words)
     assert says in line and "own" in line
     assert not (tmp_path / "runs/run/recipe.yaml").exists()  # so that the mended command is not held up by this one's folder
+
+
+def test_mixed_pictures_in_windows(said: Callable[..., str], tmp_path: Path) -> None:
+    path = table(tmp_path / "own.parquet", [0, 1] * 12)
+    line = said("recipe=supervised", f"data.path={path}", "data.window=8", "data.mixup=0.5")
+    assert "data.window=8: pictures are mixed with any of the set, not of a window" in line
+    assert "data.window=0: a number above 0 is asked for" in said(f"data.path={path}", "data.window=0")
+
+
+def tar(path: Path, count: int = TRAIN) -> Path:
+    with tarfile.open(path, "w") as file:
+        for n in range(count):
+            info = tarfile.TarInfo(f"{n}.png")
+            info.size = len(raw := picture(n))
+            file.addfile(info, io.BytesIO(raw))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["tar", "parquet"])
+@pytest.mark.parametrize("window", ["null", "8"])
+def test_a_cut_off_shard(said: Callable[..., str], tmp_path: Path, kind: str, window: str) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for name in "ab":
+        tar(folder / f"{name}.tar") if kind == "tar" else table(folder / f"{name}.parquet", None)
+    cut = folder / f"b.{kind}"
+    cut.write_bytes(cut.read_bytes()[:-6000])
+    assert f"error: data.path={cut}: " in said(f"data.path={folder}", f"data.window={window}")
+    assert not (tmp_path / "runs/run/recipe.yaml").exists()
+
+
+def test_tars_without_labels(said: Callable[..., str], tmp_path: Path) -> None:
+    line = said("recipe=supervised", f"data.path={tar(tmp_path / 'own.tar')}", "data.validation=0.2")
+    assert "data=own has no labels in its train split; a tar has them as key.cls or key.json with a whole number" in line
 
 
 def test_an_empty_split(said: Callable[..., str], tmp_path: Path) -> None:

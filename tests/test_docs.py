@@ -7,7 +7,7 @@ import pytest
 from commands import commands
 from conftest import ROOT
 
-from ssl_vit import plan
+from ssl_vit import plan, reshard
 from ssl_vit.studies.command import ask
 from ssl_vit.studies.file import read
 from ssl_vit.studies.plan import check
@@ -28,6 +28,8 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
             assert ask(words).plan
         elif tool == "plan.py":
             plan.main([w for w in words if w != "--probe"])
+        elif tool == "shards.py":
+            assert reshard.ask([w.replace("FOLDER", f"{tmp_path}-shards") for w in words]).data
         elif tool != "report.py":
             recipe = resolve([re.sub("^init=runs/.*", "init=scratch", w) for w in words if not w.startswith("--")])
             assert recipe.name

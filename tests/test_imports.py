@@ -20,7 +20,7 @@ ORDER = [
     ("optim",),
     ("compute", "summary"),
     ("runs", "budget"),
-    ("studies", "report"),
+    ("studies", "report", "reshard"),
     ("weights",),
     ("checkpoint", "stopping", "state"),
     ("liveness",),
@@ -36,7 +36,7 @@ ORDER = [
     ("plan",),
 ]
 PLACE = {name: i for i, row in enumerate(ORDER) for name in row}
-DATA = ("shapes", "sources", "pictures", "batches")
+DATA = ("shapes", "order", "parts", "shards", "sources", "pictures", "batches", "resize")
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((ROOT / "ssl_vit").rglob("*.py"))
@@ -66,7 +66,7 @@ def place(name):
 
 def test_relative_imports_are_resolved():
     """The referee itself, on files known by heart."""
-    assert {"ssl_vit.counted", "ssl_vit.recipe", "ssl_vit.data.pictures", "ssl_vit.data.sources", "torch"} <= imported(
+    assert {"ssl_vit.counted", "ssl_vit.recipe", "ssl_vit.data.pictures", "ssl_vit.data.parts", "torch"} <= imported(
         "ssl_vit.data.batches", MODULES["ssl_vit.data.batches"]
     )
     assert "ssl_vit.recipe" in imported("ssl_vit.encoder", MODULES["ssl_vit.encoder"])
@@ -113,7 +113,7 @@ def test_nothing_imports_the_tools():
 
 @pytest.mark.parametrize(
     "name",
-    ["recipe", "words", "counted", "compute", "runs", "inits", "training", "studies.command", "report", "plan"],
+    ["recipe", "words", "counted", "compute", "runs", "inits", "training", "studies.command", "report", "plan", "reshard"],
 )
 def test_what_answers_a_command_line_does_without_torch(name):
     code = f"import sys, ssl_vit.{name}; sys.exit('torch' in sys.modules)"

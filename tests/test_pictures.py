@@ -126,16 +126,21 @@ def test_an_animation_is_its_first_picture(form, options):
     assert np.array_equal(decoded(raw), colors(frames[0]))
 
 
+def chunk(kind, data):
+    """Of a PNG file."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width, height, depth, color, lines, *others):
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + b"".join(others) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+
+
 def png_of_16_bits(values):
     """A PNG file of uint16 (H, W, 1 or 3) values, written by hand: Pillow writes no such colours."""
-
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     height, width, channels = values.shape
     lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in values)
-    head = struct.pack(">IIBBBBB", width, height, 16, 0 if channels == 1 else 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    return png(width, height, 16, 0 if channels == 1 else 2, lines)
 
 
 @pytest.mark.parametrize("form", ["PNG, colours", "PNG, grey", "TIFF, grey"])
@@ -166,6 +171,84 @@ def test_a_drawn_picture_is_taken_as_it_is():
 def test_garbage_is_refused(raw):
     with pytest.raises(ValueError):
         pictures.decode(raw)
+
+
+def test_ink_becomes_light():
+    """Four inks of one colour each: red, green and blue are what an ink leaves of white, times what black leaves."""
+    for ink, right in (((255, 0, 0, 0), (0, 255, 255)), ((0, 255, 0, 0), (255, 0, 255)), ((0, 0, 255, 128), (127, 127, 0))):
+        for form, options in (("JPEG", {"quality": 100}), ("TIFF", {})):
+            got = decoded(encode(Image.new("CMYK", (16, 16), ink), form, **options))
+            assert np.abs(got - right).max() <= 3, (ink, form)
+
+
+FOUR = [[[255, 0, 0], [0, 0, 255]], [[10, 20, 30], [40, 50, 60]]]
+FLAT = bytes(np.ravel(FOUR).tolist())
+TIFF_TAGS = [
+    (256, 1, 2),
+    (257, 1, 2),
+    (258, 3, 134),
+    (259, 1, 1),
+    (262, 1, 2),
+    (273, 1, 8),
+    (277, 1, 3),
+    (278, 1, 2),
+    (279, 1, 12),
+]
+BY_HAND = {  # the four pixels of FOUR, as each format's specification says
+    "BMP, last line and blue first, lines to four bytes": struct.pack(
+        "<2sIIIIiiHHIIiiII", b"BM", 70, 0, 54, 40, 2, 2, 1, 24, *[0] * 6
+    )
+    + bytes([30, 20, 10, 60, 50, 40, 0, 0, 0, 0, 255, 255, 0, 0, 0, 0]),
+    "TIFF": struct.pack("<2sHI", b"II", 42, 20)
+    + FLAT
+    + struct.pack("<H", len(TIFF_TAGS))
+    + b"".join(struct.pack("<HHII", tag, 3, count, value) for tag, count, value in TIFF_TAGS)
+    + struct.pack("<IHHH", 0, 8, 8, 8),
+    "PNG, palette, its first colour transparent": png(
+        2, 2, 8, 3, bytes([0, 0, 1, 0, 2, 3]), chunk(b"PLTE", FLAT), chunk(b"tRNS", b"\0")
+    ),
+    "PNG, RGBA": png(2, 2, 8, 6, bytes([0, 255, 0, 0, 0, 0, 0, 255, 9, 0, 10, 20, 30, 99, 40, 50, 60, 255])),
+    "PNG, 16 bits": png(2, 2, 16, 2, b"".join(b"\0" + (np.array(line, ">u2") * 257).tobytes() for line in FOUR)),
+}
+
+
+@pytest.mark.parametrize("form", BY_HAND)
+def test_files_written_by_hand_give_their_pixels(form):
+    assert decoded(BY_HAND[form]).tolist() == FOUR
+
+
+def huge(form, side):
+    """A file of 8 x 8 pixels whose header tells of more."""
+    if form == "PNG":
+        return png(side, side, 8, 2, noise(0, 8, 8).tobytes())
+    raw = bytearray(encode(Image.fromarray(noise(0, 8, 8)), form, **({"lossless": True} if form == "WEBP" else {})))
+    if form == "WEBP":  # sides less one, in 14 bits each, and above them a mark
+        marks = struct.unpack_from("<I", raw, 21)[0] & ~(2**28 - 1)
+        struct.pack_into("<I", raw, 21, marks | side - 1 | side - 1 << 14)
+    elif form == "JPEG":
+        struct.pack_into(">HH", raw, raw.index(b"\xff\xc0") + 5, side, side)
+    else:
+        struct.pack_into("<ii", raw, 18, side, side)
+    return bytes(raw)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "BMP", "WEBP"])
+def test_a_picture_that_would_take_all_memory_is_refused_by_its_header(form):
+    for side in (8001, 12_000):
+        with pytest.raises(ValueError, match=rf"^its header tells of {side} x {side} pixels, more than 64 million$"):
+            pictures.decode(huge(form, side))
+    with pytest.raises(ValueError, match=r"256000000 pixels"):  # Pillow's own limit comes first
+        pictures.decode(huge(form, 16_000))
+
+
+@pytest.mark.parametrize(("side", "is_read"), [(8000, True), (8001, False)])
+def test_sixty_four_megapixels_are_read_and_no_more(side, is_read):
+    raw = png(8000, side, 1, 0, bytes(1001 * side))
+    if is_read:
+        assert pictures.decode(raw).shape == (3, side, 8000)
+    else:
+        with pytest.raises(ValueError, match="8000 x 8001"):
+            pictures.decode(raw)
 
 
 @pytest.mark.parametrize(("form", "mode", "options"), EVERY)

@@ -1,11 +1,12 @@
 """Which samples make up global step s, this process's share of them, and the loader that brings them.
 
-Step s takes positions sB .. sB+B-1 of an endless stream of permuted epochs, so every step is reached at once and none
-depends on history. The global batch is a row of chunks of the device batch: process p of P takes chunks p, P+p, 2P+p, ...
+Step s takes positions sB .. sB+B-1 of an endless stream of permuted epochs (permuted whole or, of data in shards, in windows),
+so every step is reached at once and none depends on history. The global batch is a row of chunks of the device batch: process
+p of P takes chunks p, P+p, 2P+p, ...
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 from .. import counted
 from ..recipe import Data, UserError
 from . import pictures
-from .sources import Source
+from .order import Windows
+from .parts import Sharded, Source
 
 REPLACEMENTS = 20  # pictures tried for one that cannot be read
 
@@ -48,10 +50,11 @@ class Samples(NamedTuple):
     key: np.ndarray
 
 
-def samples(first: int, count: int, length: int, seed: int) -> Samples:
+def samples(first: int, count: int, length: int, seed: int, windows: Windows | None = None) -> Samples:
     """The samples at stream positions first .. first+count-1 of a split of `length` pictures."""
     epoch, place = np.divmod(first + np.arange(count, dtype=np.int64), length)
-    index = counted.permute(place, length, counted.key(seed, epoch))
+    key = counted.key(seed, epoch)
+    index = windows.rows(place, key) if windows else counted.permute(place, length, key)
     return Samples(index, counted.key(seed, epoch, index))
 
 
@@ -155,15 +158,16 @@ def check_unread(unread: int, seen: int, data: Data, last: str) -> None:
 class _Steps:
     """What a DataLoader asks for the samples of each pass, from step `start` on."""
 
-    def __init__(self, length: int, spread: Spread, seed: int, start: int, stop: int) -> None:
-        self.length, self.spread, self.seed, self.start, self.stop = length, spread, seed, start, stop
+    def __init__(self, source: Source, data: Data, spread: Spread, seed: int, start: int, stop: int) -> None:
+        self.length, self.spread, self.seed, self.start, self.stop = len(source), spread, seed, start, stop
+        self.windows = Windows(cast(Sharded, source).sizes_S, data.window, spread.batch) if data.window else None
 
     def __iter__(self) -> Iterator[Samples]:
         size = self.spread.device_batch
         for step in range(self.start, self.stop):
             for micro in range(self.spread.accumulation):
                 first = step * self.spread.batch + self.spread.chunk(micro) * size
-                yield samples(first, size, self.length, self.seed)
+                yield samples(first, size, self.length, self.seed, self.windows)
 
 
 def _as_is(batch: Batch) -> Batch:
@@ -184,7 +188,9 @@ def _loader(pictures: Pictures, order: object, workers: int) -> DataLoader:
 
 def training(source: Source, data: Data, spread: Spread, seed: int, start: int, stop: int, workers: int) -> DataLoader:
     """This process's passes of steps start .. stop-1, `accumulation` to a step."""
-    return _loader(Pictures(source, data, train=True), _Steps(len(source), spread, seed, start, stop), workers)
+    if data.window:  # a pass reads a stretch of the window, or its end and its beginning
+        cast(Sharded, source).keep(data.window // spread.processes, 2 * spread.accumulation)
+    return _loader(Pictures(source, data, train=True), _Steps(source, data, spread, seed, start, stop), workers)
 
 
 def held_out(source: Source, data: Data, spread: Spread, most: int) -> list[Batch]:
@@ -214,7 +220,9 @@ def every(source: Source, data: Data, spread: Spread, workers: int) -> DataLoade
 
 
 def first(source: Source, data: Data, seed: int, count: int, size: int = 256) -> Iterator[Batch]:
-    """The first `count` training samples of the stream (at most one epoch of them), as training batches."""
+    """The first `count` training samples of the stream (at most one epoch of them), as training batches; where shards are read
+    in windows, of a stream in windows of so many, which lie in few shards."""
     pictures, count = Pictures(source, data, train=True), min(count, len(source))
+    windows = Windows(cast(Sharded, source).sizes_S, count, 1) if data.window else None
     for start in range(0, count, size):
-        yield pictures.__getitems__(samples(start, min(size, count - start), len(source), seed))
+        yield pictures.__getitems__(samples(start, min(size, count - start), len(source), seed, windows))

@@ -6,6 +6,7 @@ Legend: B pictures, H W their height and width, S the side asked for.
 import io
 import math
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -20,24 +21,38 @@ from .. import counted
 
 RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
 TRIES = 10
+MOST_PIXELS = 64_000_000  # of a picture that is decoded: 192 MB
 
 
 def decode(raw: bytes | np.ndarray) -> Tensor:
     """A picture as RGB bytes (3, H, W), turned as its camera says; of several frames the first, 16 bits brought to 8.
 
     Raises:
-        ValueError: it cannot be read, whole.
+        ValueError: it cannot be read, whole, or its header tells of more than MOST_PIXELS.
     """
     if isinstance(raw, np.ndarray):
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
     try:
-        if _is_quick(raw):
-            data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-            return decode_image(data, ImageReadMode.RGB, apply_exif_orientation=True)
-        return rearrange(torch.from_numpy(_by_pillow(raw)), "h w c -> c h w")
+        width, height = _size(raw)
+        if width * height <= MOST_PIXELS:
+            return _read(raw)
     except Exception as error:  # whatever a foreign file makes a decoder raise
         text = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", " ".join(str(error).split()))
         raise ValueError(f"not a whole picture: {text[:200]}") from None
+    raise ValueError(f"its header tells of {width} x {height} pixels, more than {MOST_PIXELS // 10**6} million")
+
+
+def _size(raw: bytes) -> tuple[int, int]:
+    """Width and height as the header tells them; nothing is decoded."""
+    with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
+        return Image.open(io.BytesIO(raw)).size
+
+
+def _read(raw: bytes) -> Tensor:
+    if _is_quick(raw):
+        data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+        return decode_image(data, ImageReadMode.RGB, apply_exif_orientation=True)
+    return rearrange(torch.from_numpy(_by_pillow(raw)), "h w c -> c h w")
 
 
 def _is_quick(raw: bytes) -> bool:
@@ -140,9 +155,10 @@ def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np
 def evaluation(images: list[Tensor], size: int, crop: float) -> Tensor:
     """Evaluation pictures uint8 (B, 3, S, S): shorter side brought to S / crop, then the centre S x S."""
     short = round(size / crop)
-    return torch.stack([F.center_crop(_short_side(image, short), [size, size]) for image in images])
+    return torch.stack([F.center_crop(short_side(image, short), [size, size]) for image in images])
 
 
-def _short_side(image: Tensor, short: int) -> Tensor:
+def short_side(image: Tensor, short: int) -> Tensor:
+    """A picture (3, H, W) whose shorter side is brought to so many pixels."""
     resize: Any = F.resize
     return image if min(image.shape[1:]) == short else resize(image, [short], antialias=True)

@@ -1,41 +1,23 @@
-"""Where pictures come from: a data set's name or place -> a Source per split (embedded, parquet, image folder, Hub)."""
+"""Where pictures come from: a data set's name or place -> a Source per split (embedded, shards, image folder, Hub)."""
 
 import glob
 import hashlib
 import re
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, cast
 
 import datasets
 import numpy as np
 import pyarrow.compute
+import pyarrow.parquet
 
-from .. import counted
 from ..recipe import EMBEDDED, LEARNS_LABELS, OBJECTIVES, Data, Recipe, UserError, nearest
-from . import shapes
+from . import shapes, shards
+from .parts import Part, Sharded, ShardedPart, Source
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 HELD_OUT = ("validation", "valid", "val", "dev")
-
-
-class Source(Protocol):
-    """A split: `fetch(rows)` gives each row's picture, encoded (bytes) or drawn (uint8 HWC), and its label, -1 for none."""
-
-    classes: list[str]
-    columns: str  # what a table has, for errors
-
-    @property
-    def labels(self) -> tuple[int, int]:
-        """The least and the greatest label; -1 for none."""
-        ...
-
-    def __len__(self) -> int: ...
-    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]: ...
-
-    def name(self, row: int) -> str:
-        """What a person finds a row by."""
-        ...
 
 
 class Shapes:
@@ -63,11 +45,10 @@ class Table:
 
     def __init__(self, rows: datasets.Dataset, image: str, label: str | None) -> None:
         columns = [image] + ([label] if label else [])
-        feature = rows.features[label] if label else None
-        self.classes = list(feature.names) if isinstance(feature, datasets.ClassLabel) else []
+        self.classes = _class_names(rows.features, label)
         self.rows = rows.select_columns(columns).cast_column(image, datasets.Image(decode=False))
         self.image, self.label = image, label
-        self.columns = f" (columns: {', '.join(f'{name} ({_kind(f)})' for name, f in rows.features.items())})"
+        self.columns = _described(rows.features)
 
     @property
     def labels(self) -> tuple[int, int]:
@@ -81,7 +62,7 @@ class Table:
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         got = self.rows[rows.tolist()]
-        images: list[bytes | np.ndarray] = [_bytes(cell) for cell in got[self.image]]
+        images: list[bytes | np.ndarray] = [shards.encoded(cell) for cell in got[self.image]]
         labels = got[self.label] if self.label else [-1] * len(rows)
         return images, np.array([-1 if x is None else x for x in labels], np.int64)
 
@@ -90,52 +71,23 @@ class Table:
         return f"row {row}" + (f" ({cell['path']})" if cell["path"] else "")
 
 
+def _class_names(features: dict[str, Any], label: str | None) -> list[str]:
+    feature = features[label] if label else None
+    return list(feature.names) if isinstance(feature, datasets.ClassLabel) else []
+
+
+def _described(features: dict[str, Any]) -> str:
+    """For the error that there are no labels."""
+    listed = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
+    return f" (columns: {listed}); say data.label_column= with a column of classes or whole numbers"
+
+
 def _kind(feature: Any) -> str:
     """A column's type, in a word."""
     return "pictures" if _holds_pictures(feature) else getattr(feature, "dtype", None) or type(feature).__name__
 
 
-def _bytes(cell: dict[str, Any] | None) -> bytes:
-    """A picture's encoded bytes; none where the row or its file is missing or forbidden, which no decoder takes."""
-    if cell is None or (cell["bytes"] is None and not cell["path"]):
-        return b""
-    try:
-        return cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]).read_bytes()
-    except OSError:
-        return b""
-
-
 HELD_OUT_KEY, SHARE_KEY = 1, 3  # of the permutations by which a share is held out, and by which a subset is taken
-
-
-class Part:
-    """Positions `first` to `last` of a keyed permutation of a source: how a share is cut off without a list of rows."""
-
-    def __init__(self, whole: Source, first: int, last: int, key: int) -> None:
-        self.whole, self.first, self.length, self.classes, self.columns = (
-            whole,
-            first,
-            last - first,
-            whole.classes,
-            whole.columns,
-        )
-        self.key = counted.key(key)
-
-    @property
-    def labels(self) -> tuple[int, int]:
-        return self.whole.labels
-
-    def __len__(self) -> int:
-        return self.length
-
-    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        return self.whole.fetch(self._rows(rows))
-
-    def name(self, row: int) -> str:
-        return self.whole.name(int(self._rows(np.array([row]))[0]))
-
-    def _rows(self, rows: np.ndarray) -> np.ndarray:
-        return counted.permute(self.first + rows, len(self.whole), self.key)
 
 
 class Splits(NamedTuple):
@@ -144,13 +96,27 @@ class Splits(NamedTuple):
     test: Source | None = None  # where it is asked for
 
 
+def every_split(data: Data) -> dict[str, Source]:
+    """Each split that a recipe's `data` names; with a window, in shards.
+
+    Raises:
+        UserError: a place that holds no pictures or, with a window, no shards.
+    """
+    return _embedded(data) if data.name == EMBEDDED and not (data.path or data.hub) else _tables(data)
+
+
+def in_parquet(data: Data) -> bool:
+    """Whether a recipe's `data` are parquet files here, which can be read in place."""
+    return bool(data.path and _shards(Path(data.path), "parquet"))
+
+
 def load(data: Data, test: bool = False) -> Splits:
     """The training, the held-out and, if asked for, the test split that a recipe's `data` names.
 
     Raises:
         UserError: a place that holds no pictures, a split or a column that is not there, a split without pictures.
     """
-    splits = _embedded(data) if data.name == EMBEDDED and not (data.path or data.hub) else _tables(data)
+    splits = every_split(data)
     names = {"data.train": data.train} | ({"data.test": data.test} if test else {})
     if isinstance(data.validation, str):
         names["data.validation"] = data.validation
@@ -176,7 +142,22 @@ def _filled(splits: dict[str, Source]) -> str:
 
 def _subset(train: Source, data: Data) -> Source:
     """The share of the training pictures that is asked for."""
-    return train if data.share == 1 else Part(train, 0, max(1, round(data.share * len(train))), SHARE_KEY)
+    return train if data.share == 1 else _part(train, 0, max(1, round(data.share * len(train))), SHARE_KEY, data)
+
+
+def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Source:
+    """Some rows of a source; with a window, some of every shard, so that they lie together.
+
+    Raises:
+        UserError: none.
+    """
+    if not data.window:
+        return Part(whole, first, last, key)
+    part = ShardedPart(cast(Sharded, whole), first, last, key)
+    if not len(part):
+        text = f"{last - first} of {len(whole)} pictures in {len(part.sizes_S)} shards come to none"
+        raise UserError(f"data.window={data.window}: {text}; say a larger data.share=, or data.validation=")
+    return part
 
 
 def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Source, Source]:
@@ -189,11 +170,12 @@ def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Sou
         return train, splits[held_out]
     count = min(len(train) // 100, 10_000) if not held_out else round(held_out * len(train))
     if held_out == 0:
-        return train, Part(train, 0, max(1, count), HELD_OUT_KEY)
+        return train, _part(train, 0, max(1, count), HELD_OUT_KEY, data)
     if len(train) < 2:
         raise UserError(f"data.train={data.train}: {len(train)} pictures, at least 2 are needed")
     count = max(1, min(count, len(train) - 1))
-    return Part(train, count, len(train), HELD_OUT_KEY), Part(train, 0, count, HELD_OUT_KEY)
+    kept, taken = (_part(train, *ends, HELD_OUT_KEY, data) for ends in ((count, len(train)), (0, count)))
+    return kept, taken
 
 
 def _embedded(data: Data) -> dict[str, Source]:
@@ -203,43 +185,68 @@ def _embedded(data: Data) -> dict[str, Source]:
 def _tables(data: Data) -> dict[str, Source]:
     """Every split of the data set at data.path or of the Hub's data.hub."""
     datasets.disable_progress_bars()
-    key, place = ("data.path", data.path) if data.path else ("data.hub", data.hub)
+    where = f"data.path={data.path}" if data.path else f"data.hub={data.hub}"
+    parquet, tars = (_shards(Path(data.path), kind) if data.path else {} for kind in ("parquet", "tar"))
+    if tars and not parquet:
+        return _tars(tars, data, where)
+    shards.indexed([file for files in parquet.values() for file in files], shards.groups)  # names one that is cut off
+    if data.window:
+        return _in_place(parquet, data, where)
     try:
-        found = _open(str(place), local=bool(data.path))
+        found = _open(data, parquet)
     except Exception as error:  # whatever a reader of foreign files may raise
         text = " ".join(str(error).split())[:300]
         if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
-            text = f"its split {empty[1]} has no pictures; take its files away"
-        raise UserError(f"{key}={place}: {text}") from None
-    return {name: Table(rows, *_columns(rows, data, f"{key}={place}")) for name, rows in found.items()}
+            text = f"its split {empty[1]} has no pictures; take its files away, or unpack them"
+        raise UserError(f"{where}: {text}") from None
+    return {name: Table(rows, *_columns(rows.features, data, where)) for name, rows in found.items()}
 
 
-def _open(place: str, local: bool) -> dict[str, datasets.Dataset]:
-    path = Path(place)
-    if local and path.is_file():
-        if path.suffix != ".parquet":
-            raise ValueError("a parquet file, or a folder of parquet files or pictures, is asked for")
-        return datasets.load_dataset("parquet", data_files=glob.escape(place))
-    if local and not any(path.rglob("*.parquet")):
-        return datasets.load_dataset("imagefolder", data_dir=glob.escape(place))
-    if local:
-        return datasets.load_dataset("parquet", data_files=_by_split(path))
-    return datasets.load_dataset(place)
+def _tars(files: dict[str, list[Path]], data: Data, where: str) -> dict[str, Source]:
+    for key, name in (("data.image_column", data.image_column), ("data.label_column", data.label_column)):
+        if name is not None:
+            raise UserError(f"{key}={name}: {where} holds tars, which have no columns")
+    return {name: shards.Tars(some) for name, some in files.items()}
 
 
-def _by_split(folder: Path) -> dict[str, list[str]]:
-    """Parquet files by the first split named in their path (train-00000-of-00002.parquet, test/0.parquet); else train."""
-    splits: dict[str, list[str]] = {}
-    for file in sorted(folder.rglob("*.parquet")):
-        parts = re.split(r"[^a-z]+", str(file.relative_to(folder)).lower())
-        split = next((part for part in parts if part in ("train", "test", *HELD_OUT)), "train")
-        splits.setdefault(split, []).append(glob.escape(str(file)))
+def _in_place(files: dict[str, list[Path]], data: Data, where: str) -> dict[str, Source]:
+    """Parquet files that are read where they lie, a window of them at a time."""
+    if not files:
+        raise UserError(f"data.window={data.window}: {where} holds no shards, which are parquet files or tars")
+    splits: dict[str, Source] = {}
+    for name, some in files.items():
+        features = datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(some[0]))
+        image, label = _columns(features, data, where)
+        told = _class_names(features, label), _described(features)
+        splits[name] = shards.Parquet(some, image, label, *told)
     return splits
 
 
-def _columns(rows: datasets.Dataset, data: Data, where: str) -> tuple[str, str | None]:
+def _open(data: Data, parquet: dict[str, list[Path]]) -> dict[str, datasets.Dataset]:
+    if not data.path:
+        return datasets.load_dataset(data.hub)
+    if parquet:
+        files = {split: [glob.escape(str(file)) for file in some] for split, some in parquet.items()}
+        return datasets.load_dataset("parquet", data_files=files)
+    if Path(data.path).is_file():
+        raise ValueError("a parquet file, a tar, or a folder of them or of pictures is asked for")
+    return datasets.load_dataset("imagefolder", data_dir=glob.escape(data.path))
+
+
+def _shards(place: Path, kind: str) -> dict[str, list[Path]]:
+    """Files of a kind by the first split named in their path (train-00000-of-00002.parquet, test/0.parquet); else train."""
+    if place.is_file():
+        return {"train": [place]} if place.suffix == f".{kind}" else {}
+    splits: dict[str, list[Path]] = {}
+    for file in sorted(place.rglob(f"*.{kind}")):
+        parts = re.split(r"[^a-z]+", str(file.relative_to(place)).lower())
+        split = next((part for part in parts if part in ("train", "test", *HELD_OUT)), "train")
+        splits.setdefault(split, []).append(file)
+    return splits
+
+
+def _columns(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | None]:
     """Names of the picture and the label column (None: no labels)."""
-    features: dict[str, Any] = rows.features
     for key, name in (("data.image_column", data.image_column), ("data.label_column", data.label_column)):
         if name is not None and name not in features:
             raise UserError(f"{key}={name}: {where} has no such column; {nearest(name, features)}")
@@ -298,8 +305,7 @@ def known_classes(splits: Splits, recipe: Recipe) -> int:
         low, high = source.labels
         if high < 0:
             raise UserError(
-                f"objective={recipe.objective}: data={data.name} has no labels in its {split} split{source.columns}; "
-                "say data.label_column= with a column of classes or whole numbers"
+                f"objective={recipe.objective}: data={data.name} has no labels in its {split} split{source.columns}"
             )
         known = data.classes or len(source.classes) or high + 1
         if low < -1 or high >= known:

@@ -1,0 +1,275 @@
+"""Pictures in shards, read where they lie: row groups of parquet files, and WebDataset tars (key.jpg and key.cls or key.json).
+
+A shard is indexed once, in the cache of `datasets` (HF_HOME), for as long as the file stays as it is.
+"""
+
+import hashlib
+import json
+import os
+import tarfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+from ..recipe import UserError
+
+PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
+MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of a picture in a tar
+READERS = 16  # shards indexed at a time, which on a mounted disk is waiting
+RECENT = 32  # row groups, or indices of tars, that are kept in memory anyway
+
+
+class Recent:
+    """The last few answers of a function of whole numbers, kept for the next time."""
+
+    def __init__(self, answer: Callable[[int], Any], most: int) -> None:
+        self.answer, self.most = answer, most
+        self.kept: OrderedDict[int, Any] = OrderedDict()
+
+    def __call__(self, number: int) -> Any:
+        if number not in self.kept:
+            self.kept[number] = self.answer(number)
+            if len(self.kept) > self.most:
+                self.kept.popitem(last=False)
+        self.kept.move_to_end(number)
+        return self.kept[number]
+
+
+def encoded(cell: bytes | dict[str, Any] | None) -> bytes:
+    """A cell's encoded picture; none where the cell or its file is missing or forbidden, which no decoder takes."""
+    if isinstance(cell, bytes):
+        return cell
+    if cell is None or (cell["bytes"] is None and not cell["path"]):
+        return b""
+    try:
+        return cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]).read_bytes()
+    except OSError:
+        return b""
+
+
+class Shards:
+    """A split in shards of `sizes_S` rows."""
+
+    def __init__(self, sizes_S: np.ndarray, classes: list[str], columns: str) -> None:
+        self.sizes_S, self.classes, self.columns = sizes_S, classes, columns
+        self.end_S = np.cumsum(sizes_S)
+        self._recent = Recent(self._load, RECENT)
+
+    def __len__(self) -> int:
+        return int(self.sizes_S.sum())
+
+    def keep(self, rows: int, stretches: int) -> None:
+        """Keep in memory what so many rows lie in, which are read side by side in so many stretches."""
+        shards = rows * len(self.sizes_S) // len(self) + 2 * stretches  # a stretch begins and ends amid one
+        self._recent.most = max(RECENT, shards)
+
+    def _by_shard(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """For each shard: which of `rows` lie in it, and their places there."""
+        shard = np.searchsorted(self.end_S, rows, side="right")
+        for s in np.unique(shard).tolist():
+            asked = np.flatnonzero(shard == s)
+            yield s, asked, rows[asked] - (self.end_S[s] - self.sizes_S[s])
+
+    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
+        images: list[bytes | np.ndarray] = [b""] * len(rows)
+        labels = np.full(len(rows), -1, np.int64)
+        for shard, asked, places in self._by_shard(rows):
+            for i, (image, label) in zip(asked.tolist(), self._read(shard, places.tolist()), strict=True):
+                images[i], labels[i] = image, label
+        return images, labels
+
+    def _load(self, shard: int) -> Any:
+        """What is worth keeping of a shard: a row group's cells, a tar's index."""
+        raise NotImplementedError
+
+    def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
+        raise NotImplementedError
+
+
+@contextmanager
+def _parquet(file: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
+    """The open file; what is wrong with it is said in one line."""
+    try:
+        with pyarrow.parquet.ParquetFile(file) as opened:
+            yield opened
+    except (OSError, pyarrow.ArrowException, KeyError) as error:
+        raise UserError(f"data.path={file}: cannot be read: {_line(error)}") from None
+
+
+class Parquet(Shards):
+    """Row groups of parquet files.
+
+    Raises:
+        UserError: a file that is cut off or is no parquet file.
+    """
+
+    def __init__(self, files: list[Path], image: str, label: str | None, classes: list[str], columns: str) -> None:
+        found = indexed(files, groups)
+        self.files, self.image, self.label = files, image, label
+        self.file_S = np.repeat(np.arange(len(files)), [len(rows) for rows in found])
+        self.group_S = np.concatenate([np.arange(len(rows)) for rows in found])
+        super().__init__(np.concatenate(found), classes, columns)
+
+    @property
+    def labels(self) -> tuple[int, int]:
+        if self.label is None:
+            return -1, -1
+        with ThreadPoolExecutor(READERS) as pool:
+            ranges = [r for r in pool.map(self._label_range, self.files) if r]
+        return min((low for low, _ in ranges), default=-1), max((high for _, high in ranges), default=-1)
+
+    def _label_range(self, file: Path) -> tuple[int, int] | None:
+        with _parquet(file) as opened:
+            column = opened.read([self.label], use_threads=False).select([self.label]).column(0)
+        found = pyarrow.compute.min_max(pyarrow.compute.fill_null(column, -1)).as_py()
+        return (found["min"], found["max"]) if len(column) else None
+
+    def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
+        table = self._recent(shard)
+        for place in places:
+            label = table.column(self.label)[place].as_py() if self.label else None
+            yield encoded(table.column(self.image)[place].as_py()), -1 if label is None else label
+
+    def _load(self, shard: int) -> pyarrow.Table:
+        columns = [name for name in (self.image, self.label) if name]
+        with _parquet(self.files[self.file_S[shard]]) as opened:
+            return opened.read_row_group(int(self.group_S[shard]), columns, use_threads=False).select(columns)
+
+    def name(self, row: int) -> str:
+        ((shard, _, (place,)),) = self._by_shard(np.array([row]))
+        return f"{self.files[self.file_S[shard]].name}, row group {self.group_S[shard]}, row {place}"
+
+
+class Tars(Shards):
+    """WebDataset tars, of which any picture is read without what lies before it.
+
+    Raises:
+        UserError: a file that ends early, is no tar, or holds no pictures.
+    """
+
+    def __init__(self, files: list[Path]) -> None:
+        found = indexed(files, _members)
+        self.files = files
+        each = [members["label"] for members in found]
+        self.labels = min(int(labels.min()) for labels in each), max(int(labels.max()) for labels in each)
+        super().__init__(
+            np.array([len(members) for members in found]), [], "; a tar has them as key.cls or key.json with a whole number"
+        )
+
+    def _load(self, shard: int) -> np.ndarray:
+        return indexed([self.files[shard]], _members)[0]
+
+    def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
+        members = self._recent(shard)
+        try:
+            with self.files[shard].open("rb", buffering=0) as file:
+                for offset, size, label in members[places].tolist():
+                    yield os.pread(file.fileno(), size, offset), label
+        except OSError as error:
+            raise UserError(f"data.path={self.files[shard]}: cannot be read: {_line(error)}") from None
+
+    def name(self, row: int) -> str:
+        ((shard, _, (place,)),) = self._by_shard(np.array([row]))
+        with self.files[shard].open("rb") as file:
+            header = os.pread(file.fileno(), tarfile.BLOCKSIZE, int(self._recent(shard)["offset"][place]) - tarfile.BLOCKSIZE)
+        return f"{self.files[shard].name}, {tarfile.TarInfo.frombuf(header, 'utf-8', 'replace').name}"
+
+
+def indexed(files: list[Path], walk: Callable[[Path], np.ndarray]) -> list[np.ndarray]:
+    """What `walk` finds in each file, remembered in the cache.
+
+    Raises:
+        UserError: a file that `walk` finds damaged, with its name.
+    """
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(lambda file: _remembered(file, walk), files))
+
+
+def _remembered(file: Path, walk: Callable[[Path], np.ndarray]) -> np.ndarray:
+    cache = Path(datasets.config.HF_DATASETS_CACHE) / "ssl_vit"
+    try:
+        stat = file.stat()
+        known = f"{walk.__name__} {file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+        kept = cache / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.npy"
+        if kept.exists():
+            return np.load(kept)
+        found = walk(file)
+    except (OSError, ValueError, OverflowError, tarfile.TarError, pyarrow.ArrowException) as error:
+        raise UserError(f"data.path={file}: {_line(error)}") from None
+    try:
+        _keep(kept, found)
+    except OSError as error:
+        raise UserError(f"data.path={file}: its index cannot be kept in {cache}: {error.strerror}; set HF_HOME") from None
+    return found
+
+
+def _keep(path: Path, array: np.ndarray) -> None:
+    """Whole or not at all, whoever else writes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.stem}.{os.getpid()}.npy")
+    np.save(beside, array)
+    beside.replace(path)
+
+
+def groups(file: Path) -> np.ndarray:
+    """Rows of each row group of a parquet file, from its footer."""
+    known = pyarrow.parquet.read_metadata(file)
+    return np.array([known.row_group(i).num_rows for i in range(known.num_row_groups)], np.int64)
+
+
+def _members(file: Path) -> np.ndarray:
+    """The pictures of a tar, from its headers.
+
+    Raises:
+        ValueError: it does not end as a tar does, or has no pictures.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    labels: dict[str, dict[str, int]] = {}
+    with tarfile.open(file, "r:") as tar, file.open("rb") as raw:
+        for member in tar:
+            key, kind = _key(member.name)
+            if member.isreg() and kind in PICTURES:
+                if key in found:
+                    raise ValueError(f"{member.name}: a second picture of {key}")
+                found[key] = member.offset_data, member.size
+            elif member.isreg() and kind in ("cls", "json"):
+                text = os.pread(raw.fileno(), member.size, member.offset_data)
+                labels.setdefault(key, {})[kind] = _label(kind, text)
+        if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
+            raise ValueError(f"cut off or damaged at byte {tar.offset}, after {len(found)} pictures")
+    if not found:
+        raise ValueError("no pictures in it (key.jpg, key.png, ...)")
+    told = [labels.get(key, {}) for key in found]
+    best = [label.get("cls", label.get("json", -1)) for label in told]
+    return np.array([(*place, label) for place, label in zip(found.values(), best, strict=True)], MEMBER)
+
+
+def _key(name: str) -> tuple[str, str]:
+    """As WebDataset: before the first dot of the file's name stands the sample's key, behind it the kind."""
+    folder, slash, file = name.rpartition("/")
+    key, _, kind = file.partition(".")
+    return folder + slash + key, kind.lower()
+
+
+def _label(kind: str, text: bytes) -> int:
+    """The whole number in a .cls file, or in a .json file under `label`; -1 where there is none."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return -1
+    if kind == "json":
+        value = value.get("label") if isinstance(value, dict) else None
+    return value if type(value) is int else -1
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:300]

@@ -1,0 +1,354 @@
+"""Shards: every row is found where it lies, indexed once, and a shard that is cut off is named before anything runs."""
+
+import io
+import json
+import tarfile
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from ssl_vit import counted
+from ssl_vit.data import batches, shards, sources
+from ssl_vit.data.parts import ShardedPart
+from ssl_vit.recipe import Data, UserError
+
+NAMED = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
+NAMES = st.text("abcXYZ019_-/ é", min_size=1, max_size=140).filter(lambda name: name.strip("/ ") == name and "//" not in name)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    """Where `datasets` keeps what it keeps."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
+    return folder
+
+
+def png(number, side=6):
+    """A picture of noise that no other number has."""
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def tar(path, members, form=tarfile.PAX_FORMAT):
+    """A tar of these (name, bytes)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=form) as file:
+        for name, raw in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(raw)
+            file.addfile(info, io.BytesIO(raw))
+    return path
+
+
+def numbered(path, numbers):
+    """A tar of these pictures, odd ones of class 1."""
+    return tar(path, [part for n in numbers for part in ((f"{n:04d}.png", png(n)), (f"{n:04d}.cls", str(n % 2).encode()))])
+
+
+def parquet(path, numbers, group=4):
+    """A parquet file of these pictures, odd ones bees, in row groups."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {"image": [{"bytes": png(n), "path": None} for n in numbers], "label": [n % 2 for n in numbers]}
+    datasets.Dataset.from_dict(columns, features=NAMED).to_parquet(str(path), batch_size=group)
+    return path
+
+
+def load(path, **words):
+    return sources.load(Data(name="own", path=str(path), **words))
+
+
+def content(source):
+    """{encoded picture: label} of a whole source, asked for in no order; every picture must be its own."""
+    rows = counted.permute(np.arange(len(source)), len(source), counted.key(9))
+    raw, label = source.fetch(rows)
+    assert label.dtype == np.int64 and len(set(raw)) == len(raw) == len(label) == len(source)
+    return dict(zip(raw, label.tolist(), strict=True))
+
+
+def everything(splits):
+    train, held_out = content(splits.train), content(splits.validation)
+    assert not train.keys() & held_out.keys()
+    return train | held_out
+
+
+def the_error(path, **words):
+    """The text of the UserError that loading gives, checked to be one line."""
+    with pytest.raises(UserError) as caught:
+        load(path, **words)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("write", [numbered, parquet])
+def test_a_folder_of_shards_is_read_whole_and_by_its_splits(tmp_path, write, window):
+    kind = "tar" if write is numbered else "parquet"
+    write(tmp_path / f"train-0.{kind}", range(10))
+    write(tmp_path / f"train-1.{kind}", range(10, 17))
+    write(tmp_path / "val" / f"0.{kind}", range(20, 26))
+    found = load(tmp_path, window=window)
+    assert content(found.train) == {png(n): n % 2 for n in range(17)}
+    assert content(found.validation) == {png(n): n % 2 for n in range(20, 26)}
+    one = load(tmp_path / f"train-0.{kind}", window=window, validation=0.3)
+    assert everything(one) == {png(n): n % 2 for n in range(10)}
+    assert abs(len(one.validation) - 3) <= 1 and one.train.labels == (0, 1)
+    assert one.train.classes == ([] if write is numbered else ["ant", "bee"])
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(NAMES, st.tuples(st.binary(min_size=1, max_size=1500), st.none() | st.integers(0, 999)), min_size=1),
+    st.data(),
+)
+def test_any_tar_is_read_as_its_members_say(tmp_path, samples, data):
+    """Long and odd names, members that are no pictures, any of tar's dialects; a picture's bytes are not looked at."""
+    members = []
+    for name, (raw, label) in samples.items():
+        told = [] if label is None else [(f"{name}.cls", str(label).encode())]
+        told += [(f"{name}.json", json.dumps({"label": 5, "text": "x"}).encode())] if label else []
+        some = [(f"{name}.jpg", raw), (f"{name}.seg.png", b"no"), (f"{name}.txt", b"a text"), *told]
+        members += data.draw(st.permutations(some))
+    path = tar(tmp_path / "x.tar", members, data.draw(st.sampled_from([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])))
+    source = shards.Tars([path])
+    raw, label = source.fetch(np.arange(len(source)))
+    assert sorted(zip(raw, label.tolist(), strict=True)) == sorted((r, -1 if n is None else n) for r, n in samples.values())
+
+
+@pytest.mark.parametrize(
+    ("labels", "right"),
+    [
+        ({"cls": b"7"}, 7),
+        ({"cls": b"7\n"}, 7),
+        ({"json": b'{"label": 3}'}, 3),
+        ({"json": b'{"label": 3}', "cls": b"4"}, 4),
+        ({"cls": b"cat"}, -1),
+        ({"json": b'{"label": "cat"}'}, -1),
+        ({"json": b'{"label": true}'}, -1),
+        ({"json": b"[3]"}, -1),
+        ({"json": b"{"}, -1),
+        ({"cls": b"\xff"}, -1),
+        ({}, -1),
+    ],
+)
+def test_labels_beside_a_picture(tmp_path, labels, right):
+    path = tar(tmp_path / "x.tar", [("a.JPG", b"some"), *((f"a.{kind}", raw) for kind, raw in labels.items())])
+    assert shards.Tars([path]).fetch(np.arange(1)) == ([b"some"], [right])
+
+
+def test_a_picture_is_named_by_its_member(tmp_path):
+    numbered(tmp_path / "0.tar", range(3))
+    numbered(tmp_path / "1.tar", range(3, 6))
+    assert shards.Tars([tmp_path / "0.tar", tmp_path / "1.tar"]).name(4) == "1.tar, 0004.png"
+    source = shards.Parquet([parquet(tmp_path / "0.parquet", range(6))], "image", None, [], "")
+    assert source.name(5) == "0.parquet, row group 1, row 1"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("write", [numbered, parquet])
+def test_samples_are_the_same_on_any_number_of_processes_and_workers(tmp_path, write, workers):
+    kind = "tar" if write is numbered else "parquet"
+    for i in range(3):
+        write(tmp_path / f"{i}.{kind}", range(20 * i, 20 * i + 20))
+    data = Data(name="own", path=str(tmp_path), window=24, validation=0.1, size=8)
+    train = sources.load(data).train
+
+    def steps(processes, device_batch, start=0):
+        spreads = [batches.Spread(8, device_batch, rank, processes) for rank in range(processes)]
+        passes = [list(batches.training(train, data, spread, 0, start, 15, workers)) for spread in spreads]
+        mixed = [batch for i in range(len(passes[0])) for batch in (some[i] for some in passes)]
+        return [torch.cat(field) for field in zip(*(batch[:4] for batch in mixed), strict=True)]
+
+    alone = steps(1, 8)
+    assert len(set(alone[2][: len(train)].tolist())) == len(train)
+    for spread in ((2, 4), (2, 2), (4, 1)):
+        assert all(torch.equal(one, other) for one, other in zip(steps(*spread), alone, strict=True))
+    assert all(torch.equal(one, other[7 * 8 :]) for one, other in zip(steps(2, 4, start=7), alone, strict=True))
+
+
+@pytest.mark.parametrize(("processes", "device_batch"), [(1, 8), (1, 2), (2, 4), (4, 2)])
+def test_a_process_reads_a_row_group_once_and_keeps_only_its_part_of_the_window(tmp_path, monkeypatch, processes, device_batch):
+    monkeypatch.setattr(shards, "RECENT", 1)
+    parquet(tmp_path / "x.parquet", range(800), group=5)
+    data = Data(name="own", path=str(tmp_path), window=200, validation=0.1, size=8)
+    train, read = sources.load(data).train, []
+    recent, answer = train.whole._recent, train.whole._recent.answer
+    recent.answer = lambda shard: read.append(shard) or answer(shard)
+    spread = batches.Spread(8, device_batch, processes - 1, processes)
+    list(batches.training(train, data, spread, 0, 0, len(train) // 8, 0))
+    windows, stretches, own = -(-len(train) // 200), 2 * spread.accumulation, 200 / processes / 4.5
+    assert len(read) <= windows * (own + stretches) and len(recent.kept) <= own + 2 * stretches
+    assert processes > 1 or set(read) == set(range(160))
+
+
+def test_the_first_samples_are_read_from_few_row_groups(tmp_path):
+    """So that a look at a few training pictures does not cost a window."""
+    parquet(tmp_path / "x.parquet", range(200))
+    data = Data(name="own", path=str(tmp_path), window=100, validation=0.1, size=8)
+    train = sources.load(data).train
+    looked = torch.cat([batch.index for batch in batches.first(train, data, 0, 24, size=10)])
+    assert len(set(looked.tolist())) == 24 and len(train.whole._recent.kept) <= 24 / 3 + 2
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_parquet_file_without_its_end_is_named(tmp_path, window):
+    parquet(tmp_path / "0.parquet", range(8))
+    cut = parquet(tmp_path / "1.parquet", range(8, 16))
+    raw = cut.read_bytes()
+    for length in (0, 4, len(raw) // 2, len(raw) - 1):
+        cut.write_bytes(raw[:length])
+        assert the_error(tmp_path, window=window).startswith(f"data.path={cut}: ")
+
+
+def test_a_tar_that_ends_early_is_named_wherever_it_was_cut(tmp_path):
+    """But for the zeros at its end, which hold nothing, as long as one block of them is there."""
+    numbered(tmp_path / "0.tar", range(3))
+    cut = numbered(tmp_path / "1.tar", range(3, 6))
+    raw = cut.read_bytes()
+    whole = raw.rindex(b"\n" if raw.rstrip(b"\0").endswith(b"\n") else raw.rstrip(b"\0")[-1:]) + 1
+    end = -(-whole // 512) * 512 + 512
+    for length in sorted({*range(0, end, 97), *range(512, end, 512), end - 1}):
+        cut.write_bytes(raw[:length])
+        assert the_error(tmp_path).startswith(f"data.path={cut}: "), length
+    cut.write_bytes(raw[:end])
+    assert len(everything(load(tmp_path))) == 6
+
+
+def test_a_damaged_header_is_named_with_what_stands_before_it(tmp_path):
+    path = numbered(tmp_path / "x.tar", range(6))
+    raw = bytearray(path.read_bytes())
+    place = raw.index(b"0004.png")
+    raw[place + 120 : place + 160] = bytes(40 * [255])
+    path.write_bytes(raw)
+    assert the_error(path) == f"data.path={path}: cut off or damaged at byte {place}, after 4 pictures"
+
+
+def test_a_row_group_that_cannot_be_read_is_named(tmp_path):
+    path = parquet(tmp_path / "x.parquet", range(40))
+    raw = bytearray(path.read_bytes())
+    raw[4:2000] = bytes(1996)
+    path.write_bytes(raw)
+    source = shards.Parquet([path], "image", "label", [], "")
+    with pytest.raises(UserError, match=rf"^data.path={path}: cannot be read: "):
+        source.fetch(np.arange(40))
+
+
+def test_shards_of_another_table_are_named(tmp_path):
+    parquet(tmp_path / "0.parquet", range(4))
+    other = tmp_path / "1.parquet"
+    datasets.Dataset.from_dict({"picture": [png(n) for n in range(4)]}).to_parquet(str(other))
+    found = load(tmp_path, window=4, validation=0.5)
+    with pytest.raises(UserError, match=rf"^data.path={other}: cannot be read: .*image"):
+        for part in found[:2]:
+            part.fetch(np.arange(len(part)))
+
+
+def test_a_shard_is_indexed_once_and_anew_when_it_changes(tmp_path, cache, monkeypatch):
+    path = numbered(tmp_path / "here" / "0.tar", range(3))
+    before = content(shards.Tars([path]))
+    assert [p.name for p in path.parent.iterdir()] == ["0.tar"] and len(list(cache.rglob("*.npy"))) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(tarfile, "open", None)
+        assert content(shards.Tars([path])) == before
+    numbered(path, range(3, 8))
+    assert content(shards.Tars([path])) == {png(n): n % 2 for n in range(3, 8)}
+
+
+def test_an_index_that_cannot_be_kept_is_said(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file")
+    path = numbered(tmp_path / "0.tar", range(3))
+    assert "its index cannot be kept in" in (text := the_error(path)) and text.endswith("set HF_HOME")
+
+
+def test_what_shards_cannot_do_is_said(tmp_path):
+    folder = tmp_path / "own"
+    for name in ("ant", "bee"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "0.png").write_bytes(png(0))
+    assert the_error(folder, window=4) == (
+        f"data.window=4: data.path={folder} holds no shards, which are parquet files or tars"
+    )
+    path = numbered(tmp_path / "x.tar", range(4))
+    assert the_error(path, image_column="png") == f"data.image_column=png: data.path={path} holds tars, which have no columns"
+    assert the_error(tar(tmp_path / "y.tar", [("a.txt", b"x")])).endswith("no pictures in it (key.jpg, key.png, ...)")
+    assert "a second picture of a" in the_error(tar(tmp_path / "z.tar", [("a.jpg", b"x"), ("a.png", b"x")]))
+    for i, count in enumerate((3, 1, 3)):  # of which a seventh is less than one row each, however rounded
+        numbered(tmp_path / "few" / f"{i}.tar", range(count))
+    assert the_error(tmp_path / "few", window=4) == (
+        "data.window=4: 1 of 7 pictures in 3 shards come to none; say a larger data.share=, or data.validation="
+    )
+
+
+@pytest.mark.parametrize("write", [numbered, parquet])
+def test_the_fingerprint_tells_pictures_and_labels_but_not_where_they_lie(tmp_path, write):
+    kind = "tar" if write is numbered else "parquet"
+
+    def prints(name, numbers):
+        found = load(write(tmp_path / name / f"x.{kind}", numbers).parent, window=8, validation=0.5)
+        return [sources.fingerprint(part) for part in found[:2]]
+
+    known = prints("here", range(8))
+    assert prints("there", range(8)) == known
+    assert prints("other", [*range(7), 9]) != known and prints("order", [1, 0, *range(2, 8)]) != known
+
+
+class Rows:
+    """Shards whose labels are the rows' numbers."""
+
+    def __init__(self, sizes):
+        self.sizes_S, self.classes, self.columns = np.array(sizes), [], ""
+
+    def __len__(self):
+        return int(self.sizes_S.sum())
+
+    def fetch(self, rows):
+        assert ((rows >= 0) & (rows < len(self))).all()
+        return [b""] * len(rows), np.asarray(rows)
+
+
+def rows_of(part):
+    return part.fetch(np.arange(len(part)))[1]
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=20).filter(sum), st.data())
+def test_shares_of_shards_neither_overlap_nor_lose_a_row(sizes, data):
+    whole = Rows(sizes)
+    count, less = sorted(data.draw(st.tuples(*[st.integers(0, len(whole))] * 2)), reverse=True)
+    taken, kept = ShardedPart(whole, 0, count, 1), ShardedPart(whole, count, len(whole), 1)
+    assert np.array_equal(np.sort(np.concatenate([rows_of(taken), rows_of(kept)])), np.arange(len(whole)))
+    assert set(rows_of(ShardedPart(whole, 0, less, 1))) <= set(rows_of(taken)), "a share holds the smaller ones"
+    for part in (taken, kept):
+        shard = np.searchsorted(np.cumsum(sizes), rows_of(part), side="right")
+        assert np.array_equal(np.bincount(shard, minlength=len(sizes)), part.sizes_S) and (np.diff(shard) >= 0).all()
+    assert (np.abs(taken.sizes_S - count / len(whole) * whole.sizes_S) < 1).all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 50), st.integers(1, 30), st.data())
+def test_of_shards_of_one_size_exactly_so_many_rows_are_taken(size, shards_, data):
+    whole = Rows([size] * shards_)
+    count = data.draw(st.integers(0, len(whole)))
+    assert len(ShardedPart(whole, 0, count, 1)) == count
+
+
+def test_a_share_comes_from_everywhere_in_a_shard():
+    """So that a shard sorted by class loses some of every class."""
+    taken = rows_of(ShardedPart(Rows([1000] * 4), 0, 400, 1)) % 1000
+    assert np.bincount(taken // 250, minlength=4).min() > 60  # 100 expected, standard deviation 8
+
+
+def test_cifar10_in_windows_is_what_datasets_reads(real_pictures):
+    """Another implementation: every picture and label of two row groups and of the test split."""
+    plain, in_place = (load(real_pictures / "cifar10", validation="test", window=window) for window in (None, 1000))
+    for part, rows in (("train", np.arange(24_800, 25_700)), ("validation", np.arange(0, 10_000, 7))):
+        one, other = (getattr(splits, part).fetch(rows) for splits in (plain, in_place))
+        assert one[0] == other[0] and np.array_equal(one[1], other[1])
+    assert plain.train.labels == in_place.train.labels and plain.train.classes == in_place.train.classes
