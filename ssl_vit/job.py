@@ -13,7 +13,21 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from . import checkpoint, compute, console, encoder, engine, figures, inits, machine, objectives, optim, summary, weights
+from . import (
+    checkpoint,
+    compute,
+    console,
+    encoder,
+    engine,
+    figures,
+    inits,
+    machine,
+    objectives,
+    optim,
+    pushing,
+    summary,
+    weights,
+)
 from .data import batches, sources
 from .encoder import Encoder
 from .engine import Listener, State, Watch
@@ -42,6 +56,7 @@ class Job:
     held_out: HeldOut
     probes: WhileTraining | None
     workers: int
+    pusher: pushing.Pusher | None = None
 
     @property
     def objective(self) -> Objective:
@@ -92,7 +107,8 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     _check_held_out(held_out, recipe)
     state = State(objective, prepared, prepared_optimizer, schedule, average)
     probes = WhileTraining(splits, held_out.batches, recipe, spread, accelerator) if recipe.probe.every else None
-    return Job(run, accelerator, spread, splits, state, held_out, probes, machine.workers(recipe, accelerator))
+    pusher = pushing.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
+    return Job(run, accelerator, spread, splits, state, held_out, probes, machine.workers(recipe, accelerator), pusher)
 
 
 def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
@@ -201,6 +217,8 @@ def _fit(job: Job) -> None:
     watches = [Watch(job.held_out, recipe.eval.every)]
     if job.probes and recipe.probe.every:
         watches.append(Watch(job.probes, recipe.probe.every))
+    if job.pusher and recipe.hub.every:
+        watches.append(Watch(pushing.Milestones(job.pusher, lambda folder: _export(job, folder)), recipe.hub.every))
     try:
         engine.train(state, loader, recipe, job.spread, job.accelerator, watches, listeners, save)
     finally:
@@ -210,7 +228,8 @@ def _fit(job: Job) -> None:
 
 def _listeners(job: Job) -> list[Listener]:
     board = [TensorBoard(job.run.tensorboard, job.run.rows())] if job.recipe.log.tensorboard else []
-    return [Record(job.run), *board, console.progress(job.state.step, job.recipe.optim.steps)]
+    pusher = [job.pusher] if job.pusher else []
+    return [Record(job.run), *board, console.progress(job.state.step, job.recipe.optim.steps), *pusher]
 
 
 def finish(job: Job) -> dict[str, Any]:
@@ -222,15 +241,22 @@ def finish(job: Job) -> dict[str, Any]:
     told = _test(job)
     if not job.accelerator.is_main_process:
         return {}
-    heads = {name: value for name, value in trained.state_dict().items() if "encoder." not in name}
-    linear = recipe.objective == "supervised" and not recipe.supervised.hidden and not recipe.model.convolutional
-    classes = _class_names(job.splits, len(heads["head.bias"])) if linear else []
-    weights.export(run.export, trained.encoder, heads, recipe.model, recipe.data, trained.pool, classes)
+    _export(job, run.export)
     _draw(job)
     result = _result(job, told)
     run.finish(result)
     run.note("finished")
+    if job.pusher:
+        job.pusher.finish()
     return result
+
+
+def _export(job: Job, folder: Path) -> None:
+    recipe, trained = job.recipe, job.state.watched
+    heads = {name: value for name, value in trained.state_dict().items() if "encoder." not in name}
+    linear = recipe.objective == "supervised" and not recipe.supervised.hidden and not recipe.model.convolutional
+    classes = _class_names(job.splits, len(heads["head.bias"])) if linear else []
+    weights.export(folder, trained.encoder, heads, recipe.model, recipe.data, trained.pool, classes)
 
 
 def _test(job: Job) -> dict[str, tuple[float, int]]:

@@ -1,6 +1,7 @@
 """The run folder: the names in it, the recipe's hash, the lock, metrics.jsonl, result.json.
 
 runs/<name>/  recipe.yaml  environment.json  metrics.jsonl  log.txt  checkpoints/  export/  figures/  tensorboard/  result.json
+              hub/ and hub.json where it is pushed
 """
 
 import errno
@@ -66,6 +67,7 @@ class Run:
         self.checkpoints, self.export = self.folder / "checkpoints", self.folder / "export"
         self.figures, self.tensorboard = self.folder / "figures", self.folder / "tensorboard"
         self.predictions = self.folder / "predictions.npz"
+        self.outbox, self.ledger = self.folder / "hub", self.folder / "hub.json"
         self.metrics, self.log = self.folder / "metrics.jsonl", self.folder / "log.txt"
 
     def adopt(self) -> Recipe:
