@@ -60,16 +60,16 @@ def step_branch(step: int) -> str:
 
 
 def parcels(run: Run) -> Iterator[Parcel]:
-    """All that there is to push: milestones by step, the finished run, the newest training state."""
+    """All that there is to push: milestones by step, the newest training state, last the finished run."""
     name = run.recipe.name
     for folder in sorted(run.outbox.glob("step-*")):
         step = int(folder.name.removeprefix("step-"))
         message = f"{name} after {step:,} of {run.recipe.optim.steps:,} steps"
         yield Parcel(folder.name, "", message, partial(_export, run, folder, step))
-    if result := run.result():
-        yield Parcel("main", result["finished"], f"{name}, finished", partial(_finished, run))
     if run.recipe.hub.state and (newest := max(run.checkpoints.glob("step-*"), default=None)):
         yield Parcel("state", newest.name, f"{name}, the training state at {newest.name}", partial(_state, run, newest))
+    if result := run.result():
+        yield Parcel("main", result["finished"], f"{name}, finished", partial(_finished, run))
 
 
 def _export(run: Run, folder: Path, step: int | None = None) -> dict[str, bytes | Path]:

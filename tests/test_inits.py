@@ -164,20 +164,6 @@ def test_a_timm_model_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(made.backbone.blocks[1].mlp.fc2.weight, theirs.blocks[1].mlp.fc2.weight)
 
 
-def test_a_repository_of_the_hub_is_an_export_at_a_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, asked = net(), {}
-
-    def download(repository: str, **words) -> str:
-        asked.update(words, repository=repository)
-        return str(exported(tmp_path / "cache", made))
-
-    monkeypatch.setattr(weights, "snapshot_download", download)
-    other = net(seed=1)
-    weights.start(other, inits.find("hf-hub:someone/vit@abc123"))
-    assert (asked["repository"], asked["revision"]) == ("someone/vit", "abc123")
-    assert torch.equal(other.backbone.cls_token, made.backbone.cls_token)
-
-
 @pytest.mark.parametrize("place", ["nowhere", "nowhere.npz", ".", "runs/unfinished"])
 def test_a_place_without_an_encoder_is_said_with_the_choices(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
