@@ -140,10 +140,10 @@ def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
     if remote.token() is None:
         raise UserError(f"hub.repo={repository}: nobody is logged in; {remote.LOGIN}")
     if not _ledger(run)["pushed"].get(repository):
-        patiently(lambda: _api().create_repo(repository, private=run.recipe.hub.private, exist_ok=True))
+        patiently(run, lambda: _api().create_repo(repository, private=run.recipe.hub.private, exist_ok=True))
     for parcel in parcels(run):
         if parcel.branch in owed(run) or (again and parcel.branch == "main"):
-            commit = patiently(partial(_send, run, parcel))
+            commit = patiently(run, partial(_send, run, parcel))
             say(f"{parcel.branch} is at commit {commit[:12]}")
             known = _ledger(run)["pushed"].get(repository, {}) | {parcel.branch: {"stamp": parcel.stamp, "commit": commit}}
             _write(run, pushed=_ledger(run)["pushed"] | {repository: known})
@@ -189,14 +189,15 @@ def _api() -> Any:
     return HfApi()
 
 
-def patiently(do: Callable[[], T]) -> T:
-    """Do it, again where the Hub is busy or out of reach, after as long as it asks for."""
+def patiently(run: Run, do: Callable[[], T]) -> T:
+    """Do it, again where the Hub is busy or out of reach, after as long as it asks for; the ledger tells meanwhile why."""
     for wait in WAITS:
         try:
             return do()
         except Exception as error:
             if not remote.passing(error):
                 raise
+            _write(run, trouble=remote.why(error))
             time.sleep(min(PATIENCE, max(wait, remote.retry_after(error))))
     return do()
 

@@ -41,10 +41,10 @@ def from_transformers(state: dict[str, Tensor], config: dict[str, Any]) -> dict[
     """timm's state of a ViTModel's or ViTForImageClassification's; its pooler and mask token, which timm has not, are left out.
 
     Raises:
-        UserError: the names are those of another network, or its config.json says that it computes something else.
+        ValueError: the names are those of another network, or its config.json says that it computes something else.
     """
     if config.get("hidden_act", "gelu") != "gelu":
-        raise UserError(f"its config.json says hidden_act={config['hidden_act']}; a ViT with gelu is asked for")
+        raise ValueError(f"its config.json says hidden_act={config['hidden_act']}; a ViT with gelu is asked for")
     plain = {name.removeprefix("vit."): value for name, value in state.items()}
     kept = {name: value for name, value in plain.items() if not name.startswith("pooler.") and "mask_token" not in name}
     split = {name: value for name, value in kept.items() if ".attention.attention." in name}
@@ -61,7 +61,7 @@ def _to_timm(name: str) -> str:
         return f"blocks.{layer[1]}.{LAYER[layer[2]]}.{layer[3]}"
     whole, kind = (name, "") if name in NAMES else (name.rpartition(".")[0], f".{name.rpartition('.')[2]}")
     if whole not in NAMES:
-        raise UserError(f"{name} is no name of transformers' ViT")
+        raise ValueError(f"{name} is no name of transformers' ViT")
     return NAMES[whole] + kind
 
 

@@ -88,11 +88,13 @@ def clean(text: str, secrets: Iterable[str | None] = ()) -> str:
     return re.sub(r"hf_[A-Za-z0-9]{8,}", "***", " ".join(text.split()))[:300]
 
 
-def why(error: Exception) -> str:
+def why(error: BaseException) -> str:
     """What went wrong with the Hub, in one line, and what to do about it."""
     from huggingface_hub import constants, errors
 
-    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, RuntimeError) and error.__cause__ is not None:  # "Error while uploading ..." around what it was
+        return why(error.__cause__)
+    status = _status(error)
     if isinstance(error, errors.RevisionNotFoundError):
         return "the repository has no such revision (branch, tag or commit)"
     if status == 401 and "Invalid credentials" in str(error):
@@ -112,13 +114,20 @@ def why(error: Exception) -> str:
     return clean(str(error) or repr(error))
 
 
-def passing(error: Exception) -> bool:
+def _status(error: BaseException) -> int | None:
+    """HTTP's number, where it got so far."""
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def passing(error: BaseException) -> bool:
     """Whether the same may work later: the Hub is busy or cannot be reached."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, RuntimeError) and error.__cause__ is not None:
+        return passing(error.__cause__)
+    status = _status(error)
     return status == 429 or (status is not None and status >= 500) or (status is None and _unreachable(error))
 
 
-def retry_after(error: Exception) -> float:
+def retry_after(error: BaseException) -> float:
     """Seconds that the Hub asks to wait; 0 where it does not say."""
     asked = getattr(getattr(error, "response", None), "headers", {}).get("Retry-After", "")
     return float(asked) if asked.isdigit() else 0.0

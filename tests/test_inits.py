@@ -114,6 +114,10 @@ def test_other_normalisation_is_refused(tmp_path: Path) -> None:
 
 def google(model: Model, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Random arrays under the names and shapes of Google's ViT checkpoints."""
+    return {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in google_shapes(model, size).items()}
+
+
+def google_shapes(model: Model, size: int) -> dict[str, tuple[int, ...]]:
     d, h, n = model.width, model.heads, (size // model.patch) ** 2
     shapes: dict[str, tuple[int, ...]] = {
         "cls": (1, 1, d),
@@ -138,7 +142,7 @@ def google(model: Model, size: int, rng: np.random.Generator) -> dict[str, np.nd
         shapes |= {f"{out}/kernel": (h, d // h, d), f"{out}/bias": (d,)}
         shapes |= {f"{block}MlpBlock_3/Dense_0/kernel": (d, model.mlp), f"{block}MlpBlock_3/Dense_0/bias": (model.mlp,)}
         shapes |= {f"{block}MlpBlock_3/Dense_1/kernel": (model.mlp, d), f"{block}MlpBlock_3/Dense_1/bias": (d,)}
-    return {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
+    return shapes
 
 
 def test_a_google_checkpoint_gives_timms_features(tmp_path: Path) -> None:
