@@ -11,11 +11,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from . import __version__, compute, inits
+from . import compute, inits
 from .recipe import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Recipe, flatten
 from .runs import Run
 from .statistics import proportion
-from .summary import SHARES, duration
+from .summary import SHARES, duration, to_beat
 
 TARGETS = {
     "mean_color": "its mean colour, 3 bits a channel (one of 512)",
@@ -48,7 +48,7 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
         | _spent(run.recipe, result, known)
     )
     code = f" at {known['revision']}" if known.get("revision") else ""
-    return environment.get_template("card.md.j2").render(**said, version=__version__, code=code) + "\n"
+    return environment.get_template("card.md.j2").render(**said, code=code) + "\n"
 
 
 def public(recipe: Recipe) -> Recipe:
@@ -111,6 +111,7 @@ def _told(recipe: Recipe, config: Mapping[str, Any], step: int | None) -> dict[s
         "data": _data(recipe),
         "licence": LICENCES.get(recipe.data.name, UNKNOWN),
         "recipe": _table(("key", "value"), [(f"`{key}`", str(value)) for key, value in _values(public(recipe))]),
+        "tool": "finetune" if recipe.objective == "supervised" and recipe.init != inits.SCRATCH else "pretrain",
         "limits": list(_limits(recipe, classifies)),
     }
 
@@ -148,10 +149,10 @@ def _data(recipe: Recipe) -> str:
 
 
 def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    """Key and value of what is computed, as far as the objective has a use for it."""
+    """Key and value of what is computed, as far as the objective has a use for it and it is not off (0, false or null)."""
     used = {*GROUPS, *OBJECTIVES.get(recipe.objective, ())}
     for key, value in flatten(asdict(recipe)).items():
-        if key.split(".")[0] in used and value is not None and (key == "init" or not key.startswith(NOT_COMPUTED)):
+        if key.split(".")[0] in used and (value or key == "seed") and not key.startswith(NOT_COMPUTED):
             yield key, value
 
 
@@ -161,9 +162,11 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def _measured(run: Run, result: Mapping[str, Any] | None) -> dict[str, Any]:
-    rows = [_row(name, entry) for name, entry in (result or {"metrics": {}})["metrics"].items()]
+    metrics = (result or {"metrics": {}})["metrics"]
+    rows = [_row(name, entry) for name, entry in metrics.items()]
     return {
         "results": _table(("measure", "split", "value", "95% interval", "n"), rows) if rows else "",
+        "beat": to_beat({name: entry["value"] for name, entry in metrics.items()}),
         "certainty": "Intervals are Wilson's, over the n cases alone, each taken by itself (patches of one picture are not, so"
         " theirs are too narrow). This is one run: how much another seed would differ is not in them.",
         "curves": bool(result and run.rows()),
@@ -199,12 +202,17 @@ def _spent(recipe: Recipe, result: Mapping[str, Any] | None, known: Mapping[str,
 
 def _energy(hours: float, device: str, threads: int) -> str:
     """kWh at the devices' highest rated power; cooling and the rest of the machine are left out, and said to be."""
-    watts = CORE_WATTS * threads if device == "cpu" else next((w for name, w in WATTS.items() if name in device), None)
+    watts: int | None
+    if device == "cpu":
+        watts, how = CORE_WATTS * threads, f"{CORE_WATTS} W for each of {threads} cores"
+    else:
+        watts = next((most for name, most in WATTS.items() if name in device), None)
+        how = f"{watts} W a device, its rated most"
     if watts is None:
         return f"Energy: not estimated, as the power of {device} is not known here."
     return (
-        f"Energy: about {hours * watts / 1000:.2g} kWh, an estimate: {watts} W a device all the time (its rated most;"
-        f" {CORE_WATTS} W a core on a CPU), without cooling and the rest of the machine."
+        f"Energy: about {hours * watts / 1000:.2g} kWh, an estimate: {how}, all the time; cooling and the rest of the machine"
+        " are not in it."
     )
 
 

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from . import card, remote
 from .recipe import NOT_COMPUTED, Recipe, UserError, dump, flatten, nearest
 from .runs import Run, write_atomically
-from .words import load
+from .words import load, parse
 
 WAITS = (2.0, 8.0)  # seconds before a push is tried again
 PATIENCE = 120.0  # seconds of a Retry-After that are waited for, at most
@@ -227,32 +227,36 @@ def _alone(run: Run) -> Iterator[None]:
 
 
 def main(words: list[str]) -> None:
-    """The words of tools/push.py: a run's folder, and what else of hub.* is wanted.
+    """Do what the words of tools/push.py say.
 
     Raises:
-        UserError: as `opened` and `push`, or a word is not understood.
+        UserError: as `asked`, `opened` and `push`.
     """
     quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
-    folders = [word for word in words if "=" not in word]
-    if len(folders) != 1:
-        raise UserError(
-            f"{' '.join(words) or 'nothing'} is said; say one run's folder: tools/push.py runs/mpp hub.repo=USER/NAME"
-        )
-    run = opened(Path(folders[0]))
-    for word in (word for word in words if "=" in word):
-        _set(run.recipe, word)
+    folder, said = asked(words)
+    run = opened(folder)
+    for key, value in said.items():
+        setattr(run.recipe.hub, key.removeprefix("hub."), value)
     if not run.recipe.hub.repo or not remote.NAME.fullmatch(run.recipe.hub.repo):
         raise UserError(f"hub.repo={run.recipe.hub.repo}: USER/NAME on the Hugging Face Hub is asked for")
     push(run, again=not quiet, say=lambda text: print(f"pushed      {run.recipe.hub.repo}: {text}", flush=True))
 
 
-def _set(recipe: Recipe, word: str) -> None:
-    """One of hub.repo=, hub.private=, hub.state= said anew."""
-    key, _, text = word.partition("=")
+def asked(words: list[str]) -> tuple[Path, dict[str, Any]]:
+    """A run's folder, and what of hub.repo=, hub.private= and hub.state= is said anew.
+
+    Raises:
+        UserError: a word is not understood.
+    """
+    folders, given = [word for word in words if "=" not in word], parse(word for word in words if "=" in word)
+    if len(folders) != 1:
+        text = "say one run's folder: tools/push.py runs/mpp hub.repo=USER/NAME"
+        raise UserError(f"{' '.join(words) or 'nothing'} is said; {text}")
     choices: dict[str, Callable[[str], Any]] = {"hub.repo": str, "hub.private": _truth, "hub.state": _truth}
-    if key not in choices:
-        raise UserError(f"unknown key {key}; {nearest(key, choices)}")
-    setattr(recipe.hub, key.removeprefix("hub."), choices[key](text))
+    for key in given:
+        if key not in choices:
+            raise UserError(f"unknown key {key}; {nearest(key, choices)}")
+    return Path(folders[0]), {key: choices[key](text) for key, text in given.items()}
 
 
 def _truth(text: str) -> bool:

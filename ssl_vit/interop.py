@@ -197,21 +197,31 @@ def _export_onnx(model: nn.Module, pixels_B3HW: Tensor, name: str, out: Path) ->
 FORMATS: dict[str, Callable[[Path, Path], None]] = {"transformers": to_transformers, "onnx": to_onnx}
 
 
-def main(words: list[str]) -> None:
-    """The words of tools/export.py: a run's folder or an export's, format= and out=.
+def asked(words: list[str]) -> tuple[str, str, Path]:
+    """A run's folder or an export's, a format, and where it is to be written.
 
     Raises:
-        UserError: as the formats; a word is not understood, or `out` is there already.
+        UserError: a word is not understood.
     """
     folders, given = [word for word in words if "=" not in word], parse(word for word in words if "=" in word)
     if len(folders) != 1 or given.keys() != {"format", "out"}:
         raise UserError("say one folder, format= and out=: tools/export.py runs/mpp format=onnx out=mpp.onnx")
     if given["format"] not in FORMATS:
         raise UserError(f"format={given['format']}: unknown; {nearest(given['format'], FORMATS)}")
-    init, out = find(folders[0]), Path(given["out"])
+    return folders[0], given["format"], Path(given["out"])
+
+
+def main(words: list[str]) -> None:
+    """Do what the words of tools/export.py say.
+
+    Raises:
+        UserError: as `asked` and the formats; there is no export, or `out` is there already.
+    """
+    folder, form, out = asked(words)
+    init = find(folder)
     if init.export is None:
-        raise UserError(f"{folders[0]}: a run's folder or an export's is asked for")
+        raise UserError(f"{folder}: a run's folder or an export's is asked for")
     if out.exists():
         raise UserError(f"out={out}: is there already")
-    FORMATS[given["format"]](init.export, out)
+    FORMATS[form](init.export, out)
     print(f"written     {out}")

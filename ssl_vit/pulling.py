@@ -54,17 +54,27 @@ def _unfold(source: Path, run: Run, place: str) -> None:
     write_atomically(run.ledger, json.dumps({"pulled": pulled}, indent=2) + "\n")
 
 
-def main(words: list[str]) -> None:
-    """The words of tools/pull.py: a place of the Hub, out= and name=.
+def asked(words: list[str]) -> tuple[str, dict[str, str]]:
+    """A place of the Hub, and out= and name= where they are said.
 
     Raises:
-        UserError: as `pull`, or a word is not understood.
+        UserError: a word is not understood.
     """
     places, given = [word for word in words if "=" not in word], parse(word for word in words if "=" in word)
     if len(places) != 1 or not places[0].startswith(remote.SCHEME) or given.keys() - {"out", "name"}:
         text = "say one place of the Hub, and out= and name= if wanted: tools/pull.py hf-hub:USER/NAME"
         raise UserError(f"{' '.join(words) or 'nothing'} is said; {text}")
-    run = pull(places[0], given.get("out", "runs"), given.get("name"))
+    return places[0], given
+
+
+def main(words: list[str]) -> None:
+    """Do what the words of tools/pull.py say.
+
+    Raises:
+        UserError: as `asked` and `pull`.
+    """
+    place, given = asked(words)
+    run = pull(place, given.get("out", "runs"), given.get("name"))
     folder = f"recipe={run.folder}/recipe.yaml name={run.recipe.name} out={run.recipe.out}"
     here = "" if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else " data.path=PICTURES"
     print(f"pulled      {run.folder}")

@@ -107,7 +107,7 @@ def why(error: BaseException) -> str:
         return f"the Hub is busy (HTTP {status}); try later"
     if isinstance(error, errors.OfflineModeIsEnabled) or constants.is_offline_mode():
         return "HF_HUB_OFFLINE is set, and it is not in the cache"
-    if type(error).__name__ == "LocalProtocolError":  # a token with a line's end in it, say
+    if isinstance(error, UnicodeError) or type(error).__name__ == "LocalProtocolError":  # what no header can carry
         return f"the token is none; {LOGIN}"
     if status is None and _unreachable(error):
         return f"the Hub cannot be reached at {constants.ENDPOINT}; try later"

@@ -129,7 +129,7 @@ def test_milestones_go_to_branches_of_their_own_once(server: Hub, run: Run) -> N
 
 REFUSED = {
     "a wrong token": (NOBODY, REPO, "the Hub does not know this token; type hf auth login"),
-    "a token that is none": (WRITER + "\x01", REPO, "the token is none"),
+    "a token that is none": (WRITER + "\u20ac", REPO, "the token is none"),
     "nobody": (None, REPO, "nobody is logged in; type hf auth login"),
     "a token to read": (READER, REPO, "this token may not write there"),
     "somebody else's": (STRANGER, REPO, "this token may not write there"),

@@ -21,11 +21,11 @@ ORDER = [
     ("compute", "summary"),
     ("runs", "budget"),
     ("studies", "report", "card"),
-    ("hub",),
     ("interop",),
     ("weights",),
     ("checkpoint",),
     ("plain",),
+    ("hub",),
     ("engine",),
     ("evaluate",),
     ("figures",),
@@ -116,7 +116,20 @@ def test_nothing_imports_the_tools():
 
 @pytest.mark.parametrize(
     "name",
-    ["recipe", "words", "counted", "compute", "runs", "inits", "training", "studies.command", "report", "plan"],
+    [
+        "recipe",
+        "words",
+        "counted",
+        "compute",
+        "runs",
+        "inits",
+        "training",
+        "studies.command",
+        "report",
+        "plan",
+        "hub",
+        "remote",
+    ],
 )
 def test_what_answers_a_command_line_does_without_torch(name):
     code = f"import sys, ssl_vit.{name}; sys.exit('torch' in sys.modules)"
