@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from . import compute, inits
-from .recipe import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Recipe, flatten
+from .recipe import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Hub, Recipe, flatten
 from .runs import Run
 from .statistics import proportion
 from .summary import SHARES, duration, to_beat
@@ -52,9 +52,9 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
 
 
 def public(recipe: Recipe) -> Recipe:
-    """The recipe without the places of this machine."""
+    """The recipe without the places of this machine, nor where it is pushed: who repeats it pushes elsewhere."""
     shown = copy.deepcopy(recipe)
-    shown.out, shown.data.path, shown.plugin = "runs", None, None
+    shown.out, shown.data.path, shown.plugin, shown.hub = "runs", None, None, Hub()
     if not shown.init.startswith((inits.SCRATCH, *inits.REMOTE)):
         shown.init = Path(shown.init).name
     return shown

@@ -137,6 +137,7 @@ def push(run: Run, again: bool = False, say: Callable[[str], None] = lambda text
 
 def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
     repository = run.recipe.hub.repo
+    remote.calm()
     if remote.token() is None:
         raise UserError(f"hub.repo={repository}: nobody is logged in; {remote.LOGIN}")
     if not _ledger(run)["pushed"].get(repository):

@@ -4,7 +4,6 @@ Training waits for neither. What fails stays owed: it is told, tried again at th
 tools/push.py whenever.
 """
 
-import os
 import subprocess
 import sys
 import time
@@ -33,9 +32,8 @@ class Pusher(Listener):
             self.run.outbox.mkdir(exist_ok=True)
             with (self.run.outbox / "log.txt").open("a") as log:
                 command = [sys.executable, str(TOOL), str(self.run.folder), "--quiet"]
-                calm = os.environ | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
                 self.process = subprocess.Popen(
-                    command, env=calm, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )
 
     def on_step(self, step: int) -> None:

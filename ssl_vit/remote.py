@@ -3,6 +3,7 @@ line. No torch here. Tokens come from huggingface_hub's own places (HF_TOKEN, `h
 
 import hashlib
 import re
+import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def fetch(place: str, said: str, names: Collection[str]) -> Path:
     repository, revision = split(place)
     if not NAME.fullmatch(repository):
         raise UserError(f"{said}: {repository} is no repository; USER/NAME is asked for")
+    calm()
     try:
         folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(names)))
         tree = {file.path: file for file in get_cached_repo_tree(repository, revision=folder.name)}
@@ -72,6 +74,14 @@ def _check(path: Path, listed: Any, said: str) -> None:
         sound = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == listed.blob_id
     if not sound:
         raise UserError(f"{said}: {path.name} is damaged; remove {path.resolve()} and type the same again")
+
+
+def calm() -> None:
+    """No progress bars where nobody sees them move."""
+    from huggingface_hub.utils import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
 
 
 def token() -> str | None:

@@ -16,7 +16,7 @@ import yaml
 from conftest import ROOT, TINY, altered
 from hub_server import READER, STRANGER, WRITER, Fault, Hub, running
 
-from ssl_vit import card, encoder, hub, inits, job, plain, pulling, remote, training, weights
+from ssl_vit import card, encoder, hub, inits, job, plain, pulling, pushing, remote, training, weights
 from ssl_vit.recipe import Data, Model, UserError
 from ssl_vit.runs import Run
 from ssl_vit.words import resolve
@@ -294,6 +294,17 @@ def assert_no_token(folder: Path, *texts: str) -> None:
     assert not [token for token in (WRITER, READER, STRANGER, NOBODY) if any(token.encode() in one for one in contents)]
 
 
+def test_a_push_that_failed_is_told_once_while_training_goes_on(run: Run, capsys: pytest.CaptureFixture) -> None:
+    pusher = pushing.Pusher(run)
+    run.ledger.write_text(json.dumps({"trouble": "the Hub is busy"}))
+    pusher.process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
+    pusher.process.wait()
+    capsys.readouterr()
+    pusher.on_step(1)
+    pusher.on_step(2)
+    assert capsys.readouterr().out == "warning: the Hub has not got main: the Hub is busy; training goes on\n"
+
+
 def test_what_stayed_owed_is_pushed_by_the_line_that_was_told(
     server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -329,7 +340,7 @@ def test_a_pushed_state_goes_on_as_the_run_would_have(server: Hub, run: Run, fin
     pulling.main([f"hf-hub:{REPO}", f"out={tmp_path}/pulled", "name=again"])
     folder = tmp_path / "pulled" / "again"
     assert json.loads((folder / "hub.json").read_text())["pulled"] == f"hf-hub:{REPO}@{commit}"
-    again = Run(resolve([f"recipe={folder}/recipe.yaml", "name=again", f"out={tmp_path}/pulled", "hub.repo=null"]))
+    again = Run(resolve([f"recipe={folder}/recipe.yaml", "name=again", f"out={tmp_path}/pulled"]))
     again.adopt()
     job.train(again)
     assert "started at step 8" in again.log.read_text()
@@ -546,7 +557,7 @@ def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path
 def test_places_of_this_machine_are_not_told(run: Run) -> None:
     run.recipe.data.path, run.recipe.plugin, run.recipe.init = "/home/me/pictures", "/home/me/own.py", "/home/me/runs/first"
     shown = card.public(run.recipe)
-    assert (shown.out, shown.data.path, shown.plugin, shown.init) == ("runs", None, None, "first")
+    assert (shown.out, shown.data.path, shown.plugin, shown.init, shown.hub.repo) == ("runs", None, None, "first", None)
     assert run.recipe.data.path == "/home/me/pictures"
 
 
