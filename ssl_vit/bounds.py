@@ -32,15 +32,17 @@ POSITIVE = (
     *("data.size", "model.patch", "model.width", "model.depth", "model.heads", "model.mlp"),
     *("optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads", "data.classes"),
     *("probe.every", "probe.pictures", "probe.trials", "probe.steps", "probe.batch", "probe.neighbors", "probe.layer"),
-    *("checkpoint.every", "checkpoint.keep", "eval.every", "eval.pictures", "log.every", "hub.every"),
+    *("corruption.side", "checkpoint.every", "checkpoint.failures", "eval.every", "eval.pictures", "log.every", "hub.every"),
 )
 CHOICES: dict[str, Collection[str]] = {
     "objective": OBJECTIVES,
     "target": TARGETS,
     "corruption.source": ("image", "batch"),
+    "corruption.shape": ("patches", "blocks"),
     "supervised.loss": ("softmax", "sigmoid"),
     "supervised.pool": ("token", "avg"),
     "optim.name": ("adamw", "sgd"),
+    "optim.nonfinite": ("stop", "skip", "back"),
     "optim.schedule": ("cosine", "linear"),
     "compute.precision": ("auto", "float32", "bfloat16"),
 }
@@ -70,6 +72,7 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "optim.layer_decay": (lambda v: v is None or 0 < v <= 1, SHARE),
     "optim.average": (lambda v: v is None or 0 < v < 1, "a share between 0 and 1 is asked for"),
     "name": (lambda v: 0 < len(v) <= 200 and not Path(v).is_absolute() and not {"..", "."} & set(v.split("/")), FOLDER),
+    "checkpoint.keep": (lambda v: v >= 2, "two at least are asked for: a damaged one needs another before it"),
     "seed": (lambda v: -(2**63) <= v < 2**63, "a whole number of 64 bits is asked for"),
     "compute.workers": (lambda v: v is None or v >= 0, "a number of at least 0 is asked for"),
 }
@@ -92,6 +95,7 @@ def check(recipe: Recipe) -> None:
     _check_objective(recipe)
     _check_shares(recipe.corruption)
     _check_sizes(recipe.data, recipe.model)
+    _check_side(recipe)
     _check_lengths(recipe.optim, recipe.compute)
     _check_place(recipe.data)
     text = f"model.depth={recipe.model.depth} blocks are there"
@@ -134,6 +138,12 @@ def _check_objective(recipe: Recipe) -> None:
 def _check_shares(corruption: Corruption) -> None:
     total = corruption.mask + corruption.random + corruption.keep
     _bound(abs(total - 1) < 1e-6, "corruption.mask + .random + .keep", f"{total:g}", "the three shares must sum to 1")
+
+
+def _check_side(recipe: Recipe) -> None:
+    side, grid = recipe.corruption.side, recipe.data.size // recipe.model.patch
+    text = f"a picture has {grid} x {grid} patches; squares of fewer on a side are asked for"
+    _bound(side == 1 or side < grid, "corruption.side", side, text)
 
 
 def _check_sizes(data: Data, model: Model) -> None:

@@ -9,10 +9,15 @@ import json
 import os
 import re
 import shutil
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from .recipe import Checkpoint, UserError
 
 MANIFEST = "manifest.json"
 
@@ -40,11 +45,7 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     for left in root.glob(".step-*"):  # what a kill left half-written or half-removed
         shutil.rmtree(left)
-    beside.mkdir()
-    torch.save(state, beside / "state.pt")
-    (beside / MANIFEST).write_text(json.dumps({"step": step, "files": {"state.pt": _facts(beside / "state.pt")}}, indent=2))
-    for path in (beside / "state.pt", beside / MANIFEST, beside):
-        _sync(path)
+    _write(beside, step, state)
     if final.exists():
         _remove(final)
     beside.rename(final)
@@ -54,6 +55,19 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     for old in known[: max(0, at + 1 - keep)] + known[at + 1 :]:
         _remove(old)
     return final
+
+
+def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
+    """A checkpoint's files, synced. What a failure leaves half-written goes, so that a full disk has room again."""
+    folder.mkdir()
+    try:
+        torch.save(state, folder / "state.pt")
+        (folder / MANIFEST).write_text(json.dumps({"step": step, "files": {"state.pt": _facts(folder / "state.pt")}}, indent=2))
+        for path in (folder / "state.pt", folder / MANIFEST, folder):
+            _sync(path)
+    except (OSError, RuntimeError):  # the latter is torch's word for a disk that is full
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _remove(path: Path) -> None:
@@ -68,6 +82,11 @@ def found(root: Path) -> list[Path]:
     return sorted(p for p in root.glob("step-*") if re.fullmatch(r"step-\d{9,}", p.name) and (p / MANIFEST).exists())
 
 
+def step(path: Path) -> int:
+    """The optimiser step of a checkpoint's folder."""
+    return int(path.name.removeprefix("step-"))
+
+
 def sound(path: Path) -> bool:
     """Whether a checkpoint's files are those that were written."""
     try:
@@ -80,3 +99,70 @@ def sound(path: Path) -> bool:
 def load(path: Path) -> dict[str, Any]:
     """A checkpoint's state, on the CPU."""
     return torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+
+
+class Saver:
+    """Saves one checkpoint after the other, in a thread of its own or at once. A save that fails is told and leaves those
+    before it; training goes on until too many in a row have failed."""
+
+    def __init__(self, root: Path, settings: Checkpoint, note: Callable[[str], None], warn: Callable[[str], None]) -> None:
+        self.root, self.settings, self.note, self.warn = root, settings, note, warn
+        self.failed = 0  # in a row
+        self.step = 0  # the last that was tried
+        self.error: Exception | None = None  # of that
+        self.thread: threading.Thread | None = None
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Save a step's state, once the save before it has ended.
+
+        Raises:
+            UserError: too many saves in a row have failed.
+        """
+        self.wait()
+        self.step = step
+        if self.settings.background:
+            self.thread = threading.Thread(target=self._save, args=(step, _copied(state)))
+            self.thread.start()
+        else:
+            self._save(step, state)
+            self.wait()
+
+    def wait(self) -> None:
+        """Let the running save end, and tell if it failed.
+
+        Raises:
+            UserError: as `save`.
+        """
+        self.close()
+        error, self.error = self.error, None
+        if error is None:
+            return
+        self.failed += 1
+        text = f"step {self.step} could not be saved, the checkpoints before it are kept: {' '.join(str(error).split())[:200]}"
+        self.warn(text)
+        if self.failed >= self.settings.failures:
+            raise UserError(f"checkpoint.failures={self.failed}: that many saves in a row failed; {text}")
+
+    def close(self) -> None:
+        if self.thread is not None:
+            self.thread.join()
+        self.thread = None
+
+    def _save(self, step: int, state: dict[str, Any]) -> None:
+        before = time.perf_counter()
+        try:
+            path = save(self.root, step, state, self.settings.keep)
+            size = (path / "state.pt").stat().st_size / 2**20
+            self.note(f"saved {path.name}, {size:.1f} MiB, in {time.perf_counter() - before:.2f} s")
+            self.failed = 0
+        except (OSError, RuntimeError) as error:
+            self.error = error
+
+
+def _copied(value: Any) -> Any:
+    """The same containers with tensors of their own on the CPU, which training does not change."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value

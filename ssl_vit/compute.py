@@ -1,8 +1,6 @@
-"""What a run costs, counted from its recipe: parameters, multiply-adds, exaFLOP, memory of activations. No torch here."""
+"""What a run costs, counted from its recipe: parameters, multiply-adds, exaFLOP. No torch here."""
 
 from .recipe import Recipe
-
-STEM_BYTES = 2200  # measured in float32: 2,172 with stages (3, 4, 9), 1,913 with (3, 4, 6, 3)
 
 
 def tokens(recipe: Recipe) -> int:
@@ -43,16 +41,3 @@ def passes(recipe: Recipe) -> int:
 def exaflop(recipe: Recipe, images: int) -> float:
     """10^18 floating-point operations of training on `images` pictures: forward and backward are three forwards, 2 each."""
     return 3 * 2 * passes(recipe) * multiply_adds(recipe) * images / 1e18
-
-
-def activation_bytes(recipe: Recipe, fused: bool) -> int:
-    """About what one picture's activations take in training: T (34 D + 5 heads T) bytes a block in 16 bits, twice that in
-    float32 (Korthikanti et al., 2022, eq. 1); fused attention does not keep the second term, the attention matrices. A
-    ResNet-50's stem keeps about STEM_BYTES a pixel more; a wider ResNet, so taken, as much as it is wider."""
-    model, t = recipe.model, tokens(recipe)
-    if model.convolutional:
-        return round(STEM_BYTES * recipe.data.size**2 * max(1.0, model.width / 2048))
-    matrices = 0 if fused else 5 * model.heads * t
-    wide = 1 if recipe.compute.precision == "bfloat16" else 2
-    stem = STEM_BYTES * recipe.data.size**2 if model.hybrid else 0
-    return passes(recipe) * (stem + wide * model.depth * t * (34 * model.width + matrices))

@@ -4,6 +4,7 @@ Everything is a function of the samples' keys, so the same samples are corrupted
 processes. Legend: B batch, N patches, K = corrupted(rate, N) patches hit in each picture, D width.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 from . import counted
 
 MASK, RANDOM, KEEP = range(3)
+SHAPES = ("patches", "blocks")
+BLOCKS = 64  # rectangles that are drawn for a picture; as many of them are hit as K patches take
 
 
 class Corruption(NamedTuple):
@@ -28,16 +31,23 @@ def corrupted(rate: float, patches: int) -> int:
     return max(1, int(round(rate * patches, 9) + 0.5))
 
 
-def draw(key_B: Tensor, patches: int, rate: float, mask: float = 0.8, random: float = 0.1, source: str = "image") -> Corruption:
-    """Choose K patches of each picture by rank of (hash, index), and for each of them, independently, what it becomes.
+def draw(
+    key_B: Tensor,
+    patches: int,
+    rate: float,
+    mask: float = 0.8,
+    random: float = 0.1,
+    source: str = "image",
+    shape: str = "patches",
+    side: int = 1,
+) -> Corruption:
+    """Choose K patches of each picture by `rank`, and for each of them, independently, what it becomes.
 
     `mask` and `random` are shares of the K; the rest is kept. A RANDOM patch's source is another patch, never itself, of
     the same picture (source="image") or of the whole device batch ("batch").
     """
     key_B1 = counted.stream(key_B, "corruption")[:, None]
-    slot_N = 3 * torch.arange(patches, device=key_B.device)
-    order_BN = counted.bits(key_B1, slot_N).argsort(dim=1, stable=True)
-    hit_BK = order_BN[:, : corrupted(rate, patches)]
+    hit_BK = rank(key_B1, patches, shape, side).argsort(dim=1, stable=True)[:, : corrupted(rate, patches)]
     # thresholds in units of 2^-24, so that no float decides
     draw_BK = counted.integers(key_B1, 3 * hit_BK + 1, 1 << 24)
     kind_BK = (draw_BK >= round(mask * 2**24)).long() + (draw_BK >= round((mask + random) * 2**24)).long()
@@ -46,6 +56,37 @@ def draw(key_B: Tensor, patches: int, rate: float, mask: float = 0.8, random: fl
     first_B1 = own_BK - hit_BK if source == "image" else torch.zeros_like(own_BK)
     other_BK = first_B1 + counted.integers(key_B1, 3 * hit_BK + 2, max(1, others - 1))
     return Corruption(hit_BK, kind_BK, other_BK + (other_BK >= own_BK).long() * min(1, others - 1))
+
+
+def rank(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
+    """Which patches are hit first: int64 (B, N), the smallest first, equal ones in the order of their index.
+
+    "patches": each by its hash or, with side > 1, squares of side x side together, by the hash of their corner (SimMIM's
+    large masked patches: Xie et al., 2022, section 3.2). "blocks": one rectangle after the other (as BEiT, Bao et al., 2022,
+    algorithm 1), then what none covers by its hash. Both but single patches want a square grid; the last square or
+    rectangle is hit in part, row by row, so that K is exact.
+    """
+    at_N = torch.arange(patches, device=key_B1.device)
+    if shape == "blocks":
+        return _blocks(key_B1, at_N, math.isqrt(patches))
+    if side > 1:
+        grid = math.isqrt(patches)
+        at_N = at_N // grid // side * side * grid + at_N % grid // side * side
+    return counted.bits(key_B1, 3 * at_N)
+
+
+def _blocks(key_B1: Tensor, at_N: Tensor, grid: int) -> Tensor:
+    """The number of the first of BLOCKS rectangles over each patch; its sides are from a quarter to half of the grid's."""
+    slot_M = 3 * len(at_N) + 4 * torch.arange(BLOCKS, device=key_B1.device)
+    least, most = max(1, grid // 4), max(1, grid // 2)
+    height_BM, width_BM = (least + counted.integers(key_B1, slot_M + i, most - least + 1) for i in range(2))
+    top_BM = counted.integers(key_B1, slot_M + 2, grid - height_BM + 1)
+    left_BM = counted.integers(key_B1, slot_M + 3, grid - width_BM + 1)
+    down_BMN, right_BMN = at_N // grid - top_BM[..., None], at_N % grid - left_BM[..., None]
+    over_BMN = (down_BMN >= 0) & (down_BMN < height_BM[..., None]) & (right_BMN >= 0) & (right_BMN < width_BM[..., None])
+    first_BN = torch.where(over_BMN, torch.arange(BLOCKS, device=key_B1.device)[:, None], BLOCKS).amin(1)
+    alone_BN = BLOCKS + (counted.bits(key_B1, 3 * at_N) & (2**62 - 1))
+    return torch.where(first_BN < BLOCKS, first_BN, alone_BN)
 
 
 def pick(value_BN: Tensor, corruption: Corruption) -> Tensor:

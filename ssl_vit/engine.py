@@ -4,24 +4,22 @@ Numbers stay on the device between logging steps. An observer is called as obser
 frozen and yields (name, value); it disturbs no random number and its failure does not end the run.
 """
 
-import math
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from operator import methodcaller
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
+from torch import Tensor
 
 from . import counted, optim
 from .data.batches import Batch, Spread, check_unread
 from .objectives import Objective, Step
-from .recipe import Recipe, UserError
+from .recipe import Recipe
+from .state import State
 
 Row = dict[str, Any]
 
@@ -44,56 +42,6 @@ class Watch(NamedTuple):
 
     observer: Observer
     every: int
-
-
-@dataclass
-class State:
-    """Everything that a run must find again to go on as if it had never stopped."""
-
-    objective: Objective  # as built, for its state and for observers
-    prepared: nn.Module  # as Accelerate wrapped it, for training
-    optimizer: Any
-    schedule: Any
-    average: AveragedModel | None = None  # of the objective's weights, where the recipe asks for one
-    step: int = 0
-    seconds: float = 0.0  # spent training, over all resumptions
-    names: list[str] = field(default_factory=list)  # of the metrics gathered since the last row
-    sums: Tensor | None = None  # (metrics, 2): their sums and counts
-    norms: Tensor | None = None  # (2,): sum and count of gradient norms
-    lr: float = 0.0  # of the last step
-    seen: int = 0  # pictures that this process saw
-    unread: int = 0  # of them not to be read
-
-    @property
-    def watched(self) -> Objective:
-        """What is looked at and exported: the averaged weights where there are any."""
-        return cast(Objective, self.average.module) if self.average else self.objective
-
-    def save(self) -> dict[str, Any]:
-        sums = {k: None if v is None else v.cpu() for k, v in (("sums", self.sums), ("norms", self.norms))}
-        return {
-            "step": self.step,
-            "seconds": self.seconds,
-            "objective": self.objective.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(),
-            "names": self.names,
-            "seen": self.seen,
-            "unread": self.unread,
-            "average": self.average.state_dict() if self.average else None,
-            **sums,
-        }
-
-    def load(self, saved: dict[str, Any], device: torch.device) -> None:
-        self.objective.load_state_dict(saved["objective"])
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.schedule.load_state_dict(saved["schedule"])
-        if self.average:
-            self.average.load_state_dict(saved["average"])
-        for name in ("step", "seconds", "names", "seen", "unread"):
-            setattr(self, name, saved[name])
-        for name in ("sums", "norms"):
-            setattr(self, name, None if saved[name] is None else saved[name].to(device))
 
 
 class Clock:
@@ -134,6 +82,9 @@ class Audience:
     def warn(self, text: str) -> None:
         self.tell(methodcaller("on_warning", text))
 
+    def close(self) -> None:
+        self.tell(methodcaller("close"))
+
 
 def train(
     state: State,
@@ -142,22 +93,27 @@ def train(
     spread: Spread,
     accelerator: Accelerator,
     watches: Iterable[Watch] = (),
-    listeners: Iterable[Listener] = (),
+    audience: Audience | None = None,
     save: Callable[[], None] = lambda: None,
+    stop: Callable[[int], object] = lambda step: False,
+    trouble: Callable[[list[int]], None] = lambda steps: None,
 ) -> None:
-    """Train from state.step to the recipe's last step.
+    """Train from state.step to the recipe's last step, or to one at which `stop` says so on all processes; save there.
 
-    `batches` brings this process's passes from state.step on, spread.accumulation to a step.
+    `batches` brings this process's passes from state.step on, spread.accumulation to a step. An update whose loss or gradient
+    is not finite on any process is left out on all, without the host; `trouble` is told of those steps before the next row.
 
     Raises:
-        UserError: the loss is no number any more, or too many pictures cannot be read.
+        UserError: too many pictures cannot be read.
     """
-    passes, clock, audience = iter(batches), Clock(), Audience(listeners)
+    passes, clock, audience = iter(batches), Clock(), audience or Audience([])
     while state.step < recipe.optim.steps:
+        if stop(state.step):
+            return save()
         with clock.running(state):
             _update(state, passes, recipe, spread, accelerator, clock, audience)
             last = state.step == recipe.optim.steps
-            values = _read(state, accelerator) if last or state.step % recipe.log.every == 0 else {}
+            values = _read(state, accelerator, trouble) if last or state.step % recipe.log.every == 0 else {}
         row: Row = {}
         if values:
             row, clock = _row(values, state, recipe, accelerator, clock), Clock()
@@ -169,6 +125,7 @@ def train(
             audience.tell(methodcaller("on_row", row))
         if last or state.step % recipe.checkpoint.every == 0:
             save()
+    return None
 
 
 def _update(
@@ -186,17 +143,18 @@ def _update(
     _note_unread(state, step_passes, recipe, audience)
     if state.objective.uses_labels:
         step_passes = _counted_labels(step_passes, accelerator)
+    made: list[Step] = []
     for micro, batch in enumerate(step_passes):
         torch.manual_seed(int(counted.key(recipe.seed, state.step, spread.chunk(micro))[0]))  # dropout, drop path
         joined = micro == spread.accumulation - 1
         with nullcontext() if joined else accelerator.no_sync(state.prepared):
             with autocast(recipe, accelerator):
-                step = state.prepared(batch)
-            accelerator.backward(step.loss / spread.accumulation)
-        _gather(state, step)
+                made.append(state.prepared(batch))
+            accelerator.backward(made[-1].loss / spread.accumulation)
     norm = optim.clip(state.prepared, recipe.optim.clip).double()
-    norms = torch.stack([norm, torch.ones_like(norm)])
-    state.norms = norms if state.norms is None else state.norms + norms
+    bad = _not_finite([norm, *(step.loss for step in made)], accelerator)
+    _gather(state, made, norm, bad)
+    optim.leave_out(state.optimizer, bad)
     state.lr = max(state.schedule.get_last_lr())
     state.optimizer.step()
     state.schedule.step()
@@ -235,10 +193,22 @@ def _counted_labels(passes: list[Batch], accelerator: Accelerator) -> list[Batch
     return [batch._replace(labelled=share) for batch in passes]
 
 
-def _gather(state: State, step: Step) -> None:
-    sums = torch.stack([torch.stack([a.double(), b.double()]) for a, b in step.metrics.values()])
-    state.names = list(step.metrics)
-    state.sums = sums if state.sums is None else state.sums + sums
+def _not_finite(values: list[Tensor], accelerator: Accelerator) -> Tensor:
+    """Whether any of the values is not finite on any process: bool, on the device."""
+    bad = torch.stack([~value.detach().isfinite() for value in values]).any()
+    return accelerator.reduce(bad.float(), "sum") > 0 if accelerator.num_processes > 1 else bad
+
+
+def _gather(state: State, made: list[Step], norm: Tensor, bad: Tensor) -> None:
+    """Add up a step's metrics and its gradient's norm, unless its update is left out."""
+    for step in made:
+        sums = torch.stack([torch.stack([a.double(), b.double()]) for a, b in step.metrics.values()])
+        sums = sums.masked_fill(bad, 0)
+        state.names = list(step.metrics)
+        state.sums = sums if state.sums is None else state.sums + sums
+    norms = torch.stack([norm, torch.ones_like(norm)]).masked_fill(bad, 0)
+    state.norms = norms if state.norms is None else state.norms + norms
+    state.left_out.append(bad)
 
 
 def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str, tuple[float, int]]:
@@ -247,21 +217,20 @@ def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str,
     return {name: (a / n, round(n)) for name, (a, n) in zip(names, total, strict=True) if n}
 
 
-def _read(state: State, accelerator: Accelerator) -> dict[str, float]:
-    """The means of the metrics since the last row, and of the gradient's norm.
-
-    Raises:
-        UserError: the loss is no number.
-    """
+def _read(state: State, accelerator: Accelerator, trouble: Callable[[list[int]], None]) -> dict[str, float]:
+    """The means of the metrics and of the gradient's norm since the last row, whose steps not finite are told."""
     assert state.sums is not None and state.norms is not None
     values = {name: value for name, (value, _) in means(state.names, state.sums, accelerator).items()}
     norm, count = state.norms.tolist()
-    state.sums = state.norms = None
-    if not math.isfinite(values.get("loss", 0.0)):  # none where no picture had a label
-        text = "a lower optim.lr= or a longer optim.warmup= may help"
-        raise UserError(f"step {state.step}: the loss is {values['loss']}; {text}")
+    steps = len(state.left_out)
+    bad = [state.step - steps + i for i, flag in enumerate(torch.stack(state.left_out).tolist()) if flag]
+    state.sums, state.norms, state.left_out = None, None, []
+    if bad:
+        trouble(bad)
     unread = int(accelerator.reduce(torch.tensor(state.unread, device=accelerator.device), "sum"))
-    return values | {"grad_norm": norm / count, "steps": count} | ({"unreadable": unread} if unread else {})
+    told = {"grad_norm": norm / count} if count else {}
+    counts = {"unreadable": unread, "left_out": len(bad)}
+    return values | told | {"steps": steps} | {name: number for name, number in counts.items() if number}
 
 
 def _row(values: dict[str, float], state: State, recipe: Recipe, accelerator: Accelerator, clock: Clock) -> Row:

@@ -1,7 +1,6 @@
 """One training job: from a checked recipe to a finished run folder. The tools call it; it puts the other modules together."""
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,7 +24,9 @@ from . import (
     objectives,
     optim,
     pushing,
+    stopping,
     summary,
+    trouble,
     weights,
 )
 from .data import batches, sources
@@ -72,15 +73,18 @@ def train(run: Run) -> dict[str, Any]:
 
     Raises:
         UserError: the pictures, the folder or the machine do not suit the recipe.
+        SystemExit: with status stopping.STOPPED; a signal came, and the run was saved.
     """
-    with machine.started(run) as accelerator, ExitStack() as held:
+    with stopping.Asked() as asked, machine.started(run) as accelerator, ExitStack() as held:
         splits = machine.load(run.recipe, accelerator, test=run.recipe.eval.test)
         machine.on_main(accelerator, lambda: held.enter_context(run.lock()))
         job = assemble(run, accelerator, splits)
         resume(job)
         _baselines(job)
         introduce(job)
-        _fit(job)
+        agreed = stopping.Agreement(asked, accelerator.process_index, accelerator.num_processes)
+        while not _fitted(job, agreed):
+            pass
         return finish(job)
 
 
@@ -118,16 +122,18 @@ def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
         batches.check_unread(len(unread), seen, recipe.data, unread[-1])
 
 
-def resume(job: Job) -> None:
-    """Go back to the newest sound checkpoint, and cut the metrics back to its step; a damaged one is named and passed over.
+def resume(job: Job, most: int | None = None) -> None:
+    """Go back to the newest sound checkpoint (of step `most` or before), and cut the metrics back to its step; a damaged one is
+    named and passed over.
 
     Raises:
         UserError: all are damaged.
     """
-    known = checkpoint.found(job.run.checkpoints)
+    job.accelerator.wait_for_everyone()
+    known = [path for path in checkpoint.found(job.run.checkpoints) if most is None or checkpoint.step(path) <= most]
     for path in reversed(known):
         if checkpoint.sound(path):
-            job.state.load(checkpoint.load(path), job.accelerator.device)
+            job.state.load(checkpoint.load(path), job.accelerator)
             break
         job.accelerator.print(f"warning: {path} is damaged; using the one before it")
     if known and job.state.step == 0:
@@ -195,35 +201,56 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
         yield "to beat", to_beat
 
 
-def _fit(job: Job) -> None:
+def _fitted(job: Job, agreed: stopping.Agreement) -> bool:
+    """Train to the end; False where the run went back to a checkpoint, to go on from there.
+
+    Raises:
+        SystemExit: with stopping.STOPPED, after a signal.
+    """
+    try:
+        _fit(job, agreed)
+    except trouble.GoBack as back:
+        trouble.go_back(job.state, back, lambda most: resume(job, most))
+        return False
+    if job.state.step < job.recipe.optim.steps:
+        text = f"stopped     at step {job.state.step:,} by {agreed.said}, saved; the same command goes on"
+        job.accelerator.print(text)
+        raise SystemExit(stopping.STOPPED)
+    return True
+
+
+def _fit(job: Job, agreed: stopping.Agreement) -> None:
     """Hand the job to the engine, with what watches it and what it tells."""
-    recipe, run, state = job.recipe, job.run, job.state
-    length = range(state.step, recipe.optim.steps)
+    recipe, run, state, accelerator = job.recipe, job.run, job.state, job.accelerator
+    length, seed = range(state.step, recipe.optim.steps), trouble.stream_seed(recipe.seed, state.detour)
     loader = batches.training(
-        job.splits.train, recipe.data, job.spread, recipe.seed, length.start, length.stop, job.workers if length else 0
+        job.splits.train, recipe.data, job.spread, seed, length.start, length.stop, job.workers if length else 0
     )
     listeners = _listeners(job) if job.accelerator.is_main_process else [Notes(run)]
+    audience = engine.Audience(listeners)
     for name in (text for batch in job.held_out.batches for text in batch.unread):
-        for listener in listeners:
-            listener.on_warning(f"a held-out picture was replaced by the next: {name}")
+        audience.warn(f"a held-out picture was replaced by the next: {name}")
+    saver = checkpoint.Saver(run.checkpoints, recipe.checkpoint, run.note, audience.warn)
+    saved = state.step
 
     def save() -> None:
-        if job.accelerator.is_main_process:
-            before = time.perf_counter()
-            path = checkpoint.save(run.checkpoints, state.step, state.save(), recipe.checkpoint.keep)
-            run.note(f"saved {path.name} in {time.perf_counter() - before:.2f} s")
-        job.accelerator.wait_for_everyone()
+        nonlocal saved
+        if state.step != saved:
+            saved, whole = state.step, state.save(accelerator)
+            machine.on_main(accelerator, lambda: saver.save(saved, whole))
 
     watches = [Watch(job.held_out, recipe.eval.every)]
     if job.probes and recipe.probe.every:
         watches.append(Watch(job.probes, recipe.probe.every))
     if job.pusher and recipe.hub.every:
         watches.append(Watch(pushing.Milestones(job.pusher, lambda folder: _export(job, folder)), recipe.hub.every))
+    policy = trouble.Policy(run, len(job.splits.train), seed, audience.warn, accelerator.is_main_process)
     try:
-        engine.train(state, loader, recipe, job.spread, job.accelerator, watches, listeners, save)
+        engine.train(state, loader, recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
+        machine.on_main(accelerator, saver.wait)
     finally:
-        for listener in listeners:
-            listener.close()
+        saver.close()
+        audience.close()
 
 
 def _listeners(job: Job) -> list[Listener]:

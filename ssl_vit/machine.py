@@ -11,7 +11,7 @@ from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list
 
-from . import compute
+from . import budget
 from .data import batches, sources
 from .recipe import Recipe, ToldError, UserError
 from .runs import Run, cores
@@ -94,7 +94,7 @@ def load(recipe: Recipe, accelerator: Accelerator, test: bool) -> sources.Splits
 
 def fits(recipe: Recipe, accelerator: Accelerator) -> int:
     """Pictures whose activations take half of the memory of one process."""
-    return max(1, int(_memory(accelerator) / 2 / compute.activation_bytes(recipe, fused=accelerator.device.type == "cuda")))
+    return max(1, int(_memory(accelerator) / 2 / budget.activations(recipe, fused=accelerator.device.type == "cuda")))
 
 
 def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:

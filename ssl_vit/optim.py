@@ -1,6 +1,7 @@
 """Parameter groups, the optimiser and its schedule (paper, 4.1 and Table 3)."""
 
 import re
+from typing import Any
 
 import torch
 from torch import nn
@@ -55,10 +56,17 @@ def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
         optimizer = AdamW(sets, lr=optim.lr, betas=(optim.betas[0], optim.betas[1]), fused=fused)
     else:
         optimizer = SGD(sets, lr=optim.lr, momentum=optim.momentum, fused=fused)
+        for p in (p for group in sets for p in group["params"] if optim.momentum):
+            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)  # or a first step that is left out leaves it unset
     if optim.schedule == "cosine":
         return optimizer, get_cosine_schedule_with_warmup(optimizer, optim.warmup, optim.steps)
     end = min(LINEAR_END, optim.lr / 2)
     return optimizer, get_polynomial_decay_schedule_with_warmup(optimizer, optim.warmup, optim.steps, lr_end=end, power=1.0)
+
+
+def leave_out(optimizer: Any, bad: torch.Tensor) -> None:
+    """Make the next update of a fused optimiser change nothing, moments included, where `bad` (bool, on the device)."""
+    getattr(optimizer, "optimizer", optimizer).found_inf = bad.float()
 
 
 def averaged(module: nn.Module, decay: float | None) -> AveragedModel | None:

@@ -74,5 +74,5 @@ def _steps(made: "Job") -> list[float]:
             ends.append(time.perf_counter())
 
     loader = batches.training(made.splits.train, recipe.data, made.spread, recipe.seed, 0, recipe.optim.steps, made.workers)
-    engine.train(made.state, loader, recipe, made.spread, made.accelerator, listeners=[Clock()])
+    engine.train(made.state, loader, recipe, made.spread, made.accelerator, audience=engine.Audience([Clock()]))
     return [after - before for before, after in itertools.pairwise(ends)]

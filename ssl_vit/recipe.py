@@ -99,6 +99,8 @@ class Corruption:
     random: float = 0.1
     keep: float = 0.1
     source: str = "image"  # where a random patch comes from: image, or batch (the whole device batch)
+    shape: str = "patches"  # which are hit together: patches (squares of `side`), or blocks (rectangles, as BEiT)
+    side: int = 1  # patches on the side of such a square; 1: single patches
 
 
 @dataclass
@@ -145,6 +147,7 @@ class Optim:
     dropout: float = 0.0  # in the encoder, after every dense layer but qkv and after the positions
     drop_path: float = 0.0  # share of residual branches left out in the last block, rising linearly from 0 in the first
     layer_decay: float | None = None  # each block learns at this times the rate of the one above it; null: all alike
+    nonfinite: str = "stop"  # where loss or gradient is not finite: stop, skip (that update), or back (to the last checkpoint)
     average: float | None = None  # decay of a running mean of the weights (Polyak), which is what is looked at and exported
 
 
@@ -161,6 +164,8 @@ class Compute:
 class Checkpoint:
     every: int = 1000  # steps
     keep: int = 2
+    background: bool = True  # written while training goes on
+    failures: int = 3  # saves in a row that may fail before the run stops
 
 
 @dataclass

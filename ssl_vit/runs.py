@@ -110,7 +110,8 @@ class Run:
             UserError: the folder cannot be written, or was made with other data.
         """
         try:
-            self.figures.mkdir(parents=True, exist_ok=True)
+            for folder in (self.figures, self.checkpoints):
+                folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / "environment.json"
             before = _read(path, "data") if path.exists() else environment
             for key, said in (

@@ -243,6 +243,7 @@ def _plug(place: str | None) -> None:
 USED_WITH = {
     "optim.momentum": ("optim.name", "sgd"),
     "optim.betas": ("optim.name", "adamw"),
+    "corruption.side": ("corruption.shape", "patches"),
 }
 
 

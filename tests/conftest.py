@@ -1,6 +1,10 @@
 """What the tests share: no network, calm threads, a run small enough to repeat, and the folder of real pictures."""
 
 import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch
@@ -35,3 +39,33 @@ def real_pictures() -> Path:
     if not folder:
         pytest.skip("SSL_VIT_DATA does not name a folder of real pictures")
     return Path(folder)
+
+
+def together(count: int, *command: str, **environment: str) -> list[subprocess.Popen]:
+    """`count` processes of one command that find one another, as a launcher starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    found = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    return [
+        subprocess.Popen(
+            [sys.executable, *command],
+            cwd=ROOT,
+            env=os.environ | environment | found | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+
+
+def outcome(processes: Iterable[subprocess.Popen], seconds: float = 300) -> tuple[list[int], list[str]]:
+    """Exit statuses and outputs; whatever still runs after `seconds` is killed."""
+    processes = list(processes)
+    try:
+        said = [process.communicate(timeout=seconds)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.returncode for process in processes], said

@@ -52,6 +52,9 @@ def said(tiny: list[str], capsys: pytest.CaptureFixture) -> Callable[..., str]:
 CHANGED = {
     "shares that do not sum to 1": (["corruption.mask=0.7"], "corruption.mask + .random + .keep=0.9"),
     "a batch that does not divide": (["compute.batch=5"], "compute.batch=5: does not divide optim.batch=16"),
+    "a shape that is none": (["corruption.shape=block"], "corruption.shape=block: did you mean blocks?"),
+    "squares as large as the picture": (["corruption.side=4"], "a picture has 4 x 4 patches"),
+    "squares of blocks": (["corruption.shape=blocks", "corruption.side=2"], "corruption.shape=blocks has no use for it"),
     "a misspelt key": (["corruption.mas=0.7"], "did you mean corruption.mask?"),
     "a misspelt group": (["optimm.lr=1"], "unknown key optimm.lr"),
     "an option without use": (["recipe=supervised", "corruption.rate=0.3"], "objective=supervised has no use for it"),

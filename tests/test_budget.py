@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import altered
 
-from ssl_vit import budget, compute, encoder, objectives, optim
+from ssl_vit import budget, encoder, objectives, optim
 from ssl_vit.data import batches, sources
 from ssl_vit.recipe import Data
 from ssl_vit.words import resolve
@@ -108,5 +108,5 @@ def test_zero_shards_by_its_papers_formula(monkeypatch):
 def test_the_device_batch_is_that_of_a_run(batch, wanted, processes):
     words = ["recipe=paper/mpp_b16_imagenet", "compute.precision=bfloat16", f"optim.batch={batch}"]
     recipe = resolve([*words, *([f"compute.batch={wanted}"] if wanted else [])])
-    limit = int(78 * 2**30 / 2 / compute.activation_bytes(recipe, fused=True))  # job.py's rule, on this device
+    limit = int(78 * 2**30 / 2 / budget.activations(recipe, fused=True))  # machine.py's rule, on this device
     assert budget.device_batch(recipe, processes, H100) == batches.spread(batch, wanted, limit, 0, processes).device_batch

@@ -16,6 +16,7 @@ from ssl_vit.corruption import KEEP, MASK, RANDOM
 from ssl_vit.data import batches
 from ssl_vit.recipe import Data
 
+SHAPES = pytest.mark.parametrize("shape", [("patches", 1), ("patches", 2), ("blocks", 1)], ids=["single", "squares", "blocks"])
 SOURCES = pytest.mark.parametrize("source", ["image", "batch"])
 
 
@@ -23,15 +24,42 @@ def keys(count, seed=0):
     return torch.from_numpy(counted.key(seed, 0, np.arange(count)))
 
 
-def slow_draw(key_B, patches, hit, mask, random, source):
+def slow_rank(key, patches, shape, side):
+    """Every patch of a picture, those hit first before others, by walking over its squares or rectangles."""
+    grid, chosen = math.isqrt(patches), []
+
+    def number(slot, n):
+        return int(counted.integers(key, slot, n)[0])
+
+    def hashed(n):
+        return int(counted.bits(key, 3 * n)[0])
+
+    if shape == "patches":
+        squares = [
+            [y * grid + x for y in range(top, min(top + side, grid)) for x in range(left, min(left + side, grid))]
+            for top in range(0, grid, side)
+            for left in range(0, grid, side)
+        ]
+        squares = [[n] for n in range(patches)] if side == 1 else squares
+        return [n for square in sorted(squares, key=lambda square: (hashed(square[0]), square)) for n in square]
+    least, span = max(1, grid // 4), max(1, grid // 2) - max(1, grid // 4) + 1
+    for j in range(corruption.BLOCKS):
+        slot = 3 * patches + 4 * j
+        height, width = least + number(slot, span), least + number(slot + 1, span)
+        top, left = number(slot + 2, grid - height + 1), number(slot + 3, grid - width + 1)
+        block = [y * grid + x for y in range(top, top + height) for x in range(left, left + width)]
+        chosen += [n for n in block if n not in chosen]
+    return chosen + sorted(set(range(patches)) - set(chosen), key=lambda n: hashed(n) % 2**62)
+
+
+def slow_draw(key_B, patches, hit, mask, random, source, shape="patches", side=1):
     """(patch, kind, source) of each hit patch of each picture, in numpy and lists, one number at a time."""
     stream = counted.stream(np.asarray(key_B), "corruption")
     pictures = []
     for b in range(len(stream)):
         key = stream[b : b + 1]
-        ranked = sorted(range(patches), key=lambda n, key=key: (int(counted.bits(key, 3 * n)[0]), n))
         rows = []
-        for n in ranked[:hit]:
+        for n in slow_rank(key, patches, shape, side)[:hit]:
             number = int(counted.integers(key, 3 * n + 1, 2**24)[0])
             kind = MASK if number < round(mask * 2**24) else RANDOM if number < round((mask + random) * 2**24) else KEEP
             pictures_asked = [b] if source == "image" else range(len(stream))
@@ -102,6 +130,36 @@ def test_draw_is_the_slow_one(seed, count, patches, rate, shares, source):
     assert torch.stack(drawn, -1).tolist() == [
         [list(row) for row in picture] for picture in slow_draw(key_B, patches, hit, *shares, source)
     ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(-(2**62), 2**62),
+    grid=st.integers(2, 9),
+    rate=st.sampled_from([0.05, 0.15, 0.5, 0.75, 0.95, 1.0]),
+    shape=st.sampled_from([("blocks", 1), ("patches", 2), ("patches", 3), ("patches", 5)]),
+)
+def test_shapes_are_the_slow_ones(seed, grid, rate, shape):
+    key_B = keys(2, seed)
+    drawn = corruption.draw(key_B, grid**2, rate, 0.8, 0.1, "image", *shape)
+    hit = corruption.corrupted(rate, grid**2)
+    assert all(t.shape == (2, hit) for t in drawn)
+    assert torch.stack(drawn, -1).tolist() == [
+        [list(row) for row in picture] for picture in slow_draw(key_B, grid**2, hit, 0.8, 0.1, "image", *shape)
+    ]
+
+
+@pytest.mark.parametrize("shape", [("blocks", 1), ("patches", 2)])
+def test_shapes_put_hit_patches_side_by_side(shape):
+    """Of the pairs of neighbours in a row, more are hit together than where patches are hit one by one."""
+
+    def pairs(*shape):
+        hit_BK = corruption.draw(keys(500), 64, 0.25, 0.8, 0.1, "image", *shape).hit_BK
+        grid = torch.zeros(500, 64).scatter(1, hit_BK, 1.0).view(500, 8, 8)
+        assert (grid.sum((1, 2)) == 16).all()
+        return float((grid[:, :, 1:] * grid[:, :, :-1]).sum(2).mean())
+
+    assert pairs(*shape) > 2 * pairs("patches", 1)
 
 
 @SOURCES
@@ -234,15 +292,18 @@ def test_a_low_precision_embedding_stays_so():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @SOURCES
-def test_a_gpu_hits_the_same_patches(source):
-    here = corruption.draw(keys(200), 196, 0.5, source=source)
-    there = corruption.draw(keys(200).cuda(), 196, 0.5, source=source)
+@SHAPES
+def test_a_gpu_hits_the_same_patches(source, shape):
+    here = corruption.draw(keys(200), 196, 0.5, 0.8, 0.1, source, *shape)
+    there = corruption.draw(keys(200).cuda(), 196, 0.5, 0.8, 0.1, source, *shape)
     assert all(torch.equal(a, b.cpu()) for a, b in zip(here, there, strict=True))
 
 
-def test_compiled_code_draws_the_same():
+@SHAPES
+def test_compiled_code_draws_the_same(shape):
     """Inductor folds the arithmetic of an arange into symbols without an overflow of their own; hashes must not meet that."""
     key = torch.from_numpy(counted.key(0, 3, np.arange(6)))
-    compiled = torch.compile(lambda k: corruption.draw(k, 64, 0.5), fullgraph=True, dynamic=False)
-    for made, right in zip(compiled(key), corruption.draw(key, 64, 0.5), strict=True):
+    asked = (64, 0.5, 0.8, 0.1, "image", *shape)
+    compiled = torch.compile(lambda k: corruption.draw(k, *asked), fullgraph=True, dynamic=False)
+    for made, right in zip(compiled(key), corruption.draw(key, *asked), strict=True):
         assert torch.equal(made, right)

@@ -391,7 +391,7 @@ def test_computed_leaves_out_what_changes_no_number(pictures):
         "log.every=1",
         "log.tensorboard=false",
         "checkpoint.every=7",
-        "checkpoint.keep=1",
+        "checkpoint.keep=3",
         "eval.every=9",
         "eval.pictures=5",
     ]

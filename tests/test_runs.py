@@ -37,7 +37,8 @@ FREE = {
         "compute.workers",
         "compute.threads",
     ),
-    *("checkpoint.every", "checkpoint.keep", "hub.repo", "hub.private", "hub.every", "hub.state", "hub.wait"),
+    *("checkpoint.every", "checkpoint.keep", "checkpoint.background", "checkpoint.failures"),
+    *("hub.repo", "hub.private", "hub.every", "hub.state", "hub.wait"),
     *("eval.every", "eval.pictures", "eval.test", "eval.real", "log.every", "log.tensorboard"),
 }
 FACTS = {"data": {"train": "aa", "validation": "bb"}, "device": "cpu"}

@@ -21,9 +21,10 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from ssl_vit.recipe import UserError, dump
+from ssl_vit.studies import local as locals_
 from ssl_vit.studies import plan as plans
+from ssl_vit.studies import room, slurm
 from ssl_vit.studies import screen as screens
-from ssl_vit.studies import slurm
 from ssl_vit.studies.command import ask, main
 from ssl_vit.studies.file import build
 from ssl_vit.words import resolve
@@ -439,6 +440,56 @@ def test_no_more_at_once_than_asked_for(bench):
     assert main([*bench.words, "parallel=2"]) == 0
     times = sorted(line.split() for line in (bench.runs.parent / "times.txt").read_text().splitlines())
     assert max(itertools.accumulate(int(step) for _, step in times)) == 2
+
+
+def test_tasks_start_only_as_fast_as_memory_allows(bench, monkeypatch, capsys):
+    """Room for one and a half of them: no two at once, the one that waits is told, all get there."""
+    monkeypatch.setattr(room, "free", lambda: 3 << 29)
+    monkeypatch.setattr(room, "need", lambda recipe, gpu: 1 << 30)
+    monkeypatch.setattr(locals_, "LOOK", 0.05)
+    bench.behave(**dict.fromkeys(NAMES[:4], "brief"))
+    assert main([*bench.words, "parallel=4"]) == 0
+    times = sorted(line.split() for line in (bench.runs.parent / "times.txt").read_text().splitlines())
+    assert max(itertools.accumulate(int(step) for _, step in times)) == 1
+    assert "it may need 1.0 GiB, more than is free" in capsys.readouterr().out
+    assert bench.finished() == sorted(NAMES)
+
+
+def test_a_task_larger_than_the_machine_is_let_try_alone(bench, monkeypatch):
+    monkeypatch.setattr(room, "need", lambda recipe, gpu: 1 << 60)
+    monkeypatch.setattr(locals_, "LOOK", 0.05)
+    assert main([*bench.words, "parallel=4"]) == 0
+
+
+def test_what_a_process_has_not_taken_yet_is_kept_for_it(monkeypatch):
+    hog = "import sys; x = bytearray(300 << 20); print('there', flush=True); sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-c", hog], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"there\n"
+    monkeypatch.setattr(room, "free", lambda: 1000 << 20)
+    try:
+        assert 300 << 20 <= room.taken(process.pid) < 400 << 20
+        assert room.fits(980 << 20, [(process.pid, 300 << 20)])  # it has all that it wants
+        assert room.fits(780 << 20, [(process.pid, 500 << 20)])
+        assert not room.fits(950 << 20, [(process.pid, 500 << 20)])  # 100 to 200 are still to come
+    finally:
+        process.communicate()
+    assert room.taken(process.pid) == 0
+
+
+def test_the_limit_of_a_control_group_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "GROUP", tmp_path)
+    whole = room.free()
+    for name, text in (("max", "max"), ("current", "4000"), ("stat", "anon 1\ninactive_file 1500\n")):
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert room.free() == pytest.approx(whole, rel=0.2)  # no limit
+    (tmp_path / "memory.max").write_text("10000\n")
+    assert room.free() == 7500
+
+
+def test_a_larger_batch_needs_more_memory():
+    small, large = (resolve(["recipe=mpp", f"optim.batch={batch}"]) for batch in (128, 512))
+    assert room.BASE < room.need(small, gpu=False) < room.need(large, gpu=False)
+    assert room.need(small, gpu=True) == room.need(large, gpu=True)  # its tensors are not here
 
 
 def test_a_failed_task_leaves_out_only_what_needs_it(bench, capsys):

@@ -23,7 +23,8 @@ def _mpp(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
     assert isinstance(encoder, Encoder)  # bounds.py refuses others
     hit, data = recipe.corruption, recipe.data
     target = targets.BUILDERS[recipe.target](encoder.patch_size, data.mean, data.std)
-    return MaskedPatchPrediction(encoder, target, rate=hit.rate, mask=hit.mask, random=hit.random, source=hit.source)
+    shares = {"rate": hit.rate, "mask": hit.mask, "random": hit.random}
+    return MaskedPatchPrediction(encoder, target, **shares, source=hit.source, shape=hit.shape, side=hit.side)
 
 
 def _supervised(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:

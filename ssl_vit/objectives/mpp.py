@@ -23,10 +23,22 @@ class MaskedPatchPrediction(Objective):
     encoder: Encoder
     pool = "avg"  # the class token got no loss
 
-    def __init__(self, encoder: Encoder, target: Target, *, rate: float, mask: float, random: float, source: str) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        target: Target,
+        *,
+        rate: float,
+        mask: float,
+        random: float,
+        source: str,
+        shape: str = "patches",
+        side: int = 1,
+    ) -> None:
         super().__init__(encoder)
         self.target = target
         self.rate, self.mask, self.random, self.source = rate, mask, random, source
+        self.shape, self.side = shape, side
         self.mask_token = nn.Parameter(torch.randn(encoder.width) * 0.02)
         self.head = nn.Linear(encoder.width, target.answers)
         nn.init.zeros_(self.head.weight)
@@ -35,14 +47,17 @@ class MaskedPatchPrediction(Objective):
     def describe(self) -> str:
         patches = self.encoder.patches
         hit = corruption.corrupted(self.rate, patches)
+        together = " in rectangles" if self.shape == "blocks" else f" in squares of {self.side} x {self.side}"
         return (
-            f"masked patch prediction, {self.target.answers} answers a patch: {hit} of {patches} patches hit, "
+            f"masked patch prediction, {self.target.answers} answers a patch: {hit} of {patches} patches hit"
+            f"{together if self.shape == 'blocks' or self.side > 1 else ''}, "
             f"of those {self.mask:.0%} masked, {self.random:.0%} random, {1 - self.mask - self.random:.0%} kept"
         )
 
     def draw(self, batch: Batch) -> corruption.Corruption:
         """The corruption of this batch's pictures, from their keys."""
-        return corruption.draw(batch.key, self.encoder.patches, self.rate, self.mask, self.random, self.source)
+        becomes = (self.mask, self.random, self.source)
+        return corruption.draw(batch.key, self.encoder.patches, self.rate, *becomes, self.shape, self.side)
 
     def tell(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
         """The head's answers (B, K, A) for the hit patches."""

@@ -12,7 +12,7 @@ from ..recipe import Recipe, UserError, nearest
 from ..runs import Run, cores
 from ..summary import duration
 from ..words import KEYS
-from . import slurm, sweep
+from . import room, slurm, sweep
 from .file import OURS, PLACEHOLDER, Study, find, read
 from .local import Local, gpus
 from .plan import Task, check, command, finished, keep, lost, stale, tasks
@@ -44,13 +44,14 @@ def main(words: list[str]) -> int:
     asked = ask(words)
     if "only" in asked.own:
         return one(asked)  # whose tool checks its words itself
-    check(asked.plan)
+    made = check(asked.plan)
     with Run(Recipe(name=asked.name, out=asked.own.get("out", "runs"))).lock():
         keep(asked.study, asked.name, asked.plan, asked.folder)
         _check_finished(asked)
         if asked.own.get("launcher") == "slurm":
             return submitted(asked, words)
-        return everything(asked)
+        needs = {task.name: room.need(made[task.part, task.arm], bool(gpus())) for task in asked.plan.values()}
+        return everything(asked, needs)
 
 
 def _check_finished(asked: Asked) -> None:
@@ -141,14 +142,14 @@ def _number(own: dict[str, str], key: str, default: int, least: int = 1) -> int:
     return int(text)
 
 
-def everything(asked: Asked) -> int:
-    """Run the study on this machine."""
-    parallel, begun = _number(asked.own, "parallel", len(gpus()) or max(1, cores() // 2)), time.monotonic()
+def everything(asked: Asked, needs: dict[str, int]) -> int:
+    """Run the study on this machine, in whose memory each task needs so many bytes."""
+    parallel, begun = _number(asked.own, "parallel", len(gpus()) or min(cores(), len(asked.plan))), time.monotonic()
     there = sum(finished(asked.folder, name) for name in asked.plan)
     print(f"study       {asked.name}: {asked.study.title}")
     print(f"tasks       {len(asked.plan)}, of which {there} are finished; up to {parallel} at once", flush=True)
     with Screen() as screen:
-        failed = Local(asked.plan, asked.folder, parallel, screen).run()
+        failed = Local(asked.plan, asked.folder, parallel, screen, needs).run()
     done = sum(finished(asked.folder, name) for name in asked.plan)
     print(f"finished    {done} of {len(asked.plan)} tasks in {duration(time.monotonic() - begun)}: {asked.folder}")
     for name, why in failed.items():

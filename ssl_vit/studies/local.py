@@ -17,10 +17,12 @@ from typing import Any
 from ..recipe import UserError
 from ..runs import cores
 from ..summary import duration
+from . import room
 from .plan import Task, command, finished, lost
 from .screen import Running, Screen
 
 PATIENCE = 15.0  # seconds that a killed run's process is given to let go of its folder
+LOOK = 2.0  # seconds between two looks at the memory when it is full
 PR_SET_PDEATHSIG = 1
 
 
@@ -69,12 +71,15 @@ class Local:
     folder: Path
     parallel: int
     screen: Screen
+    needs: dict[str, int]  # task -> bytes of memory
     running: dict[str, Child] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)  # task -> why; those left out are here too
     retried: set[str] = field(default_factory=set)
     turn: Iterator[int] = field(default_factory=itertools.count)
     asked: int = 0  # the signal that ended the study
+    waits: set[str] = field(default_factory=set)  # tasks that were told to wait for memory
+    look: float = 0.0  # when memory is looked at again
 
     def run(self) -> dict[str, str]:
         """Run what is not finished; {task: why} of what failed or was left out.
@@ -110,8 +115,24 @@ class Local:
             if self.asked or len(self.running) >= self.parallel:
                 return
             patient = time.monotonic() - self.begun < PATIENCE
-            if set(task.needs) <= self.done | self.failed.keys() and not (patient and held(self.folder / task.name)):
+            ready = set(task.needs) <= self.done | self.failed.keys()
+            if ready and not (patient and held(self.folder / task.name)) and self._room(task):
                 self._launch(task)
+
+    def _room(self, task: Task) -> bool:
+        """Whether the task fits into memory beside those that run; one alone is let try."""
+        if not self.running:
+            return True
+        if time.monotonic() < self.look:
+            return False
+        running = [(child.process.pid, self.needs[name]) for name, child in self.running.items() if child.process]
+        if room.fits(self.needs[task.name], running):
+            return True
+        self.look = time.monotonic() + LOOK
+        if task.name not in self.waits:
+            self.waits.add(task.name)
+            self.screen.say(f"waiting   {task.name}: it may need {self.needs[task.name] / 2**30:.1f} GiB, more than is free")
+        return False
 
     def _launch(self, task: Task) -> None:
         try:

@@ -99,10 +99,11 @@ def _name(part: str, arm: str, seed: int, values: dict[str, Any]) -> str:
     return "-".join([part, arm, str(seed), *grid]).replace("/", "_")
 
 
-def check(plan: dict[str, Task]) -> None:
+def check(plan: dict[str, Task]) -> dict[tuple[str, str], Recipe]:
     """That the recipe system takes every task's words: each part and arm once, each combination of a grid once.
 
     A model that comes from another task's run is that task's; what else such a run decides is left to the run itself.
+    The recipe of each (part, arm) comes back.
 
     Raises:
         UserError: the first words that it does not take, with their part and arm.
@@ -125,6 +126,7 @@ def check(plan: dict[str, Task]) -> None:
                 _check_unseen(made[origin.part, origin.arm], made[task.part, task.arm], origin.part)
         except UserError as error:
             raise UserError(f"part {task.part}, arm {task.arm}: {error}") from None
+    return made
 
 
 def _model(recipe: Recipe) -> dict[str, str]:

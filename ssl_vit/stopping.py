@@ -1,0 +1,78 @@
+"""How a run ends before its last step: a signal on any process becomes one step after which all of them save and leave.
+
+The processes agree through a key-value store on the CPU, so no device waits. Every VOTE steps each says whether it was asked to
+stop, and reads what all of them said VOTE steps before: a signal takes at most 2 VOTE steps.
+"""
+
+import itertools
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+from torch import distributed
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+STOPPED = 75  # exit status (sysexits.h: EX_TEMPFAIL): saved; the same command goes on
+VOTE = 5  # steps
+_starts = itertools.count()  # of runs in this process, all processes alike
+
+
+class Asked:
+    """Takes the signals while its body runs; `name` is the first one's, or empty. A second SIGINT ends the process at once."""
+
+    name = ""
+
+    def __enter__(self) -> "Asked":
+        self.before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            self.before = {number: signal.signal(number, self._take) for number in SIGNALS}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.name and number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        self.name = self.name or signal.Signals(number).name
+
+
+class Agreement:
+    """Before each step: the signal that all processes stop for now, or "". All make one, and ask it at the same steps."""
+
+    def __init__(self, asked: Asked, rank: int, processes: int) -> None:
+        self.asked, self.rank, self.processes = asked, rank, processes
+        self.last: int | None = None  # step of the last vote
+        self.said = ""  # what stops the run, once something does
+        start = next(_starts)
+        if processes > 1:
+            store = distributed.distributed_c10d._get_default_store()
+            self.store = distributed.PrefixStore(f"stop-{start}", store)
+
+    def __call__(self, step: int) -> str:
+        self.said = self.said or (self.asked.name if self.processes == 1 else self._agreed(step))
+        return self.said
+
+    def _agreed(self, step: int) -> str:
+        if self.last is not None and step % VOTE:
+            return ""
+        before, self.last = self.last, step
+        said = "" if before is None else self._read(before)
+        self._vote(step)
+        return self._read(step) if before is None else said
+
+    def _vote(self, step: int) -> None:
+        """Say whether this process was asked; the last one to speak sums up."""
+        if self.asked.name:
+            self.store.set(f"{step}/asked", f"{self.asked.name} on process {self.rank}")
+        if self.store.add(f"{step}/count", 1) == self.processes:
+            said = self.store.get(f"{step}/asked").decode() if self.store.check([f"{step}/asked"]) else ""
+            self.store.set(f"{step}/said", f"={said}")
+
+    def _read(self, step: int) -> str:
+        """What was said at a vote, once all have spoken."""
+        return self.store.get(f"{step}/said").decode()[1:]

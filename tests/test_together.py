@@ -1,0 +1,93 @@
+"""Several processes: the samples, masks and losses of one, however the batch is spread; stopped on some, resumed on others."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from conftest import TINY, altered, outcome, together
+
+from ssl_vit import checkpoint, stopping
+from ssl_vit.job import train
+from ssl_vit.runs import Run
+from ssl_vit.words import resolve
+
+SLOW = ("images_per_s", "data_wait", "memory_gib", "seconds")
+LONG = altered(TINY, "optim.steps=20", "optim.warmup=2", "log.every=1")
+SERIES = """
+import json, os, sys
+from ssl_vit.job import train
+from ssl_vit.runs import Run
+from ssl_vit.words import resolve
+for words in json.loads(sys.argv[1]):
+    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
+    train(Run(resolve(words)))
+"""
+
+
+def rows(folder: Path) -> list[dict]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines() if (folder / "metrics.jsonl").exists() else []
+    return [{k: v for k, v in json.loads(line).items() if k not in SLOW} for line in lines]
+
+
+def assert_alike(one: list[dict], other: list[dict], rel: float = 1e-6) -> None:
+    assert [row["step"] for row in one] == [row["step"] for row in other]
+    for a, b in zip(one, other, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=rel), a["step"]
+        assert a["corrupted"] == b["corrupted"]
+
+
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
+    """The rows of one recipe on one process and on two, in several ways of cutting the batch of 16."""
+    out = tmp_path_factory.mktemp("spread")
+    ways = {
+        "one": ["optim.dropout=0.1", "compute.batch=4"],
+        "two": ["optim.dropout=0.1", "compute.batch=4"],
+        "plain": ["compute.batch=16"],
+        "plain_two": ["compute.batch=8"],
+        "plain_two_passes": ["compute.batch=2"],
+    }
+    words = {name: [*LONG, *own, f"out={out}", f"name={name}"] for name, own in ways.items()}
+    for name in ("one", "plain"):
+        train(Run(resolve(words[name])))
+    pair = together(2, "-c", SERIES, json.dumps([words[name] for name in words if "two" in name]))
+    codes, said = outcome(pair)
+    assert codes == [0, 0], said
+    return {name: rows(out / name) for name in ways}
+
+
+@pytest.mark.parametrize(("one", "other"), [("one", "two"), ("plain", "plain_two"), ("plain", "plain_two_passes")])
+def test_losses_are_the_same_however_the_batch_is_spread(spread: dict[str, list[dict]], one: str, other: str) -> None:
+    """With dropout where the device batch is equal, so that every chunk draws its own; without it for any."""
+    assert_alike(spread[one], spread[other])
+    last, same = spread[one][-1], spread[other][-1]
+    assert last["validation/loss"] == pytest.approx(same["validation/loss"], rel=1e-5)
+
+
+def test_stopped_on_two_processes_and_gone_on_with_four_and_one(tmp_path: Path) -> None:
+    """A signal to the second process alone; every later step has the unbroken run's samples and masks, and so its losses."""
+    words = [*altered(LONG, "optim.steps=400", "optim.warmup=40", "checkpoint.every=200", "eval.every=400"), f"out={tmp_path}"]
+    folder = tmp_path / "run"
+    for count in (2, 4):
+        before = len(checkpoint.found(folder / "checkpoints"))
+        started = together(count, "tools/pretrain.py", *words, "name=run")
+        since = len(rows(folder))
+        while len(rows(folder)) < since + 12:
+            assert started[0].poll() is None, outcome(started)
+            time.sleep(0.005)
+        at = len(rows(folder))
+        started[1].send_signal(signal.SIGTERM)
+        codes, said = outcome(started)
+        assert codes == [stopping.STOPPED] * count, said
+        assert "by SIGTERM on process 1, saved" in said[0]
+        step = checkpoint.step(checkpoint.found(folder / "checkpoints")[-1])
+        assert at <= step <= at + 3 * stopping.VOTE and len(checkpoint.found(folder / "checkpoints")) >= before
+        assert [row["step"] for row in rows(folder)] == list(range(1, step + 1))
+    at = checkpoint.step(checkpoint.found(folder / "checkpoints")[-1])
+    train(Run(resolve([*words, "name=run"])))
+    train(Run(resolve([*words, "name=whole"])))
+    assert_alike(rows(folder)[:40], rows(tmp_path / "whole")[:40], rel=1e-5)
+    assert_alike(rows(folder), rows(tmp_path / "whole"), rel=1e-2)
+    assert at < 400
