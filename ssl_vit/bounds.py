@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from . import remote
 from .recipe import (
     EMBEDDED,
     LEARNS_LABELS,
@@ -32,7 +33,7 @@ POSITIVE = (
     *("optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads", "data.classes"),
     "data.window",
     *("probe.every", "probe.pictures", "probe.trials", "probe.steps", "probe.batch", "probe.neighbors", "probe.layer"),
-    *("corruption.side", "checkpoint.every", "checkpoint.failures", "eval.every", "eval.pictures", "log.every"),
+    *("corruption.side", "checkpoint.every", "checkpoint.failures", "eval.every", "eval.pictures", "log.every", "hub.every"),
     "compute.patience",
 )
 CHOICES: dict[str, Collection[str]] = {
@@ -60,6 +61,8 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         for key in ("optim.dropout", "optim.drop_path", "optim.momentum", "supervised.smoothing")
     },
     **{f"joint.{name}": (lambda v: v >= 0, "a weight of at least 0 is asked for") for name in ("mpp", "supervised")},
+    "hub.repo": (lambda v: v is None or remote.NAME.fullmatch(v) is not None, "USER/NAME on the Hugging Face Hub is asked for"),
+    "hub.wait": (lambda v: v >= 0, "seconds of at least 0 are asked for"),
     "data.mean": (lambda v: len(v) == 3, "three numbers are asked for"),
     "data.std": (lambda v: len(v) == 3 and min(v) > 0, "three numbers above 0 are asked for"),
     "optim.betas": (lambda v: len(v) == 2 and min(v) >= 0 and max(v) < 1, "two numbers from 0 to below 1 are asked for"),

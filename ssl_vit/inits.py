@@ -1,4 +1,5 @@
-"""Where first weights come from, and what their folder says of the model they fit. No torch here; weights.py reads them."""
+"""Where first weights come from, and what their folder or repository says of the model they fit. No torch here; weights.py
+reads them."""
 
 import hashlib
 import json
@@ -8,10 +9,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from . import remote
 from .recipe import UserError
 
 SCRATCH = "scratch"
-REMOTE = ("timm:", "hf-hub:")
+REMOTE = ("timm:", remote.SCHEME)
+TRANSFORMERS = {"patch": "patch_size", "width": "hidden_size", "depth": "num_hidden_layers", "heads": "num_attention_heads"}
 CHOICES = "choices: scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, a Google .npz file"
 
 
@@ -54,17 +57,50 @@ def row(init: Init) -> dict[str, Any]:
     Raises:
         UserError: its files cannot be read.
     """
-    if init.export is None:
+    folder = export(init, "config.json", "preprocessor_config.json")
+    if folder is None:
         return {}
     try:
-        config = json.loads((init.export / "config.json").read_text())
-        norm = {f"data.{key}": config["pretrained_cfg"][key] for key in ("mean", "std")}
+        config = json.loads((folder / "config.json").read_text())
+        norm = {f"data.{key}": value for key, value in normalisation(folder).items()}
         if init.run is not None:
             model = OmegaConf.to_container(OmegaConf.load(init.run / "recipe.yaml").model)
             return {f"model.{key}": value for key, value in dict(model).items()} | norm  # type: ignore[arg-type]
-        return _told(config["architecture"], config["model_args"]) | norm
+        if config.get("model_type") == "vit":
+            return _of_transformers(config) | norm
+        return _told(config["architecture"], config.get("model_args") or {}) | norm
     except Exception as error:  # whatever a foreign file makes of this
         raise UserError(f"init={init.place}: its config.json or recipe.yaml cannot be read: {error!r}") from None
+
+
+def export(init: Init, *names: str) -> Path | None:
+    """The folder of the export, with those files of it if it comes from the Hub; None of other places.
+
+    Raises:
+        UserError: the Hub has no such repository or revision, or the repository is no encoder.
+    """
+    if init.export is not None or not init.place.startswith(remote.SCHEME):
+        return init.export
+    folder = remote.fetch(init.place, f"init={init.place}", names)
+    if not (folder / "config.json").exists():
+        raise UserError(f"init={init.place}: the repository is no encoder: it has no config.json")
+    return folder
+
+
+def normalisation(folder: Path) -> dict[str, list[float]]:
+    """mean and std of the pixels, where an export's config.json, timm's or transformers', says them."""
+    config, beside = json.loads((folder / "config.json").read_text()), folder / "preprocessor_config.json"
+    if config.get("model_type") == "vit":
+        told = json.loads(beside.read_text()) if beside.exists() else {}
+        return {key: told[f"image_{key}"] for key in ("mean", "std") if f"image_{key}" in told}
+    told = config.get("pretrained_cfg", config)
+    return {key: list(told[key]) for key in ("mean", "std") if key in told}
+
+
+def _of_transformers(config: dict[str, Any]) -> dict[str, Any]:
+    """The model of a ViT of transformers."""
+    row = {f"model.{key}": config[name] for key, name in TRANSFORMERS.items()} | {"model.mlp": config["intermediate_size"]}
+    return {"model.name": "vit", "model.timm": "vit_base_patch16_224", **row}
 
 
 def _told(architecture: str, args: dict[str, Any]) -> dict[str, Any]:
@@ -84,9 +120,10 @@ def _told(architecture: str, args: dict[str, Any]) -> dict[str, Any]:
 
 def pool(init: Init) -> str:
     """What the export gives as a picture's feature: "avg" (the mean of the patches) where it says so, else "token"."""
-    if init.export is None:
+    folder = export(init, "config.json")
+    if folder is None:
         return "token"
-    config = json.loads((init.export / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
     return "avg" if config.get("model_args", {}).get("global_pool") == "avg" else "token"
 
 

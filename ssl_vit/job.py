@@ -23,6 +23,7 @@ from . import (
     machine,
     objectives,
     optim,
+    pushing,
     stopping,
     summary,
     trouble,
@@ -57,6 +58,7 @@ class Job:
     held_out: HeldOut
     probes: WhileTraining | None
     workers: int
+    pusher: pushing.Pusher | None = None
 
     @property
     def objective(self) -> Objective:
@@ -112,7 +114,8 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     _check_held_out(held_out, recipe)
     state = State(objective, prepared, prepared_optimizer, schedule, average)
     probes = WhileTraining(splits, held_out.batches, recipe, spread, accelerator) if recipe.probe.every else None
-    return Job(run, accelerator, spread, splits, state, held_out, probes, machine.workers(recipe, accelerator))
+    pusher = pushing.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
+    return Job(run, accelerator, spread, splits, state, held_out, probes, machine.workers(recipe, accelerator), pusher)
 
 
 def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
@@ -242,6 +245,8 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> None:
     watches = [Watch(job.held_out, recipe.eval.every)]
     if job.probes and recipe.probe.every:
         watches.append(Watch(job.probes, recipe.probe.every))
+    if job.pusher and recipe.hub.every:
+        watches.append(Watch(pushing.Milestones(job.pusher, lambda folder: _export(job, folder)), recipe.hub.every))
     policy = trouble.Policy(run, len(job.splits.train), seed, audience.warn, accelerator.is_main_process)
     try:
         engine.train(state, life.marked(loader), recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
@@ -253,7 +258,8 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> None:
 
 def _listeners(job: Job) -> list[Listener]:
     board = [TensorBoard(job.run.tensorboard, job.run.rows())] if job.recipe.log.tensorboard else []
-    return [Record(job.run), *board, console.progress(job.state.step, job.recipe.optim.steps)]
+    pusher = [job.pusher] if job.pusher else []
+    return [Record(job.run), *board, console.progress(job.state.step, job.recipe.optim.steps), *pusher]
 
 
 def finish(job: Job) -> dict[str, Any]:
@@ -265,15 +271,22 @@ def finish(job: Job) -> dict[str, Any]:
     told = _test(job)
     if not job.accelerator.is_main_process:
         return {}
-    heads = {name: value for name, value in trained.state_dict().items() if "encoder." not in name}
-    linear = recipe.objective == "supervised" and not recipe.supervised.hidden and not recipe.model.convolutional
-    classes = _class_names(job.splits, len(heads["head.bias"])) if linear else []
-    weights.export(run.export, trained.encoder, heads, recipe.model, recipe.data, trained.pool, classes)
+    _export(job, run.export)
     _draw(job)
     result = _result(job, told)
     run.finish(result)
     run.note("finished")
+    if job.pusher:
+        job.pusher.finish()
     return result
+
+
+def _export(job: Job, folder: Path) -> None:
+    recipe, trained = job.recipe, job.state.watched
+    heads = {name: value for name, value in trained.state_dict().items() if "encoder." not in name}
+    linear = recipe.objective == "supervised" and not recipe.supervised.hidden and not recipe.model.convolutional
+    classes = _class_names(job.splits, len(heads["head.bias"])) if linear else []
+    weights.export(folder, trained.encoder, heads, recipe.model, recipe.data, trained.pool, classes)
 
 
 def _test(job: Job) -> dict[str, tuple[float, int]]:

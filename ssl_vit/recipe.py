@@ -35,6 +35,7 @@ NOT_COMPUTED = (
     "checkpoint.",
     "eval.",
     "log.",
+    "hub.",
 )
 
 
@@ -184,6 +185,15 @@ class Log:
 
 
 @dataclass
+class Hub:
+    repo: str | None = None  # USER/NAME of the Hugging Face Hub: the export goes there at the end, in the background
+    private: bool = True  # if it is made by this
+    every: int | None = None  # steps between pushes of the encoder so far, each to a branch of its own; default: none
+    state: bool = False  # the resumable training state too, to the branch `state`
+    wait: float = 300.0  # seconds that a finished run waits, at most, for what is still being pushed
+
+
+@dataclass
 class Recipe:
     name: str = ""  # the run's folder; default: the recipe's name and the words that change what is computed
     out: str = "runs"
@@ -204,6 +214,7 @@ class Recipe:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     eval: Eval = field(default_factory=Eval)
     log: Log = field(default_factory=Log)
+    hub: Hub = field(default_factory=Hub)
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 """The run folder: the names in it, the recipe's hash, the lock, metrics.jsonl, result.json.
 
 runs/<name>/  recipe.yaml  environment.json  metrics.jsonl  log.txt  checkpoints/  export/  figures/  tensorboard/  result.json
+              hub/ and hub.json where it is pushed
 """
 
 import errno
@@ -19,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
+from . import remote
 from .recipe import Recipe, UserError, computed, dump
 from .words import resolve
 
@@ -78,16 +80,19 @@ class Run:
         self.checkpoints, self.export = self.folder / "checkpoints", self.folder / "export"
         self.figures, self.tensorboard = self.folder / "figures", self.folder / "tensorboard"
         self.predictions = self.folder / "predictions.npz"
+        self.outbox, self.ledger = self.folder / "hub", self.folder / "hub.json"
         self.metrics, self.log = self.folder / "metrics.jsonl", self.folder / "log.txt"
 
     def adopt(self) -> Recipe:
-        """The recipe to go on with: the folder's own `precision` where this one's is auto.
+        """The recipe to go on with: the folder's own `precision` where this one's is auto, and its commit of the Hub where this
+        one names no commit.
 
         Raises:
             UserError: the folder holds a run of another recipe; the differing keys are named.
         """
         path = self.folder / "recipe.yaml"
         if not path.exists():
+            self._pin(None)
             return self.recipe
         if not self.recipe.resume:
             raise UserError(f"resume=false: {self.folder} holds a run already; take another name= or remove it")
@@ -95,12 +100,20 @@ class Run:
         here = resolve([f"recipe={path}", f"out={self.recipe.out}", *place])
         if self.recipe.compute.precision == "auto":
             self.recipe.compute.precision = here.compute.precision
+        self._pin(here.init)
         was, now = computed(here), computed(self.recipe)
         differ = [f"{k} ({was.get(k)} there, {now[k]} here)" for k in now if now[k] != was.get(k)]
         if differ:
             text = f"{self.folder} holds another recipe: {', '.join(differ)}"
             raise UserError(f"name={self.recipe.name}: {text}; take another name=")
         return self.recipe
+
+    def _pin(self, before: str | None) -> None:
+        """Give first weights from the Hub their commit: the folder's own, or what the revision means now."""
+        place = self.recipe.init
+        if place.startswith(remote.SCHEME) and not remote.pinned(place):
+            same = before is not None and remote.split(before)[0] == remote.split(place)[0]
+            self.recipe.init = before if before and same else remote.pin(place, f"init={place}")
 
     def open(self, environment: dict[str, Any]) -> None:
         """Create the folder, or check that its data are these; write recipe.yaml and environment.json.

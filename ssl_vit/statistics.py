@@ -61,6 +61,13 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(n, mean, sd, Interval(mean - reach(n) * sd, mean + reach(n) * sd))
 
 
+def proportion(share: float, n: int) -> Interval:
+    """Wilson's interval of a share that was counted on n cases, each by itself."""
+    z = float(stats.norm.isf(TAIL))
+    middle, reached = share + z**2 / (2 * n), z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return Interval((middle - reached) / (1 + z**2 / n), (middle + reached) / (1 + z**2 / n))
+
+
 def sd_reach(n: int) -> Interval:
     """Between which multiples of the standard deviation of n >= 2 normal values the true one lies (chi-square)."""
     low, high = (math.sqrt((n - 1) / stats.chi2.isf(tail, n - 1)) for tail in (TAIL, 1 - TAIL))

@@ -100,8 +100,17 @@ def _conclude(run: Run, result: Result) -> None:
     for picture in sorted(run.figures.glob("*.png")):
         print(f"picture     {picture}")
     print(f"curves      {sys.executable} -m tensorboard.main --logdir {run.folder.parent}")
+    if run.recipe.hub.repo:
+        _tell_hub(run)
     load = f"timm.create_model('local-dir:{run.export}', pretrained=True)"
     print(f'next        {sys.executable} -c "import timm; encoder = {load}; print(encoder.num_features)"')
+
+
+def _tell_hub(run: Run) -> None:
+    from .hub import told  # a second of imports
+
+    for name, text in told(run, f"{sys.executable} tools/push.py"):
+        print(f"{name:<11} {text}")
 
 
 def _tell(run: Run, result: Result) -> None:

@@ -12,13 +12,14 @@ import numpy as np
 import timm
 import torch
 from einops import rearrange
-from huggingface_hub import snapshot_download
 from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.nn import functional as F
 
+from . import interop
 from .encoder import Backbone, Encoder, timm_args
-from .inits import SCRATCH, Init, find, spent, stamp
+from .inits import SCRATCH, Init, find, normalisation, spent, stamp
+from .inits import export as export_of
 from .recipe import Data, Model, UserError
 
 HEADS = ("head.", "head_dist.", "fc_norm.", "pre_logits.")  # a pre-training head: left behind (paper, 3.2)
@@ -83,24 +84,23 @@ def _open(init: Init) -> Found:
         model = timm.create_model(name, pretrained=True, num_classes=0)
         config = timm.data.resolve_model_data_config(model)
         return Found(model.state_dict(), list(config["mean"]), list(config["std"]), _attention_heads(model))
-    if init.export is None and source == "hf-hub":
-        repository, _, revision = name.partition("@")
-        files = ["config.json", "model.safetensors"]
-        return _from_export(Path(snapshot_download(repository, revision=revision or None, allow_patterns=files)))
-    if init.export is None:
-        return _from_npz(init.place)
-    return _from_export(init.export)
+    folder = export_of(init, "config.json", "preprocessor_config.json", "model.safetensors")
+    return _from_npz(init.place) if folder is None else _from_export(folder, init.place)
 
 
 def _attention_heads(backbone: Any) -> int | None:
     return backbone.blocks[0].attn.num_heads if hasattr(backbone, "blocks") and hasattr(backbone.blocks[0], "attn") else None
 
 
-def _from_export(folder: Path) -> Found:
-    config = json.loads((folder / "config.json").read_text())
-    told = config.get("pretrained_cfg", config)
-    heads = config.get("model_args", {}).get("num_heads") or _heads_of(config)
-    return Found(load_file(folder / "model.safetensors"), told.get("mean"), told.get("std"), heads)
+def _from_export(folder: Path, place: str) -> Found:
+    if not (folder / "model.safetensors").exists():
+        raise UserError(f"init={place}: the repository is no encoder that can be read: it has no model.safetensors")
+    config, norm = json.loads((folder / "config.json").read_text()), normalisation(folder)
+    state = load_file(folder / "model.safetensors")
+    if config.get("model_type") == "vit":
+        return Found(interop.from_transformers(state, config), norm.get("mean"), norm.get("std"), config["num_attention_heads"])
+    heads = (config.get("model_args") or {}).get("num_heads") or _heads_of(config)
+    return Found(state, norm.get("mean"), norm.get("std"), heads)
 
 
 def _heads_of(config: dict[str, Any]) -> int | None:

@@ -247,7 +247,7 @@ USED_WITH = {
 }
 
 
-TRAINING = ("optim.", "checkpoint.", "log.", "eval.every", "eval.pictures", "eval.test", "data.mixup", "data.cutmix")
+TRAINING = ("optim.", "checkpoint.", "log.", "hub.", "eval.every", "eval.pictures", "eval.test", "data.mixup", "data.cutmix")
 
 
 def _check_used(recipe: Recipe, given: dict[str, str]) -> None:
@@ -264,6 +264,8 @@ def _check_used(recipe: Recipe, given: dict[str, str]) -> None:
             raise UserError(f"{key}={given[key]}: that is for probes while pre-training; objective=probe has no use for it")
         if recipe.objective == "probe" and key.startswith(TRAINING):
             raise UserError(f"{key}={given[key]}: objective=probe trains nothing and has no use for it")
+        if key.startswith("hub.") and key != "hub.repo" and not recipe.hub.repo:
+            raise UserError(f"{key}={given[key]}: without hub.repo=USER/NAME there is no use for it")
         other, value = USED_WITH.get(key, ("", None))
         if other and flat[other] != value:
             raise UserError(f"{key}={given[key]}: {other}={str(flat[other]).lower()} has no use for it")

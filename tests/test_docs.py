@@ -7,13 +7,14 @@ import pytest
 from commands import commands
 from conftest import ROOT
 
-from ssl_vit import plan, reshard
+from ssl_vit import hub, interop, plan, pulling, reshard
 from ssl_vit.studies.command import ask
 from ssl_vit.studies.file import read
 from ssl_vit.studies.plan import check
 from ssl_vit.words import resolve
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOOLS = {"push.py": hub.asked, "pull.py": pulling.asked, "export.py": interop.asked}
 COMMANDS = [(doc.name, c) for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c]
 
 
@@ -30,8 +31,10 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
             plan.main([w for w in words if w != "--probe"])
         elif tool == "shards.py":
             assert reshard.ask([w.replace("FOLDER", f"{tmp_path}-shards") for w in words]).data
+        elif tool in TOOLS:
+            assert TOOLS[tool](words)
         elif tool != "report.py":
-            recipe = resolve([re.sub("^init=runs/.*", "init=scratch", w) for w in words if not w.startswith("--")])
+            recipe = resolve([re.sub("^init=(runs/|hf-hub:).*", "init=scratch", w) for w in words if not w.startswith("--")])
             assert recipe.name
 
 

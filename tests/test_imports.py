@@ -10,8 +10,8 @@ from conftest import ROOT
 # In this order; the modules of one row ignore each other. A subpackage is one place.
 ORDER = [
     ("recipe", "counted", "targets", "statistics"),
-    ("bounds",),
-    ("inits",),
+    ("remote",),
+    ("bounds", "inits"),
     ("words",),
     ("encoder",),
     ("data",),
@@ -20,16 +20,19 @@ ORDER = [
     ("optim",),
     ("compute", "summary"),
     ("runs", "budget"),
-    ("studies", "report", "reshard"),
+    ("studies", "report", "card", "reshard"),
+    ("interop",),
     ("weights",),
     ("checkpoint", "stopping", "state"),
-    ("liveness",),
+    ("liveness", "plain"),
+    ("hub",),
     ("engine", "trouble"),
     ("evaluate",),
     ("figures",),
     ("tracking",),
     ("console",),
     ("machine",),
+    ("pushing", "pulling"),
     ("job",),
     ("probing", "pace"),
     ("training", "forecast"),
@@ -113,7 +116,21 @@ def test_nothing_imports_the_tools():
 
 @pytest.mark.parametrize(
     "name",
-    ["recipe", "words", "counted", "compute", "runs", "inits", "training", "studies.command", "report", "plan", "reshard"],
+    [
+        "recipe",
+        "words",
+        "counted",
+        "compute",
+        "runs",
+        "inits",
+        "training",
+        "studies.command",
+        "report",
+        "plan",
+        "reshard",
+        "hub",
+        "remote",
+    ],
 )
 def test_what_answers_a_command_line_does_without_torch(name):
     code = f"import sys, ssl_vit.{name}; sys.exit('torch' in sys.modules)"

@@ -114,6 +114,10 @@ def test_other_normalisation_is_refused(tmp_path: Path) -> None:
 
 def google(model: Model, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Random arrays under the names and shapes of Google's ViT checkpoints."""
+    return {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in google_shapes(model, size).items()}
+
+
+def google_shapes(model: Model, size: int) -> dict[str, tuple[int, ...]]:
     d, h, n = model.width, model.heads, (size // model.patch) ** 2
     shapes: dict[str, tuple[int, ...]] = {
         "cls": (1, 1, d),
@@ -138,7 +142,7 @@ def google(model: Model, size: int, rng: np.random.Generator) -> dict[str, np.nd
         shapes |= {f"{out}/kernel": (h, d // h, d), f"{out}/bias": (d,)}
         shapes |= {f"{block}MlpBlock_3/Dense_0/kernel": (d, model.mlp), f"{block}MlpBlock_3/Dense_0/bias": (model.mlp,)}
         shapes |= {f"{block}MlpBlock_3/Dense_1/kernel": (model.mlp, d), f"{block}MlpBlock_3/Dense_1/bias": (d,)}
-    return {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
+    return shapes
 
 
 def test_a_google_checkpoint_gives_timms_features(tmp_path: Path) -> None:
@@ -162,20 +166,6 @@ def test_a_timm_model_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     weights.start(made, inits.find("timm:their_vit"))
     assert asked == {"name": "their_vit", "pretrained": True, "num_classes": 0}
     assert torch.equal(made.backbone.blocks[1].mlp.fc2.weight, theirs.blocks[1].mlp.fc2.weight)
-
-
-def test_a_repository_of_the_hub_is_an_export_at_a_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, asked = net(), {}
-
-    def download(repository: str, **words) -> str:
-        asked.update(words, repository=repository)
-        return str(exported(tmp_path / "cache", made))
-
-    monkeypatch.setattr(weights, "snapshot_download", download)
-    other = net(seed=1)
-    weights.start(other, inits.find("hf-hub:someone/vit@abc123"))
-    assert (asked["repository"], asked["revision"]) == ("someone/vit", "abc123")
-    assert torch.equal(other.backbone.cls_token, made.backbone.cls_token)
 
 
 @pytest.mark.parametrize("place", ["nowhere", "nowhere.npz", ".", "runs/unfinished"])

@@ -39,6 +39,7 @@ FREE = {
         "compute.patience",
     ),
     *("checkpoint.every", "checkpoint.keep", "checkpoint.background", "checkpoint.failures"),
+    *("hub.repo", "hub.private", "hub.every", "hub.state", "hub.wait"),
     *("eval.every", "eval.pictures", "eval.test", "eval.real", "log.every", "log.tensorboard"),
 }
 FACTS = {"data": {"train": "aa", "validation": "bb"}, "device": "cpu"}

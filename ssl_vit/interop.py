@@ -1,0 +1,227 @@
+"""The same weights under other names: transformers' native ViT, in and out, and ONNX, out.
+
+transformers' names are those of its files, which all its versions read. Both ways start from an export, as timm reads it.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from einops import rearrange
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from .inits import find
+from .recipe import UserError, nearest
+from .words import parse
+
+NAMES = {  # transformers' -> timm's
+    "embeddings.cls_token": "cls_token",
+    "embeddings.position_embeddings": "pos_embed",
+    "embeddings.patch_embeddings.projection": "patch_embed.proj",
+    "layernorm": "norm",
+    "classifier": "head",
+}
+LAYER = {
+    "layernorm_before": "norm1",
+    "layernorm_after": "norm2",
+    "attention.output.dense": "attn.proj",
+    "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
+}
+QKV = ("query", "key", "value")
+BICUBIC, BILINEAR = 3, 2  # Pillow's numbers
+
+
+def from_transformers(state: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+    """timm's state of a ViTModel's or ViTForImageClassification's; its pooler and mask token, which timm has not, are left out.
+
+    Raises:
+        ValueError: the names are those of another network, or its config.json says that it computes something else.
+    """
+    if config.get("hidden_act", "gelu") != "gelu":
+        raise ValueError(f"its config.json says hidden_act={config['hidden_act']}; a ViT with gelu is asked for")
+    plain = {name.removeprefix("vit."): value for name, value in state.items()}
+    kept = {name: value for name, value in plain.items() if not name.startswith("pooler.") and "mask_token" not in name}
+    split = {name: value for name, value in kept.items() if ".attention.attention." in name}
+    found = {_to_timm(name): value for name, value in kept.items() if name not in split}
+    for first in (name for name in split if ".query." in name):
+        layer, kind = re.fullmatch(r"encoder\.layer\.(\d+)\..*\.(weight|bias)", first).groups()  # type: ignore[union-attr]
+        found[f"blocks.{layer}.attn.qkv.{kind}"] = torch.cat([split[first.replace("query", part)] for part in QKV])
+    return found
+
+
+def _to_timm(name: str) -> str:
+    layer = re.fullmatch(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)", name)
+    if layer and layer[2] in LAYER:
+        return f"blocks.{layer[1]}.{LAYER[layer[2]]}.{layer[3]}"
+    whole, kind = (name, "") if name in NAMES else (name.rpartition(".")[0], f".{name.rpartition('.')[2]}")
+    if whole not in NAMES:
+        raise ValueError(f"{name} is no name of transformers' ViT")
+    return NAMES[whole] + kind
+
+
+def to_names(state: dict[str, Tensor], classifies: bool) -> dict[str, Tensor]:
+    """The reverse: a ViTForImageClassification's state, or a ViTModel's, whose pooler gives the class token."""
+    before = "vit." if classifies else ""
+    whole, layer = {timms: theirs for theirs, timms in NAMES.items()}, {timms: theirs for theirs, timms in LAYER.items()}
+    found: dict[str, Tensor] = {}
+    for name, value in state.items():
+        block = re.fullmatch(r"blocks\.(\d+)\.(.+)\.(weight|bias)", name)
+        if block and block[2] == "attn.qkv":
+            parts = rearrange(value, "(part d) ... -> part d ...", part=3)
+            names = [f"{before}encoder.layer.{block[1]}.attention.attention.{part}.{block[3]}" for part in QKV]
+            found |= {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
+        elif block:
+            found[f"{before}encoder.layer.{block[1]}.{layer[block[2]]}.{block[3]}"] = value
+        else:
+            stem, dot, kind = (name, "", "") if name in whole else name.rpartition(".")
+            found[("" if stem == "head" else before) + whole[stem] + dot + kind] = value
+    if not classifies:
+        width = state["cls_token"].shape[-1]
+        found |= {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
+    return found
+
+
+def to_transformers(export: Path, out: Path) -> None:
+    """Write an export as transformers' native ViT: config.json, model.safetensors and preprocessor_config.json.
+
+    Raises:
+        UserError: it is something that transformers' ViT cannot be.
+    """
+    config, model = json.loads((export / "config.json").read_text()), _load(export)
+    classes = config["num_classes"]
+    if type(model) is not timm.models.VisionTransformer or not hasattr(model.patch_embed, "proj"):
+        raise UserError(f"{export}: transformers' ViT has patches of pixels; this is a {type(model).__name__}")
+    if classes and config["global_pool"] != "token":
+        text = "transformers' ViT classifies by the class token, this by the mean of the patches"
+        raise UserError(f"{export}: {text}; leave it as it is: AutoModelForImageClassification reads it through timm")
+    out.mkdir(parents=True)
+    save_file(to_names(model.state_dict(), classes > 0), out / "model.safetensors", {"format": "pt"})
+    (out / "config.json").write_text(json.dumps(_vit_config(config, model), indent=2) + "\n")
+    (out / "preprocessor_config.json").write_text(json.dumps(_processor(config), indent=2) + "\n")
+
+
+def _load(export: Path) -> Any:
+    """The network of an export, by timm's own reader.
+
+    Raises:
+        UserError: the folder is none.
+    """
+    try:
+        return timm.create_model(f"local-dir:{export}", pretrained=True).eval()
+    except Exception as error:  # whatever timm makes of a foreign folder
+        raise UserError(f"{export} is no export: {' '.join(str(error).split())[:200]}") from None
+
+
+def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
+    names = config.get("label_names") or []
+    labels = {str(number): name for number, name in enumerate(names)}
+    return {
+        "architectures": ["ViTForImageClassification" if names else "ViTModel"],
+        "model_type": "vit",
+        "image_size": model.patch_embed.img_size[0],
+        "patch_size": model.patch_embed.patch_size[0],
+        "num_channels": 3,
+        "hidden_size": model.embed_dim,
+        "num_hidden_layers": len(model.blocks),
+        "num_attention_heads": model.blocks[0].attn.num_heads,
+        "intermediate_size": model.blocks[0].mlp.fc1.out_features,
+        "hidden_act": "gelu",
+        "layer_norm_eps": model.norm.eps,
+        "qkv_bias": True,
+        **(
+            {"id2label": labels, "label2id": {name: int(n) for n, name in labels.items()}}
+            if names
+            else {"pooler_act": "linear"}
+        ),
+    }
+
+
+def _processor(config: dict[str, Any]) -> dict[str, Any]:
+    """What AutoImageProcessor needs: straight to the side of the training pictures, without timm's crop of the centre."""
+    told = config["pretrained_cfg"]
+    side = told["input_size"][-1]
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": side, "width": side},
+        "resample": BILINEAR if told["interpolation"] == "bilinear" else BICUBIC,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": told["mean"],
+        "image_std": told["std"],
+    }
+
+
+def to_onnx(export: Path, out: Path) -> None:
+    """Write an export as ONNX: `pixels` (B, 3, H, W), normalised, to `features` (B, D), or `logits` (B, C) of a classifier.
+
+    Raises:
+        UserError: what ONNX needs is not installed.
+    """
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise UserError("format=onnx: onnx and onnxscript are not installed; type pip install -e '.[onnx]'") from None
+    config, model = json.loads((export / "config.json").read_text()), _load(export)
+    for module in model.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = False
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _export_onnx(
+        model, torch.zeros(2, *config["pretrained_cfg"]["input_size"]), "logits" if config["num_classes"] else "features", out
+    )
+
+
+def _export_onnx(model: nn.Module, pixels_B3HW: Tensor, name: str, out: Path) -> None:
+    batch = torch.export.Dim("B", min=1)
+    torch.onnx.export(
+        model,
+        (pixels_B3HW,),
+        str(out),
+        dynamo=True,
+        input_names=["pixels"],
+        output_names=[name],
+        dynamic_shapes=({0: batch},),
+        external_data=False,
+        verbose=False,
+    )
+
+
+FORMATS: dict[str, Callable[[Path, Path], None]] = {"transformers": to_transformers, "onnx": to_onnx}
+
+
+def asked(words: list[str]) -> tuple[str, str, Path]:
+    """A run's folder or an export's, a format, and where it is to be written.
+
+    Raises:
+        UserError: a word is not understood.
+    """
+    folders, given = [word for word in words if "=" not in word], parse(word for word in words if "=" in word)
+    if len(folders) != 1 or given.keys() != {"format", "out"}:
+        raise UserError("say one folder, format= and out=: tools/export.py runs/mpp format=onnx out=mpp.onnx")
+    if given["format"] not in FORMATS:
+        raise UserError(f"format={given['format']}: unknown; {nearest(given['format'], FORMATS)}")
+    return folders[0], given["format"], Path(given["out"])
+
+
+def main(words: list[str]) -> None:
+    """Do what the words of tools/export.py say.
+
+    Raises:
+        UserError: as `asked` and the formats; there is no export, or `out` is there already.
+    """
+    folder, form, out = asked(words)
+    init = find(folder)
+    if init.export is None:
+        raise UserError(f"{folder}: a run's folder or an export's is asked for")
+    if out.exists():
+        raise UserError(f"out={out}: is there already")
+    FORMATS[form](init.export, out)
+    print(f"written     {out}")

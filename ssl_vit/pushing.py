@@ -1,0 +1,75 @@
+"""Pushing to the Hub while training: an observer that lays milestones out, and a listener that keeps a process on pushing them.
+
+Training waits for neither. What fails stays owed: it is told, tried again at the next milestone and the end, and finished by
+tools/push.py whenever.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from . import hub
+from .engine import Listener, Row
+from .objectives import Objective
+from .runs import Run
+
+TOOL = Path(__file__).resolve().parent.parent / "tools" / "push.py"
+
+
+class Pusher(Listener):
+    """At most one process at a time that pushes what the run owes; what it says goes to hub/log.txt."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        """Push in the background, unless that is being done."""
+        if self.process is None or self.process.poll() is not None:
+            self.run.outbox.mkdir(exist_ok=True)
+            with (self.run.outbox / "log.txt").open("a") as log:
+                command = [sys.executable, str(TOOL), str(self.run.folder), "--quiet"]
+                self.process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+
+    def on_step(self, step: int) -> None:
+        """Tell once of a push that failed."""
+        if self.process and self.process.poll():
+            self.process = None
+            for name, text in hub.told(self.run, f"{sys.executable} {TOOL}"):
+                if name == "not pushed":
+                    print(f"warning: the Hub has not got {text}; training goes on", flush=True)
+
+    def finish(self) -> None:
+        """Push the rest, and wait for it no longer than the recipe says; a push that takes longer is ended and stays owed."""
+        until = time.monotonic() + self.run.recipe.hub.wait
+        for _ in range(2):  # one that runs may have begun before the run was finished
+            self.start()
+            assert self.process is not None
+            try:
+                self.process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                break
+            if not hub.owed(self.run):
+                break
+
+
+class Milestones:
+    """An observer that exports the encoder so far into the outbox, once for each step; the end is not one of them."""
+
+    def __init__(self, pusher: Pusher, export: Callable[[Path], Any]) -> None:
+        self.pusher, self.export = pusher, export
+
+    def __call__(self, step: int, row: Row, objective: Objective) -> Iterable[tuple[str, float]]:
+        run = self.pusher.run
+        if step < run.recipe.optim.steps and not hub.pushed(run, hub.step_branch(step)):
+            run.outbox.mkdir(exist_ok=True)
+            self.export(run.outbox / hub.step_branch(step))
+            self.pusher.start()
+        return ()

@@ -1,0 +1,592 @@
+"""Pushed to and pulled from a Hub on this machine, by the real client, with everything that a network does to it."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import ROOT, TINY, altered
+from hub_server import READER, STRANGER, WRITER, Fault, Hub, running
+
+from ssl_vit import card, encoder, hub, inits, job, plain, pulling, pushing, remote, training, weights
+from ssl_vit.recipe import Data, Model, UserError
+from ssl_vit.runs import Run
+from ssl_vit.words import resolve
+
+REPO = "someone/vit"
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
+)  # the client's own LFS
+NOBODY = "hf_nobodyNOBODY0123456789"
+PARTS = {"README.md", "recipe.yaml", "config.json", "model.safetensors", "heads.safetensors"}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """A Hub, and this process and its children as those of somebody logged in there."""
+    from huggingface_hub import constants
+
+    with running() as made:
+        home = tmp_path / "hf"
+        monkeypatch.delenv("HF_HUB_OFFLINE")
+        for name, value in (
+            ("HF_ENDPOINT", made.url),
+            ("HF_TOKEN", WRITER),
+            ("HF_HUB_DISABLE_XET", "1"),
+            ("HF_HOME", str(home)),
+        ):
+            monkeypatch.setenv(name, value)
+        settled = {
+            "ENDPOINT": made.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": made.url + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_CACHE": str(home / "hub"),
+            "HF_TOKEN_PATH": str(home / "token"),
+        }
+        for name, value in settled.items():
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setattr(hub, "WAITS", (0.0, 0.0))
+        yield made
+
+
+def trained(out: Path, *words: str) -> Run:
+    run = Run(resolve(altered([*TINY, "name=mpp", f"out={out}"], *words)))
+    job.train(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that nobody pushed."""
+    return trained(tmp_path_factory.mktemp("hub") / "runs").folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Run:
+    """A copy of it, to be pushed to REPO."""
+    shutil.copytree(finished, tmp_path / "runs" / "mpp")
+    made = hub.opened(tmp_path / "runs" / "mpp")
+    made.recipe.hub.repo = REPO
+    return made
+
+
+def pushed(server: Hub, branch: str = "main", repository: str = REPO) -> dict[str, bytes]:
+    commit = server.repositories[repository].at(branch)
+    assert commit
+    return commit.files
+
+
+def milestone(run: Run, step: int) -> None:
+    shutil.copytree(run.export, run.outbox / hub.step_branch(step))
+
+
+def test_a_first_push_makes_a_private_repository_with_all_that_belongs_there(server: Hub, run: Run) -> None:
+    hub.push(run)
+    files = pushed(server)
+    assert files.keys() == PARTS | {".gitattributes", "result.json", "figures/predictions.png", "figures/curves.png"}
+    assert server.repositories[REPO].private and hub.owed(run) == []
+    assert files["model.safetensors"] == (run.export / "model.safetensors").read_bytes()
+    said = hub.told(run, "push")
+    assert said == [("hub", f"{REPO}: pushed main")]
+
+
+def test_an_unchanged_folder_makes_no_commit(server: Hub, run: Run) -> None:
+    hub.push(run)
+    before = len(server.requests)
+    hub.push(run)
+    assert len(server.requests) == before  # the ledger knows
+    hub.push(run, again=True)
+    run.ledger.unlink()
+    hub.push(run)  # the Hub knows
+    assert len(server.requests) > before and server.repositories[REPO].history("main") == 2
+    (run.figures / "predictions.png").write_bytes(b"another")
+    hub.push(run, again=True)
+    assert server.repositories[REPO].history("main") == 3
+
+
+def test_milestones_go_to_branches_of_their_own_once(server: Hub, run: Run) -> None:
+    for step in (4, 8):
+        milestone(run, step)
+    hub.push(run)
+    branches = server.repositories[REPO].branches
+    assert set(branches) == {"main", "step-000000004", "step-000000008"}
+    assert pushed(server, "step-000000004").keys() == PARTS | {".gitattributes"}
+    assert "step 4 of 12" in pushed(server, "step-000000004")["README.md"].decode()
+    assert not list(run.outbox.glob("step-*"))
+    milestone(run, 8)  # as a run that resumed would
+    hub.push(run)
+    assert server.repositories[REPO].branches == branches
+
+
+REFUSED = {
+    "a wrong token": (NOBODY, REPO, "the Hub does not know this token; type hf auth login"),
+    "a token that is none": (WRITER + "\u20ac", REPO, "the token is none"),
+    "nobody": (None, REPO, "nobody is logged in; type hf auth login"),
+    "a token to read": (READER, REPO, "this token may not write there"),
+    "somebody else's": (STRANGER, REPO, "this token may not write there"),
+}
+
+
+@pytest.mark.parametrize(("token", "repository", "says"), REFUSED.values(), ids=REFUSED)
+def test_who_may_not_push_is_told_at_once(
+    server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch, token: str | None, repository: str, says: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token) if token else monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(UserError, match=f"^hub.repo={REPO}: ") as caught:
+        hub.push(run)
+    assert says in str(caught.value) and "\n" not in str(caught.value) and len(server.requests) < 5
+    assert says in dict(hub.told(run, "push"))["not pushed"] and ("then type", f"push {run.folder}") in hub.told(run, "push")
+
+
+PASSING = {
+    "429 while creating": Fault("repos/create", 429, 2, {"Retry-After": "0"}),
+    "503 while creating": Fault("repos/create", 503, 2, {"Retry-After": "0"}),
+    "503 while committing": Fault("/commit/main", 503, 2),
+    "429 while asking how": Fault("preupload", 429, 1, {"Retry-After": "0"}),
+    "cut in the middle of the weights": Fault("PUT /lfs", "cut", 1),
+    "cut while committing": Fault("/commit/main", "cut", 1),
+}
+
+
+@pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+def test_what_passes_is_waited_for(server: Hub, run: Run, fault: Fault) -> None:
+    server.faults = [fault]
+    hub.push(run)
+    assert fault.times == 0 and hub.owed(run) == []
+    assert pushed(server)["model.safetensors"] == (run.export / "model.safetensors").read_bytes()
+
+
+def test_as_long_as_the_hub_asks_for(server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(hub.time, "sleep", slept.append)
+    server.faults = [
+        Fault("repos/create", 503, 1, {"Retry-After": "7"}),
+        Fault("repos/create", 429, 1, {"Retry-After": "9999"}),
+    ]
+    hub.push(run)
+    assert slept[:2] == [7.0, hub.PATIENCE]
+
+
+def test_a_server_that_hangs_is_given_up(server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "SILENCE", 0.3)
+    server.faults = [Fault("repos/create", "hang")]
+    with pytest.raises(UserError, match=f"the Hub cannot be reached at {server.url}; try later"):
+        hub.push(run)
+
+
+def test_the_run_of_another_recipe_is_not_written_over(server: Hub, run: Run) -> None:
+    hub.push(run)
+    before = dict(server.repositories[REPO].branches)
+    run.ledger.unlink()
+    run.recipe.optim.lr = 0.5
+    with pytest.raises(UserError, match=r"holds the run of another recipe \(optim\.lr\); say another hub\.repo="):
+        hub.push(run)
+    assert server.repositories[REPO].branches == before
+
+
+def test_two_pushes_of_one_run_at_once(server: Hub, run: Run) -> None:
+    code = (
+        "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); "
+        "time.sleep(60)"
+    )
+    run.outbox.mkdir()
+    with subprocess.Popen([sys.executable, "-c", code, run.outbox / "lock"], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout and holder.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match="is being pushed by another process"):
+            hub.push(run)
+        holder.kill()
+    assert not server.repositories
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["hub.repo=vit"], "hub.repo=vit: USER/NAME"),
+        (["hub.repo=a/../b"], "hub.repo=a/../b: USER/NAME"),
+        (["hub.every=5"], "hub.every=5: without hub.repo=USER/NAME there is no use for it"),
+        (["hub.repo=a/b", "hub.every=0"], "hub.every=0: a number above 0"),
+    ],
+)
+def test_words_of_the_recipe(tiny: list[str], words: list[str], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        resolve(altered(tiny, *words))
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "say one run's folder"),
+        (["nowhere"], "nowhere is no run"),
+        (["RUN"], "hub.repo=None: USER/NAME"),
+        (["RUN", "hub.rep=a/b"], "did you mean hub.repo?"),
+        (["RUN", "hub.repo=a/b", "hub.private=no"], "true or false"),
+    ],
+)
+def test_words_of_the_tool(run: Run, words: list[str], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        hub.main([word.replace("RUN", str(run.folder)) for word in words])
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_tool_pushes_a_run_that_never_heard_of_the_hub(server: Hub, run: Run, capsys: pytest.CaptureFixture) -> None:
+    hub.main([str(run.folder), f"hub.repo={REPO}", "hub.private=false"])
+    assert not server.repositories[REPO].private
+    assert f"pushed      {REPO}: main is at commit {server.repositories[REPO].branches['main'][:12]}" in capsys.readouterr().out
+
+
+# what the Hub does -> environment, words beside hub.repo, what is told at the end (nothing: all is pushed)
+WHILE_TRAINING: dict[str, tuple[list[Fault], dict[str, str], list[str], str]] = {
+    "nothing": ([], {}, [], ""),
+    "a wrong token": ([], {"HF_TOKEN": NOBODY}, [], "the Hub does not know this token; type hf auth login"),
+    "missing rights": ([], {"HF_TOKEN": READER}, [], "this token may not write there"),
+    "somebody else's repository": ([], {}, ["hub.repo=another/vit"], "this token may not write there"),
+    "429": ([Fault("preupload", 429, 1, {"Retry-After": "0"})], {}, [], ""),
+    "503": ([Fault("repos/create", 503)], {}, ["hub.wait=5"], "the Hub is busy (HTTP 503); try later"),
+    "cut": ([Fault("PUT /lfs", "cut", 1)], {}, [], ""),
+    "hang": ([Fault("/", "hang")], {}, ["hub.wait=3"], "there was no time"),
+    "down": ([], {"HF_ENDPOINT": "http://127.0.0.1:9"}, ["hub.wait=5"], "the Hub cannot be reached at http://127.0.0.1:9"),
+}
+
+
+@pytest.mark.parametrize(("faults", "environment", "words", "says"), WHILE_TRAINING.values(), ids=WHILE_TRAINING)
+def test_training_ends_with_the_same_weights_whatever_the_hub_does(
+    server: Hub,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    faults: list[Fault],
+    environment: dict[str, str],
+    words: list[str],
+    says: str,
+) -> None:
+    server.faults = faults
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    said = altered([*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5", *words)
+    training.pretrain(said)
+    folder, out = tmp_path / "runs" / "mpp", capsys.readouterr().out
+    for name in ("model.safetensors", "heads.safetensors"):
+        assert (folder / "export" / name).read_bytes() == (finished / "export" / name).read_bytes()
+    owes = [line for line in out.splitlines() if line.startswith(("not pushed", "then type"))]
+    if says:
+        assert "step-000000005, step-000000010, main" in owes[0] and says in owes[0]
+        assert owes[1].endswith(f"tools/push.py {folder}")
+    else:
+        assert not owes and f"{REPO}: pushed main, step-000000005, step-000000010" in out
+    assert_no_token(tmp_path / "runs", out)
+
+
+def assert_no_token(folder: Path, *texts: str) -> None:
+    """That none of the tokens is in a file there, or in the texts."""
+    contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()] + [text.encode() for text in texts]
+    assert len(contents) > 5
+    assert not [token for token in (WRITER, READER, STRANGER, NOBODY) if any(token.encode() in one for one in contents)]
+
+
+def test_a_push_that_failed_is_told_once_while_training_goes_on(run: Run, capsys: pytest.CaptureFixture) -> None:
+    pusher = pushing.Pusher(run)
+    run.ledger.write_text(json.dumps({"trouble": "the Hub is busy"}))
+    pusher.process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
+    pusher.process.wait()
+    capsys.readouterr()
+    pusher.on_step(1)
+    pusher.on_step(2)
+    assert capsys.readouterr().out == "warning: the Hub has not got main: the Hub is busy; training goes on\n"
+
+
+def test_what_stayed_owed_is_pushed_by_the_line_that_was_told(
+    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", NOBODY)
+    training.pretrain(altered([*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5"))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("then type")]
+    monkeypatch.setenv("HF_TOKEN", WRITER)
+    done = subprocess.run(line.removeprefix("then type").split(), cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and done.stdout.count("pushed      ") == 3
+    assert set(server.repositories[REPO].branches) == {"main", "step-000000005", "step-000000010"}
+
+
+def test_a_run_that_goes_on_pushes_nothing_twice(server: Hub, tmp_path: Path) -> None:
+    words = [f"hub.repo={REPO}", "hub.every=4", "hub.state=true"]
+    run = trained(tmp_path / "runs", *words)
+    before = dict(server.repositories[REPO].branches)
+    assert set(before) == {"main", "state", "step-000000004", "step-000000008"}
+    (run.folder / "result.json").unlink()
+    shutil.rmtree(run.checkpoints / "step-000000012")  # as if killed before it was written
+    again = trained(tmp_path / "runs", *words)
+    after = server.repositories[REPO].branches
+    assert {name for name in before if after[name] != before[name]} <= {"main"}  # whose result.json tells another time
+    assert hub.owed(again) == []
+
+
+def test_a_pushed_state_goes_on_as_the_run_would_have(server: Hub, run: Run, finished: Path, tmp_path: Path) -> None:
+    run.recipe.hub.state = True
+    (run.folder / "result.json").unlink()
+    shutil.rmtree(run.checkpoints / "step-000000012")
+    hub.push(run)
+    commit = server.repositories[REPO].branches["state"]
+    assert not [name for name in pushed(server, "state") if name.endswith((".pt", ".pkl", ".bin"))]
+    pulling.main([f"hf-hub:{REPO}", f"out={tmp_path}/pulled", "name=again"])
+    folder = tmp_path / "pulled" / "again"
+    assert json.loads((folder / "hub.json").read_text())["pulled"] == f"hf-hub:{REPO}@{commit}"
+    again = Run(resolve([f"recipe={folder}/recipe.yaml", "name=again", f"out={tmp_path}/pulled"]))
+    again.adopt()
+    job.train(again)
+    assert "started at step 8" in again.log.read_text()
+    assert (again.export / "model.safetensors").read_bytes() == (finished / "export" / "model.safetensors").read_bytes()
+
+
+def test_a_state_is_packed_and_unpacked_as_it_was() -> None:
+    state = {"a": torch.arange(3), 7: (1, 2.5, None, True, "x"), "deep": [{"b": torch.tensor(1.5, dtype=torch.bfloat16)}, []]}
+    told = plain.unpack(*plain.pack(state))
+    assert torch.equal(told["a"], state["a"]) and told[7] == state[7] and isinstance(told[7], tuple)
+    assert told["deep"][0]["b"].dtype == torch.bfloat16 and told["deep"][1] == []
+
+
+STATES = {
+    "no state": ({"recipe.yaml": b"objective: mpp"}, "it holds no training state: it has no"),
+    "a pickle": (dict.fromkeys(hub.STATE, b"\x80\x04N."), "its recipe.yaml: "),
+    "nonsense": (
+        {**dict.fromkeys(hub.STATE, b""), "recipe.yaml": "MPP", "state.json": b"[1, 2]"},
+        "state.json or state.safetensors holds no training state",
+    ),
+    "a name that leads away": (
+        {**dict.fromkeys(hub.STATE, b""), "recipe.yaml": "MPP", "away": b""},
+        "holds no training state",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "says"), STATES.values(), ids=STATES)
+def test_a_state_that_is_none_is_one_line_and_leaves_nothing(
+    server: Hub, run: Run, tmp_path: Path, files: dict[str, Any], says: str
+) -> None:
+    recipe = (run.folder / "recipe.yaml").read_bytes()
+    mine = recipe.replace(b"name: mpp\n", b"name: ../../mpp\n", 1) if "away" in files else recipe
+    server.put(REPO, {name: mine if content == "MPP" else content for name, content in files.items()}, "state")
+    with pytest.raises(UserError) as caught:
+        pulling.pull(f"hf-hub:{REPO}", f"{tmp_path}/pulled/deep")
+    assert says in str(caught.value) and str(caught.value).startswith(f"hf-hub:{REPO}: ") and "\n" not in str(caught.value)
+    assert not [path for path in (tmp_path / "pulled").rglob("*") if path.is_file()] and not (tmp_path / "mpp").exists()
+
+
+def exported(server: Hub, tmp_path: Path, repository: str = REPO, **more: bytes) -> tuple[encoder.Encoder, str]:
+    """An encoder whose export lies on the Hub, and its commit."""
+    torch.manual_seed(1)
+    model = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=64)
+    made = encoder.build(model, Data(size=16, mean=[0.4] * 3))
+    folder = tmp_path / "made"
+    weights.export(folder, made, {}, model, Data(size=16, mean=[0.4] * 3), "avg")
+    return made, server.put(repository, {path.name: path.read_bytes() for path in folder.iterdir()} | more, private=True)
+
+
+def test_first_weights_from_the_hub_bring_their_model_and_are_pinned(server: Hub, tmp_path: Path) -> None:
+    made, commit = exported(server, tmp_path)
+    words = altered(
+        ["recipe=finetune", *TINY[1:], "name=tuned", f"init=hf-hub:{REPO}", f"out={tmp_path}/runs", "eval.test=false"]
+    )
+    words = [word for word in words if not word.startswith("model.")]
+    run = Run(resolve(words))
+    run.adopt()
+    assert (run.recipe.model.width, run.recipe.model.depth, run.recipe.data.mean) == (32, 2, [0.4] * 3)
+    assert run.recipe.init == f"hf-hub:{REPO}@{commit}"
+    net = encoder.build(run.recipe.model, run.recipe.data)
+    weights.start(net, inits.find(run.recipe.init))
+    assert torch.equal(net.backbone.pos_embed, made.backbone.pos_embed)
+    job.train(run)
+    assert f"init: hf-hub:{REPO}@{commit}" in (run.folder / "recipe.yaml").read_text()
+    server.put(REPO, {**pushed(server), "README.md": b"new"})  # main moves; the run stays where it began
+    again = Run(resolve(words))
+    again.adopt()
+    assert again.recipe.init == run.recipe.init and server.repositories[REPO].branches["main"] != commit
+
+
+PLACES: dict[str, tuple[str, str]] = {
+    "no such repository": ("someone/nothing", "there is no such repository, or it is private"),
+    "somebody else's": ("another/vit", "there is no such repository, or it is private"),
+    "a wrong revision": (f"{REPO}@nowhere", "the repository has no such revision"),
+    "no encoder": ("someone/words", "the repository is no encoder: it has no config.json"),
+    "no safetensors": ("someone/pickled", "no encoder that can be read: it has no model.safetensors"),
+    "no repository's name": ("a/b/c", "a/b/c is no repository; USER/NAME is asked for"),
+    "weights that do not fit": (REPO, "model.depth=3 here, 2 there"),
+}
+
+
+@pytest.mark.parametrize(("place", "says"), PLACES.values(), ids=PLACES)
+def test_bad_places_are_one_line(server: Hub, tmp_path: Path, place: str, says: str) -> None:
+    exported(server, tmp_path)
+    exported(server, tmp_path, "another/vit")
+    server.put("someone/words", {"README.md": b"words", "preprocessor_config.json": b"{}"})
+    server.put("someone/pickled", {"config.json": pushed(server)["config.json"], "pytorch_model.bin": b"\x80\x04N."})
+    data = Data(size=16, mean=[0.4] * 3)
+    with pytest.raises(UserError) as caught:
+        init = inits.find(f"hf-hub:{place}")
+        inits.row(init)
+        weights.start(encoder.build(Model(patch=4, width=32, depth=3, heads=2, mlp=64), data), init)
+    text = str(caught.value)
+    assert text.startswith(f"init=hf-hub:{place}: ") and says in text and "\n" not in text and WRITER not in text
+
+
+def test_a_damaged_download_is_named(server: Hub, tmp_path: Path) -> None:
+    exported(server, tmp_path)
+    server.faults = [Fault("GET .*/resolve/.*/model.safetensors", "garbage", 1)]
+    with pytest.raises(UserError, match=rf"init=hf-hub:{REPO}: model\.safetensors is damaged; remove ") as caught:
+        inits.export(inits.find(f"hf-hub:{REPO}"), "config.json", "model.safetensors")
+    Path(str(caught.value).split("remove ")[1].split(" and ")[0]).unlink()  # as the line says
+    assert inits.export(inits.find(f"hf-hub:{REPO}"), "config.json", "model.safetensors")
+
+
+def test_names_of_a_repository_lead_nowhere(server: Hub, tmp_path: Path) -> None:
+    exported(server, tmp_path, **{"../../../away": b"x"})
+    server.listed = [
+        {"type": "file", "path": path, "size": 1, "oid": "0" * 40} for path in ("../../../away", "/away", "code.py")
+    ]
+    before = {path for path in tmp_path.parent.rglob("*") if path.name == "away"}
+    folder = remote.fetch(f"hf-hub:{REPO}", "here", ["config.json", "model.safetensors"])
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
+    assert {path for path in tmp_path.parent.rglob("*") if path.name == "away"} == before == set()
+
+
+def test_what_is_in_the_cache_needs_no_network(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    _, commit = exported(server, tmp_path)
+    names = ["config.json", "model.safetensors"]
+    before = remote.fetch(f"hf-hub:{REPO}@{commit}", "here", names)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert remote.fetch(f"hf-hub:{REPO}@{commit}", "here", names) == before
+    with pytest.raises(UserError, match="HF_HUB_OFFLINE is set, and it is not in the cache"):
+        remote.fetch("hf-hub:someone/else", "here", names)
+
+
+FRESH = """
+import sys
+sys.modules["ssl_vit"] = None  # not there
+import numpy, timm, torch
+from huggingface_hub import snapshot_download
+from transformers import AutoImageProcessor, AutoModel, AutoModelForImageClassification
+folder, pictures = snapshot_download("someone/vit"), list(numpy.load("pictures.npy"))
+classifies = sys.argv[1] == "classifies"
+processor = AutoImageProcessor.from_pretrained("someone/vit")
+normal = processor(pictures, return_tensors="pt")["pixel_values"]
+nets = [timm.create_model(place, pretrained=True).eval() for place in (f"local-dir:{folder}", "hf-hub:someone/vit")]
+model = (AutoModelForImageClassification if classifies else AutoModel).from_pretrained("someone/vit").eval()
+with torch.no_grad():
+    told = [net(normal) for net in nets]
+    seen = model(normal)
+told.append(seen.logits if classifies else seen.pooler_output)
+if classifies:
+    print(*[model.config.id2label[number] for number in range(len(model.config.id2label))], sep=",")
+numpy.savez("told.npz", normal=normal.numpy(), **{str(i): one.numpy() for i, one in enumerate(told)})
+"""
+
+
+def fresh(folder: Path, kind: str, pixels: torch.Tensor) -> tuple[dict[str, torch.Tensor], str]:
+    """What a process without ssl_vit makes of the repository and these pictures (B, 3, H, W)."""
+    import numpy as np
+
+    np.save(folder / "pictures.npy", pixels.permute(0, 2, 3, 1).numpy())
+    done = subprocess.run(
+        [sys.executable, "-c", FRESH, kind], cwd=folder, env=dict(os.environ), capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    with np.load(folder / "told.npz") as arrays:
+        return {name: torch.tensor(arrays[name]) for name in arrays.files}, done.stdout
+
+
+def pictures() -> torch.Tensor:
+    return torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_fresh_process_gets_the_runs_own_features(server: Hub, run: Run, tmp_path: Path) -> None:
+    hub.push(run)
+    told, _ = fresh(tmp_path, "encodes", pictures())
+    net = encoder.build(run.recipe.model, run.recipe.data).eval()
+    weights.start(net, inits.find(str(run.folder)))
+    with torch.no_grad():
+        torch.testing.assert_close(told["normal"], net.normal(pictures()), atol=1e-5, rtol=0)
+        for name in ("0", "1", "2"):
+            torch.testing.assert_close(told[name], net.feature(pictures(), "avg"), atol=1e-5, rtol=0)
+
+
+def test_a_fresh_process_gets_a_fine_tuned_runs_own_logits(server: Hub, finished: Path, tmp_path: Path) -> None:
+    words = [*(word for word in TINY[1:] if not word.startswith("model.")), f"init={finished}", f"hub.repo={REPO}"]
+    run = Run(resolve(altered(["recipe=finetune", *words, "name=tuned", f"out={tmp_path}/runs"], "eval.test=true")))
+    job.train(run)
+    told, out = fresh(tmp_path, "classifies", pictures())
+    from safetensors.torch import load_file
+
+    net, head = encoder.build(run.recipe.model, run.recipe.data).eval(), load_file(run.export / "heads.safetensors")
+    weights.start(net, inits.find(str(run.folder)))
+    with torch.no_grad():
+        wanted = net.feature(pictures(), "token") @ head["head.weight"].T + head["head.bias"]
+        for name in ("0", "1", "2"):
+            torch.testing.assert_close(told[name], wanted, atol=1e-5, rtol=0)
+    assert wanted.abs().max() > 0.01 and len(out.strip().split(",")) == 10
+    text = pushed(server)["README.md"].decode()
+    assert "AutoModelForImageClassification" in text and "| `top1` | test |" in text and "trained from `mpp`" in text
+
+
+def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path) -> None:
+    hub.push(run)
+    files = pushed(server)
+    text = files["README.md"].decode()
+    about = yaml.safe_load(text.split("---")[1])
+    assert about["library_name"] == "timm" and about["pipeline_tag"] == "image-feature-extraction"
+    for part in ("Load it", "Objective", "Data", "Results", "Recipe", "Compute and energy", "Limits", "Citation"):
+        assert f"\n## {part}\n" in text
+    assert f'timm.create_model("hf-hub:{REPO}", pretrained=True)' in text and f"init=hf-hub:{REPO}" in text
+    assert "50% of a picture's patches are corrupted, 80% of them by a learned mask token" in text
+    assert "Apache-2.0" in text and "| `corruption.rate` | 0.5 |" in text and "kWh" in text
+    value = run.result()["metrics"]["accuracy_masked"]  # type: ignore[index]
+    assert f"| {value['value']:.2%} | [" in text and f"| {value['n']:,} |" in text
+    assert not [name for name in files if str(tmp_path).encode() in files[name] or str(ROOT).encode() in files[name]]
+
+
+def test_places_of_this_machine_are_not_told(run: Run) -> None:
+    run.recipe.data.path, run.recipe.plugin, run.recipe.init = "/home/me/pictures", "/home/me/own.py", "/home/me/runs/first"
+    shown = card.public(run.recipe)
+    assert (shown.out, shown.data.path, shown.plugin, shown.init, shown.hub.repo) == ("runs", None, None, "first", None)
+    assert run.recipe.data.path == "/home/me/pictures"
+
+
+@pytest.mark.parametrize("secret", [WRITER, "odd secret", "  odd secret \n"])
+def test_a_token_never_gets_into_a_line(monkeypatch: pytest.MonkeyPatch, secret: str) -> None:
+    monkeypatch.setenv("HF_TOKEN", secret)
+    text = remote.clean(f"Illegal header value b'Bearer {secret.strip()}'\nand {WRITER}")
+    assert text == "Illegal header value b'Bearer ***' and ***"
+
+
+def test_only_the_first_process_talks(server: Hub, tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29581"]
+    words = altered([*TINY, "name=two", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5")
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        [*launch, "tools/pretrain.py", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert sum("repos/create" in request for request in server.requests) == 1
+    assert {b: server.repositories[REPO].history(b) for b in server.repositories[REPO].branches} == {
+        "main": 2,
+        "step-000000005": 2,
+        "step-000000010": 2,
+    }
+
+
+def test_the_server_keeps_what_it_is_given(server: Hub) -> None:
+    """The referee itself: sums as git and LFS count them, an empty file as git knows it."""
+    from hub_server import oid
+
+    assert oid("a.json", b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
+    assert oid("a.safetensors", b"x") == hashlib.sha256(b"x").hexdigest()

@@ -1,0 +1,188 @@
+"""The same features and logits under timm's names, transformers', Google's and ONNX's."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+from test_inits import google_shapes
+
+from ssl_vit import encoder, inits, interop, weights
+from ssl_vit.recipe import Data, Model, UserError
+from ssl_vit.words import resolve
+
+MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
+DATA = Data(size=16, mean=[0.4, 0.5, 0.6], std=[0.2, 0.3, 0.25])
+CLASSES = ["cat", "dog", "newt"]
+
+
+def net(seed: int = 0, data: Data = DATA) -> encoder.Encoder:
+    torch.manual_seed(seed)
+    made = encoder.build(MODEL, data).eval()
+    for parameter in made.parameters():  # so that nothing is zero or one by accident
+        torch.nn.init.normal_(parameter, std=0.2)
+    return made
+
+
+def exported(folder: Path, made: encoder.Encoder, classes: list[str], pool: str = "token") -> Path:
+    torch.manual_seed(3)
+    heads = {"head.weight": torch.randn(len(classes), 32), "head.bias": torch.randn(len(classes))} if classes else {}
+    weights.export(folder, made, heads, MODEL, DATA, pool, classes)
+    return folder
+
+
+def pixels(size: int = 16) -> torch.Tensor:
+    return torch.randint(0, 256, (3, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+
+def vit(folder: Path, classes: int) -> torch.nn.Module:
+    """A ViT of transformers with random weights, saved there."""
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor, ViTModel
+
+    torch.manual_seed(5)
+    words = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 80}
+    config = ViTConfig(**words, image_size=16, patch_size=4, num_labels=classes or 2)
+    made = (ViTForImageClassification if classes else ViTModel)(config).eval()
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    made.save_pretrained(folder)
+    ViTImageProcessor(image_mean=DATA.mean, image_std=DATA.std).save_pretrained(folder)
+    return made
+
+
+@pytest.mark.parametrize("classes", [0, 7])
+def test_a_vit_of_transformers_gives_its_own_features(tmp_path: Path, classes: int) -> None:
+    theirs, ours = vit(tmp_path / "vit", classes), net()
+    weights.start(ours, inits.find(str(tmp_path / "vit")))
+    with torch.no_grad():
+        normal = ours.normal(pixels())
+        wanted = (theirs.vit if classes else theirs)(normal).last_hidden_state
+        torch.testing.assert_close(ours(ours.patch(pixels())), wanted, atol=1e-5, rtol=0)
+
+
+def test_a_vit_of_transformers_brings_its_model_and_its_normalisation(tmp_path: Path) -> None:
+    vit(tmp_path / "vit", 0)
+    recipe = resolve(["recipe=finetune", f"init={tmp_path}/vit", "data.size=16", f"out={tmp_path}"])
+    m = recipe.model
+    assert (m.patch, m.width, m.depth, m.heads, m.mlp) == (4, 32, 2, 2, 80)
+    assert (recipe.data.mean, recipe.data.std) == (DATA.mean, DATA.std)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [({"hidden_act": "relu"}, "hidden_act=relu"), ({"num_attention_heads": 4}, "model.heads=2 here, 4 there")],
+)
+def test_a_vit_of_transformers_that_computes_something_else_is_refused(tmp_path: Path, change: dict, says: str) -> None:
+    vit(tmp_path / "vit", 0)
+    path = tmp_path / "vit" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match=r"^init=.*vit: ") as caught:
+        weights.start(net(), inits.find(str(tmp_path / "vit")))
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_transformers_reads_an_encoder_as_its_own_vit(tmp_path: Path) -> None:
+    from transformers import AutoImageProcessor, AutoModel, ViTModel
+
+    made = net()
+    interop.to_transformers(exported(tmp_path / "export", made, []), tmp_path / "vit")
+    loaded, about = AutoModel.from_pretrained(tmp_path / "vit", output_loading_info=True)
+    assert isinstance(loaded, ViTModel) and not any(about[key] for key in ("missing_keys", "unexpected_keys"))
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "vit")
+    normal = processor(list(pixels()), return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        torch.testing.assert_close(normal, made.normal(pixels()), atol=1e-5, rtol=0)
+        told, h_BTD = loaded.eval()(normal), made(made.patch(pixels()))
+        torch.testing.assert_close(told.last_hidden_state, h_BTD, atol=1e-5, rtol=0)
+        torch.testing.assert_close(told.pooler_output, h_BTD[:, 0], atol=1e-5, rtol=0)
+
+
+def test_transformers_reads_a_linear_head_as_its_own(tmp_path: Path) -> None:
+    from transformers import AutoModelForImageClassification, ViTForImageClassification
+
+    made = net()
+    folder = exported(tmp_path / "export", made, CLASSES)
+    interop.to_transformers(folder, tmp_path / "vit")
+    loaded = AutoModelForImageClassification.from_pretrained(tmp_path / "vit").eval()
+    head = load_file(folder / "heads.safetensors")
+    with torch.no_grad():
+        wanted = made.feature(pixels(), "token") @ head["head.weight"].T + head["head.bias"]
+        torch.testing.assert_close(loaded(made.normal(pixels())).logits, wanted, atol=1e-5, rtol=0)
+    assert isinstance(loaded, ViTForImageClassification)
+    assert [loaded.config.id2label[number] for number in range(3)] == CLASSES and loaded.config.label2id["newt"] == 2
+
+
+def test_there_and_back_is_the_same(tmp_path: Path) -> None:
+    made = net()
+    interop.to_transformers(exported(tmp_path / "export", made, []), tmp_path / "vit")
+    other = net(seed=1)
+    weights.start(other, inits.find(str(tmp_path / "vit")))
+    for name, value in made.backbone.state_dict().items():
+        assert torch.equal(other.backbone.state_dict()[name], value), name
+
+
+def test_what_a_vit_of_transformers_cannot_be_is_said(tmp_path: Path) -> None:
+    folder = exported(tmp_path / "export", net(), CLASSES, pool="avg")
+    with pytest.raises(UserError, match="by the mean of the patches"):
+        interop.to_transformers(folder, tmp_path / "vit")
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="is no export"):
+        interop.main([str(folder), "format=transformers", f"out={tmp_path}/vit"])
+    assert not (tmp_path / "vit").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["format=onx", "out=x"], "did you mean onnx?"),
+        (["format=onnx"], "say one folder, format= and out="),
+        (["format=onnx", "out=."], "is there already"),
+        (["format=onnx", "out=x", "timm:vit"], "say one folder"),
+    ],
+)
+def test_words_that_are_not_understood(tmp_path: Path, words: list[str], says: str) -> None:
+    folder = exported(tmp_path / "export", net(), [])
+    with pytest.raises(UserError) as caught:
+        interop.main([str(folder), *words])
+    assert says in str(caught.value)
+
+
+def test_a_google_vit_b16_gives_timms_features(tmp_path: Path) -> None:
+    """Of the published size, from random arrays."""
+    model, path = Model(), tmp_path / "B_16.npz"
+    noise = np.random.default_rng(0).normal(0, 0.03, 2**20).astype(np.float32)
+    np.savez(path, **{name: np.resize(noise, shape) for name, shape in google_shapes(model, 224).items()})  # type: ignore[arg-type]
+    ours = encoder.build(model, Data()).eval()
+    weights.start(ours, inits.find(str(path)))
+    theirs = timm.create_model("vit_base_patch16_224", num_classes=0, weight_init="skip").eval()
+    theirs.load_pretrained(str(path))
+    with torch.no_grad():
+        told, wanted = ours.feature(pixels(224)[:1], "token"), theirs(pixels(224)[:1] / 127.5 - 1)
+    assert wanted.std() > 0.01
+    torch.testing.assert_close(told, wanted, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("classes", "pool", "name"), [([], "avg", "features"), (CLASSES, "token", "logits")])
+def test_onnxruntime_gives_the_same(tmp_path: Path, classes: list[str], pool: str, name: str) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install -e '.[onnx]'")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install -e '.[onnx]'")
+    made = net()
+    folder = exported(tmp_path / "export", made, classes, pool)
+    interop.main([str(folder), "format=onnx", f"out={tmp_path}/vit.onnx"])
+    session = runtime.InferenceSession(str(tmp_path / "vit.onnx"), providers=["CPUExecutionProvider"])
+    with torch.no_grad():
+        wanted = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()(made.normal(pixels()))
+        for count in (3, 1):  # any batch
+            (told,) = session.run([name], {"pixels": made.normal(pixels())[:count].numpy()})
+            np.testing.assert_allclose(told, wanted[:count].numpy(), atol=1e-5, rtol=0)
+
+
+def test_without_onnx_the_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(UserError, match=r"pip install -e '\.\[onnx\]'"):
+        interop.to_onnx(exported(tmp_path / "export", net(), []), tmp_path / "vit.onnx")

@@ -1,0 +1,17 @@
+"""Push a run to the Hugging Face Hub: what is not there yet of its milestones, its end and, if asked for, its training state.
+
+python tools/push.py runs/mpp hub.repo=USER/NAME
+python tools/push.py runs/mpp
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ssl_vit.hub import main
+from ssl_vit.recipe import plain_errors
+
+if __name__ == "__main__":
+    with plain_errors():
+        main(sys.argv[1:])
