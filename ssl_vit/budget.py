@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import compute
+from . import compute, counted
 from .data.shapes import SIZES
 from .recipe import EMBEDDED, Data, Recipe, UserError
 from .words import advise_model, load
@@ -141,7 +141,7 @@ def activations(recipe: Recipe, fused: bool) -> int:
     )
     stem = STEM_BYTES * recipe.data.size**2 if model.hybrid else w * 3 * recipe.data.size**2
     ends = stem + 8 * t * model.width + (4 * t * model.width if mask else 0)
-    hit = max(1, int(recipe.corruption.rate * (t - 1) + 0.5))
+    hit = counted.share(recipe.corruption.rate, t - 1)
     head = hit * (w * model.width + 4 * answers(recipe)) if "mpp" in parts(recipe) else 4 * (recipe.data.classes or 0)
     return compute.passes(recipe) * (ends + model.depth * block) + head
 

@@ -27,8 +27,8 @@ class Corruption(NamedTuple):
 
 
 def corrupted(rate: float, patches: int) -> int:
-    """K = floor(rate N + 1/2), at least 1: how many patches of each picture are hit. 0.58 x 25 is 14.5, no float below."""
-    return max(1, int(round(rate * patches, 9) + 0.5))
+    """K: how many patches of each picture are hit."""
+    return counted.share(rate, patches)
 
 
 def draw(
@@ -59,34 +59,37 @@ def draw(
 
 
 def rank(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
-    """Which patches are hit first: int64 (B, N), the smallest first, equal ones in the order of their index.
+    """Which patches are hit first: int64 (B, N), the smallest first.
 
-    "patches": each by its hash or, with side > 1, squares of side x side together, by the hash of their corner (SimMIM's
+    "patches": each by its hash or, with side > 1, squares of side x side together, by a hash of their own (SimMIM's
     large masked patches: Xie et al., 2022, section 3.2). "blocks": one rectangle after the other (as BEiT, Bao et al., 2022,
-    algorithm 1), then what none covers by its hash. Both but single patches want a square grid; the last square or
-    rectangle is hit in part, row by row, so that K is exact.
+    algorithm 1, but cut off at the picture's edges, so that no place is hit more often), then what none covers. Inside a
+    square or rectangle, whose last one is hit in part for K to be exact, by hash. All but single patches want a square grid.
     """
     at_N = torch.arange(patches, device=key_B1.device)
-    if shape == "blocks":
-        return _blocks(key_B1, at_N, math.isqrt(patches))
-    if side > 1:
-        grid = math.isqrt(patches)
-        at_N = at_N // grid // side * side * grid + at_N % grid // side * side
-    return counted.bits(key_B1, 3 * at_N)
+    hash_BN, grid = counted.bits(key_B1, 3 * at_N), math.isqrt(patches)
+    if shape == "patches" and side == 1:
+        return hash_BN
+    if shape == "patches":
+        corner_N = at_N // grid // side * side * grid + at_N % grid // side * side
+        first_BN = counted.upper(counted.bits(key_B1, 3 * patches + corner_N), 31)
+    else:
+        first_BN = _blocks(key_B1, at_N, grid)
+    return (first_BN << 31) | counted.upper(hash_BN, 31)
 
 
 def _blocks(key_B1: Tensor, at_N: Tensor, grid: int) -> Tensor:
-    """The number of the first of BLOCKS rectangles over each patch; its sides are from a quarter to half of the grid's."""
+    """The number of the first of BLOCKS rectangles over each patch, BLOCKS where there is none: int64 (B, N).
+
+    Their sides are from a quarter to half of the grid's, their places all that touch it."""
     slot_M = 3 * len(at_N) + 4 * torch.arange(BLOCKS, device=key_B1.device)
     least, most = max(1, grid // 4), max(1, grid // 2)
     height_BM, width_BM = (least + counted.integers(key_B1, slot_M + i, most - least + 1) for i in range(2))
-    top_BM = counted.integers(key_B1, slot_M + 2, grid - height_BM + 1)
-    left_BM = counted.integers(key_B1, slot_M + 3, grid - width_BM + 1)
+    top_BM = counted.integers(key_B1, slot_M + 2, grid + height_BM - 1) - height_BM + 1
+    left_BM = counted.integers(key_B1, slot_M + 3, grid + width_BM - 1) - width_BM + 1
     down_BMN, right_BMN = at_N // grid - top_BM[..., None], at_N % grid - left_BM[..., None]
     over_BMN = (down_BMN >= 0) & (down_BMN < height_BM[..., None]) & (right_BMN >= 0) & (right_BMN < width_BM[..., None])
-    first_BN = torch.where(over_BMN, torch.arange(BLOCKS, device=key_B1.device)[:, None], BLOCKS).amin(1)
-    alone_BN = BLOCKS + (counted.bits(key_B1, 3 * at_N) & (2**62 - 1))
-    return torch.where(first_BN < BLOCKS, first_BN, alone_BN)
+    return torch.where(over_BMN, torch.arange(BLOCKS, device=key_B1.device)[:, None], BLOCKS).amin(1)
 
 
 def pick(value_BN: Tensor, corruption: Corruption) -> Tensor:

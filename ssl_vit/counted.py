@@ -53,9 +53,19 @@ def uniform(key: Any, slot: Any) -> Any:
     return _shift(bits(key, slot), 40) * 2.0**-24
 
 
+def upper(value: Any, n: int) -> Any:
+    """The upper n bits of int64, as a number of at least 0."""
+    return _shift(value, 64 - n)
+
+
 def integers(key: Any, slot: Any, n: int) -> Any:
     """Uniform integers 0 .. n-1 for 0 < n < 2^31 (multiply and shift; the bias is below n / 2^31)."""
     return (_shift(bits(key, slot), 33) * n) >> 31
+
+
+def share(rate: float, n: int) -> int:
+    """floor(rate n + 1/2), at least 1: how many of n a share is. 0.58 x 25 is 14.5, no float below."""
+    return max(1, int(round(rate * n, 9) + 0.5))
 
 
 def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:

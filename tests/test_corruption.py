@@ -32,7 +32,7 @@ def slow_rank(key, patches, shape, side):
         return int(counted.integers(key, slot, n)[0])
 
     def hashed(n):
-        return int(counted.bits(key, 3 * n)[0])
+        return int(counted.bits(key, 3 * n)[0]) % 2**64 // 2**33
 
     if shape == "patches":
         squares = [
@@ -40,16 +40,18 @@ def slow_rank(key, patches, shape, side):
             for top in range(0, grid, side)
             for left in range(0, grid, side)
         ]
-        squares = [[n] for n in range(patches)] if side == 1 else squares
-        return [n for square in sorted(squares, key=lambda square: (hashed(square[0]), square)) for n in square]
+        if side == 1:
+            return sorted(range(patches), key=lambda n: (int(counted.bits(key, 3 * n)[0]), n))
+        in_order = sorted(squares, key=lambda square: int(counted.bits(key, 3 * patches + square[0])[0]) % 2**64 // 2**33)
+        return [n for square in in_order for n in sorted(square, key=hashed)]
     least, span = max(1, grid // 4), max(1, grid // 2) - max(1, grid // 4) + 1
     for j in range(corruption.BLOCKS):
         slot = 3 * patches + 4 * j
         height, width = least + number(slot, span), least + number(slot + 1, span)
-        top, left = number(slot + 2, grid - height + 1), number(slot + 3, grid - width + 1)
-        block = [y * grid + x for y in range(top, top + height) for x in range(left, left + width)]
-        chosen += [n for n in block if n not in chosen]
-    return chosen + sorted(set(range(patches)) - set(chosen), key=lambda n: hashed(n) % 2**62)
+        top, left = number(slot + 2, grid + height - 1) - height + 1, number(slot + 3, grid + width - 1) - width + 1
+        block = [n for n in range(patches) if 0 <= n // grid - top < height and 0 <= n % grid - left < width]
+        chosen += sorted(set(block) - set(chosen), key=hashed)
+    return chosen + sorted(set(range(patches)) - set(chosen), key=hashed)
 
 
 def slow_draw(key_B, patches, hit, mask, random, source, shape="patches", side=1):
@@ -147,6 +149,17 @@ def test_shapes_are_the_slow_ones(seed, grid, rate, shape):
     assert torch.stack(drawn, -1).tolist() == [
         [list(row) for row in picture] for picture in slow_draw(key_B, grid**2, hit, 0.8, 0.1, "image", *shape)
     ]
+
+
+EVEN = [(8, 0.05, ("patches", 2)), (4, 0.5, ("patches", 2)), (8, 0.15, ("blocks", 1)), (4, 0.5, ("blocks", 1))]
+
+
+@pytest.mark.parametrize(("grid", "rate", "shape"), EVEN)
+def test_no_place_is_hit_more_often_than_another(grid, rate, shape):
+    """Whole squares and rectangles come together, so places are compared over many pictures, loosely: cut rectangles are small."""
+    hit_BK = corruption.draw(keys(60_000), grid**2, rate, 0.8, 0.1, "image", *shape).hit_BK
+    often = np.bincount(hit_BK.flatten(), minlength=grid**2) / 60_000
+    assert np.abs(often / often.mean() - 1).max() < (0.15 if shape[0] == "blocks" else 0.06), often.reshape(grid, grid)
 
 
 @pytest.mark.parametrize("shape", [("blocks", 1), ("patches", 2)])

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -476,14 +477,64 @@ def test_what_a_process_has_not_taken_yet_is_kept_for_it(monkeypatch):
     assert room.taken(process.pid) == 0
 
 
-def test_the_limit_of_a_control_group_counts(tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "GROUP", tmp_path)
+OF_A_JOB = [("0::/job/step", "job", room.VERSION_2), ("4:memory:/job", "memory/job", room.VERSION_1)]
+
+
+@pytest.mark.parametrize(("line", "folder", "names"), OF_A_JOB)
+def test_the_limit_of_a_control_group_counts(line, folder, names, tmp_path, monkeypatch):
+    """One around this process's own, of either version."""
+    own, group = tmp_path / "own", tmp_path / folder
+    group.mkdir(parents=True)
+    own.write_text(f"9:cpu:/elsewhere\n{line}\n")
+    monkeypatch.setattr(room, "GROUPS", tmp_path)
+    monkeypatch.setattr(room, "OWN_GROUPS", own)
     whole = room.free()
-    for name, text in (("max", "max"), ("current", "4000"), ("stat", "anon 1\ninactive_file 1500\n")):
-        (tmp_path / f"memory.{name}").write_text(text)
+    for name, text in zip((*names[:2], "stat"), ("max", "4000", f"anon 1\n{names[2]} 1500\n"), strict=True):
+        (group / f"memory.{name}").write_text(text)
     assert room.free() == pytest.approx(whole, rel=0.2)  # no limit
-    (tmp_path / "memory.max").write_text("10000\n")
+    (group / f"memory.{names[0]}").write_text("10000\n")
     assert room.free() == 7500
+
+
+def test_an_evaluation_keeps_its_features():
+    words = ["recipe=evaluate", "init=scratch", "model=vit_n8"]
+    small, large = (room.need(resolve([*words, *more]), gpu=False) for more in ([], ["model.width=1280"]))
+    assert large - small > 2 * 4 * (1280 - 128) * 50_000
+
+
+def test_a_smaller_task_goes_before_one_that_does_not_fit(bench, monkeypatch):
+    monkeypatch.setattr(room, "free", lambda: 3 << 30)
+    monkeypatch.setattr(room, "need", lambda recipe, gpu: 1 << 60 if recipe.objective == "supervised" else 1 << 30)
+    monkeypatch.setattr(locals_, "LOOK", 60.0)
+    bench.behave(**dict.fromkeys(NAMES[:4], "brief"))
+    assert main([*bench.words, "parallel=4"]) == 0
+    assert bench.finished() == sorted(NAMES)
+
+
+def test_each_value_of_a_grid_has_its_own_need(bench):
+    plan = plans.tasks(
+        build(altered(("parts/sweep/grid", {"optim.batch": [4096, 16]}), ("parts/final/best", ...)), "x"), {}, {}
+    )
+    made = plans.check(plan)
+    assert {made[name].optim.batch for name in plan if name.startswith("sweep") and "4096" in name} == {4096}
+    assert {made[name].optim.batch for name in plan if name.startswith("sweep") and "=16" in name} == {16}
+
+
+def test_two_arms_that_train_the_same_are_refused():
+    model = {f"model.{key}": 32 for key in ("width", "mlp")} | {"model.patch": 8, "model.depth": 2, "model.heads": 2}
+    parts = {"pretrain": {"tool": "pretrain", "words": {"recipe": "mpp", **model}}}
+    study = {"title": "t", "vary": {"model": ["vit_p8", "vit_n8"]}, "parts": parts, "report": {}}
+    with pytest.raises(UserError, match="part pretrain, arm model=vit_n8: another arm trains the very same"):
+        plans.check(plans.tasks(build(study, "x"), {}, {}))
+
+
+def test_a_sweep_that_lost_a_run_is_made_again_before_anything_is_called_stale(bench, capsys):
+    assert main(bench.words) == 0
+    (lost,) = [name for name in NAMES if name == "sweep-mpp-0-lr=0.1"]
+    shutil.rmtree(bench.runs / lost)
+    assert main(bench.words) == 0
+    assert bench.finished() == sorted(NAMES) and bench.started().count(lost) == 2
+    assert bench.started().count("final-mpp-0") == 1
 
 
 def test_a_larger_batch_needs_more_memory():

@@ -146,12 +146,12 @@ def test_a_study_that_varies_nothing_says_nothing_of_it(tmp_path):
 
 def test_settings_of_several_keys_have_names():
     settings = [
-        {"name": "80/10/10", "corruption.mask": 0.8, "corruption.random": 0.1, "corruption.keep": 0.1},
+        {"name": "70/20/10", "corruption.mask": 0.7, "corruption.random": 0.2, "corruption.keep": 0.1},
         {"corruption": {"mask": 1.0, "random": 0, "keep": 0}},
         {"name": "base"},
     ]
     study = build(RATE | {"vary": settings, "report": {}}, "x")
-    assert list(study.vary) == ["80_10_10", "mask=1.0,random=0.0,keep=0.0", "base"]
+    assert list(study.vary) == ["70_20_10", "mask=1.0,random=0.0,keep=0.0", "base"]
     plan = plans.tasks(study, {}, {})
     assert plan["pretrain-base-0"].words == {"recipe": "mpp", "optim.steps": "200", "optim.warmup": "20"}
     plans.check(plan)

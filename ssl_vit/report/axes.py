@@ -28,8 +28,9 @@ def axes(settings: Mapping[str, Mapping[str, Any]], asked: str | None = None) ->
     keys = list(dict.fromkeys(key for setting in settings.values() for key in setting))
     full = all(len(setting) == len(keys) for setting in settings.values())
     lines = ""
-    if asked is None and full and len(keys) == 2 and _product(settings, keys):
-        asked, lines = keys
+    if full and len(keys) == 2 and _product(settings, keys):
+        asked = asked or keys[0]
+        (lines,) = (key for key in keys if key != asked)
     elif asked is None and full and len(keys) == 1:
         asked = keys[0]
     values = [setting.get(asked) if asked else arm for arm, setting in settings.items()]

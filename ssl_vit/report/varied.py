@@ -21,6 +21,7 @@ FIRST = (
     "top1",
 )  # what settings are judged by, where nothing is said
 PERCENT = ("accuracy", "accuracy_masked")  # of a pre-training's figures; all that a probe tells are shares
+PROBED = "probe_"  # a frozen encoder's figure, measured while it was pre-trained
 PATCHES = ("target", "model.patch", "data.name", "data.size")  # keys that make a loss on patches another question
 LABELS = ("data.name", "supervised.loss", "supervised.smoothing")  # and one on labels
 MIXED = ("objective", "joint.mpp", "joint.supervised")  # and a loss that may be a sum
@@ -82,6 +83,7 @@ class Varied(NamedTuple):
     title: str
     tasks: int
     missing: list[str]
+    broken: list[str]  # runs that measured something not finite
     match: str
     settings: dict[str, dict[str, Any]]
     measures: list[Measure]
@@ -119,6 +121,7 @@ def measure(study: Study) -> Varied:
         about["title"],
         len(about["tasks"]),
         study.missing,
+        [run.name for run in study.done.values() if not all(math.isfinite(run.metric(name)) for name in run.result["metrics"])],
         about.get("match", "steps"),
         study.vary,
         found,
@@ -145,16 +148,25 @@ def _held_out(study: Study) -> Iterable[tuple[str, tuple[Measure, list[str]]]]:
     """What pre-training measured on held-out pictures, with the keys that make it incomparable, if any do."""
     recipes = [recipe for arm in study.vary if (recipe := _recipe(study, arm))]
     runs = {arm: {seed: run for part in study.trained for seed, run in study.runs(part, arm).items()} for arm in study.vary}
-    told = {name for one in runs.values() for run in one.values() for name in run.on("validation")}
+    every = [run for one in runs.values() for run in one.values()]
+    told = {name for run in every for name in run.on("validation")}
+    watched = ["the pictures held out"] if len({_watched(run) for run in every}) > 1 else []
     for name in sorted(told):
         group, _, last = name.rpartition("/")
-        if last not in ("loss", *PERCENT) or (last == "accuracy" and f"{name}_masked" in told):
+        probed = name.startswith(PROBED)
+        if (last not in ("loss", *PERCENT) and not probed) or (last == "accuracy" and f"{name}_masked" in told):
             continue
-        question, corruption = _questions(name, recipes)
+        question, corruption = _questions("supervised/accuracy" if probed else name, recipes)
+        question += watched
         values = {arm: _values(found, name) for arm, found in runs.items()}
-        label = f"held-out {f'{group} ' if group else ''}{last.replace('_', ' ')}"
-        for one in _measure(study, name, label, values, last in PERCENT, last != "loss", corruption):
+        label = f"held-out {f'{group} ' if group else ''}{last.removeprefix(PROBED).replace('_', ' ')}"
+        for one in _measure(study, name, label, values, probed or last in PERCENT, last != "loss", corruption):
             yield name, (one, question)
+
+
+def _watched(run: Finished) -> str:
+    """What names the pictures that a run held out."""
+    return str(run.environment["data"].get("validation"))
 
 
 def _questions(name: str, recipes: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
@@ -184,7 +196,7 @@ def _measure(
 ) -> Iterable[Measure]:
     """One measure; none where no setting has a value."""
     told = {arm: seeds for arm, seeds in values.items() if seeds}
-    sure = {arm: list(seeds.values()) for arm, seeds in told.items() if arm in study.vary and len(seeds) > 1}
+    sure = {arm: list(seeds.values()) for arm, seeds in told.items() if arm in study.vary and len(set(seeds.values())) > 1}
     sign = 1 if higher else -1
     drawn = statistics.best([[sign * value for value in seeds] for seeds in sure.values()]) if len(sure) > 1 and not own else []
     chance = dict(zip(sure, drawn, strict=False))

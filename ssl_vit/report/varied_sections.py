@@ -66,18 +66,17 @@ def _verdict(found: Spread) -> str:
 
 
 def _best(measure: Measure, numbers: Varied) -> str:
-    best, count = measure.best, len(measure.results)
+    best, drawn = measure.best, [one for one in measure.results if one.probability is not None]
+    apart = [called(one.arm, numbers.settings) for one in measure.results if one.probability is None]
     value = f"{_figure(best.value.mean, measure)}{'%' if measure.percent else ''}"
     said = f"{'Highest' if measure.higher else 'Lowest'} {measure.label}: {called(best.arm, numbers.settings)} with {value}"
     said += f" (n = {best.value.n})"
     if best.probability is None:
-        return f"{said} of {count} settings; two seeds or more of each are needed to say how sure that is."
-    said += f", which is the best of the {count} settings with a probability of {_chance(best.probability)}"
-    others = [one for one in measure.results if one.probability is not None and one is not best]
-    if not others:
-        return f"{said}."
-    second = max(others, key=lambda one: one.probability or 0.0)
-    return f"{said}; next {called(second.arm, numbers.settings)} with {_chance(second.probability)}."
+        return f"{said} of {len(measure.results)} settings; two seeds or more that differ are needed to say how sure that is."
+    said += f", which is the best of {len(drawn)} settings with a probability of {_chance(best.probability)}"
+    second = max((one for one in drawn if one is not best), key=lambda one: one.probability or 0.0)
+    said += f"; next {called(second.arm, numbers.settings)} with {_chance(second.probability)}."
+    return f"{said} Not among them, for want of seeds that differ: {', '.join(apart)}." if apart else said
 
 
 def _first(numbers: Varied, along: Axes) -> Iterable[Block]:
@@ -91,6 +90,8 @@ def _first(numbers: Varied, along: Axes) -> Iterable[Block]:
             yield Text(f"The best, {end}, lies at an end of what was swept; a wider sweep may find a better.", warning=True)
     if numbers.missing:
         yield unfinished(numbers.missing, numbers.tasks)
+    if numbers.broken:
+        yield Text(f"Left out where it is not finite: what these runs measured: {', '.join(numbers.broken)}.", warning=True)
 
 
 def _comparable(numbers: Varied) -> Iterable[Block]:

@@ -50,14 +50,15 @@ def main(words: list[str]) -> int:
         _check_finished(asked)
         if asked.own.get("launcher") == "slurm":
             return submitted(asked, words)
-        needs = {task.name: room.need(made[task.part, task.arm], bool(gpus())) for task in asked.plan.values()}
+        needs = {name: room.need(recipe, bool(gpus())) for name, recipe in made.items()}
         return everything(asked, needs)
 
 
 def _check_finished(asked: Asked) -> None:
     """That the runs which are there already are those that would be made now."""
     for task in asked.plan.values():
-        if finished(asked.folder, task.name) and (text := stale(task, asked.plan, asked.folder)):
+        there = all(finished(asked.folder, name) for name in (task.name, *task.needs))  # or its values may still be chosen
+        if there and (text := stale(task, asked.plan, asked.folder)):
             raise UserError(f"{asked.folder / task.name} was made otherwise: {text}; remove it, or take another name=")
 
 
@@ -110,7 +111,8 @@ def _sorted(given: dict[str, str], asked: tuple[str, ...]) -> tuple[dict[str, st
     known = [key for key in (*KEYS, "model", "data") if key not in (*OURS, "init", "data.name", "model.name")]
     for key, value in over.items():
         if key == "seed":
-            raise UserError(f"seed={value}: say seeds={value}, for that one, or seeds=N for the first N")
+            these = value if "," in value else f"{value},"
+            raise UserError(f"seed={value}: say seeds={these} for just that, or seeds=N for the first N")
         if key not in known:
             told = nearest(key, [*OWN, *asked, *known]).partition("choices:")[0]
             raise UserError(f"unknown word {key}; {told}choices: {', '.join((*OWN, *asked))}, or a recipe's key")
@@ -150,6 +152,7 @@ def everything(asked: Asked, needs: dict[str, int]) -> int:
     print(f"tasks       {len(asked.plan)}, of which {there} are finished; up to {parallel} at once", flush=True)
     with Screen() as screen:
         failed = Local(asked.plan, asked.folder, parallel, screen, needs).run()
+    _check_finished(asked)
     done = sum(finished(asked.folder, name) for name in asked.plan)
     print(f"finished    {done} of {len(asked.plan)} tasks in {duration(time.monotonic() - begun)}: {asked.folder}")
     for name, why in failed.items():

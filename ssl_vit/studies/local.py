@@ -79,7 +79,7 @@ class Local:
     turn: Iterator[int] = field(default_factory=itertools.count)
     asked: int = 0  # the signal that ended the study
     waits: set[str] = field(default_factory=set)  # tasks that were told to wait for memory
-    look: float = 0.0  # when memory is looked at again
+    look: dict[str, float] = field(default_factory=dict)  # task -> when memory is looked at again for it
 
     def run(self) -> dict[str, str]:
         """Run what is not finished; {task: why} of what failed or was left out.
@@ -123,12 +123,12 @@ class Local:
         """Whether the task fits into memory beside those that run; one alone is let try."""
         if not self.running:
             return True
-        if time.monotonic() < self.look:
+        if time.monotonic() < self.look.get(task.name, 0.0):
             return False
         running = [(child.process.pid, self.needs[name]) for name, child in self.running.items() if child.process]
         if room.fits(self.needs[task.name], running):
             return True
-        self.look = time.monotonic() + LOOK
+        self.look[task.name] = time.monotonic() + LOOK
         if task.name not in self.waits:
             self.waits.add(task.name)
             self.screen.say(f"waiting   {task.name}: it may need {self.needs[task.name] / 2**30:.1f} GiB, more than is free")

@@ -5,6 +5,7 @@ from ..recipe import Recipe, UserError
 from ..words import resolve
 from .file import PLACEHOLDER, Part
 
+OFF = 0.25  # share of the cost that whole steps may miss
 SCALED = ("optim.steps", "optim.warmup")
 
 
@@ -16,7 +17,7 @@ def steps(part: Part, arm: str, over: dict[str, str], places: dict[str, str]) ->
         over, places: words of the command line, and where the study's places lie.
 
     Raises:
-        UserError: the words are refused, or the arm sets what is matched.
+        UserError: the words are refused, the arm sets what is matched, or so few steps cannot match.
     """
     where = f"match=exaflop: part {part.name}"
     if own := [key for key in SCALED if part.words[arm].get(key) != part.base.get(key)]:
@@ -25,6 +26,10 @@ def steps(part: Part, arm: str, over: dict[str, str], places: dict[str, str]) ->
     recipe = _recipe(part.words[arm] | over, places, f"{where}, arm {arm}")
     whole = exaflop(base, base.optim.steps * base.optim.batch)
     count = max(1, round(whole / exaflop(recipe, recipe.optim.batch)))
+    cost = count * exaflop(recipe, recipe.optim.batch) / whole
+    if abs(cost - 1) > OFF:
+        text = f"{count} steps cost {cost:.0%} of the others' and no other number is nearer; more optim.steps= are asked for"
+        raise UserError(f"{where}, arm {arm}: {text}")
     warmup = min(count - 1, round(recipe.optim.warmup * count / recipe.optim.steps))
     return {"optim.steps": str(count), "optim.warmup": str(warmup)}
 

@@ -99,34 +99,50 @@ def _name(part: str, arm: str, seed: int, values: dict[str, Any]) -> str:
     return "-".join([part, arm, str(seed), *grid]).replace("/", "_")
 
 
-def check(plan: dict[str, Task]) -> dict[tuple[str, str], Recipe]:
-    """That the recipe system takes every task's words: each part and arm once, each combination of a grid once.
+def check(plan: dict[str, Task]) -> dict[str, Recipe]:
+    """That the recipe system takes every task's words; the recipe of each task.
 
     A model that comes from another task's run is that task's; what else such a run decides is left to the run itself.
-    The recipe of each (part, arm) comes back.
 
     Raises:
-        UserError: the first words that it does not take, with their part and arm.
+        UserError: the first words that it does not take, or two arms that train the same, with their part and arm.
     """
-    made: dict[tuple[str, str], Recipe] = {}
-    seen: set[tuple[str, str]] = set()
+    made: dict[str, Recipe] = {}
+    known: dict[tuple[str, str, str], Recipe] = {}  # seeds are alike
     for task in plan.values():
-        values = task.values or next((other.values for other in plan.values() if other.name in task.needs[:1]), {})
-        if (task.part, task.arm) in made and (task.part, str(values)) in seen:
-            continue
-        seen.add((task.part, str(values)))
-        said = {key: value for key, value in task.words.items() if not PLACEHOLDER.search(value)}
-        origin = next((plan[name] for name in PLACEHOLDER.findall(task.words.get("init", "")) if name in plan), None)
-        if origin is not None and "model" not in said:
-            said = _model(made[origin.part, origin.arm]) | said
-        said |= {key: text(value) for key, value in values.items()} if task.best else {}
-        try:
-            made[task.part, task.arm] = resolve([f"{key}={value}" for key, value in said.items()])
-            if task.values and origin is not None:
-                _check_unseen(made[origin.part, origin.arm], made[task.part, task.arm], origin.part)
-        except UserError as error:
-            raise UserError(f"part {task.part}, arm {task.arm}: {error}") from None
+        values = task.values or next((plan[name].values for name in task.needs[:1]), {})
+        same = task.part, task.arm, str(values)
+        if same not in known:
+            known[same] = _checked(task, values, plan, made)
+            _check_other(task, values, known)
+        made[task.name] = known[same]
     return made
+
+
+def _checked(task: Task, values: dict[str, Any], plan: dict[str, Task], made: dict[str, Recipe]) -> Recipe:
+    said = {key: value for key, value in task.words.items() if not PLACEHOLDER.search(value)}
+    origin = next((plan[name] for name in PLACEHOLDER.findall(task.words.get("init", "")) if name in plan), None)
+    if origin is not None and "model" not in said:
+        said = _model(made[origin.name]) | said
+    said |= {key: text(value) for key, value in values.items()} if task.best else {}
+    try:
+        recipe = resolve([f"{key}={value}" for key, value in said.items()])
+        if task.values and origin is not None:
+            _check_unseen(made[origin.name], recipe, origin.part)
+        return recipe
+    except UserError as error:
+        raise UserError(f"part {task.part}, arm {task.arm}: {error}") from None
+
+
+def _check_other(task: Task, values: dict[str, Any], known: dict[tuple[str, str, str], Recipe]) -> None:
+    """That no other arm of a part that pre-trains is the same network trained in the same way, under another name."""
+    if task.tool != "pretrain":
+        return
+    alike = {arm: recipe for (part, arm, told), recipe in known.items() if (part, told) == (task.part, str(values))}
+    trained = {arm: computed(recipe) | {"model.name": ""} for arm, recipe in alike.items()}
+    mine = trained.pop(task.arm)
+    if mine in trained.values():
+        raise UserError(f"part {task.part}, arm {task.arm}: another arm trains the very same; leave one out")
 
 
 def _model(recipe: Recipe) -> dict[str, str]:

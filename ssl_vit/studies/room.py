@@ -10,33 +10,55 @@ from ..recipe import Recipe
 
 BASE = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process without a GPU
 WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
-GROUP = Path("/sys/fs/cgroup")
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+VERSION_1 = ("limit_in_bytes", "usage_in_bytes", "total_inactive_file")
+VERSION_2 = ("max", "current", "inactive_file")
 
 
 def need(recipe: Recipe, gpu: bool) -> int:
     """About the bytes of this machine's memory that a task takes: its libraries and, where no GPU holds them, its tensors.
 
-    Activations are those of a whole batch, but of half the machine at most, as machine.py cuts a batch into passes.
+    Activations are those of a whole batch, but of half the machine at most, as machine.py cuts a batch into passes. An
+    evaluation keeps the features of all its pictures, and once more while it puts them together.
     """
+    kept = 0
+    if recipe.objective == "probe":
+        kept = 2 * 4 * recipe.model.width * (budget.seen(recipe) or 0)
     if gpu:
-        return WITH_GPU
-    batch = recipe.probe.batch if recipe.objective == "probe" else recipe.optim.batch
-    tensors = budget.memory(recipe, processes=1, zero=0, batch=recipe.compute.batch or batch, fused=False)
+        return WITH_GPU + kept
+    tensors = budget.memory(recipe, processes=1, zero=0, batch=recipe.compute.batch or recipe.optim.batch, fused=False)
     activations = min(tensors.pop("activations"), psutil.virtual_memory().total // 2)
-    return BASE + activations + sum(tensors.values())
+    return BASE + activations + sum(tensors.values()) + kept
 
 
 def free() -> int:
-    """Bytes that new processes can take: of the machine or, where that is less, of this process's control group."""
-    return min([psutil.virtual_memory().available, *_group()])
+    """Bytes that new processes can take: of the machine or, where that is less, of a control group of this process."""
+    return min([psutil.virtual_memory().available, *_groups()])
 
 
-def _group() -> Iterator[int]:
-    """What a control group (version 2) with a limit may still take; file pages that can go do not count as taken."""
+def _groups() -> Iterator[int]:
+    """What each control group with a limit, this process's and those around it, may still take; file pages that can go do not
+    count as taken (Linux, cgroups(7))."""
+    for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else []:
+        _, kinds, place = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        root = GROUPS / "memory" if kinds else GROUPS
+        most, now, stat = (
+            ("limit_in_bytes", "usage_in_bytes", "total_inactive_file") if kinds else ("max", "current", "inactive_file")
+        )
+        own = root / place.strip("/")
+        for folder in [own, *own.parents]:
+            if folder.is_relative_to(root):
+                yield from _left(folder, most, now, stat)
+
+
+def _left(folder: Path, most: str, now: str, stat: str) -> Iterator[int]:
     try:
-        most, now = (int((GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
-        stat = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
-        yield most - now + int(stat["inactive_file"])
+        limit, taken = (int((folder / f"memory.{name}").read_text()) for name in (most, now))
+        told = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        yield limit - taken + int(told[stat])
     except (OSError, ValueError, KeyError):  # no such group, or no limit ("max")
         return
 
