@@ -156,7 +156,7 @@ EVEN = [(8, 0.05, ("patches", 2)), (4, 0.5, ("patches", 2)), (8, 0.15, ("blocks"
 
 @pytest.mark.parametrize(("grid", "rate", "shape"), EVEN)
 def test_no_place_is_hit_more_often_than_another(grid, rate, shape):
-    """Whole squares and rectangles come together, so places are compared over many pictures, loosely: cut rectangles are small."""
+    """Squares and rectangles come together, so places are compared over many pictures, loosely: cut rectangles are small."""
     hit_BK = corruption.draw(keys(60_000), grid**2, rate, 0.8, 0.1, "image", *shape).hit_BK
     often = np.bincount(hit_BK.flatten(), minlength=grid**2) / 60_000
     assert np.abs(often / often.mean() - 1).max() < (0.15 if shape[0] == "blocks" else 0.06), often.reshape(grid, grid)
