@@ -23,6 +23,7 @@ from . import (
     machine,
     objectives,
     optim,
+    sharding,
     stopping,
     summary,
     trouble,
@@ -101,13 +102,11 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     machine.on_main(accelerator, lambda: run.open(environment(said)))
     objective = objectives.build(recipe, net, classes).to(accelerator.device)
     average = optim.averaged(objective, recipe.optim.average)
-    if recipe.compute.compile if recipe.compute.compile is not None else accelerator.device.type == "cuda":
-        objective.compile(fullgraph=True, dynamic=False)
     optimizer, schedule = optim.build(objective, recipe.optim)
-    prepared, prepared_optimizer = accelerator.prepare(objective, optimizer)
+    learner = sharding.learner(objective, optimizer, recipe, spread, accelerator)
     held_out = HeldOut(batches.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
     _check_held_out(held_out, recipe)
-    state = State(objective, prepared, prepared_optimizer, schedule, average)
+    state = State(objective, learner, schedule, average)
     probes = WhileTraining(splits, held_out.batches, recipe, spread, accelerator) if recipe.probe.every else None
     return Job(run, accelerator, spread, splits, state, held_out, probes, machine.workers(recipe, accelerator))
 
@@ -255,32 +254,35 @@ def _listeners(job: Job) -> list[Listener]:
 
 def finish(job: Job) -> dict[str, Any]:
     """The export, the picture, result.json, and what to type next."""
-    run, recipe, state, trained = job.run, job.recipe, job.state, job.state.watched
-    if not job.held_out.latest:  # resumed after the last step
-        with torch.no_grad(), engine.autocast(recipe, job.accelerator):
-            dict(job.held_out(state.step, {}, trained.eval()))
-    told = _test(job)
-    if not job.accelerator.is_main_process:
-        return {}
+    with job.state.watched() as trained:
+        if not job.held_out.latest:  # resumed after the last step
+            with torch.no_grad(), engine.autocast(job.recipe, job.accelerator):
+                dict(job.held_out(job.state.step, {}, trained.eval()))
+        told = _test(job, trained.eval())
+        return _concluded(job, trained, told) if job.accelerator.is_main_process else {}
+
+
+def _concluded(job: Job, trained: Objective, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
+    run, recipe = job.run, job.recipe
     heads = {name: value for name, value in trained.state_dict().items() if "encoder." not in name}
     linear = recipe.objective == "supervised" and not recipe.supervised.hidden and not recipe.model.convolutional
     classes = _class_names(job.splits, len(heads["head.bias"])) if linear else []
     weights.export(run.export, trained.encoder, heads, recipe.model, recipe.data, trained.pool, classes)
-    _draw(job)
+    _draw(job, trained)
     result = _result(job, told)
     run.finish(result)
     run.note("finished")
     return result
 
 
-def _test(job: Job) -> dict[str, tuple[float, int]]:
+def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
     """{name: (value, n)} on every picture of the test split, if it is asked for; predictions.npz tells who was right where."""
     source, recipe = job.splits.test, job.recipe
     if source is None:
         return {}
     loader = batches.every(source, recipe.data, job.spread, job.workers)
     with engine.autocast(recipe, job.accelerator):
-        told = classify.predict(job.state.watched.eval(), loader, job.accelerator)
+        told = classify.predict(trained, loader, job.accelerator)
     for text in told.unread:
         job.run.note(f"warning: a test picture is left out: {text}")
         job.accelerator.print(f"warning: a test picture is left out: {text}")
@@ -297,12 +299,12 @@ def _class_names(splits: sources.Splits, count: int) -> list[str]:
     return names if len(names) == count else [str(number) for number in range(count)]
 
 
-def _draw(job: Job) -> None:
+def _draw(job: Job, trained: Objective) -> None:
     """The pictures; without them the run is finished all the same."""
     try:
         with engine.autocast(job.recipe, job.accelerator):
             few = engine.to_device(job.held_out.batches[0], job.accelerator.device)
-            figures.draw(job.state.watched.eval(), few, job.run.figures)
+            figures.draw(trained, few, job.run.figures)
     except Exception as error:
         job.run.note(f"warning: no pictures: {error!r}")
         print(f"warning: no pictures: {error!r}", flush=True)

@@ -21,7 +21,7 @@ ORDER = [
     ("compute", "summary"),
     ("runs", "budget"),
     ("studies", "report"),
-    ("weights",),
+    ("weights", "sharding"),
     ("checkpoint", "stopping", "state"),
     ("engine", "trouble"),
     ("evaluate",),
