@@ -3,6 +3,7 @@
 What is saved is the same everywhere: whole, named float32 tensors. So a run stopped under one way goes on under another.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
@@ -195,6 +196,7 @@ class Zero(Shares):
             for block in _blocks(self.objective):
                 block.compile(dynamic=False)
         self.optimizer.state.clear()
+        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # an update left out is told by the engine
         engine, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.zero = engine.optimizer
         self._begin_moments()
