@@ -176,7 +176,8 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     yield "objective", job.objective.describe()
     held_out = min(recipe.eval.pictures, len(splits.validation))
     yield "data", f"{recipe.data.name}: {len(splits.train):,} pictures at {recipe.data.size} px, {held_out:,} held out"
-    size = f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f}M parameters"
+    # ZeRO 3 leaves placeholders that are empty
+    size = f"{sum(getattr(p, 'ds_numel', p.numel()) for p in net.parameters()) / 1e6:.2f}M parameters"
     work = f"{compute.multiply_adds(recipe) / 1e9:.3g}G multiply-adds a picture"
     patches = f"{net.patches} patches of {net.patch_size} px" if isinstance(net, Encoder) else "no patches"
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"

@@ -24,8 +24,9 @@ def started(run: Run) -> Iterator[Accelerator]:
     Raises:
         UserError: as `_start`; or some place of the run's folder cannot be read or written.
     """
-    accelerator = _start(run.recipe)
+    accelerator = None
     try:
+        accelerator = _start(run.recipe)
         yield accelerator
         accelerator.wait_for_everyone()  # so that none leaves while another still speaks to it
     except OSError as error:
@@ -34,15 +35,18 @@ def started(run: Run) -> Iterator[Accelerator]:
         _end(accelerator)
 
 
-def _end(accelerator: Accelerator) -> None:
+def _end(accelerator: Accelerator | None) -> None:
     """The engine first, then the group of processes, then what is known of them."""
-    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+    if not PartialState._shared_state:
+        return
+    if PartialState().distributed_type == DistributedType.DEEPSPEED:
         from deepspeed.comm import comm
 
-        accelerator.free_memory()
+        if accelerator is not None:
+            accelerator.free_memory()
         comm.destroy_process_group()
         comm.cdb = None  # or a next run in this process would take the group for alive
-    accelerator.end_training()
+    PartialState().destroy_process_group()
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
@@ -54,6 +58,8 @@ def _start(recipe: Recipe) -> Accelerator:
     """
     torch.set_num_threads(recipe.compute.threads or max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     cpu, sharded = not torch.cuda.is_available(), _asked("DEEPSPEED")
+    if sharded and "LOCAL_RANK" not in os.environ:
+        raise UserError("distributed_type=DEEPSPEED: no launcher has started this process; use `accelerate launch` or srun")
     if cpu and sharded:
         _prepare_deepspeed_on_cpu()
     # with cpu=True, Accelerate would quietly run plain DDP
@@ -106,10 +112,13 @@ def _check_sharding(accelerator: Accelerator) -> None:
         UserError: Accelerate has fallen back to something else.
     """
     for way in ("DEEPSPEED", "FSDP"):
-        if _asked(way) and accelerator.distributed_type.value != way:
+        plugin = getattr(accelerator.state, f"{way.lower()}_plugin", None)
+        if _asked(way) and (accelerator.distributed_type.value != way or plugin is None):
             got = f"{accelerator.distributed_type.value} on {accelerator.device.type} came of it"
             choices = "launch/zero2.yaml, accelerate_config.yaml" + (", or GPUs" if way == "FSDP" else "")
             raise UserError(f"distributed_type={way}: {got}; choices: {choices}")
+    if _asked("FSDP") and not accelerator.is_fsdp2:
+        raise UserError("fsdp_version=1: its flat weights have no names to be saved under; choices: 2 (launch/fsdp2.yaml)")
 
 
 def _fastest(device: torch.device) -> str:
