@@ -6,12 +6,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-python}
 out=$(mktemp -d)
-words=(recipe=mpp data.size=16 model.patch=4 model.width=64 model.depth=4 model.heads=2 model.mlp=128 optim.batch=32 compute.batch=8
+words=(recipe=mpp data.size=16 model.patch=4 model.width=64 model.depth=4 model.heads=2 model.mlp=128 optim.batch=32
     optim.steps=120 optim.warmup=12 log.every=1 eval.every=60 eval.pictures=64 compute.precision=float32 compute.threads=1
     log.tensorboard=false "out=$out")
 
 for i in 1 2; do ip netns add "vit$i"; done
-trap 'ip netns del vit1; ip netns del vit2; rm -rf "$out"' EXIT
+trap 'tail -n 3 "$out"/*.txt >&2; ip netns del vit1; ip netns del vit2; rm -rf "$out"' EXIT
 ip link add cable1 netns vit1 type veth peer name cable2 netns vit2
 for i in 1 2; do
     ip -n "vit$i" addr add "10.77.0.$i/24" dev "cable$i"
@@ -23,7 +23,7 @@ launch() { # on machine $1, as a process of its own
     ip netns exec "vit$1" env GLOO_SOCKET_IFNAME="cable$1" "$python" -m accelerate.commands.launch -q \
         --config_file launch/zero2.yaml --num_machines 2 --num_processes 2 --machine_rank $(($1 - 1)) \
         --main_process_ip 10.77.0.1 --main_process_port 29511 \
-        tools/pretrain.py "${words[@]}" name=two >>"$out/machine$1.txt" 2>&1
+        tools/pretrain.py "${words[@]}" compute.batch=8 name=two >>"$out/machine$1.txt" 2>&1
 }
 
 both() {
@@ -33,9 +33,8 @@ both() {
 
 rows() { wc -l 2>/dev/null <"$out/two/metrics.jsonl" || echo 0; }
 
-echo "two machines: $("$python" -c 'import torch, deepspeed, accelerate
-print("torch", torch.__version__, "deepspeed", deepspeed.__version__, "accelerate", accelerate.__version__)' 2>/dev/null), $(date -u +%F)"
-ip netns exec vit2 ping -c 1 -W 2 10.77.0.1 | grep received
+"$python" -c 'from importlib.metadata import version
+print("two machines, ZeRO 2:", *(f"{name} {version(name)}" for name in ("torch", "deepspeed", "accelerate")))'
 both
 until [ "$(rows)" -ge 20 ]; do sleep 0.1; kill -0 $first; done
 before=$(rows)

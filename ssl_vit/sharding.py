@@ -281,6 +281,8 @@ class Fsdp(Shares):
             for block in _blocks(self.objective):
                 block.compile(dynamic=False)
         self.optimizer.state.clear()
+        for group in self.optimizer.param_groups:
+            group["fused"] = self.settings.name == "adamw"  # the fused kernel for SGD knows no shares
         prepared, _ = self.accelerator.prepare(self.objective, self.optimizer)
         for p in (p for group in self.optimizer.param_groups for p in group["params"]):
             assert p.dtype == torch.float32

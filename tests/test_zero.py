@@ -45,8 +45,9 @@ start = machine._start
 def fsdp(recipe):
     accelerator = start(recipe)
     if "PLAY_FSDP" in os.environ:  # Accelerate itself takes it up on GPUs only, but then runs on CPUs as well
-        how = dict(auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["Block"])
-        accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(2, reshard_after_forward=True, **how)
+        how = dict(fsdp_version=2, reshard_after_forward=True, cpu_ram_efficient_loading=False)
+        blocks = dict(auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["Block"])
+        accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(**how, **blocks)
         accelerator.state.distributed_type = DistributedType.FSDP
     return accelerator
 
@@ -214,14 +215,13 @@ def test_an_update_that_is_not_finite_is_left_out_as_under_ddp(trained, way: str
 
 
 def test_a_run_goes_on_under_another_way_of_sharing(trained) -> None:
-    """Stopped by a signal under DDP, ZeRO 2, FSDP2 and ZeRO 3 twice, and ended under 1: the rows of a run that never stopped."""
+    """Stopped by a signal under DDP, ZeRO 2, FSDP2 and ZeRO 3 twice, and ended under 1: the rows of an unbroken run."""
     out = trained[0]
     train(Run(resolve([*altered(RELAY, "compute.batch=16"), f"out={out}", "name=unbroken"])))
     one, other = rows(out / "unbroken"), rows(out / "relay")
     assert len(other) == 60 and "stopped" not in (out / "relay" / "metrics.jsonl").read_text()
     assert (out / "relay" / "log.txt").read_text().count("started at step") == len(LEGS)
-    assert_alike(one[:30], other[:30], rel=1e-5)
-    assert_alike(one, other, rel=1e-4)
+    assert_alike(one, other, rel=1e-6)
 
 
 def test_what_cannot_be_is_refused_in_one_line(trained) -> None:
