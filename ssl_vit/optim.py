@@ -55,8 +55,6 @@ def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
         optimizer = AdamW(sets, lr=optim.lr, betas=(optim.betas[0], optim.betas[1]), fused=fused)
     else:
         optimizer = SGD(sets, lr=optim.lr, momentum=optim.momentum, fused=fused)
-    for p in (p for group in sets for p in group["params"]):
-        optimizer.state[p] = moments(optim, p)
     if optim.schedule == "cosine":
         return optimizer, get_cosine_schedule_with_warmup(optimizer, optim.warmup, optim.steps)
     end = min(LINEAR_END, optim.lr / 2)

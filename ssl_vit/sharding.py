@@ -1,9 +1,7 @@
-"""Where weights, gradients and moments lie: whole on every process, or in shares. One seam for the loop and the checkpoint.
-
-What is saved is the same everywhere: whole, named float32 tensors. So a run stopped under one way goes on under another.
-"""
+"""Learners whose processes hold a share each of weights, gradients or moments: DeepSpeed's ZeRO, FSDP2."""
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
@@ -19,108 +17,34 @@ from torch.optim import Optimizer
 
 from . import optim
 from .data.batches import Batch, Spread
-from .objectives import Objective, Step
+from .learner import Learner, Saved
+from .objectives import Objective
 from .recipe import Recipe, UserError
 
-Saved = dict[str, Any]  # {"objective": {name: weight}, "moments": {name: {moment: value}}}
 SAID = ("optimizer", "scheduler", "amp")  # sections of a DeepSpeed file on what the recipe says
 PRECISIONS = ("bf16", "fp16", "torch_autocast")
 
 
-class Learner:
-    """Trains an objective: one process, or DDP. Every process holds everything."""
-
-    def __init__(
-        self, objective: Objective, optimizer: Optimizer, recipe: Recipe, spread: Spread, accelerator: Accelerator
-    ) -> None:
-        self.objective, self.optimizer, self.accelerator = objective, optimizer, accelerator
-        self.settings, self.spread = recipe.optim, spread
-        self.bfloat16 = recipe.compute.precision == "bfloat16"
-        asked = recipe.compute.compile
-        self.compiles = asked if asked is not None else accelerator.device.type == "cuda"
-        self.losses: list[Tensor] = []  # of this step's passes so far
-        self.prepared: Any = self.prepare()
-
-    def prepare(self) -> nn.Module:
-        """The objective as it trains, with what the other processes need of it."""
-        if self.compiles:
-            self.objective.compile(fullgraph=True, dynamic=False)
-        return self.accelerator.prepare(self.objective)
-
-    def learn(self, batch: Batch, cast: AbstractContextManager, last: bool) -> Step:
-        """Forward and backward of one pass; with the last of a step the processes' gradients are averaged."""
-        with self.unjoined(last):
-            with cast:
-                step = self.prepared(batch)
-            self.losses.append(step.loss.detach())
-            self.backward(step.loss, last)
-        return step
-
-    def unjoined(self, last: bool) -> AbstractContextManager:
-        return nullcontext() if last else self.accelerator.no_sync(self.prepared)
-
-    def backward(self, loss: Tensor, last: bool) -> None:
-        (loss / self.spread.accumulation).backward()
-
-    def update(self) -> tuple[Tensor, Tensor]:
-        """Clip, update the weights, forget the gradients: the gradient's norm before it was clipped (float64), and whether it
-        or a loss was not finite on any process (bool), so that nothing was changed. Both stay on the device."""
-        norm = optim.clip(self.prepared, self.settings.clip).double()
-        bad = self.bad(norm)
-        optim.leave_out(self.optimizer, bad)
-        self.optimizer.step()
-        self.prepared.zero_grad()
-        return norm, bad
-
-    def bad(self, *more: Tensor) -> Tensor:
-        """Whether one of these or of the step's losses is not finite on any process: bool, on the device."""
-        mine = torch.stack([~value.isfinite() for value in (*more, *self.losses)]).any()
-        self.losses = []
-        return self.accelerator.reduce(mine.float(), "sum") > 0 if self.accelerator.num_processes > 1 else mine
-
-    def rehearse(self, batch: Batch, cast: AbstractContextManager) -> None:
-        """Forward and backward of a pass that leaves nothing behind."""
-        self.learn(batch, cast, last=True)
-        self.losses = []
-        self.prepared.zero_grad()
-
-    @contextmanager
-    def whole(self) -> Iterator[Objective]:
-        """The objective with all weights on this process, to be looked at. All processes enter and leave together."""
-        yield self.objective
-
-    def save(self) -> Saved:
-        """What a checkpoint keeps, whole at least on the first process. All processes call it."""
-        named = self.objective.named_parameters()
-        moments = {name: dict(self.optimizer.state[p]) for name, p in named if p in self.optimizer.state}
-        return {"objective": self.objective.state_dict(), "moments": moments}
-
-    @torch.no_grad()
-    def load(self, saved: Saved) -> None:
-        self.objective.load_state_dict(saved["objective"])
-        for name, p in self.objective.named_parameters():
-            for key, value in self.optimizer.state.get(p, {}).items():
-                value.copy_(saved["moments"][name][key])
-
-
-class Shares(Learner):
+class Shares(Learner, ABC):
     """A learner whose processes hold a share each; what differs is how one tensor is gathered and given out again."""
 
     copy: Objective | None = None  # on the CPU, for looking at; None where the objective's own weights are whole
 
+    @abstractmethod
     def full(self, p: nn.Parameter) -> Tensor:
-        """A weight, whole."""
-        raise NotImplementedError
+        """A weight, whole. As the next three, all processes call it together."""
 
+    @abstractmethod
     def give(self, p: nn.Parameter, value: Tensor) -> None:
-        raise NotImplementedError
+        """Each process its share of a whole weight."""
 
+    @abstractmethod
     def moments(self, p: nn.Parameter) -> dict[str, Tensor]:
         """A weight's moments, whole."""
-        raise NotImplementedError
 
+    @abstractmethod
     def give_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
-        raise NotImplementedError
+        """Each process its share of a weight's whole moments."""
 
     def given(self) -> None:
         """Called when all has been given out."""
@@ -195,24 +119,18 @@ class Zero(Shares):
         elif self.compiles:
             for block in _blocks(self.objective):
                 block.compile(dynamic=False)
-        self.optimizer.state.clear()
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # an update left out is told by the engine
         engine, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.zero = engine.optimizer
-        self._begin_moments()
+        self.begin(self.held)
+        if self.stage < 3:
+            self.zero._lazy_init_hp_params_optimizer_state()  # DeepSpeed's own views of them
         return engine
 
     @property
     def held(self) -> list[Tensor]:
         """This process's share of the weights, one flat tensor a group."""
         return self.zero.fp32_partitioned_groups_flat if self.stage == 3 else self.zero.single_partition_of_fp32_groups
-
-    def _begin_moments(self) -> None:
-        for flat in self.held:
-            assert flat.dtype == torch.float32
-            self.optimizer.state[flat] = optim.moments(self.settings, flat)
-        if self.stage < 3:
-            self.zero._lazy_init_hp_params_optimizer_state()
 
     def unjoined(self, last: bool) -> AbstractContextManager:
         return nullcontext()
@@ -280,13 +198,10 @@ class Fsdp(Shares):
         if self.compiles:
             for block in _blocks(self.objective):
                 block.compile(dynamic=False)
-        self.optimizer.state.clear()
         for group in self.optimizer.param_groups:
             group["fused"] = self.settings.name == "adamw"  # the fused kernel for SGD knows no shares
         prepared, _ = self.accelerator.prepare(self.objective, self.optimizer)
-        for p in (p for group in self.optimizer.param_groups for p in group["params"]):
-            assert p.dtype == torch.float32
-            self.optimizer.state[p] = optim.moments(self.settings, p)
+        self.begin(p for group in self.optimizer.param_groups for p in group["params"])
         return prepared
 
     def update(self) -> tuple[Tensor, Tensor]:

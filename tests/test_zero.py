@@ -5,6 +5,7 @@ One start of two processes trains all runs, one after the other; the tests read 
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -90,11 +91,11 @@ def spoil(index):
         return step._replace(loss=step.loss + float("inf")) if hit else step  # with a gradient that is finite
     job.objectives.MaskedPatchPrediction.forward = spoilt if index is not None else forward
 
-for name, environment, words, stop, index in json.loads(sys.argv[1]):
+for name, environment, words, stop, index, port in json.loads(sys.argv[1]):
     for key in set(os.environ) - known:
         del os.environ[key]
     os.environ.update(environment)
-    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
+    os.environ["MASTER_PORT"] = str(port)  # one for each: the store before may still be there
     job._listeners = (lambda j: [*listeners(j), Stops()]) if stop else listeners
     spoil(index)
     try:
@@ -120,6 +121,15 @@ def launched(name: str, *more: str) -> dict[str, str]:
     args.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
     made = prepare_deepspeed_cmd_env(args)[1]
     return {key: value for key, value in made.items() if key.startswith("ACCELERATE_")}
+
+
+def free_port(number: int) -> int:
+    """A free one below those that the system gives out by itself, which others may take meanwhile."""
+    port = 10_000 + (os.getpid() * 64 + number) % 20_000
+    with socket.socket() as tried:
+        while tried.connect_ex(("127.0.0.1", port)) == 0:
+            port += 101
+    return port
 
 
 @pytest.fixture(scope="module")
