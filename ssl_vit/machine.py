@@ -112,8 +112,7 @@ def _check_sharding(accelerator: Accelerator) -> None:
         UserError: Accelerate has fallen back to something else.
     """
     for way in ("DEEPSPEED", "FSDP"):
-        plugin = getattr(accelerator.state, f"{way.lower()}_plugin", None)
-        if _asked(way) and (accelerator.distributed_type.value != way or plugin is None):
+        if _asked(way) and accelerator.distributed_type.value != way:
             got = f"{accelerator.distributed_type.value} on {accelerator.device.type} came of it"
             choices = "launch/zero2.yaml, accelerate_config.yaml" + (", or GPUs" if way == "FSDP" else "")
             raise UserError(f"distributed_type={way}: {got}; choices: {choices}")

@@ -9,11 +9,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
 from conftest import ROOT, TINY, altered, outcome, together
 from safetensors.torch import load_file
@@ -138,10 +141,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     out = tmp_path_factory.mktemp("zero")
     series: list[tuple] = []
 
-    def run(name: str, way: str, *own: str, words=LONG, stop=False, spoil=None, environment=None) -> None:
-        series.append(
-            (name, launched(way) | (environment or {}), [*altered(words, *own), f"out={out}", f"name={name}"], stop, spoil)
-        )
+    def run(name: str, way: str, *own: str, words=LONG, stop=False, spoil=None) -> None:
+        said = [*altered(words, *own), f"out={out}", f"name={name}"]
+        series.append((name, launched(way), said, stop, spoil, free_port(len(series))))
 
     for way in ("ddp", *ZERO, "fsdp2"):
         run(way, way, "compute.batch=8", "optim.clip=null")
@@ -154,7 +156,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         run("relay", way, "compute.batch=8", words=RELAY, stop=i < len(LEGS) - 1)
     run("averaged", "zero3", "optim.average=0.5")
     run("stops", "zero3", "compute.batch=8", spoil=SPOILT)
-    run("fell_back", "zero2", environment={"ACCELERATE_USE_CPU": "true"})
     pair = together(2, "-c", SERIES, json.dumps(series), str(out / "told.json"))
     codes, said = outcome(pair, 600)
     assert codes == [0, 0], said
@@ -236,7 +237,6 @@ def test_a_run_goes_on_under_another_way_of_sharing(trained) -> None:
 
 def test_what_cannot_be_is_refused_in_one_line(trained) -> None:
     assert "optim.average=0.5" in trained[1]["averaged"] and "ZeRO 1 or 2" in trained[1]["averaged"]
-    assert trained[1]["fell_back"].startswith("distributed_type=DEEPSPEED:")
     assert trained[1]["stops"].startswith("optim.nonfinite=stop: step 5:")
 
 
@@ -308,6 +308,15 @@ def test_a_launch_that_became_something_else_is_refused(environment, said, tiny,
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=said), machine.started(Run(resolve([*tiny, "name=run"]))):
         pass
+
+
+def test_plain_ddp_in_place_of_zero_is_refused(monkeypatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    became = SimpleNamespace(distributed_type=DistributedType.MULTI_CPU, device=torch.device("cpu"))
+    with pytest.raises(
+        UserError, match=r"distributed_type=DEEPSPEED: MULTI_CPU on cpu came of it; choices: launch/zero2\.yaml"
+    ):
+        machine._check_sharding(became)
 
 
 def test_processes_that_each_believe_they_are_alone_are_refused(monkeypatch) -> None:
