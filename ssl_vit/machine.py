@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType, broadcast_object_list
+from accelerate.utils import DistributedType, broadcast_object_list, is_deepspeed_available
 
 from . import budget
 from .data import batches, sources
@@ -60,6 +60,8 @@ def _start(recipe: Recipe) -> Accelerator:
     cpu, sharded = not torch.cuda.is_available(), _asked("DEEPSPEED")
     if sharded and "LOCAL_RANK" not in os.environ:
         raise UserError("distributed_type=DEEPSPEED: no launcher has started this process; use `accelerate launch` or srun")
+    if sharded and not is_deepspeed_available():
+        raise UserError("distributed_type=DEEPSPEED: DeepSpeed is not installed; pip install deepspeed, on Linux")
     if cpu and sharded:
         _prepare_deepspeed_on_cpu()
     # with cpu=True, Accelerate would quietly run plain DDP
