@@ -7,7 +7,7 @@ frozen and yields (name, value); it disturbs no random number and its failure do
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from operator import methodcaller
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from . import counted, optim
+from . import counted
 from .data.batches import Batch, Spread, check_unread
 from .objectives import Objective, Step
 from .recipe import Recipe
@@ -138,7 +138,7 @@ def _update(
     audience: Audience,
 ) -> None:
     """One optimiser step on spread.accumulation passes."""
-    state.prepared.train()
+    state.objective.train()
     step_passes = [to_device(clock.wait(passes), accelerator.device) for _ in range(spread.accumulation)]
     _note_unread(state, step_passes, recipe, audience)
     if state.objective.uses_labels:
@@ -146,19 +146,11 @@ def _update(
     made: list[Step] = []
     for micro, batch in enumerate(step_passes):
         torch.manual_seed(int(counted.key(recipe.seed, state.step, spread.chunk(micro))[0]))  # dropout, drop path
-        joined = micro == spread.accumulation - 1
-        with nullcontext() if joined else accelerator.no_sync(state.prepared):
-            with autocast(recipe, accelerator):
-                made.append(state.prepared(batch))
-            accelerator.backward(made[-1].loss / spread.accumulation)
-    norm = optim.clip(state.prepared, recipe.optim.clip).double()
-    bad = _not_finite([norm, *(step.loss for step in made)], accelerator)
+        made.append(state.learner.learn(batch, autocast(recipe, accelerator), last=micro == spread.accumulation - 1))
+    norm, bad = state.learner.update()
     _gather(state, made, norm, bad)
-    optim.leave_out(state.optimizer, bad)
-    state.lr = max(state.schedule.get_last_lr())
-    state.optimizer.step()
+    state.lr = float(max(state.schedule.get_last_lr()))
     state.schedule.step()
-    state.optimizer.zero_grad()
     if state.average:
         state.average.update_parameters(state.objective)
     state.step += 1
@@ -191,12 +183,6 @@ def _counted_labels(passes: list[Batch], accelerator: Accelerator) -> list[Batch
     known = torch.stack([(batch.label >= 0).sum() for batch in passes]).sum().double()
     share = accelerator.reduce(known, "sum") / (len(passes) * accelerator.num_processes)
     return [batch._replace(labelled=share) for batch in passes]
-
-
-def _not_finite(values: list[Tensor], accelerator: Accelerator) -> Tensor:
-    """Whether any of the values is not finite on any process: bool, on the device."""
-    bad = torch.stack([~value.detach().isfinite() for value in values]).any()
-    return accelerator.reduce(bad.float(), "sum") > 0 if accelerator.num_processes > 1 else bad
 
 
 def _gather(state: State, made: list[Step], norm: Tensor, bad: Tensor) -> None:
@@ -257,16 +243,16 @@ def _memory(device: torch.device) -> float:
 
 def _observe(observer: Observer, state: State, row: Row, recipe: Recipe, accelerator: Accelerator, audience: Audience) -> Row:
     """What an observer says of the frozen objective; nothing, with a warning, if it fails."""
-    state.watched.eval()
-    try:
-        gpus = [accelerator.device] if accelerator.device.type == "cuda" else []
-        with torch.no_grad(), autocast(recipe, accelerator), torch.random.fork_rng(gpus):
-            return dict(observer(state.step, row, state.watched))
-    except Exception as error:
-        audience.warn(f"{type(observer).__name__} failed at step {state.step}: {error!r}")
-        return {}
-    finally:
-        state.watched.train()
+    gpus = [accelerator.device] if accelerator.device.type == "cuda" else []
+    with state.watched() as watched:
+        try:
+            with torch.no_grad(), autocast(recipe, accelerator), torch.random.fork_rng(gpus):
+                return dict(observer(state.step, row, watched.eval()))
+        except Exception as error:
+            audience.warn(f"{type(observer).__name__} failed at step {state.step}: {error!r}")
+            return {}
+        finally:
+            watched.train()
 
 
 def seconds_per_step(state: State, batch: Batch, recipe: Recipe, spread: Spread, accelerator: Accelerator) -> float:
@@ -274,11 +260,8 @@ def seconds_per_step(state: State, batch: Batch, recipe: Recipe, spread: Spread,
     took = 0.0
     for _ in range(2):
         start = time.perf_counter()
-        with autocast(recipe, accelerator):
-            loss = state.prepared(to_device(batch, accelerator.device)).loss
-        accelerator.backward(loss)
+        state.learner.rehearse(to_device(batch, accelerator.device), autocast(recipe, accelerator))
         if accelerator.device.type == "cuda":
             torch.cuda.synchronize(accelerator.device)
         took = time.perf_counter() - start
-    state.prepared.zero_grad()
     return took * spread.accumulation

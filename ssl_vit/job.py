@@ -1,72 +1,29 @@
-"""One training job: from a checked recipe to a finished run folder. The tools call it; it puts the other modules together."""
+"""One training job: from a checked recipe to a finished run folder. The tools call it."""
 
-import os
-from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 
 from . import (
     checkpoint,
-    compute,
     console,
-    encoder,
+    ending,
     engine,
-    figures,
-    inits,
     machine,
-    objectives,
-    optim,
     pushing,
     stopping,
-    summary,
     trouble,
-    weights,
 )
-from .data import batches, sources
-from .encoder import Encoder
-from .engine import Listener, State, Watch
-from .evaluate import classify
-from .evaluate.frozen import WhileTraining
-from .evaluate.heldout import HeldOut
+from .assembly import Job, assemble, resume
+from .data import batches
+from .engine import Listener, Watch
+from .introduction import introduce
 from .liveness import Life
-from .objectives import Objective
-from .recipe import Recipe, UserError
-from .runs import Run, environment, recipe_hash
+from .runs import Run
 from .tracking import Notes, Record, TensorBoard
-from .words import advise_model
 
-OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
 BASELINE_PICTURES = 2048  # training pictures whose colours are counted
-
-
-@dataclass
-class Job:
-    """The parts of a run, put together."""
-
-    run: Run
-    accelerator: Accelerator
-    spread: batches.Spread
-    splits: sources.Splits
-    state: State
-    held_out: HeldOut
-    probes: WhileTraining | None
-    workers: int
-    pusher: pushing.Pusher | None = None
-
-    @property
-    def objective(self) -> Objective:
-        return self.state.objective
-
-    @property
-    def recipe(self) -> Recipe:
-        return self.run.recipe
 
 
 def train(run: Run) -> dict[str, Any]:
@@ -88,64 +45,7 @@ def train(run: Run) -> dict[str, Any]:
         agreed = stopping.Agreement(asked, rank, processes)
         while not _fitted(job, agreed, life):
             pass
-        return finish(job)
-
-
-def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
-    """Open the folder, build the model with the seed's first weights, and hand it to Accelerate."""
-    recipe = run.recipe
-    processes, rank = accelerator.num_processes, accelerator.process_index
-    spread = batches.spread(recipe.optim.batch, recipe.compute.batch, machine.fits(recipe, accelerator), rank, processes)
-    said = machine.facts(recipe, accelerator, spread, splits)
-    classes = sources.classes(splits, recipe)
-    torch.manual_seed(recipe.seed)
-    net = encoder.build_any(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
-    said |= weights.first(net, recipe.init)
-    if recipe.plugin:
-        said["plugin"] = {"text": sha256(Path(recipe.plugin).read_bytes()).hexdigest()[:16]}
-    machine.on_main(accelerator, lambda: run.open(environment(said)))
-    objective = objectives.build(recipe, net, classes).to(accelerator.device)
-    average = optim.averaged(objective, recipe.optim.average)
-    if recipe.compute.compile if recipe.compute.compile is not None else accelerator.device.type == "cuda":
-        objective.compile(fullgraph=True, dynamic=False)
-    optimizer, schedule = optim.build(objective, recipe.optim)
-    prepared, prepared_optimizer = accelerator.prepare(objective, optimizer)
-    held_out = HeldOut(batches.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
-    _check_held_out(held_out, recipe)
-    state = State(objective, prepared, prepared_optimizer, schedule, average)
-    probes = WhileTraining(splits, held_out.batches, recipe, spread, accelerator) if recipe.probe.every else None
-    pusher = pushing.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
-    return Job(run, accelerator, spread, splits, state, held_out, probes, machine.workers(recipe, accelerator), pusher)
-
-
-def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
-    """That not too many of the held-out pictures are unreadable."""
-    if unread := [text for batch in held_out.batches for text in batch.unread]:
-        seen = sum(len(batch.key) for batch in held_out.batches)
-        batches.check_unread(len(unread), seen, recipe.data, unread[-1])
-
-
-def resume(job: Job, most: int | None = None) -> None:
-    """Go back to the newest sound checkpoint (of step `most` or before), and cut the metrics back to its step; a damaged one is
-    named and passed over.
-
-    Raises:
-        UserError: all are damaged.
-    """
-    job.accelerator.wait_for_everyone()
-    known = [path for path in checkpoint.found(job.run.checkpoints) if most is None or checkpoint.step(path) <= most]
-    for path in reversed(known):
-        if checkpoint.sound(path):
-            job.state.load(checkpoint.load(path), job.accelerator)
-            break
-        job.accelerator.print(f"warning: {path} is damaged; using the one before it")
-    if known and job.state.step == 0:
-        raise UserError(
-            f"name={job.recipe.name}: every checkpoint in {job.run.checkpoints} is damaged; remove them to begin again"
-        )
-    if job.accelerator.is_main_process:
-        job.run.cut_back(job.state.step)
-        job.run.note(f"started at step {job.state.step} on {job.spread.processes} processes, process {os.getpid()}")
+        return ending.finish(job)
 
 
 def _baselines(job: Job) -> None:
@@ -155,53 +55,6 @@ def _baselines(job: Job) -> None:
         job.objective.fit_baselines(engine.to_device(b, job.accelerator.device) for b in first)
     with torch.no_grad():
         job.held_out.measure_baselines(job.objective)
-
-
-def introduce(job: Job) -> None:
-    """The calm start: what, on which data, how large, how long here, where."""
-    spread, left = job.spread, job.recipe.optim.steps - job.state.step
-    one = job.held_out.batches[0]
-    batch = one.map(lambda x: x[:1].repeat(spread.device_batch, *[1] * (x.ndim - 1)))
-    pace = engine.seconds_per_step(job.state, batch, job.recipe, spread, job.accelerator)
-    if not job.accelerator.is_main_process:
-        return
-    if job.recipe.data.hub and not job.recipe.data.path and not job.recipe.data.verified:
-        print(f"warning: data.hub={job.recipe.data.hub}: that this is its name on the Hub could not be checked", flush=True)
-    if job.recipe.data.validation == 0:
-        print("warning: data.validation=0: what is called held out below are pictures that are trained on", flush=True)
-    console.table([*_what(job), *_how(job), ("time", f"about {summary.duration(pace * left)} here ({pace:.3g} s a step)")])
-    net = job.objective.encoder
-    if isinstance(net, Encoder) and net.patches < 16:
-        few = f"warning: {net.patches} patches a picture are few to learn from"
-        print(f"{few}; {advise_model(job.recipe)}", flush=True)
-
-
-def _what(job: Job) -> Iterator[tuple[str, str]]:
-    recipe, net, splits = job.recipe, job.objective.encoder, job.splits
-    going_on = f", going on after step {job.state.step:,}" if job.state.step else ""
-    yield "run", f"{job.run.folder}{going_on}"
-    yield "objective", job.objective.describe()
-    held_out = min(recipe.eval.pictures, len(splits.validation))
-    yield "data", f"{recipe.data.name}: {len(splits.train):,} pictures at {recipe.data.size} px, {held_out:,} held out"
-    size = f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f}M parameters"
-    work = f"{compute.multiply_adds(recipe) / 1e9:.3g}G multiply-adds a picture"
-    patches = f"{net.patches} patches of {net.patch_size} px" if isinstance(net, Encoder) else "no patches"
-    yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
-    if recipe.init != inits.SCRATCH:
-        yield "from", recipe.init
-
-
-def _how(job: Job) -> Iterator[tuple[str, str]]:
-    recipe, spread, o = job.recipe, job.spread, job.recipe.optim
-    images = o.steps * o.batch
-    yield "optimiser", f"{OPTIMISERS[o.name]}, learning rate {o.lr:g}, {o.warmup:,} warm-up steps, then {o.schedule}"
-    yield "batch", f"{o.batch} = {spread.device_batch} a pass x {spread.processes} processes x {spread.accumulation} passes"
-    epochs, work = images / len(job.splits.train), compute.exaflop(recipe, images)
-    yield "length", f"{o.steps:,} steps, {images:,} pictures, {epochs:.1f} epochs, {work:.2g} exaFLOP"
-    device, threads = job.accelerator.device.type, torch.get_num_threads()
-    yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {job.workers} data workers"
-    if to_beat := summary.to_beat({name: value for name, (value, _) in job.held_out.baselines.items()}):
-        yield "to beat", to_beat
 
 
 def _fitted(job: Job, agreed: stopping.Agreement, life: Life) -> bool:
@@ -245,8 +98,9 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> None:
     watches = [Watch(job.held_out, recipe.eval.every)]
     if job.probes and recipe.probe.every:
         watches.append(Watch(job.probes, recipe.probe.every))
-    if job.pusher and recipe.hub.every:
-        watches.append(Watch(pushing.Milestones(job.pusher, lambda folder: _export(job, folder)), recipe.hub.every))
+    if recipe.hub.repo and recipe.hub.every:
+        milestones = pushing.Milestones(job.pusher, lambda folder, trained: ending.export(job, trained, folder))
+        watches.append(Watch(milestones, recipe.hub.every))
     policy = trouble.Policy(run, len(job.splits.train), seed, audience.warn, accelerator.is_main_process)
     try:
         engine.train(state, life.marked(loader), recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
@@ -260,92 +114,3 @@ def _listeners(job: Job) -> list[Listener]:
     board = [TensorBoard(job.run.tensorboard, job.run.rows())] if job.recipe.log.tensorboard else []
     pusher = [job.pusher] if job.pusher else []
     return [Record(job.run), *board, console.progress(job.state.step, job.recipe.optim.steps), *pusher]
-
-
-def finish(job: Job) -> dict[str, Any]:
-    """The export, the picture, result.json, and what to type next."""
-    run, recipe, state, trained = job.run, job.recipe, job.state, job.state.watched
-    if not job.held_out.latest:  # resumed after the last step
-        with torch.no_grad(), engine.autocast(recipe, job.accelerator):
-            dict(job.held_out(state.step, {}, trained.eval()))
-    told = _test(job)
-    if not job.accelerator.is_main_process:
-        return {}
-    _export(job, run.export)
-    _draw(job)
-    result = _result(job, told)
-    run.finish(result)
-    run.note("finished")
-    if job.pusher:
-        job.pusher.finish()
-    return result
-
-
-def _export(job: Job, folder: Path) -> None:
-    recipe, trained = job.recipe, job.state.watched
-    heads = {name: value for name, value in trained.state_dict().items() if "encoder." not in name}
-    linear = recipe.objective == "supervised" and not recipe.supervised.hidden and not recipe.model.convolutional
-    classes = _class_names(job.splits, len(heads["head.bias"])) if linear else []
-    weights.export(folder, trained.encoder, heads, recipe.model, recipe.data, trained.pool, classes)
-
-
-def _test(job: Job) -> dict[str, tuple[float, int]]:
-    """{name: (value, n)} on every picture of the test split, if it is asked for; predictions.npz tells who was right where."""
-    source, recipe = job.splits.test, job.recipe
-    if source is None:
-        return {}
-    loader = batches.every(source, recipe.data, job.spread, job.workers)
-    with engine.autocast(recipe, job.accelerator):
-        told = classify.predict(job.state.watched.eval(), loader, job.accelerator)
-    for text in told.unread:
-        job.run.note(f"warning: a test picture is left out: {text}")
-        job.accelerator.print(f"warning: a test picture is left out: {text}")
-    if told.unread:
-        batches.check_unread(len(told.unread), len(told.index), recipe.data, told.unread[-1])
-    if job.accelerator.is_main_process:
-        told.save(job.run.predictions)
-    classes = sources.classes(job.splits, recipe)
-    return classify.measure(told, classes) | (classify.real(told, source, recipe.eval.real) if recipe.eval.real else {})
-
-
-def _class_names(splits: sources.Splits, count: int) -> list[str]:
-    names = splits.train.classes
-    return names if len(names) == count else [str(number) for number in range(count)]
-
-
-def _draw(job: Job) -> None:
-    """The pictures; without them the run is finished all the same."""
-    try:
-        with engine.autocast(job.recipe, job.accelerator):
-            few = engine.to_device(job.held_out.batches[0], job.accelerator.device)
-            figures.draw(job.state.watched.eval(), few, job.run.figures)
-    except Exception as error:
-        job.run.note(f"warning: no pictures: {error!r}")
-        print(f"warning: no pictures: {error!r}", flush=True)
-
-
-def _result(job: Job, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
-    """What result.json says; the totals count the runs that the first weights came from."""
-    images, seconds, before = (
-        job.state.step * job.recipe.optim.batch,
-        job.state.seconds,
-        inits.spent(inits.find(job.recipe.init)),
-    )
-    took = {"exaflop": compute.exaflop(job.recipe, images), "device_hours": seconds * job.spread.processes / 3600}
-    watched = "train" if job.recipe.data.validation == 0 else "validation"
-    probed = {f"probe_{name}": pair for name, pair in job.probes.latest.items()} if job.probes else {}
-    measured = {watched: job.held_out.latest | probed, "test": told}
-    return {
-        "steps": job.state.step,
-        "images": images,
-        **took,
-        **{f"total_{name}": value + before[name] for name, value in took.items()},
-        "seconds": seconds,
-        "metrics": {
-            name: {"value": value, "n": n, "split": split}
-            for split, values in measured.items()
-            for name, (value, n) in values.items()
-        },
-        "recipe": recipe_hash(job.recipe),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import DistributedType, broadcast_object_list, is_deepspeed_available
 
 from . import budget
 from .data import batches, sources
@@ -24,34 +24,102 @@ def started(run: Run) -> Iterator[Accelerator]:
     Raises:
         UserError: as `_start`; or some place of the run's folder cannot be read or written.
     """
-    accelerator = _start(run.recipe)
+    accelerator = None
     try:
+        accelerator = _start(run.recipe)
         yield accelerator
+        accelerator.wait_for_everyone()  # so that none leaves while another still speaks to it
     except OSError as error:
         raise UserError(f"out={run.recipe.out}: {error.filename or run.folder}: {error.strerror or error}") from None
     finally:
-        accelerator.end_training()
-        AcceleratorState._reset_state(reset_partial_state=True)
+        _end(accelerator)
+
+
+def _end(accelerator: Accelerator | None) -> None:
+    """The engine first, then the group of processes, then what is known of them."""
+    if not PartialState._shared_state:
+        return
+    if PartialState().distributed_type == DistributedType.DEEPSPEED:
+        from deepspeed.comm import comm
+
+        if accelerator is not None:
+            accelerator.free_memory()
+        comm.destroy_process_group()
+        comm.cdb = None  # or a next run in this process would take the group for alive
+    PartialState().destroy_process_group()
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def _start(recipe: Recipe) -> Accelerator:
     """Threads, precision and processes. A precision of auto is settled here, on the first process, and written into the recipe.
 
     Raises:
-        UserError: the launcher started more processes than found one another.
+        UserError: as `_check_processes` and `_check_sharding`.
     """
     torch.set_num_threads(recipe.compute.threads or max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    cpu = not torch.cuda.is_available()
-    state = PartialState(cpu=cpu)
-    if state.num_processes != int(os.environ.get("WORLD_SIZE", "1")):
-        raise UserError(
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: only {state.num_processes} of the launched processes found one another; "
-            "does the configuration ask for GPUs that are not here?"
-        )
+    cpu, sharded = not torch.cuda.is_available(), _asked("DEEPSPEED")
+    if sharded and "LOCAL_RANK" not in os.environ:
+        raise UserError("distributed_type=DEEPSPEED: no launcher has started this process; use `accelerate launch` or srun")
+    if sharded and not is_deepspeed_available():
+        raise UserError("distributed_type=DEEPSPEED: DeepSpeed is not installed; pip install deepspeed, on Linux")
+    if cpu and sharded:
+        _prepare_deepspeed_on_cpu()
+    # with cpu=True, Accelerate would quietly run plain DDP
+    state = PartialState(cpu=cpu and not sharded, **({"backend": "gloo"} if cpu and sharded else {}))
+    _check_processes(state.num_processes)
     if recipe.compute.precision == "auto":
         settled = [_fastest(state.device) if state.is_main_process else None]
         recipe.compute.precision = str(broadcast_object_list(settled)[0])
-    return Accelerator(cpu=cpu, mixed_precision="no")  # the engine casts
+    accelerator = Accelerator(cpu=cpu and not sharded, mixed_precision="no")  # the engine casts
+    _check_sharding(accelerator)
+    return accelerator
+
+
+def _prepare_deepspeed_on_cpu() -> None:
+    """Before it is imported first; and no compiler is called for an operator that only inference needs."""
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import deepspeed.ops
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def _asked(way: str) -> bool:
+    """Whether the launcher was told to share by DEEPSPEED or FSDP."""
+    return os.environ.get(f"ACCELERATE_USE_{way}", "false").lower() == "true"
+
+
+def _check_processes(found: int) -> None:
+    """That as many processes found one another as were asked for.
+
+    Raises:
+        UserError: fewer did.
+    """
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if found != launched:
+        raise UserError(
+            f"WORLD_SIZE={launched}: only {found} of the launched processes found one another; "
+            "does the configuration ask for GPUs that are not here?"
+        )
+    if "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ:
+        raise UserError(
+            "num_processes: `accelerate launch` was asked for several and has started one, as it does without GPUs; "
+            "choices: --num_processes 1, or torchrun --nproc_per_node N in place of accelerate launch"
+        )
+
+
+def _check_sharding(accelerator: Accelerator) -> None:
+    """That the weights are shared as the configuration asks.
+
+    Raises:
+        UserError: Accelerate has fallen back to something else.
+    """
+    for way in ("DEEPSPEED", "FSDP"):
+        if _asked(way) and accelerator.distributed_type.value != way:
+            got = f"{accelerator.distributed_type.value} on {accelerator.device.type} came of it"
+            choices = "launch/zero2.yaml, accelerate_config.yaml" + (", or GPUs" if way == "FSDP" else "")
+            raise UserError(f"distributed_type={way}: {got}; choices: {choices}")
+    if _asked("FSDP") and not accelerator.is_fsdp2:
+        raise UserError("fsdp_version=1: its flat weights have no names to be saved under; choices: 2 (launch/fsdp2.yaml)")
 
 
 def _fastest(device: torch.device) -> str:

@@ -1,7 +1,6 @@
 """Parameter groups, the optimiser and its schedule (paper, 4.1 and Table 3)."""
 
 import re
-from typing import Any
 
 import torch
 from torch import nn
@@ -56,17 +55,23 @@ def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
         optimizer = AdamW(sets, lr=optim.lr, betas=(optim.betas[0], optim.betas[1]), fused=fused)
     else:
         optimizer = SGD(sets, lr=optim.lr, momentum=optim.momentum, fused=fused)
-        for p in (p for group in sets for p in group["params"] if optim.momentum):
-            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)  # or a first step that is left out leaves it unset
     if optim.schedule == "cosine":
         return optimizer, get_cosine_schedule_with_warmup(optimizer, optim.warmup, optim.steps)
     end = min(LINEAR_END, optim.lr / 2)
     return optimizer, get_polynomial_decay_schedule_with_warmup(optimizer, optim.warmup, optim.steps, lr_end=end, power=1.0)
 
 
-def leave_out(optimizer: Any, bad: torch.Tensor) -> None:
+def moments(optim: Optim, p: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What the optimiser keeps of a parameter before its first update, so that a first one may be left out."""
+    if optim.name == "adamw":
+        step = torch.zeros((), device=p.device)
+        return {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+    return {"momentum_buffer": torch.zeros_like(p)} if optim.momentum else {}
+
+
+def leave_out(optimizer: Optimizer, bad: torch.Tensor) -> None:
     """Make the next update of a fused optimiser change nothing, moments included, where `bad` (bool, on the device)."""
-    getattr(optimizer, "optimizer", optimizer).found_inf = bad.float()
+    optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
 
 
 def averaged(module: nn.Module, decay: float | None) -> AveragedModel | None:

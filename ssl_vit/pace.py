@@ -43,12 +43,12 @@ def measure(recipe: Recipe) -> Pace:
     """
     if recipe.objective == "probe":
         raise UserError("--probe: an evaluation takes no steps to be measured; leave it out")
-    from . import job, machine
+    from . import assembly, machine
 
     load, recipe = os.getloadavg()[0], copy.deepcopy(recipe)
     recipe.name, recipe.eval.pictures, recipe.eval.test, recipe.log.every, recipe.probe.every = "probe", 1, False, 1, None
     with tempfile.TemporaryDirectory() as recipe.out, machine.started(run := Run(recipe)) as accelerator:
-        made = job.assemble(run, accelerator, machine.load(recipe, accelerator, test=False))
+        made = assembly.assemble(run, accelerator, machine.load(recipe, accelerator, test=False))
         return _pace(made, _steps(made), load)
 
 

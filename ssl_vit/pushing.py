@@ -61,15 +61,18 @@ class Pusher(Listener):
 
 
 class Milestones:
-    """An observer that exports the encoder so far into the outbox, once for each step; the end is not one of them."""
+    """An observer that exports the encoder so far into the outbox, once for each step; the end is not one of them. Without a
+    pusher, on processes other than the first, it does nothing."""
 
-    def __init__(self, pusher: Pusher, export: Callable[[Path], Any]) -> None:
+    def __init__(self, pusher: Pusher | None, export: Callable[[Path, Objective], Any]) -> None:
         self.pusher, self.export = pusher, export
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterable[tuple[str, float]]:
+        if self.pusher is None:
+            return ()
         run = self.pusher.run
         if step < run.recipe.optim.steps and not hub.pushed(run, hub.step_branch(step)):
             run.outbox.mkdir(exist_ok=True)
-            self.export(run.outbox / hub.step_branch(step))
+            self.export(run.outbox / hub.step_branch(step), objective)
             self.pusher.start()
         return ()

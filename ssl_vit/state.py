@@ -1,22 +1,25 @@
 """What a run must find again to go on as if it had never stopped, however many processes it stopped on and goes on with."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
+from .learner import Learner
 from .objectives import Objective
 
 
 @dataclass
 class State:
-    objective: Objective  # as built, for its state and for observers
-    prepared: nn.Module  # as Accelerate wrapped it, for training
-    optimizer: Any
-    schedule: Any
+    objective: Objective  # as built
+    learner: Learner  # which trains it
+    schedule: LRScheduler
     average: AveragedModel | None = None  # of the objective's weights, where the recipe asks for one
     step: int = 0
     detour: int = 0  # how often the run went back and took other samples from there
@@ -29,10 +32,14 @@ class State:
     seen: int = 0  # pictures that this process saw
     unread: int = 0  # of them not to be read
 
-    @property
-    def watched(self) -> Objective:
-        """What is looked at and exported: the averaged weights where there are any."""
-        return cast(Objective, self.average.module) if self.average else self.objective
+    @contextmanager
+    def watched(self) -> Iterator[Objective]:
+        """What is looked at and exported: the averaged weights where there are any. All processes enter and leave together."""
+        if self.average:
+            yield cast(Objective, self.average.module)
+            return
+        with self.learner.whole() as objective:
+            yield objective
 
     def save(self, accelerator: Accelerator) -> dict[str, Any]:
         """The state of all processes as tensors in plain containers; each of them calls this."""
@@ -42,8 +49,7 @@ class State:
             "step": self.step,
             "detour": self.detour,
             "seconds": self.seconds,
-            "objective": self.objective.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            **self.learner.save(),
             "schedule": self.schedule.state_dict(),
             "names": self.names,
             "sums": None if self.sums is None else accelerator.reduce(self.sums, "sum").cpu(),
@@ -57,9 +63,10 @@ class State:
     def load(self, saved: dict[str, Any], accelerator: Accelerator) -> None:
         """Go on from there. What was summed over processes is the first one's from here on."""
         main, device = accelerator.is_main_process, accelerator.device
-        self.objective.load_state_dict(saved["objective"])
-        self.optimizer.load_state_dict(saved["optimizer"])
+        self.learner.load(saved)
         self.schedule.load_state_dict(saved["schedule"])
+        for group, lr in zip(self.schedule.optimizer.param_groups, self.schedule.get_last_lr(), strict=True):
+            group["lr"] = lr
         if self.average:
             self.average.load_state_dict(saved["average"])
         for name in ("step", "detour", "seconds", "names"):

@@ -1,0 +1,29 @@
+#!/bin/bash
+# Pre-train under SLURM, one task a GPU, again and again until it is finished:
+#     sbatch launch/slurm.sh recipe=mpp data.path=PICTURES
+#     sbatch --nodes=2 --export=ALL,ZERO=2 launch/slurm.sh recipe=mpp data.path=PICTURES
+# Two minutes before the time is over SLURM signals the tasks; they save and end with status 75, and the job goes back into the
+# queue, to go on from there. Not through `accelerate launch`: it dies of that signal, and turns every status into 1.
+#SBATCH --job-name=ssl_vit
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=8
+#SBATCH --time=4:00:00
+#SBATCH --signal=USR1@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
+
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+export MASTER_ADDR MASTER_PORT
+if [ -n "${ZERO:-}" ]; then # the stage of DeepSpeed's ZeRO; without it DDP
+    export ACCELERATE_USE_DEEPSPEED=true ACCELERATE_DEEPSPEED_ZERO_STAGE=$ZERO ACCELERATE_DEEPSPEED_ZERO3_INIT=false
+fi
+
+# shellcheck disable=SC2016  # the task's own variables
+srun bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE=$SLURM_NTASKS_PER_NODE
+exec "${PYTHON:-python}" tools/pretrain.py "$@"' task "$@"
+status=$?
+[ $status -eq 75 ] && exec scontrol requeue "$SLURM_JOB_ID"
+exit $status

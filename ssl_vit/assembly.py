@@ -1,0 +1,105 @@
+"""The parts of one training run, put together from its recipe; and where it goes on from."""
+
+import os
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+from . import (
+    checkpoint,
+    encoder,
+    machine,
+    objectives,
+    optim,
+    pushing,
+    sharding,
+    weights,
+)
+from .data import batches, sources
+from .engine import State
+from .evaluate.frozen import WhileTraining
+from .evaluate.heldout import HeldOut
+from .objectives import Objective
+from .recipe import Recipe, UserError
+from .runs import Run, environment
+
+
+@dataclass
+class Job:
+    """The parts of a run, put together."""
+
+    run: Run
+    accelerator: Accelerator
+    spread: batches.Spread
+    splits: sources.Splits
+    state: State
+    held_out: HeldOut
+    probes: WhileTraining | None
+    workers: int
+    pusher: pushing.Pusher | None = None
+
+    @property
+    def objective(self) -> Objective:
+        return self.state.objective
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.run.recipe
+
+
+def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
+    """Open the folder, build the model with the seed's first weights, and hand it to Accelerate."""
+    recipe = run.recipe
+    processes, rank = accelerator.num_processes, accelerator.process_index
+    spread = batches.spread(recipe.optim.batch, recipe.compute.batch, machine.fits(recipe, accelerator), rank, processes)
+    said = machine.facts(recipe, accelerator, spread, splits)
+    classes = sources.classes(splits, recipe)
+    torch.manual_seed(recipe.seed)
+    net = encoder.build_any(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
+    said |= weights.first(net, recipe.init)
+    if recipe.plugin:
+        said["plugin"] = {"text": sha256(Path(recipe.plugin).read_bytes()).hexdigest()[:16]}
+    machine.on_main(accelerator, lambda: run.open(environment(said)))
+    objective = objectives.build(recipe, net, classes).to(accelerator.device)
+    average = optim.averaged(objective, recipe.optim.average)
+    optimizer, schedule = optim.build(objective, recipe.optim)
+    learner = sharding.learner(objective, optimizer, recipe, spread, accelerator)
+    held_out = HeldOut(batches.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
+    _check_held_out(held_out, recipe)
+    state = State(objective, learner, schedule, average)
+    probes = WhileTraining(splits, held_out.batches, recipe, spread, accelerator) if recipe.probe.every else None
+    pusher = pushing.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
+    return Job(run, accelerator, spread, splits, state, held_out, probes, machine.workers(recipe, accelerator), pusher)
+
+
+def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
+    """That not too many of the held-out pictures are unreadable."""
+    if unread := [text for batch in held_out.batches for text in batch.unread]:
+        seen = sum(len(batch.key) for batch in held_out.batches)
+        batches.check_unread(len(unread), seen, recipe.data, unread[-1])
+
+
+def resume(job: Job, most: int | None = None) -> None:
+    """Go back to the newest sound checkpoint (of step `most` or before), and cut the metrics back to its step; a damaged one is
+    named and passed over.
+
+    Raises:
+        UserError: all are damaged.
+    """
+    job.accelerator.wait_for_everyone()
+    known = [path for path in checkpoint.found(job.run.checkpoints) if most is None or checkpoint.step(path) <= most]
+    for path in reversed(known):
+        if checkpoint.sound(path):
+            job.state.load(checkpoint.load(path), job.accelerator)
+            break
+        job.accelerator.print(f"warning: {path} is damaged; using the one before it")
+    if known and job.state.step == 0:
+        raise UserError(
+            f"name={job.recipe.name}: every checkpoint in {job.run.checkpoints} is damaged; remove them to begin again"
+        )
+    if job.accelerator.is_main_process:
+        job.run.cut_back(job.state.step)
+        job.run.note(f"started at step {job.state.step} on {job.spread.processes} processes, process {os.getpid()}")

@@ -1,0 +1,104 @@
+"""What trains an objective: one seam for the loop and the checkpoint. Here every process holds everything; sharding.py has the
+others.
+
+What is saved is the same everywhere: whole, named float32 tensors. So a run stopped under one way goes on under another.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from . import optim
+from .data.batches import Batch, Spread
+from .objectives import Objective, Step
+from .recipe import Recipe
+
+Saved = dict[str, Any]  # {"objective": {name: weight}, "moments": {name: {moment: value}}}
+
+
+class Learner:
+    """Trains an objective: one process, or DDP. Every process holds everything."""
+
+    def __init__(
+        self, objective: Objective, optimizer: Optimizer, recipe: Recipe, spread: Spread, accelerator: Accelerator
+    ) -> None:
+        self.objective, self.optimizer, self.accelerator = objective, optimizer, accelerator
+        self.settings, self.spread = recipe.optim, spread
+        self.bfloat16 = recipe.compute.precision == "bfloat16"
+        asked = recipe.compute.compile
+        self.compiles = asked if asked is not None else accelerator.device.type == "cuda"
+        self.losses: list[Tensor] = []  # of this step's passes so far
+        self.prepared: Any = self.prepare()
+
+    def prepare(self) -> nn.Module:
+        """The objective as it trains, with what the other processes need of it."""
+        if self.compiles:
+            self.objective.compile(fullgraph=True, dynamic=False)
+        self.begin(p for group in self.optimizer.param_groups for p in group["params"])
+        return self.accelerator.prepare(self.objective)
+
+    def begin(self, held: Iterable[Tensor]) -> None:
+        """Moments for what this process holds of the weights. Not earlier: whole ones may not fit."""
+        for x in held:
+            assert x.dtype == torch.float32
+            self.optimizer.state[x] = optim.moments(self.settings, x)
+
+    def learn(self, batch: Batch, cast: AbstractContextManager, last: bool) -> Step:
+        """Forward and backward of one pass; with the last of a step the processes' gradients are averaged."""
+        with self.unjoined(last):
+            with cast:
+                step = self.prepared(batch)
+            self.losses.append(step.loss.detach())
+            self.backward(step.loss, last)
+        return step
+
+    def unjoined(self, last: bool) -> AbstractContextManager:
+        return nullcontext() if last else self.accelerator.no_sync(self.prepared)
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        (loss / self.spread.accumulation).backward()
+
+    def update(self) -> tuple[Tensor, Tensor]:
+        """Clip, update the weights, forget the gradients: the gradient's norm before it was clipped (float64), and whether it
+        or a loss was not finite on any process (bool), so that nothing was changed. Both stay on the device."""
+        norm = optim.clip(self.prepared, self.settings.clip).double()
+        bad = self.bad(norm)
+        optim.leave_out(self.optimizer, bad)
+        self.optimizer.step()
+        self.prepared.zero_grad()
+        return norm, bad
+
+    def bad(self, *more: Tensor) -> Tensor:
+        """Whether one of these or of the step's losses is not finite on any process: bool, on the device."""
+        mine = torch.stack([~value.isfinite() for value in (*more, *self.losses)]).any()
+        self.losses = []
+        return self.accelerator.reduce(mine.float(), "sum") > 0 if self.accelerator.num_processes > 1 else mine
+
+    def rehearse(self, batch: Batch, cast: AbstractContextManager) -> None:
+        """Forward and backward of a pass that leaves nothing behind."""
+        self.learn(batch, cast, last=True)
+        self.losses = []
+        self.prepared.zero_grad()
+
+    @contextmanager
+    def whole(self) -> Iterator[Objective]:
+        """The objective with all weights on this process, to be looked at. All processes enter and leave together."""
+        yield self.objective
+
+    def save(self) -> Saved:
+        """What a checkpoint keeps, whole at least on the first process. All processes call it."""
+        named = self.objective.named_parameters()
+        moments = {name: dict(self.optimizer.state[p]) for name, p in named if p in self.optimizer.state}
+        return {"objective": self.objective.state_dict(), "moments": moments}
+
+    @torch.no_grad()
+    def load(self, saved: Saved) -> None:
+        self.objective.load_state_dict(saved["objective"])
+        for name, p in self.objective.named_parameters():
+            for key, value in self.optimizer.state.get(p, {}).items():
+                value.copy_(saved["moments"][name][key])
