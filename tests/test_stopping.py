@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, TINY
 from test_job import assert_same_end, run
 
-from ssl_vit import checkpoint, job, stopping
+from ssl_vit import assembly, checkpoint, job, stopping
 from ssl_vit.engine import Listener
 
 
@@ -49,14 +49,14 @@ def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(number, step, unbro
 
 
 def test_a_signal_while_held_out_pictures_are_looked_at(unbroken, tiny, monkeypatch) -> None:
-    look = job.HeldOut.__call__
+    look = assembly.HeldOut.__call__
 
     def interrupted(self, step, row, objective):
         os.kill(os.getpid(), signal.SIGTERM)
         yield from look(self, step, row, objective)
 
     with monkeypatch.context() as patch:
-        patch.setattr(job.HeldOut, "__call__", interrupted)
+        patch.setattr(assembly.HeldOut, "__call__", interrupted)
         with pytest.raises(SystemExit):
             run([*tiny, "name=run"])
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)

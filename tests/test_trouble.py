@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 from test_job import assert_same_end, rows, run
 from torch.optim import AdamW
 
-from ssl_vit import checkpoint, job, trouble
+from ssl_vit import checkpoint, job, objectives, trouble
 from ssl_vit.data import batches
+from ssl_vit.engine import Listener
 from ssl_vit.recipe import Checkpoint, UserError
 
 LENGTH = 50_000  # training pictures of the embedded set
@@ -31,7 +32,7 @@ def samples(step: int, seed: int = 0) -> list[int]:
 @pytest.fixture
 def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the loss of every training batch that holds one of the samples no number."""
-    forward = job.objectives.MaskedPatchPrediction.forward
+    forward = objectives.MaskedPatchPrediction.forward
 
     def of(*indices: int, value: float = float("nan")) -> None:
         def poisoned(self, batch):
@@ -40,7 +41,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             loss = step.loss * value
             return step._replace(loss=loss, metrics=step.metrics | {"loss": (loss, torch.tensor(1.0))}) if hit else step
 
-        monkeypatch.setattr(job.objectives.MaskedPatchPrediction, "forward", poisoned)
+        monkeypatch.setattr(objectives.MaskedPatchPrediction, "forward", poisoned)
 
     return of
 
@@ -92,7 +93,7 @@ def test_a_step_that_is_left_out_is_known_after_a_resumption(tiny, poison, monke
     assert [row["left_out"] for row in rows(whole) if "left_out" in row] == [1]
 
 
-class Killer(job.Listener):
+class Killer(Listener):
     def __init__(self, step: int) -> None:
         self.step = step
 
@@ -141,15 +142,15 @@ def test_one_process_alone_makes_all_leave_the_update_out(tmp_path: Path) -> Non
     """Its loss is no number and its gradient is finite, so that the reduced gradients say nothing."""
     script = f"""
 import torch
-from ssl_vit import job
+from ssl_vit import job, objectives
 from ssl_vit.runs import Run
 from ssl_vit.words import resolve
-forward, calls = job.objectives.MaskedPatchPrediction.forward, []
+forward, calls = objectives.MaskedPatchPrediction.forward, []
 def poisoned(self, batch):
     step = forward(self, batch)
     bad = self.training and int(batch.index[0]) == {samples(BAD)[8]}
     return step._replace(loss=step.loss + float("inf")) if bad else step
-job.objectives.MaskedPatchPrediction.forward = poisoned
+objectives.MaskedPatchPrediction.forward = poisoned
 job.train(Run(resolve({[*TINY, f"out={tmp_path}", "name=run", "optim.nonfinite=skip", "compute.batch=8"]!r})))
 """
     codes, said = outcome(together(2, "-c", script))

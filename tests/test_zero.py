@@ -39,7 +39,7 @@ SERIES = """
 import json, os, signal, sys
 import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from ssl_vit import engine, job, machine, sharding
+from ssl_vit import engine, job, machine, objectives, sharding
 from ssl_vit.recipe import UserError
 from ssl_vit.runs import Run
 from ssl_vit.words import resolve
@@ -85,14 +85,14 @@ def prepared(self):
     return made
 
 sharding.Zero.prepare = prepared
-forward = job.objectives.MaskedPatchPrediction.forward
+forward = objectives.MaskedPatchPrediction.forward
 
 def spoil(index):
     def spoilt(self, batch):
         step = forward(self, batch)
         hit = self.training and bool((batch.index == index).any())
         return step._replace(loss=step.loss + float("inf")) if hit else step  # with a gradient that is finite
-    job.objectives.MaskedPatchPrediction.forward = spoilt if index is not None else forward
+    objectives.MaskedPatchPrediction.forward = spoilt if index is not None else forward
 
 for name, environment, words, stop, index, port in json.loads(sys.argv[1]):
     for key in set(os.environ) - known:
