@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from .learner import Learner
 from .objectives import Objective
+from .recipe import UserError
 
 
 @dataclass
@@ -61,7 +62,13 @@ class State:
         }
 
     def load(self, saved: dict[str, Any], accelerator: Accelerator) -> None:
-        """Go on from there. What was summed over processes is the first one's from here on."""
+        """Go on from there. What was summed over processes is the first one's from here on.
+
+        Raises:
+            UserError: an older version saved it.
+        """
+        if "moments" not in saved:
+            raise UserError("resume=true: the checkpoint is an older version's; go on with that one, or begin again, name=NEW")
         main, device = accelerator.is_main_process, accelerator.device
         self.learner.load(saved)
         self.schedule.load_state_dict(saved["schedule"])
