@@ -88,21 +88,19 @@ def _draw(job: Job, trained: Objective) -> None:
 
 def _result(job: Job, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
     """What result.json says; the totals count the runs that the first weights came from."""
-    images, seconds, before = (
-        job.state.step * job.recipe.optim.batch,
-        job.state.seconds,
-        inits.spent(inits.find(job.recipe.init)),
-    )
-    took = {"exaflop": compute.exaflop(job.recipe, images), "device_hours": seconds * job.spread.processes / 3600}
+    state = job.state
+    images = state.step * job.recipe.optim.batch
+    before = inits.spent(inits.find(job.recipe.init))
+    took = {"exaflop": compute.exaflop(job.recipe, images), "device_hours": state.device_seconds / 3600}
     watched = "train" if job.recipe.data.validation == 0 else "validation"
     probed = {f"probe_{name}": pair for name, pair in job.probes.latest.items()} if job.probes else {}
     measured = {watched: job.held_out.latest | probed, "test": told}
     return {
-        "steps": job.state.step,
+        "steps": state.step,
         "images": images,
         **took,
         **{f"total_{name}": value + before[name] for name, value in took.items()},
-        "seconds": seconds,
+        "seconds": state.seconds,
         "metrics": {
             name: {"value": value, "n": n, "split": split}
             for split, values in measured.items()

@@ -51,12 +51,13 @@ class Clock:
         self.spent = self.waited = 0.0
 
     @contextmanager
-    def running(self, state: State) -> Iterator[None]:
+    def running(self, state: State, processes: int) -> Iterator[None]:
         start = time.perf_counter()
         yield
         took = time.perf_counter() - start
         self.spent += took
         state.seconds += took
+        state.device_seconds += took * processes
 
     def wait(self, batches: Iterator[Batch]) -> Batch:
         start = time.perf_counter()
@@ -110,7 +111,7 @@ def train(
     while state.step < recipe.optim.steps:
         if stop(state.step):
             return save()
-        with clock.running(state):
+        with clock.running(state, spread.processes):
             _update(state, passes, recipe, spread, accelerator, clock, audience)
             last = state.step == recipe.optim.steps
             values = _read(state, accelerator, trouble) if last or state.step % recipe.log.every == 0 else {}

@@ -25,6 +25,7 @@ class State:
     step: int = 0
     detour: int = 0  # how often the run went back and took other samples from there
     seconds: float = 0.0  # spent training, over all resumptions
+    device_seconds: float = 0.0  # times the processes that there were
     names: list[str] = field(default_factory=list)  # of the metrics gathered since the last row
     sums: Tensor | None = None  # (metrics, 2): their sums and counts
     norms: Tensor | None = None  # (2,): sum and count of gradient norms
@@ -50,6 +51,7 @@ class State:
             "step": self.step,
             "detour": self.detour,
             "seconds": self.seconds,
+            "device_seconds": self.device_seconds,
             **self.learner.save(),
             "schedule": self.schedule.state_dict(),
             "names": self.names,
@@ -76,7 +78,7 @@ class State:
             group["lr"] = lr
         if self.average:
             self.average.load_state_dict(saved["average"])
-        for name in ("step", "detour", "seconds", "names"):
+        for name in ("step", "detour", "seconds", "device_seconds", "names"):
             setattr(self, name, saved[name])
         self.seen, self.unread = (saved["seen"], saved["unread"]) if main else (0, 0)
         self.sums = None if saved["sums"] is None else saved["sums"].to(device) * main

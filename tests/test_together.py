@@ -86,8 +86,10 @@ def test_stopped_on_two_processes_and_gone_on_with_four_and_one(tmp_path: Path) 
         assert at <= step <= at + 3 * stopping.VOTE and len(checkpoint.found(folder / "checkpoints")) >= before
         assert [row["step"] for row in rows(folder)] == list(range(1, step + 1))
     at = checkpoint.step(checkpoint.found(folder / "checkpoints")[-1])
-    train(Run(resolve([*words, "name=run"])))
-    train(Run(resolve([*words, "name=whole"])))
+    result = train(Run(resolve([*words, "name=run"])))
+    assert result["device_hours"] * 3600 > 1.01 * result["seconds"], "two and four processes for a part of it"
+    whole = train(Run(resolve([*words, "name=whole"])))
+    assert whole["device_hours"] * 3600 == pytest.approx(whole["seconds"])
     assert_alike(rows(folder)[:40], rows(tmp_path / "whole")[:40], rel=1e-5)
     assert_alike(rows(folder), rows(tmp_path / "whole"), rel=1e-2)
     assert at < 400
