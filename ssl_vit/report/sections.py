@@ -61,7 +61,7 @@ def build(study: Study, numbers: Numbers, drawn: list[Picture]) -> list[Section]
 
 def points(share: float, signed: bool = False) -> str:
     """A share in percent, or a difference of shares in points."""
-    return f"{100 * share:+.2f}" if signed else f"{100 * share:.2f}"
+    return f"{100 * share:+z.2f}" if signed else f"{100 * share:z.2f}"
 
 
 def span(interval: Interval | None, signed: bool = False) -> str:

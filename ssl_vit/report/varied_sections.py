@@ -191,7 +191,7 @@ def _sum(costs: Iterable[Cost]) -> list[str]:
 
 
 def _figure(value: float, measure: Measure) -> str:
-    return f"{scale(measure) * value:.{2 if measure.percent else 3}f}"
+    return f"{scale(measure) * value:z.{2 if measure.percent else 3}f}"
 
 
 def _size(value: float, measure: Measure) -> str:
