@@ -127,9 +127,9 @@ def _check_objective(recipe: Recipe) -> None:
     mixed = max(recipe.data.mixup, recipe.data.cutmix)
     text = f"objective={recipe.objective} has no use for mixed pictures"
     _bound(mixed == 0 or recipe.objective == "supervised", "data.mixup, .cutmix", mixed, text)
-    text = f"objective={recipe.objective} learns no labels that data.test could be told by"
     text = "pictures are mixed with any of the set, not of a window; leave data.mixup= and data.cutmix= out"
     _bound(mixed == 0 or recipe.data.window is None, "data.window", recipe.data.window, text)
+    text = f"objective={recipe.objective} learns no labels that data.test could be told by"
     labels = LEARNS_LABELS & set(OBJECTIVES[recipe.objective])
     _bound(bool(labels) or not recipe.eval.test, "eval.test", "true", text)
     told = recipe.eval.test or (recipe.objective == "probe" and "top1" in recipe.probe.measures)
