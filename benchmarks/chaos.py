@@ -196,7 +196,7 @@ def main() -> None:
         folder = out / name.replace(" ", "_")
         folder.mkdir()
         begun = time.monotonic()
-        told[name] = storm(folder, kills, steps=40 * kills, longest=3.0, harm=harm) | {
+        told[name] = storm(folder, kills, steps=60 * kills, longest=1.2, harm=harm) | {
             "seconds": round(time.monotonic() - begun)
         }
     (out / "full").mkdir()
