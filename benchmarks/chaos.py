@@ -118,7 +118,9 @@ def damage(folder: Path) -> str:
         return ""
     how, file = random.choice(list(DAMAGE)), random.choice(["state.pt", checkpoint.MANIFEST])
     path = known[-1] / file
-    path.write_bytes(DAMAGE[how](path.read_bytes()))
+    if not (data := path.read_bytes()):  # emptied before
+        return ""
+    path.write_bytes(DAMAGE[how](data))
     return f"{file} {how}"
 
 
