@@ -30,6 +30,7 @@ WORDS = [
     *("recipe=mpp", "data.size=16", "model.patch=4", "model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64"),
     *("optim.batch=16", "optim.warmup=2", "checkpoint.every=2", "eval.every=50", "eval.pictures=24", "log.every=5"),
     *("log.tensorboard=false", "compute.precision=float32", "compute.threads=1", "optim.dropout=0.1"),
+    "checkpoint.failures=10000",
 ]
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "torn": lambda data: data[: random.randrange(len(data))],
@@ -202,7 +203,7 @@ def main() -> None:
             "seconds": round(time.monotonic() - begun)
         }
     (out / "full").mkdir()
-    told["a disk that fills up"] = full(out / "full", steps=20 * kills)
+    told["a disk that fills up"] = full(out / "full", steps=50 * kills)
     print(json.dumps(told, indent=2))
 
 
