@@ -8,23 +8,14 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from . import (
-    checkpoint,
-    encoder,
-    machine,
-    objectives,
-    optim,
-    pushing,
-    sharding,
-    weights,
-)
+from . import checkpoint, encoder, machine, objectives, optim, pushing, sharding, weights
 from .data import batches, sources
-from .engine import State
 from .evaluate.frozen import WhileTraining
 from .evaluate.heldout import HeldOut
 from .objectives import Objective
 from .recipe import Recipe, UserError
 from .runs import Run, environment
+from .state import State
 
 
 @dataclass

@@ -5,16 +5,7 @@ from typing import Any
 
 import torch
 
-from . import (
-    checkpoint,
-    console,
-    ending,
-    engine,
-    machine,
-    pushing,
-    stopping,
-    trouble,
-)
+from . import checkpoint, console, ending, engine, machine, pushing, stopping, trouble
 from .assembly import Job, assemble, resume
 from .data import batches
 from .engine import Listener, Watch
@@ -101,7 +92,7 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> None:
     if recipe.hub.repo and recipe.hub.every:
         milestones = pushing.Milestones(job.pusher, lambda folder, trained: ending.export(job, trained, folder))
         watches.append(Watch(milestones, recipe.hub.every))
-    policy = trouble.Policy(run, len(job.splits.train), seed, audience.warn, accelerator.is_main_process)
+    policy = trouble.Policy(run, job.splits.train, seed, audience.warn, accelerator.is_main_process)
     try:
         engine.train(state, life.marked(loader), recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
         machine.on_main(accelerator, saver.wait)

@@ -6,6 +6,7 @@ from typing import Any
 
 from . import counted
 from .data import batches
+from .data.parts import Source
 from .recipe import UserError
 from .runs import Run, write_atomically
 from .state import State
@@ -36,8 +37,8 @@ class Policy:
         UserError: "stop". GoBack: "back".
     """
 
-    def __init__(self, run: Run, length: int, seed: int, warn: Callable[[str], None], main: bool) -> None:
-        self.run, self.length, self.seed, self.warn, self.main = run, length, seed, warn, main
+    def __init__(self, run: Run, source: Source, seed: int, warn: Callable[[str], None], main: bool) -> None:
+        self.run, self.source, self.seed, self.warn, self.main = run, source, seed, warn, main
 
     def __call__(self, steps: list[int]) -> None:
         optim, path = self.run.recipe.optim, self.run.folder / "not_finite.json"
@@ -54,8 +55,8 @@ class Policy:
             raise GoBack(steps[0])
 
     def _indices(self, step: int) -> list[int]:
-        batch = self.run.recipe.optim.batch
-        return batches.samples(step * batch, batch, self.length, self.seed).index.tolist()
+        recipe = self.run.recipe
+        return batches.of_step(step, self.source, recipe.data, recipe.optim.batch, self.seed).tolist()
 
 
 def go_back(state: State, back: GoBack, resume: Callable[[int], None]) -> None:

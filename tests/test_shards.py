@@ -11,8 +11,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from test_sources import content, everything
 
-from ssl_vit import counted
 from ssl_vit.data import batches, shards, sources
 from ssl_vit.data.parts import ShardedPart
 from ssl_vit.recipe import Data, UserError
@@ -62,20 +62,6 @@ def parquet(path, numbers, group=4):
 
 def load(path, **words):
     return sources.load(Data(name="own", path=str(path), **words))
-
-
-def content(source):
-    """{encoded picture: label} of a whole source, asked for in no order; every picture must be its own."""
-    rows = counted.permute(np.arange(len(source)), len(source), counted.key(9))
-    raw, label = source.fetch(rows)
-    assert label.dtype == np.int64 and len(set(raw)) == len(raw) == len(label) == len(source)
-    return dict(zip(raw, label.tolist(), strict=True))
-
-
-def everything(splits):
-    train, held_out = content(splits.train), content(splits.validation)
-    assert not train.keys() & held_out.keys()
-    return train | held_out
 
 
 def the_error(path, **words):
@@ -170,6 +156,7 @@ def test_samples_are_the_same_on_any_number_of_processes_and_workers(tmp_path, w
     for spread in ((2, 4), (2, 2), (4, 1)):
         assert all(torch.equal(one, other) for one, other in zip(steps(*spread), alone, strict=True))
     assert all(torch.equal(one, other[7 * 8 :]) for one, other in zip(steps(2, 4, start=7), alone, strict=True))
+    assert batches.of_step(9, train, data, 8, 0).tolist() == alone[2][9 * 8 : 10 * 8].tolist()  # as not_finite.json tells
 
 
 @pytest.mark.parametrize(("processes", "device_batch"), [(1, 8), (1, 2), (2, 4), (4, 2)])

@@ -13,12 +13,11 @@ import pytest
 import torch
 from conftest import ROOT, TINY, altered, outcome, together
 from safetensors.torch import load_file
-from test_job import assert_same_end, rows, run
+from test_job import Killed, Killer, assert_same_end, rows, run
 from torch.optim import AdamW
 
 from ssl_vit import checkpoint, job, objectives, trouble
 from ssl_vit.data import batches
-from ssl_vit.engine import Listener
 from ssl_vit.recipe import Checkpoint, UserError
 
 LENGTH = 50_000  # training pictures of the embedded set
@@ -86,20 +85,11 @@ def test_a_step_that_is_left_out_is_known_after_a_resumption(tiny, poison, monke
     whole = run([*words, "name=whole"]).folder
     listeners = job._listeners
     monkeypatch.setattr(job, "_listeners", lambda j: [*listeners(j), Killer(5)])
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Killed):
         run([*words, "name=run"])
     monkeypatch.setattr(job, "_listeners", listeners)
     assert_same_end(whole, run([*words, "name=run"]).folder)
     assert [row["left_out"] for row in rows(whole) if "left_out" in row] == [1]
-
-
-class Killer(Listener):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step(self, step: int) -> None:
-        if step == self.step:
-            raise KeyboardInterrupt
 
 
 def test_back_takes_other_samples_from_the_checkpoint_on(tiny, poison, unbroken, monkeypatch) -> None:

@@ -58,6 +58,15 @@ def samples(first: int, count: int, length: int, seed: int, windows: Windows | N
     return Samples(index, counted.key(seed, epoch, index))
 
 
+def _windows(source: Source, data: Data, batch: int) -> Windows | None:
+    return Windows(cast(Sharded, source).sizes_S, data.window, batch) if data.window else None
+
+
+def of_step(step: int, source: Source, data: Data, batch: int, seed: int) -> np.ndarray:
+    """The indices of a step's global batch in the training split."""
+    return samples(step * batch, batch, len(source), seed, _windows(source, data, batch)).index
+
+
 def _partners(wanted: Samples, length: int) -> Samples:
     """For each sample the one that it is mixed with, from the sample's key alone."""
     key = counted.stream(wanted.key, "partner")
@@ -160,7 +169,7 @@ class _Steps:
 
     def __init__(self, source: Source, data: Data, spread: Spread, seed: int, start: int, stop: int) -> None:
         self.length, self.spread, self.seed, self.start, self.stop = len(source), spread, seed, start, stop
-        self.windows = Windows(cast(Sharded, source).sizes_S, data.window, spread.batch) if data.window else None
+        self.windows = _windows(source, data, spread.batch)
 
     def __iter__(self) -> Iterator[Samples]:
         size = self.spread.device_batch
