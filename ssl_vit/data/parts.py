@@ -3,6 +3,7 @@
 Legend: S shards.
 """
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import numpy as np
@@ -39,7 +40,7 @@ class Sharded(Source, Protocol):
         ...
 
 
-class _Cut:
+class _Cut(ABC):
     """Some rows of a source, told by `_rows`."""
 
     def __init__(self, whole: Source, length: int) -> None:
@@ -58,8 +59,9 @@ class _Cut:
     def name(self, row: int) -> str:
         return self.whole.name(int(self._rows(np.array([row]))[0]))
 
+    @abstractmethod
     def _rows(self, rows: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
+        """Their places in the whole."""
 
 
 class Part(_Cut):

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import tarfile
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +57,7 @@ def encoded(cell: bytes | dict[str, Any] | None) -> bytes:
         return b""
 
 
-class Shards:
+class Shards(ABC):
     """A split in shards of `sizes_S` rows."""
 
     def __init__(self, sizes_S: np.ndarray, classes: list[str], columns: str) -> None:
@@ -87,12 +88,13 @@ class Shards:
                 images[i], labels[i] = image, label
         return images, labels
 
+    @abstractmethod
     def _load(self, shard: int) -> Any:
         """What is worth keeping of a shard: a row group's cells, a tar's index."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
-        raise NotImplementedError
+        """The encoded picture and the label at each of a shard's places."""
 
 
 @contextmanager
