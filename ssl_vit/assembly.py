@@ -8,11 +8,13 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from . import checkpoint, encoder, machine, objectives, optim, pushing, sharding, weights
+from . import checkpoint, encoder, objectives, optim, weights
 from .data import batches, sources
 from .evaluate.frozen import WhileTraining
 from .evaluate.heldout import HeldOut
+from .hub import background
 from .objectives import Objective
+from .processes import machine, sharding
 from .recipe import Recipe, UserError
 from .runs import Run, environment
 from .state import State
@@ -30,7 +32,7 @@ class Job:
     held_out: HeldOut
     probes: WhileTraining | None
     workers: int
-    pusher: pushing.Pusher | None = None
+    pusher: background.Pusher | None = None
 
     @property
     def objective(self) -> Objective:
@@ -62,7 +64,7 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     _check_held_out(held_out, recipe)
     state = State(objective, learner, schedule, average)
     probes = WhileTraining(splits, held_out.batches, recipe, spread, accelerator) if recipe.probe.every else None
-    pusher = pushing.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
+    pusher = background.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
     return Job(run, accelerator, spread, splits, state, held_out, probes, machine.workers(recipe, accelerator), pusher)
 
 

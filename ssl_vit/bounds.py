@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from . import remote
+from .hub import remote
 from .recipe import (
     EMBEDDED,
     LEARNS_LABELS,

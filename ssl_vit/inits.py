@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from . import remote
+from .hub import remote
 from .recipe import UserError
 
 SCRATCH = "scratch"

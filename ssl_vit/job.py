@@ -5,12 +5,14 @@ from typing import Any
 
 import torch
 
-from . import checkpoint, console, ending, engine, machine, pushing, stopping, trouble
+from . import checkpoint, console, ending, engine, trouble
 from .assembly import Job, assemble, resume
 from .data import batches
 from .engine import Listener, Watch
+from .hub import background
 from .introduction import introduce
-from .liveness import Life
+from .processes import machine, stopping
+from .processes.liveness import Life
 from .runs import Run
 from .tracking import Notes, Record, TensorBoard
 
@@ -90,7 +92,7 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> None:
     if job.probes and recipe.probe.every:
         watches.append(Watch(job.probes, recipe.probe.every))
     if recipe.hub.repo and recipe.hub.every:
-        milestones = pushing.Milestones(job.pusher, lambda folder, trained: ending.export(job, trained, folder))
+        milestones = background.Milestones(job.pusher, lambda folder, trained: ending.export(job, trained, folder))
         watches.append(Watch(milestones, recipe.hub.every))
     policy = trouble.Policy(run, job.splits.train, seed, audience.warn, accelerator.is_main_process)
     try:

@@ -43,7 +43,8 @@ def measure(recipe: Recipe) -> Pace:
     """
     if recipe.objective == "probe":
         raise UserError("--probe: an evaluation takes no steps to be measured; leave it out")
-    from . import assembly, machine
+    from . import assembly
+    from .processes import machine
 
     load, recipe = os.getloadavg()[0], copy.deepcopy(recipe)
     recipe.name, recipe.eval.pictures, recipe.eval.test, recipe.log.every, recipe.probe.every = "probe", 1, False, 1, None

@@ -14,8 +14,8 @@ from . import compute, console, encoder, engine, inits, weights
 from .data import batches, sources
 from .encoder import Backbone
 from .evaluate import classify, frozen
-from .machine import device_batch, facts, load, on_main, started
 from .objectives import Supervised
+from .processes.machine import device_batch, facts, load, on_main, started
 from .recipe import LEARNS_LABELS, OBJECTIVES, Recipe, UserError
 from .runs import Run, environment, recipe_hash
 from .words import resolve

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
-from . import remote
+from .hub import remote
 from .recipe import Recipe, UserError, computed, dump
 from .words import resolve
 

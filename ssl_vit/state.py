@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
-from .learner import Learner
 from .objectives import Objective
+from .processes.learner import Learner
 from .recipe import UserError
 
 

@@ -107,7 +107,7 @@ def _conclude(run: Run, result: Result) -> None:
 
 
 def _tell_hub(run: Run) -> None:
-    from .hub import told  # a second of imports
+    from .hub.push import told  # a second of imports
 
     for name, text in told(run, f"{sys.executable} tools/push.py"):
         print(f"{name:<11} {text}")

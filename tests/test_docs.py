@@ -7,14 +7,15 @@ import pytest
 from commands import commands
 from conftest import ROOT
 
-from ssl_vit import hub, interop, plan, pulling, reshard
+from ssl_vit import interop, plan, reshard
+from ssl_vit.hub import pull, push
 from ssl_vit.studies.command import ask
 from ssl_vit.studies.file import read
 from ssl_vit.studies.plan import check
 from ssl_vit.words import resolve
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TOOLS = {"push.py": hub.asked, "pull.py": pulling.asked, "export.py": interop.asked}
+TOOLS = {"push.py": push.asked, "pull.py": pull.asked, "export.py": interop.asked}
 COMMANDS = [(doc.name, c) for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c]
 
 

@@ -16,7 +16,8 @@ import yaml
 from conftest import ROOT, TINY, altered
 from hub_server import READER, STRANGER, WRITER, Fault, Hub, running
 
-from ssl_vit import card, encoder, hub, inits, job, plain, pulling, pushing, remote, training, weights
+from ssl_vit import encoder, inits, job, training, weights
+from ssl_vit.hub import background, card, plain, pull, push, remote
 from ssl_vit.recipe import Data, Model, UserError
 from ssl_vit.runs import Run
 from ssl_vit.words import resolve
@@ -54,7 +55,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         }
         for name, value in settled.items():
             monkeypatch.setattr(constants, name, value)
-        monkeypatch.setattr(hub, "WAITS", (0.0, 0.0))
+        monkeypatch.setattr(push, "WAITS", (0.0, 0.0))
         yield made
 
 
@@ -74,7 +75,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Run:
     """A copy of it, to be pushed to REPO."""
     shutil.copytree(finished, tmp_path / "runs" / "mpp")
-    made = hub.opened(tmp_path / "runs" / "mpp")
+    made = push.opened(tmp_path / "runs" / "mpp")
     made.recipe.hub.repo = REPO
     return made
 
@@ -86,44 +87,44 @@ def pushed(server: Hub, branch: str = "main", repository: str = REPO) -> dict[st
 
 
 def milestone(run: Run, step: int) -> None:
-    shutil.copytree(run.export, run.outbox / hub.step_branch(step))
+    shutil.copytree(run.export, run.outbox / push.step_branch(step))
 
 
 def test_a_first_push_makes_a_private_repository_with_all_that_belongs_there(server: Hub, run: Run) -> None:
-    hub.push(run)
+    push.push(run)
     files = pushed(server)
     assert files.keys() == PARTS | {".gitattributes", "result.json", "figures/predictions.png", "figures/curves.png"}
-    assert server.repositories[REPO].private and hub.owed(run) == []
+    assert server.repositories[REPO].private and push.owed(run) == []
     assert files["model.safetensors"] == (run.export / "model.safetensors").read_bytes()
-    said = hub.told(run, "push")
+    said = push.told(run, "push")
     assert said == [("hub", f"{REPO}: pushed main")]
 
 
 def test_an_unchanged_folder_makes_no_commit(server: Hub, run: Run) -> None:
-    hub.push(run)
+    push.push(run)
     before = len(server.requests)
-    hub.push(run)
+    push.push(run)
     assert len(server.requests) == before  # the ledger knows
-    hub.push(run, again=True)
+    push.push(run, again=True)
     run.ledger.unlink()
-    hub.push(run)  # the Hub knows
+    push.push(run)  # the Hub knows
     assert len(server.requests) > before and server.repositories[REPO].history("main") == 2
     (run.figures / "predictions.png").write_bytes(b"another")
-    hub.push(run, again=True)
+    push.push(run, again=True)
     assert server.repositories[REPO].history("main") == 3
 
 
 def test_milestones_go_to_branches_of_their_own_once(server: Hub, run: Run) -> None:
     for step in (4, 8):
         milestone(run, step)
-    hub.push(run)
+    push.push(run)
     branches = server.repositories[REPO].branches
     assert set(branches) == {"main", "step-000000004", "step-000000008"}
     assert pushed(server, "step-000000004").keys() == PARTS | {".gitattributes"}
     assert "step 4 of 12" in pushed(server, "step-000000004")["README.md"].decode()
     assert not list(run.outbox.glob("step-*"))
     milestone(run, 8)  # as a run that resumed would
-    hub.push(run)
+    push.push(run)
     assert server.repositories[REPO].branches == branches
 
 
@@ -142,9 +143,9 @@ def test_who_may_not_push_is_told_at_once(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token) if token else monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(UserError, match=f"^hub.repo={REPO}: ") as caught:
-        hub.push(run)
+        push.push(run)
     assert says in str(caught.value) and "\n" not in str(caught.value) and len(server.requests) < 5
-    assert says in dict(hub.told(run, "push"))["not pushed"] and ("then type", f"push {run.folder}") in hub.told(run, "push")
+    assert says in dict(push.told(run, "push"))["not pushed"] and ("then type", f"push {run.folder}") in push.told(run, "push")
 
 
 PASSING = {
@@ -160,36 +161,36 @@ PASSING = {
 @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
 def test_what_passes_is_waited_for(server: Hub, run: Run, fault: Fault) -> None:
     server.faults = [fault]
-    hub.push(run)
-    assert fault.times == 0 and hub.owed(run) == []
+    push.push(run)
+    assert fault.times == 0 and push.owed(run) == []
     assert pushed(server)["model.safetensors"] == (run.export / "model.safetensors").read_bytes()
 
 
 def test_as_long_as_the_hub_asks_for(server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(hub.time, "sleep", slept.append)
+    monkeypatch.setattr(push.time, "sleep", slept.append)
     server.faults = [
         Fault("repos/create", 503, 1, {"Retry-After": "7"}),
         Fault("repos/create", 429, 1, {"Retry-After": "9999"}),
     ]
-    hub.push(run)
-    assert slept[:2] == [7.0, hub.PATIENCE]
+    push.push(run)
+    assert slept[:2] == [7.0, push.PATIENCE]
 
 
 def test_a_server_that_hangs_is_given_up(server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "SILENCE", 0.3)
+    monkeypatch.setattr(push, "SILENCE", 0.3)
     server.faults = [Fault("repos/create", "hang")]
     with pytest.raises(UserError, match=f"the Hub cannot be reached at {server.url}; try later"):
-        hub.push(run)
+        push.push(run)
 
 
 def test_the_run_of_another_recipe_is_not_written_over(server: Hub, run: Run) -> None:
-    hub.push(run)
+    push.push(run)
     before = dict(server.repositories[REPO].branches)
     run.ledger.unlink()
     run.recipe.optim.lr = 0.5
     with pytest.raises(UserError, match=r"holds the run of another recipe \(optim\.lr\); say another hub\.repo="):
-        hub.push(run)
+        push.push(run)
     assert server.repositories[REPO].branches == before
 
 
@@ -202,7 +203,7 @@ def test_two_pushes_of_one_run_at_once(server: Hub, run: Run) -> None:
     with subprocess.Popen([sys.executable, "-c", code, run.outbox / "lock"], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout and holder.stdout.readline() == "held\n"
         with pytest.raises(UserError, match="is being pushed by another process"):
-            hub.push(run)
+            push.push(run)
         holder.kill()
     assert not server.repositories
 
@@ -234,12 +235,12 @@ def test_words_of_the_recipe(tiny: list[str], words: list[str], says: str) -> No
 )
 def test_words_of_the_tool(run: Run, words: list[str], says: str) -> None:
     with pytest.raises(UserError) as caught:
-        hub.main([word.replace("RUN", str(run.folder)) for word in words])
+        push.main([word.replace("RUN", str(run.folder)) for word in words])
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_the_tool_pushes_a_run_that_never_heard_of_the_hub(server: Hub, run: Run, capsys: pytest.CaptureFixture) -> None:
-    hub.main([str(run.folder), f"hub.repo={REPO}", "hub.private=false"])
+    push.main([str(run.folder), f"hub.repo={REPO}", "hub.private=false"])
     assert not server.repositories[REPO].private
     assert f"pushed      {REPO}: main is at commit {server.repositories[REPO].branches['main'][:12]}" in capsys.readouterr().out
 
@@ -295,7 +296,7 @@ def assert_no_token(folder: Path, *texts: str) -> None:
 
 
 def test_a_push_that_failed_is_told_once_while_training_goes_on(run: Run, capsys: pytest.CaptureFixture) -> None:
-    pusher = pushing.Pusher(run)
+    pusher = background.Pusher(run)
     run.ledger.write_text(json.dumps({"trouble": "the Hub is busy"}))
     pusher.process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
     pusher.process.wait()
@@ -327,17 +328,17 @@ def test_a_run_that_goes_on_pushes_nothing_twice(server: Hub, tmp_path: Path) ->
     again = trained(tmp_path / "runs", *words)
     after = server.repositories[REPO].branches
     assert {name for name in before if after[name] != before[name]} <= {"main"}  # whose result.json tells another time
-    assert hub.owed(again) == []
+    assert push.owed(again) == []
 
 
 def test_a_pushed_state_goes_on_as_the_run_would_have(server: Hub, run: Run, finished: Path, tmp_path: Path) -> None:
     run.recipe.hub.state = True
     (run.folder / "result.json").unlink()
     shutil.rmtree(run.checkpoints / "step-000000012")
-    hub.push(run)
+    push.push(run)
     commit = server.repositories[REPO].branches["state"]
     assert not [name for name in pushed(server, "state") if name.endswith((".pt", ".pkl", ".bin"))]
-    pulling.main([f"hf-hub:{REPO}", f"out={tmp_path}/pulled", "name=again"])
+    pull.main([f"hf-hub:{REPO}", f"out={tmp_path}/pulled", "name=again"])
     folder = tmp_path / "pulled" / "again"
     assert json.loads((folder / "hub.json").read_text())["pulled"] == f"hf-hub:{REPO}@{commit}"
     again = Run(resolve([f"recipe={folder}/recipe.yaml", "name=again", f"out={tmp_path}/pulled"]))
@@ -356,13 +357,13 @@ def test_a_state_is_packed_and_unpacked_as_it_was() -> None:
 
 STATES = {
     "no state": ({"recipe.yaml": b"objective: mpp"}, "it holds no training state: it has no"),
-    "a pickle": (dict.fromkeys(hub.STATE, b"\x80\x04N."), "its recipe.yaml: "),
+    "a pickle": (dict.fromkeys(push.STATE, b"\x80\x04N."), "its recipe.yaml: "),
     "nonsense": (
-        {**dict.fromkeys(hub.STATE, b""), "recipe.yaml": "MPP", "state.json": b"[1, 2]"},
+        {**dict.fromkeys(push.STATE, b""), "recipe.yaml": "MPP", "state.json": b"[1, 2]"},
         "state.json or state.safetensors holds no training state",
     ),
     "a name that leads away": (
-        {**dict.fromkeys(hub.STATE, b""), "recipe.yaml": "MPP", "away": b""},
+        {**dict.fromkeys(push.STATE, b""), "recipe.yaml": "MPP", "away": b""},
         "holds no training state",
     ),
 }
@@ -376,7 +377,7 @@ def test_a_state_that_is_none_is_one_line_and_leaves_nothing(
     mine = recipe.replace(b"name: mpp\n", b"name: ../../mpp\n", 1) if "away" in files else recipe
     server.put(REPO, {name: mine if content == "MPP" else content for name, content in files.items()}, "state")
     with pytest.raises(UserError) as caught:
-        pulling.pull(f"hf-hub:{REPO}", f"{tmp_path}/pulled/deep")
+        pull.pull(f"hf-hub:{REPO}", f"{tmp_path}/pulled/deep")
     assert says in str(caught.value) and str(caught.value).startswith(f"hf-hub:{REPO}: ") and "\n" not in str(caught.value)
     assert not [path for path in (tmp_path / "pulled").rglob("*") if path.is_file()] and not (tmp_path / "mpp").exists()
 
@@ -510,7 +511,7 @@ def pictures() -> torch.Tensor:
 
 
 def test_a_fresh_process_gets_the_runs_own_features(server: Hub, run: Run, tmp_path: Path) -> None:
-    hub.push(run)
+    push.push(run)
     told, _ = fresh(tmp_path, "encodes", pictures())
     net = encoder.build(run.recipe.model, run.recipe.data).eval()
     weights.start(net, inits.find(str(run.folder)))
@@ -539,7 +540,7 @@ def test_a_fresh_process_gets_a_fine_tuned_runs_own_logits(server: Hub, finished
 
 
 def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path) -> None:
-    hub.push(run)
+    push.push(run)
     files = pushed(server)
     text = files["README.md"].decode()
     about = yaml.safe_load(text.split("---")[1])

@@ -15,8 +15,9 @@ from conftest import ROOT, TINY, altered
 from PIL import Image
 from safetensors.torch import load_file
 
-from ssl_vit import checkpoint, job, machine
+from ssl_vit import checkpoint, job
 from ssl_vit.engine import Listener, Row, Watch
+from ssl_vit.processes import machine
 from ssl_vit.recipe import UserError
 from ssl_vit.runs import Run
 from ssl_vit.words import resolve

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from conftest import TINY, altered, outcome, together
 
-from ssl_vit import checkpoint, liveness
+from ssl_vit import checkpoint
+from ssl_vit.processes import liveness
 
 WORDS = altered(TINY, "optim.steps=3000", "optim.warmup=2", "checkpoint.every=5", "eval.every=3000", "log.every=1")
 SLOW = """
 import os, time
-from ssl_vit import liveness
+from ssl_vit.processes import liveness
 from ssl_vit.data import batches
 liveness.BEAT = 0.3
 fetch, calls = batches.Pictures.__getitems__, []

@@ -11,8 +11,9 @@ import pytest
 from conftest import ROOT, TINY
 from test_job import assert_same_end, run
 
-from ssl_vit import assembly, checkpoint, job, stopping
+from ssl_vit import assembly, checkpoint, job
 from ssl_vit.engine import Listener
+from ssl_vit.processes import stopping
 
 
 class Sends(Listener):

@@ -9,8 +9,9 @@ import pytest
 from conftest import TINY, altered, outcome, together
 from test_job import rows
 
-from ssl_vit import checkpoint, stopping
+from ssl_vit import checkpoint
 from ssl_vit.job import train
+from ssl_vit.processes import stopping
 from ssl_vit.runs import Run
 from ssl_vit.words import resolve
 

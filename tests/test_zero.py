@@ -22,9 +22,9 @@ from conftest import ROOT, TINY, altered, outcome, together
 from safetensors.torch import load_file
 from test_together import assert_alike, rows
 
-from ssl_vit import machine, sharding
 from ssl_vit.data.batches import Spread, samples
 from ssl_vit.job import train
+from ssl_vit.processes import machine, sharding
 from ssl_vit.recipe import UserError
 from ssl_vit.runs import Run
 from ssl_vit.words import resolve
@@ -39,7 +39,8 @@ SERIES = """
 import json, os, signal, sys
 import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from ssl_vit import engine, job, machine, objectives, sharding
+from ssl_vit import engine, job, objectives
+from ssl_vit.processes import machine, sharding
 from ssl_vit.recipe import UserError
 from ssl_vit.runs import Run
 from ssl_vit.words import resolve

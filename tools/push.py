@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ssl_vit.hub import main
+from ssl_vit.hub.push import main
 from ssl_vit.recipe import plain_errors
 
 if __name__ == "__main__":

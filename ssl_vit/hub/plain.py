@@ -7,8 +7,8 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
-from . import checkpoint
-from .recipe import UserError
+from .. import checkpoint
+from ..recipe import UserError
 
 PLAIN = (bool, int, float, str, type(None))
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from .recipe import UserError
+from ..recipe import UserError
 
 SCHEME = "hf-hub:"
 COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -11,11 +11,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from . import compute, inits
-from .recipe import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Hub, Recipe, flatten
-from .runs import Run
-from .statistics import proportion
-from .summary import SHARES, duration, to_beat
+from .. import compute, inits
+from ..recipe import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Hub, Recipe, flatten
+from ..runs import Run
+from ..statistics import proportion
+from ..summary import SHARES, duration, to_beat
 
 TARGETS = {
     "mean_color": "its mean colour, 3 bits a channel (one of 512)",

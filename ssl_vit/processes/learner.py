@@ -13,10 +13,10 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import optim
-from .data.batches import Batch, Spread
-from .objectives import Objective, Step
-from .recipe import Recipe
+from .. import optim
+from ..data.batches import Batch, Spread
+from ..objectives import Objective, Step
+from ..recipe import Recipe
 
 Saved = dict[str, Any]  # {"objective": {name: weight}, "moments": {name: {moment: value}}}
 

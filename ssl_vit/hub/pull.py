@@ -4,12 +4,12 @@ import json
 import shutil
 from pathlib import Path
 
+from ..recipe import EMBEDDED, Recipe, UserError
+from ..runs import Run, write_atomically
+from ..words import parse, resolve
 from . import remote
-from .hub import STATE
 from .plain import unpack_checkpoint
-from .recipe import EMBEDDED, Recipe, UserError
-from .runs import Run, write_atomically
-from .words import parse, resolve
+from .push import STATE
 
 
 def pull(place: str, out: str, name: str | None = None) -> Run:

@@ -11,10 +11,10 @@ from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, broadcast_object_list, is_deepspeed_available
 
-from . import budget
-from .data import batches, sources
-from .recipe import Recipe, ToldError, UserError
-from .runs import Run, cores
+from .. import budget
+from ..data import batches, sources
+from ..recipe import Recipe, ToldError, UserError
+from ..runs import Run, cores
 
 
 @contextmanager

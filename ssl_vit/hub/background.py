@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from . import hub
-from .engine import Listener, Row
-from .objectives import Objective
-from .runs import Run
+from ..engine import Listener, Row
+from ..objectives import Objective
+from ..runs import Run
+from . import push
 
-TOOL = Path(__file__).resolve().parent.parent / "tools" / "push.py"
+TOOL = Path(__file__).resolve().parent.parent.parent / "tools" / "push.py"
 
 
 class Pusher(Listener):
@@ -40,7 +40,7 @@ class Pusher(Listener):
         """Tell once of a push that failed."""
         if self.process and self.process.poll():
             self.process = None
-            for name, text in hub.told(self.run, f"{sys.executable} {TOOL}"):
+            for name, text in push.told(self.run, f"{sys.executable} {TOOL}"):
                 if name == "not pushed":
                     print(f"warning: the Hub has not got {text}; training goes on", flush=True)
 
@@ -56,7 +56,7 @@ class Pusher(Listener):
                 self.process.kill()
                 self.process.wait()
                 break
-            if not hub.owed(self.run):
+            if not push.owed(self.run):
                 break
 
 
@@ -71,8 +71,8 @@ class Milestones:
         if self.pusher is None:
             return ()
         run = self.pusher.run
-        if step < run.recipe.optim.steps and not hub.pushed(run, hub.step_branch(step)):
+        if step < run.recipe.optim.steps and not push.pushed(run, push.step_branch(step)):
             run.outbox.mkdir(exist_ok=True)
-            self.export(run.outbox / hub.step_branch(step), objective)
+            self.export(run.outbox / push.step_branch(step), objective)
             self.pusher.start()
         return ()

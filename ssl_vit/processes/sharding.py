@@ -15,11 +15,11 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from . import optim
-from .data.batches import Batch, Spread
+from .. import optim
+from ..data.batches import Batch, Spread
+from ..objectives import Objective
+from ..recipe import Recipe, UserError
 from .learner import Learner, Saved
-from .objectives import Objective
-from .recipe import Recipe, UserError
 
 SAID = ("optimizer", "scheduler", "amp")  # sections of a DeepSpeed file on what the recipe says
 PRECISIONS = ("bf16", "fp16", "torch_autocast")

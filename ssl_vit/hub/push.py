@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from omegaconf import OmegaConf
 
+from ..recipe import NOT_COMPUTED, Recipe, UserError, dump, flatten, nearest
+from ..runs import Run, write_atomically
+from ..words import load, parse
 from . import card, remote
-from .recipe import NOT_COMPUTED, Recipe, UserError, dump, flatten, nearest
-from .runs import Run, write_atomically
-from .words import load, parse
 
 WAITS = (2.0, 8.0)  # seconds before a push is tried again
 PATIENCE = 120.0  # seconds of a Retry-After that are waited for, at most
