@@ -126,7 +126,8 @@ def damage(folder: Path) -> str:
 
 
 def storm(out: Path, kills: int, steps: int, longest: float, harm: bool = False) -> dict[str, Any]:
-    """Kill a run until it has been killed so often, then let it end. `longest`: seconds to the latest kill after a start."""
+    """Kill a run until it has been killed so often, then let it end. `longest`: seconds to the latest kill after a start.
+    Lost are those rows of the unbroken run's metrics that the killed run has not, with the same loss to the last bit."""
     wanted, name = whole(out, "whole", steps), "harmed" if harm else "killed"
     told: dict[str, Any] = {"kills": 0, "inside a save": 0, "resumptions": 0, "steps repeated": 0, "damaged": {}}
     folder = out / name
@@ -147,7 +148,9 @@ def storm(out: Path, kills: int, steps: int, longest: float, harm: bool = False)
             told["damaged"][how] = told["damaged"].get(how, 0) + 1
     assert status == 0, (out / f"{name}.txt").read_text()[-2000:]
     assert last_step(folder) == steps and told["kills"] == kills, "the run ended before it was killed so often"
-    return told | {"bit-equal": same(wanted, weights(folder)), "rows": len(rows(folder))}
+    losses = {(row["step"], row["loss"]) for row in rows(folder)}
+    told["lost"] = sum((row["step"], row["loss"]) not in losses for row in rows(out / "whole"))
+    return told | {"rows": len(losses), "bit-equal": same(wanted, weights(folder))}
 
 
 def reached(folder: Path) -> int:

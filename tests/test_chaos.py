@@ -29,7 +29,7 @@ def test_kills_at_random_moments_lose_nothing(harm: str, tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
-    assert told["bit-equal"] and told["kills"] == 4 and told["rows"] == 40, told
+    assert told["bit-equal"] and told["kills"] == 4 and told["rows"] == 40 and told["lost"] == 0, told
 
 
 def test_rows_that_a_full_disk_refused_come_later_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
