@@ -10,6 +10,7 @@ from accelerate import Accelerator
 
 from . import checkpoint, encoder, objectives, optim, weights
 from .data import batches, sources
+from .data.parts import Source
 from .evaluate.frozen import WhileTraining
 from .evaluate.heldout import HeldOut
 from .hub import background
@@ -39,6 +40,11 @@ class Job:
         return self.state.objective
 
     @property
+    def pictures(self) -> Source | batches.Reading:
+        """What is trained on."""
+        return self.state.reading or self.splits.train
+
+    @property
     def recipe(self) -> Recipe:
         return self.run.recipe
 
@@ -62,7 +68,8 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     learner = sharding.learner(objective, optimizer, recipe, spread, accelerator)
     held_out = HeldOut(batches.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
     _check_held_out(held_out, recipe)
-    state = State(objective, learner, schedule, average)
+    reading = batches.Reading(splits.stream, recipe.data, spread) if splits.stream else None
+    state = State(objective, learner, schedule, average, reading)
     probes = WhileTraining(splits, held_out.batches, recipe, spread, accelerator) if recipe.probe.every else None
     pusher = background.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
     return Job(run, accelerator, spread, splits, state, held_out, probes, machine.workers(recipe, accelerator), pusher)

@@ -129,6 +129,7 @@ def _check_objective(recipe: Recipe) -> None:
     _bound(mixed == 0 or recipe.objective == "supervised", "data.mixup, .cutmix", mixed, text)
     text = "pictures are mixed with any of the set, not of a window; leave data.mixup= and data.cutmix= out"
     _bound(mixed == 0 or recipe.data.window is None, "data.window", recipe.data.window, text)
+    _check_stream(recipe)
     text = f"objective={recipe.objective} learns no labels that data.test could be told by"
     labels = LEARNS_LABELS & set(OBJECTIVES[recipe.objective])
     _bound(bool(labels) or not recipe.eval.test, "eval.test", "true", text)
@@ -137,6 +138,20 @@ def _check_objective(recipe: Recipe) -> None:
     _bound(told or not recipe.eval.real, "eval.real", recipe.eval.real, text)
     text = "one weight at least must be above 0"
     _bound(recipe.joint.mpp + recipe.joint.supervised > 0, "joint.mpp + .supervised", 0, text)
+
+
+def _check_stream(recipe: Recipe) -> None:
+    """That a stream is only trained on, whole."""
+    data, asked = recipe.data, "data.stream=true"
+    if not data.stream:
+        return
+    _bound(data.hub is not None or data.path is not None, "data.stream", "true", f"data={data.name} is drawn, not read")
+    _bound(recipe.objective != "probe", "objective", recipe.objective, f"{asked} is for training only")
+    _bound(not recipe.eval.test, "eval.test", "true", f"{asked} is for training only; say eval.test=false")
+    _bound(data.share == 1, "data.share", data.share, f"{asked} has no share that could be told before it is read")
+    share = isinstance(data.validation, float) and data.validation > 0
+    _bound(not share, "data.validation", data.validation, f"{asked} has no share to hold out; say a split, or 0 for none")
+    _bound(max(data.mixup, data.cutmix) == 0, "data.mixup, .cutmix", max(data.mixup, data.cutmix), f"{asked} mixes no pictures")
 
 
 def _check_shares(corruption: Corruption) -> None:

@@ -43,7 +43,8 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     yield "run", f"{job.run.folder}{going_on}"
     yield "objective", job.objective.describe()
     held_out = min(recipe.eval.pictures, len(splits.validation))
-    yield "data", f"{recipe.data.name}: {len(splits.train):,} pictures at {recipe.data.size} px, {held_out:,} held out"
+    many = f"{len(splits.train):,} pictures" if not splits.stream else f"a stream of {splits.stream.shards:,} shards"
+    yield "data", f"{recipe.data.name}: {many} at {recipe.data.size} px, {held_out:,} held out"
     # ZeRO 3 leaves placeholders that are empty
     size = f"{sum(getattr(p, 'ds_numel', p.numel()) for p in net.parameters()) / 1e6:.2f}M parameters"
     work = f"{compute.multiply_adds(recipe) / 1e9:.3g}G multiply-adds a picture"
@@ -58,8 +59,9 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     images = o.steps * o.batch
     yield "optimiser", f"{OPTIMISERS[o.name]}, learning rate {o.lr:g}, {o.warmup:,} warm-up steps, then {o.schedule}"
     yield "batch", f"{o.batch} = {spread.device_batch} a pass x {spread.processes} processes x {spread.accumulation} passes"
-    epochs, work = images / len(job.splits.train), compute.exaflop(recipe, images)
-    yield "length", f"{o.steps:,} steps, {images:,} pictures, {epochs:.1f} epochs, {work:.2g} exaFLOP"
+    epochs = "" if job.splits.stream else f" {images / len(job.splits.train):.1f} epochs,"
+    work = compute.exaflop(recipe, images)
+    yield "length", f"{o.steps:,} steps, {images:,} pictures,{epochs} {work:.2g} exaFLOP"
     device, threads = job.accelerator.device.type, torch.get_num_threads()
     yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {job.workers} data workers"
     if to_beat := summary.to_beat({name: value for name, (value, _) in job.held_out.baselines.items()}):

@@ -73,7 +73,7 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> None:
     recipe, run, state, accelerator = job.recipe, job.run, job.state, job.accelerator
     length, seed = range(state.step, recipe.optim.steps), trouble.stream_seed(recipe.seed, state.detour)
     loader = batches.training(
-        job.splits.train, recipe.data, job.spread, seed, length.start, length.stop, job.workers if length else 0
+        job.pictures, recipe.data, job.spread, seed, length.start, length.stop, job.workers if length else 0
     )
     listeners = _listeners(job) if job.accelerator.is_main_process else [Notes(run)]
     audience = engine.Audience(listeners)
@@ -94,7 +94,7 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> None:
     if recipe.hub.repo and recipe.hub.every:
         milestones = background.Milestones(job.pusher, lambda folder, trained: ending.export(job, trained, folder))
         watches.append(Watch(milestones, recipe.hub.every))
-    policy = trouble.Policy(run, job.splits.train, seed, audience.warn, accelerator.is_main_process)
+    policy = trouble.Policy(run, job.pictures, seed, audience.warn, accelerator.is_main_process)
     try:
         engine.train(state, life.marked(loader), recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
         machine.on_main(accelerator, saver.wait)

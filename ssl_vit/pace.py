@@ -74,6 +74,6 @@ def _steps(made: "Job") -> list[float]:
         def on_step(self, step: int) -> None:
             ends.append(time.perf_counter())
 
-    loader = batches.training(made.splits.train, recipe.data, made.spread, recipe.seed, 0, recipe.optim.steps, made.workers)
+    loader = batches.training(made.pictures, recipe.data, made.spread, recipe.seed, 0, recipe.optim.steps, made.workers)
     engine.train(made.state, loader, recipe, made.spread, made.accelerator, audience=engine.Audience([Clock()]))
     return [after - before for before, after in itertools.pairwise(ends)]

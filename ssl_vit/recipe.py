@@ -53,7 +53,8 @@ class Data:
     path: str | None = None  # a local copy, or any image folder or parquet
     hub: str | None = None  # a data set of the Hugging Face Hub
     size: int = 224  # side of the training picture, pixels
-    window: int | None = None  # shards (parquet, tars) are read in place, so many rows at a time; null: all rows permuted
+    window: int | None = None  # shards (parquet, tars) are read in place, so many rows at a time; null: all at once
+    stream: bool = False  # read from its beginning on, not downloaded; goes on only on as many processes
     train: str = "train"  # split
     share: float = 1.0  # of the training pictures: a fixed random subset, smaller ones inside larger ones
     validation: str | float | None = None  # a split, or the share cut off train (0: none); default: a split if any, or 1%

@@ -7,10 +7,13 @@ from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
+from .data.batches import Reading
+from .data.stream import Cursor
 from .objectives import Objective
 from .processes.learner import Learner
 from .recipe import UserError
@@ -22,6 +25,7 @@ class State:
     learner: Learner  # which trains it
     schedule: LRScheduler
     average: AveragedModel | None = None  # of the objective's weights, where the recipe asks for one
+    reading: Reading | None = None  # of a stream, where one is trained on
     step: int = 0
     detour: int = 0  # how often the run went back and took other samples from there
     seconds: float = 0.0  # spent training, over all resumptions
@@ -61,16 +65,20 @@ class State:
             "seen": seen,
             "unread": unread,
             "average": self.average.state_dict() if self.average else None,
+            "stream": gather_object([list(self.reading.at(self.step))]) if self.reading else None,
         }
 
     def load(self, saved: dict[str, Any], accelerator: Accelerator) -> None:
         """Go on from there. What was summed over processes is the first one's from here on.
 
         Raises:
-            UserError: an older version saved it.
+            UserError: an older version saved it; or a stream was read by another number of processes.
         """
         if "moments" not in saved:
             raise UserError("resume=true: the checkpoint is an older version's; go on with that one, or begin again, name=NEW")
+        if self.reading and len(saved["stream"]) != accelerator.num_processes:
+            stopped = f"{len(saved['stream'])} processes, and a stream goes on only on as many, not {accelerator.num_processes}"
+            raise UserError(f"data.stream=true: the run was stopped on {stopped}")
         main, device = accelerator.is_main_process, accelerator.device
         self.learner.load(saved)
         self.schedule.load_state_dict(saved["schedule"])
@@ -83,4 +91,6 @@ class State:
         self.seen, self.unread = (saved["seen"], saved["unread"]) if main else (0, 0)
         self.sums = None if saved["sums"] is None else saved["sums"].to(device) * main
         self.norms = None if saved["norms"] is None else saved["norms"].to(device)
+        if self.reading:
+            self.reading.go_to(self.step, Cursor(*saved["stream"][accelerator.process_index]))
         self.left_out = [torch.tensor(flag, device=device) for flag in saved["left_out"]]

@@ -6,6 +6,7 @@ from typing import Any
 
 from . import counted
 from .data import batches
+from .data.batches import Reading
 from .data.parts import Source
 from .recipe import UserError
 from .runs import Run, write_atomically
@@ -31,14 +32,14 @@ def stream_seed(seed: int, detour: int) -> int:
 class Policy:
     """Told of the steps whose updates were left out, on every process: dumps their samples, then does as optim.nonfinite says.
 
-    not_finite.json: {"steps": {step: the indices of its samples in the training split}}.
+    not_finite.json: {"steps": {step: the indices of its samples in the training split}}, as in Batch.
 
     Raises:
         UserError: "stop". GoBack: "back".
     """
 
-    def __init__(self, run: Run, source: Source, seed: int, warn: Callable[[str], None], main: bool) -> None:
-        self.run, self.source, self.seed, self.warn, self.main = run, source, seed, warn, main
+    def __init__(self, run: Run, pictures: Source | Reading, seed: int, warn: Callable[[str], None], main: bool) -> None:
+        self.run, self.pictures, self.seed, self.warn, self.main = run, pictures, seed, warn, main
 
     def __call__(self, steps: list[int]) -> None:
         optim, path = self.run.recipe.optim, self.run.folder / "not_finite.json"
@@ -56,7 +57,7 @@ class Policy:
 
     def _indices(self, step: int) -> list[int]:
         recipe = self.run.recipe
-        return batches.of_step(step, self.source, recipe.data, recipe.optim.batch, self.seed).tolist()
+        return batches.of_step(step, self.pictures, recipe.data, recipe.optim.batch, self.seed).tolist()
 
 
 def go_back(state: State, back: GoBack, resume: Callable[[int], None]) -> None:

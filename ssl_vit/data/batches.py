@@ -6,6 +6,7 @@ p of P takes chunks p, P+p, 2P+p, ...
 """
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..recipe import Data, UserError
 from . import pictures
 from .order import Windows
 from .parts import Sharded, Source
+from .stream import WINDOW, Cell, Cursor, Stream, Taken
 
 REPLACEMENTS = 20  # pictures tried for one that cannot be read
 
@@ -62,8 +64,10 @@ def _windows(source: Source, data: Data, batch: int) -> Windows | None:
     return Windows(cast(Sharded, source).sizes_S, data.window, batch) if data.window else None
 
 
-def of_step(step: int, source: Source, data: Data, batch: int, seed: int) -> np.ndarray:
+def of_step(step: int, source: "Source | Reading", data: Data, batch: int, seed: int) -> np.ndarray:
     """The indices of a step's global batch in the training split."""
+    if isinstance(source, Reading):
+        return np.arange(step * batch, (step + 1) * batch)
     return samples(step * batch, batch, len(source), seed, _windows(source, data, batch)).index
 
 
@@ -179,11 +183,71 @@ class _Steps:
                 yield samples(first, size, self.length, self.seed, self.windows)
 
 
+class _Asked(NamedTuple):
+    """A pass of a stream: its pictures, brought along, and their samples."""
+
+    cells: list[Cell]
+    samples: Samples
+
+
+class _Streamed(Dataset):
+    """Pictures that are brought along -> Batch. One that cannot be read gives way to the next of its pass."""
+
+    def __init__(self, stream: Stream, data: Data) -> None:
+        self.told, self.data = stream.told, data
+
+    def __getitems__(self, asked: _Asked) -> Batch:
+        wanted = Samples(np.arange(len(asked.cells)), asked.samples.key)
+        batch = Pictures(Taken(asked.cells, *self.told), self.data, train=True).__getitems__(wanted)
+        return batch._replace(index=torch.from_numpy(asked.samples.index))
+
+
+class Reading:
+    """What this process reads of a stream, whatever its workers. A window is permuted by key; `data.window` pictures lie in the
+    windows of all processes. A picture's index is its number among all that are read: the n-th of process p of P has p + nP.
+
+    Raises:
+        UserError: fewer shards than processes.
+    """
+
+    def __init__(self, stream: Stream, data: Data, spread: Spread) -> None:
+        if stream.shards < spread.processes:
+            text = f"{stream.shards} shards for {spread.processes} processes, which each need one; tools/shards.py makes more"
+            raise UserError(f"data.stream=true: {stream.where}: {text}")
+        self.stream, self.spread = stream, spread
+        self.window = max(1, (data.window or WINDOW) // spread.processes)
+        self.of_step = spread.batch // spread.processes
+
+    def at(self, step: int) -> Cursor:
+        """Where the window begins in which that step does, which was reached."""
+        return self.stream.cursors[step * self.of_step // self.window]
+
+    def go_to(self, step: int, cursor: Cursor) -> None:
+        self.stream.cursors[step * self.of_step // self.window] = cursor
+
+    def passes(self, seed: int, start: int, stop: int) -> Iterator[_Asked]:
+        """Those of steps start .. stop-1, of which the first was reached."""
+        pictures, spread = self._pictures(seed, start * self.of_step, stop * self.of_step), self.spread
+        while some := list(islice(pictures, spread.device_batch)):
+            number, cells = zip(*some, strict=True)
+            index = spread.rank + spread.processes * np.array(number, np.int64)
+            yield _Asked(list(cells), Samples(index, counted.key(seed, 0, index)))
+
+    def _pictures(self, seed: int, first: int, last: int) -> Iterator[tuple[int, Cell]]:
+        """This process's pictures number first .. last-1, each with its number."""
+        size, spread = self.window, self.spread
+        numbers = range(first // size, -(-last // size)) if first < last else range(0)
+        for number, cells in zip(numbers, self.stream.windows(numbers, size, spread.rank, spread.processes), strict=False):
+            order = counted.permute(np.arange(size), size, counted.key(seed, spread.rank, number))
+            for place in range(max(0, first - number * size), min(size, last - number * size)):
+                yield number * size + place, cells[order[place]]
+
+
 def _as_is(batch: Batch) -> Batch:
     return batch
 
 
-def _loader(pictures: Pictures, order: object, workers: int) -> DataLoader:
+def _loader(pictures: Dataset, order: object, workers: int) -> DataLoader:
     return DataLoader(
         pictures,
         batch_sampler=order,  # type: ignore[arg-type]
@@ -195,8 +259,12 @@ def _loader(pictures: Pictures, order: object, workers: int) -> DataLoader:
     )
 
 
-def training(source: Source, data: Data, spread: Spread, seed: int, start: int, stop: int, workers: int) -> DataLoader:
+def training(
+    source: Source | Reading, data: Data, spread: Spread, seed: int, start: int, stop: int, workers: int
+) -> DataLoader:
     """This process's passes of steps start .. stop-1, `accumulation` to a step."""
+    if isinstance(source, Reading):
+        return _loader(_Streamed(source.stream, data), source.passes(seed, start, stop), workers)
     if data.window:  # a pass reads a stretch of the window, or its end and its beginning
         cast(Sharded, source).keep(data.window // spread.processes, 2 * spread.accumulation)
     return _loader(Pictures(source, data, train=True), _Steps(source, data, spread, seed, start, stop), workers)
@@ -232,6 +300,6 @@ def first(source: Source, data: Data, seed: int, count: int, size: int = 256) ->
     """The first `count` training samples of the stream (at most one epoch of them), as training batches; where shards are read
     in windows, of a stream in windows of so many, which lie in few shards."""
     pictures, count = Pictures(source, data, train=True), min(count, len(source))
-    windows = Windows(cast(Sharded, source).sizes_S, count, 1) if data.window else None
+    windows = Windows(cast(Sharded, source).sizes_S, count, 1) if data.window and not data.stream else None
     for start in range(0, count, size):
         yield pictures.__getitems__(samples(start, min(size, count - start), len(source), seed, windows))

@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -12,11 +13,10 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from ..recipe import EMBEDDED, LEARNS_LABELS, OBJECTIVES, Data, Recipe, UserError, nearest
-from . import shapes, shards
+from . import columns, shapes, shards
 from .parts import Part, Sharded, ShardedPart, Source
+from .stream import FIRST, Stream
 
-IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
-LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 HELD_OUT = ("validation", "valid", "val", "dev")
 
 
@@ -44,11 +44,10 @@ class Table:
     """A split of a `datasets.Dataset` whose pictures stay encoded until they are wanted."""
 
     def __init__(self, rows: datasets.Dataset, image: str, label: str | None) -> None:
-        columns = [image] + ([label] if label else [])
-        self.classes = _class_names(rows.features, label)
-        self.rows = rows.select_columns(columns).cast_column(image, datasets.Image(decode=False))
+        self.classes = columns.class_names(rows.features, label)
+        self.rows = rows.select_columns([image] + ([label] if label else [])).cast_column(image, datasets.Image(decode=False))
         self.image, self.label = image, label
-        self.columns = _described(rows.features)
+        self.columns = columns.described(rows.features)
 
     @property
     def labels(self) -> tuple[int, int]:
@@ -71,22 +70,6 @@ class Table:
         return f"row {row}" + (f" ({cell['path']})" if cell["path"] else "")
 
 
-def _class_names(features: dict[str, Any], label: str | None) -> list[str]:
-    feature = features[label] if label else None
-    return list(feature.names) if isinstance(feature, datasets.ClassLabel) else []
-
-
-def _described(features: dict[str, Any]) -> str:
-    """For the error that there are no labels."""
-    listed = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
-    return f" (columns: {listed}); say data.label_column= with a column of classes or whole numbers"
-
-
-def _kind(feature: Any) -> str:
-    """A column's type, in a word."""
-    return "pictures" if _holds_pictures(feature) else getattr(feature, "dtype", None) or type(feature).__name__
-
-
 HELD_OUT_KEY, SHARE_KEY = 1, 3  # of the permutations by which a share is held out, and by which a subset is taken
 
 
@@ -94,6 +77,7 @@ class Splits(NamedTuple):
     train: Source
     validation: Source
     test: Source | None = None  # where it is asked for
+    stream: Stream | None = None  # what is trained on, where it is one; `train` are then its first pictures
 
 
 def every_split(data: Data) -> dict[str, Source]:
@@ -110,26 +94,60 @@ def in_parquet(data: Data) -> bool:
     return bool(data.path and _shards(Path(data.path), "parquet"))
 
 
-def load(data: Data, test: bool = False) -> Splits:
-    """The training, the held-out and, if asked for, the test split that a recipe's `data` names.
+def load(data: Data, test: bool = False, first: int = FIRST, seed: int = 0) -> Splits:
+    """The training, the held-out and, if asked for, the test split that a recipe's `data` names. Of a stream, `first` pictures
+    stand for a split, and `seed` permutes what is trained on.
 
     Raises:
         UserError: a place that holds no pictures, a split or a column that is not there, a split without pictures.
     """
+    if data.stream:
+        return _streamed(data, first, seed)
     splits = every_split(data)
-    names = {"data.train": data.train} | ({"data.test": data.test} if test else {})
-    if isinstance(data.validation, str):
-        names["data.validation"] = data.validation
-    for key, name in names.items():
-        if name not in splits:
-            more = ", or a share of train" if key == "data.validation" else ""
-            raise UserError(f"{key}={name}: no such split; {nearest(name, splits)}{more}")
+    for key, name in _named(data, test, splits).items():
         if not len(splits[name]):
             raise UserError(
                 f"{key}={name}: {_place(data)} has no pictures in that split; splits with pictures: {_filled(splits)}"
             )
     train, validation = _held_out(_subset(splits[data.train], data), splits, data)
     return Splits(train, validation, splits[data.test] if test else None)
+
+
+def _named(data: Data, test: bool, splits: Collection[str]) -> dict[str, str]:
+    """The keys that name a split, all of which are there."""
+    names = {"data.train": data.train} | ({"data.test": data.test} if test else {})
+    if isinstance(data.validation, str):
+        names["data.validation"] = data.validation
+    for key, name in names.items():
+        if name not in splits:
+            more = ", or a share of train" if key == "data.validation" and not data.stream else ""
+            raise UserError(f"{key}={name}: no such split; {nearest(name, splits)}{more}")
+    return names
+
+
+def _streamed(data: Data, first: int, seed: int) -> Splits:
+    """Splits that are read from their beginning: the training pictures as a stream, and the first of both."""
+    datasets.disable_progress_bars()
+    where = _where(data)
+    found = _opened(data, _shards(Path(data.path), "parquet") if data.path else {}, where)
+    _named(data, False, found)
+    held_out = next((name for name in HELD_OUT if name in found), None) if data.validation is None else data.validation
+    if held_out is None:
+        raise UserError(f"data.validation=null: {where} has no split for it; say one of {', '.join(found)}, or 0 for none")
+    train = _stream(found[data.train], data, where, seed)
+    seen = _stream(found[held_out], data, where, 0) if isinstance(held_out, str) else train
+    return Splits(train.take(first), seen.take(first), stream=train)
+
+
+def _stream(rows: datasets.IterableDataset, data: Data, where: str, seed: int) -> Stream:
+    rows = rows if rows.features else rows._resolve_features()
+    image, label = columns.find(rows.features, data, where)
+    told = columns.class_names(rows.features, label), columns.described(rows.features)
+    return Stream(rows, image, label, told, where, seed)
+
+
+def _where(data: Data) -> str:
+    return f"data.path={data.path}" if data.path else f"data.hub={data.hub}"
 
 
 def _place(data: Data) -> str:
@@ -185,21 +203,15 @@ def _embedded(data: Data) -> dict[str, Source]:
 def _tables(data: Data) -> dict[str, Source]:
     """Every split of the data set at data.path or of the Hub's data.hub."""
     datasets.disable_progress_bars()
-    where = f"data.path={data.path}" if data.path else f"data.hub={data.hub}"
+    where = _where(data)
     parquet, tars = (_shards(Path(data.path), kind) if data.path else {} for kind in ("parquet", "tar"))
     if tars and not parquet:
         return _tars(tars, data, where)
     shards.indexed([file for files in parquet.values() for file in files], shards.groups)  # names one that is cut off
     if data.window:
         return _in_place(parquet, data, where)
-    try:
-        found = _open(data, parquet)
-    except Exception as error:  # whatever a reader of foreign files may raise
-        text = " ".join(str(error).split())[:300]
-        if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
-            text = f"its split {empty[1]} has no pictures; take its files away, or unpack them"
-        raise UserError(f"{where}: {text}") from None
-    return {name: Table(rows, *_columns(rows.features, data, where)) for name, rows in found.items()}
+    found = _opened(data, parquet, where)
+    return {name: Table(rows, *columns.find(rows.features, data, where)) for name, rows in found.items()}
 
 
 def _tars(files: dict[str, list[Path]], data: Data, where: str) -> dict[str, Source]:
@@ -216,21 +228,33 @@ def _in_place(files: dict[str, list[Path]], data: Data, where: str) -> dict[str,
     splits: dict[str, Source] = {}
     for name, some in files.items():
         features = datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(some[0]))
-        image, label = _columns(features, data, where)
-        told = _class_names(features, label), _described(features)
+        image, label = columns.find(features, data, where)
+        told = columns.class_names(features, label), columns.described(features)
         splits[name] = shards.Parquet(some, image, label, *told)
     return splits
 
 
-def _open(data: Data, parquet: dict[str, list[Path]]) -> dict[str, datasets.Dataset]:
+def _opened(data: Data, parquet: dict[str, list[Path]], where: str) -> dict[str, Any]:
+    """Each split as `datasets` has it: a Dataset, or an IterableDataset of a stream."""
+    try:
+        return _open(data, parquet)
+    except Exception as error:  # whatever a reader of foreign files may raise
+        text = " ".join(str(error).split())[:300]
+        if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
+            text = f"its split {empty[1]} has no pictures; take its files away, or unpack them"
+        raise UserError(f"{where}: {text}") from None
+
+
+def _open(data: Data, parquet: dict[str, list[Path]]) -> dict[str, Any]:
     if not data.path:
-        return datasets.load_dataset(data.hub)
-    if parquet:
-        files = {split: [glob.escape(str(file)) for file in some] for split, some in parquet.items()}
-        return datasets.load_dataset("parquet", data_files=files)
+        return datasets.load_dataset(data.hub, streaming=data.stream)
+    tars = {} if parquet else _shards(Path(data.path), "tar")
+    if parquet or tars:
+        files = {split: [glob.escape(str(file)) for file in some] for split, some in (parquet or tars).items()}
+        return datasets.load_dataset("parquet" if parquet else "webdataset", data_files=files, streaming=data.stream)
     if Path(data.path).is_file():
         raise ValueError("a parquet file, a tar, or a folder of them or of pictures is asked for")
-    return datasets.load_dataset("imagefolder", data_dir=glob.escape(data.path))
+    return datasets.load_dataset("imagefolder", data_dir=glob.escape(data.path), streaming=data.stream)
 
 
 def _shards(place: Path, kind: str) -> dict[str, list[Path]]:
@@ -243,35 +267,6 @@ def _shards(place: Path, kind: str) -> dict[str, list[Path]]:
         split = next((part for part in parts if part in ("train", "test", *HELD_OUT)), "train")
         splits.setdefault(split, []).append(file)
     return splits
-
-
-def _columns(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | None]:
-    """Names of the picture and the label column (None: no labels)."""
-    for key, name in (("data.image_column", data.image_column), ("data.label_column", data.label_column)):
-        if name is not None and name not in features:
-            raise UserError(f"{key}={name}: {where} has no such column; {nearest(name, features)}")
-    pictures = [name for name, f in features.items() if isinstance(f, datasets.Image)]
-    image = data.image_column or next(iter(pictures + [n for n in IMAGE_NAMES if n in features]), None)
-    if image is None:
-        raise UserError(f"{where}: no column of pictures among {', '.join(features)}; say it with data.image_column=")
-    if not _holds_pictures(features[image]):
-        raise UserError(f"data.image_column={image}: {where} holds no pictures there but {features[image]}")
-    classes = [name for name, f in features.items() if isinstance(f, datasets.ClassLabel)]
-    named = [n for n in LABEL_NAMES if n in features and _holds_numbers(features[n])]
-    label = data.label_column or next(iter([n for n in classes if n in LABEL_NAMES] + classes + named), None)
-    if label is not None and label not in classes and not _holds_numbers(features[label]):
-        raise UserError(f"data.label_column={label}: {where} holds no classes or whole numbers there but {features[label]}")
-    return image, label
-
-
-def _holds_pictures(feature: Any) -> bool:
-    """Encoded pictures: Image, bytes, or {bytes, path} as Image is stored."""
-    stored = isinstance(feature, dict) and {"bytes", "path"} <= feature.keys()
-    return isinstance(feature, datasets.Image) or stored or getattr(feature, "dtype", "") in ("binary", "large_binary")
-
-
-def _holds_numbers(feature: Any) -> bool:
-    return getattr(feature, "dtype", "").removeprefix("u").startswith("int")
 
 
 def fingerprint(source: Source, probes: int = 64) -> str:

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -15,6 +15,8 @@ from .. import budget
 from ..data import batches, sources
 from ..recipe import Recipe, ToldError, UserError
 from ..runs import Run, cores
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -138,26 +140,29 @@ def _fastest(device: torch.device) -> str:
     return "bfloat16" if seconds(torch.bfloat16) < 0.8 * seconds(torch.float32) else "float32"
 
 
-def on_main(accelerator: Accelerator, do: Callable[[], Any]) -> None:
-    """Do something on the first process; what a user did wrong there is raised on all.
+def on_main(accelerator: Accelerator, do: Callable[[], T]) -> T | None:
+    """Do something on the first process, and have it there; what a user did wrong there is raised on all.
 
     Raises:
         UserError: what `do` raises; ToldError on the other processes.
     """
     said: list[str | None] = [None]
+    done = None
     if accelerator.is_main_process:
         try:
-            do()
+            done = do()
         except UserError as error:
             said = [str(error)]
     if text := broadcast_object_list(said)[0]:
         raise (UserError if accelerator.is_main_process else ToldError)(text)
+    return done
 
 
 def load(recipe: Recipe, accelerator: Accelerator, test: bool) -> sources.Splits:
     """The splits, on the first process before the others, so that they find what it prepared and are told what it met."""
-    on_main(accelerator, lambda: sources.load(recipe.data, test=test))
-    return sources.load(recipe.data, test=test)
+    first = max(sources.FIRST, recipe.eval.pictures, recipe.probe.pictures if recipe.probe.every else 0)
+    found = on_main(accelerator, lambda: sources.load(recipe.data, test, first, recipe.seed))
+    return found or sources.load(recipe.data, test, first, recipe.seed)
 
 
 def fits(recipe: Recipe, accelerator: Accelerator) -> int:
