@@ -1,12 +1,15 @@
 """Whole runs: what they leave behind, that they resume exactly, that they spread over processes."""
 
+import copy
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,10 +19,12 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from ssl_vit import checkpoint, job
+from ssl_vit.data import batches
 from ssl_vit.engine import Listener, Row, Watch
 from ssl_vit.processes import machine
 from ssl_vit.recipe import UserError
 from ssl_vit.runs import Run
+from ssl_vit.state import State
 from ssl_vit.words import resolve
 
 SLOW = ("images_per_s", "data_wait", "memory_gib", "seconds")
@@ -98,6 +103,51 @@ def test_a_run_cut_off_after_any_step_ends_as_the_unbroken_one(
         run([*tiny, "name=run"])
     monkeypatch.setattr(job, "_listeners", whole)
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
+
+
+@pytest.fixture(scope="module")
+def broken_off(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run with averaged weights, and the same that was cut off after its first checkpoint."""
+    out, listeners = tmp_path_factory.mktemp("broken"), job._listeners
+    words = [*TINY, "optim.average=0.9", f"out={out}"]
+    whole = run([*words, "name=whole"]).folder
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(job, "_listeners", lambda j: [*listeners(j), Killer(6)])
+        run([*words, "name=run"])
+    return whole, out
+
+
+FORGOTTEN = {
+    "nothing": lambda saved, state: {},
+    "the optimiser": lambda saved, state: {
+        "moments": {p: {k: torch.zeros_like(v) for k, v in values.items()} for p, values in saved["moments"].items()}
+    },
+    "the schedule": lambda saved, state: {"schedule": state.schedule.state_dict()},
+    "the averaged weights": lambda saved, state: {"average": copy.deepcopy(state.average.state_dict())},
+}
+
+
+def resumed(folders: tuple[Path, Path], out: Path) -> None:
+    """Go on with the run that was cut off, and ask for the unbroken one's end."""
+    whole, broken = folders
+    shutil.copytree(broken / "run", out / "run")
+    assert_same_end(whole, run([*TINY, "optim.average=0.9", f"out={out}", "name=run"]).folder)
+
+
+@pytest.mark.parametrize("what", FORGOTTEN)
+def test_a_resumption_that_forgets_does_not_end_alike(what: str, broken_off, tmp_path: Path, monkeypatch) -> None:
+    """The control of all tests of resuming: they would notice."""
+    load = State.load
+    monkeypatch.setattr(State, "load", lambda s, saved, accelerator: load(s, saved | FORGOTTEN[what](saved, s), accelerator))
+    with pytest.raises(AssertionError) if what != "nothing" else nullcontext():
+        resumed(broken_off, tmp_path)
+
+
+def test_a_resumption_with_samples_from_the_beginning_does_not_end_alike(broken_off, tmp_path: Path, monkeypatch) -> None:
+    training = batches.training
+    monkeypatch.setattr(batches, "training", lambda *a: training(*a[:4], 0, a[5] - a[4], a[6]))  # as many, of the first steps
+    with pytest.raises(AssertionError):
+        resumed(broken_off, tmp_path)
 
 
 def test_sigkill_at_a_random_moment_loses_nothing(unbroken: Path, tiny: list[str], tmp_path: Path) -> None:

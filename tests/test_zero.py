@@ -155,6 +155,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         run(f"{way}_bfloat16", way, "compute.precision=bfloat16", "compute.batch=8")
     for i, way in enumerate(LEGS):
         run("relay", way, "compute.batch=8", words=RELAY, stop=i < len(LEGS) - 1)
+    run("alone", "zero3", "compute.batch=8", words=RELAY, stop=True)
+    for way in ("ddp", "zero2", "zero3"):
+        run(f"{way}_back", way, "compute.batch=8", "optim.nonfinite=back", "checkpoint.every=4", spoil=SPOILT)
     run("averaged", "zero3", "optim.average=0.5")
     run("stops", "zero3", "compute.batch=8", spoil=SPOILT)
     pair = together(2, "-c", SERIES, json.dumps(series), str(out / "told.json"))
@@ -226,11 +229,35 @@ def test_an_update_that_is_not_finite_is_left_out_as_under_ddp(trained, way: str
         assert other[-1]["validation/loss"] == pytest.approx(one[-1]["validation/loss"], rel=1e-6)
 
 
-def test_a_run_goes_on_under_another_way_of_sharing(trained) -> None:
-    """Stopped by a signal under DDP, ZeRO 2, FSDP2 and ZeRO 3 twice, and ended under 1: the rows of an unbroken run."""
+@pytest.mark.parametrize("way", ["zero2", "zero3"])
+def test_going_back_to_a_checkpoint_is_the_same_as_under_ddp(trained, way: str) -> None:
     out = trained[0]
-    train(Run(resolve([*altered(RELAY, "compute.batch=16"), f"out={out}", "name=unbroken"])))
-    one, other = rows(out / "unbroken"), rows(out / "relay")
+    one, other = rows(out / "ddp_back"), rows(out / f"{way}_back")
+    assert [row["step"] for row in one] == list(range(1, 13))
+    assert_alike(one, other)
+    assert "left_out" not in str(other)  # as the step was taken again, with other samples
+    assert list(json.loads((out / f"{way}_back" / "not_finite.json").read_text())["steps"]) == ["5"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(trained) -> list[dict]:
+    train(Run(resolve([*altered(RELAY, "compute.batch=16"), f"out={trained[0]}", "name=unbroken"])))
+    return rows(trained[0] / "unbroken")
+
+
+def test_a_run_stopped_under_zero_3_goes_on_alone(trained, unbroken) -> None:
+    """On one process, without DeepSpeed, with the batch that two had."""
+    out = trained[0]
+    before = len(rows(out / "alone"))
+    assert 0 < before < 60
+    train(Run(resolve([*altered(RELAY, "compute.batch=8"), f"out={out}", "name=alone"])))
+    assert_alike(unbroken, rows(out / "alone"))
+
+
+def test_a_run_goes_on_under_another_way_of_sharing(trained, unbroken) -> None:
+    """Stopped by a signal under DDP, ZeRO 2, FSDP2 and ZeRO 3 twice, and ended under 1: the rows of an unbroken run."""
+    out, one = trained[0], unbroken
+    other = rows(out / "relay")
     assert len(other) == 60 and "stopped" not in (out / "relay" / "metrics.jsonl").read_text()
     assert (out / "relay" / "log.txt").read_text().count("started at step") == len(LEGS)
     assert_alike(one, other, rel=1e-6)
