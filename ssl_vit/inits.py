@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from .hub import remote
-from .recipe import UserError
+from .recipe import UserError, load
 
 SCRATCH = "scratch"
 REMOTE = ("timm:", remote.SCHEME)
@@ -64,8 +62,7 @@ def row(init: Init) -> dict[str, Any]:
         config = json.loads((folder / "config.json").read_text())
         norm = {f"data.{key}": value for key, value in normalisation(folder).items()}
         if init.run is not None:
-            model = OmegaConf.to_container(OmegaConf.load(init.run / "recipe.yaml").model)
-            return {f"model.{key}": value for key, value in dict(model).items()} | norm  # type: ignore[arg-type]
+            return {f"model.{key}": value for key, value in load(init.run / "recipe.yaml")["model"].items()} | norm
         if config.get("model_type") == "vit":
             return _of_transformers(config) | norm
         return _told(config["architecture"], config.get("model_args") or {}) | norm

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 
@@ -232,6 +233,29 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in node.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
+
+
+def means_more(value: Any) -> bool:
+    """Whether OmegaConf or YAML would read more into a value, or one inside it, than it says."""
+    return "${" in str(value) or (isinstance(value, str) and (value.strip() == "???" or len(value.splitlines()) > 1))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A YAML file's mapping. What OmegaConf would replace, by a variable of the environment say, is refused: files travel.
+
+    Raises:
+        UserError: it cannot be read, or is no such mapping.
+    """
+    try:
+        loaded = OmegaConf.to_container(OmegaConf.load(path))
+    except Exception as error:  # whatever YAML finds wrong
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
+    if not isinstance(loaded, dict):
+        raise UserError(f"{path}: a mapping is asked for")
+    for key, value in flatten(loaded).items():
+        if "${" in str(value):
+            raise UserError(f"{path}: {key}: {' '.join(str(value).split())} cannot be taken as a value")
+    return cast(dict[str, Any], loaded)
 
 
 def computed(recipe: Recipe) -> dict[str, Any]:

@@ -21,7 +21,18 @@ from yaml import YAMLError
 
 from . import inits
 from .bounds import check
-from .recipe import EMBEDDED, LEARNS_LABELS, OBJECTIVES, Recipe, UserError, computed, flatten, nearest
+from .recipe import (
+    EMBEDDED,
+    LEARNS_LABELS,
+    OBJECTIVES,
+    Recipe,
+    UserError,
+    computed,
+    flatten,
+    load,
+    means_more,
+    nearest,
+)
 
 TABLES = ("models", "datasets", "vtab")  # files under recipes/ that are none
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
@@ -68,21 +79,6 @@ def parse(words: Iterable[str]) -> dict[str, str]:
         if given.setdefault(key, text) != text:
             raise UserError(f"{key} is said twice: {given[key]} and {text}")
     return given
-
-
-def means_more(value: Any) -> bool:
-    """Whether OmegaConf or YAML would read more into a text than it says."""
-    return isinstance(value, str) and ("${" in value or value.strip() == "???" or len(value.splitlines()) > 1)
-
-
-def load(path: Path) -> dict[str, Any]:
-    try:
-        loaded = OmegaConf.to_container(OmegaConf.load(path))
-    except Exception as error:  # whatever YAML finds wrong
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
-    if not isinstance(loaded, dict):
-        raise UserError(f"{path}: a mapping is asked for")
-    return typing.cast(dict[str, Any], loaded)
 
 
 def _row(table: str, key: str, name: str) -> dict[str, Any]:
@@ -151,11 +147,16 @@ def _build(values: dict[str, Any]) -> Recipe:
     """The typed recipe from {dotted key: value}."""
     config = OmegaConf.structured(Recipe)
     for key, value in values.items():
+        if means_more(value):
+            raise UserError(f"{key}={' '.join(str(value).split())}: cannot be taken as a value")
         try:
             OmegaConf.update(config, key, _typed(key, value))
         except OmegaConfBaseException:
             raise UserError(f"{key}={value}: {_asked(key)} is asked for") from None
-    return typing.cast(Recipe, OmegaConf.to_object(config))
+    try:
+        return typing.cast(Recipe, OmegaConf.to_object(config))
+    except OmegaConfBaseException as error:
+        raise UserError(f"the recipe cannot be read: {' '.join(str(error).split())}") from None
 
 
 def _preset(values: dict[str, Any], key: str, row: dict[str, Any]) -> dict[str, Any]:
@@ -171,10 +172,8 @@ def _from_file(path: Path) -> dict[str, Any]:
         if isinstance(raw.get(key), str):
             rows |= _row(table, key, raw.pop(key))
     own = flatten(raw)
-    for key, value in own.items():
+    for key in own:
         _check_key(key, f"{path}: ")
-        if means_more(value):
-            raise UserError(f"{path}: {key}: {value} cannot be taken as a value")
     return rows | own
 
 

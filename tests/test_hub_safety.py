@@ -1,0 +1,78 @@
+"""What a stranger puts on the Hub: nothing of it is obeyed, run, unpickled or believed, and it is told in one line."""
+
+# ruff: noqa: F401, F811
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import altered
+from hub_server import WRITER, Hub
+from test_hub import REPO, exported, finished, run, server
+
+from ssl_vit import inits
+from ssl_vit.hub import pull, push
+from ssl_vit.recipe import UserError
+from ssl_vit.runs import Run
+from ssl_vit.words import resolve
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning")
+
+
+def refused(do: Any, *words: Any) -> str:
+    """The one line that it is answered with, which holds no token."""
+    with pytest.raises(UserError) as caught:
+        do(*words)
+    text = str(caught.value)
+    assert "\n" not in text and WRITER not in text
+    return text
+
+
+def foreign(server: Hub, made: Run, *changes: tuple[str, str]) -> None:
+    """A pushed state whose recipe somebody edited."""
+    text = (made.folder / "recipe.yaml").read_text()
+    for old, new in changes:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    server.put(REPO, {**dict.fromkeys(push.STATE, b""), "recipe.yaml": text.encode()}, "state")
+
+
+TOKEN = "${oc.env:HF_TOKEN}"
+SAID = {
+    "a text": ("name: mpp\n", f"name: {TOKEN}\n"),
+    "in a list of texts": ("  - few_shot\n", f"  - {TOKEN}\n"),
+    "in a list of numbers": ("  betas:\n  - 0.9\n", f"  betas:\n  - {TOKEN}\n"),
+}
+
+
+@pytest.mark.parametrize("change", SAID.values(), ids=SAID)
+def test_a_foreign_recipe_reads_no_variable(server: Hub, run: Run, tmp_path: Path, change: tuple[str, str]) -> None:
+    foreign(server, run, change)
+    assert "cannot be taken as a value" in refused(pull.pull, f"hf-hub:{REPO}", f"{tmp_path}/pulled")
+    text = (run.folder / "recipe.yaml").read_text().replace(*change)
+    (run.folder / "recipe.yaml").write_text(text)
+    assert "cannot be taken as a value" in refused(resolve, [f"recipe={run.folder}/recipe.yaml"])
+    assert "cannot be taken as a value" in refused(push.opened, run.folder)
+
+
+ARGS = {"img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2, "mlp_ratio": 2}
+CONFIG = {"architecture": "vit_base_patch16_224", "model_args": ARGS, "pretrained_cfg": {"mean": [0.4] * 3, "std": [0.5] * 3}}
+CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
+    "a variable as architecture": ({"architecture": TOKEN}, "cannot be taken as a value"),
+    "a variable in the mean": ({"pretrained_cfg": {"mean": [TOKEN] * 3, "std": [0.5] * 3}}, "cannot be taken as a value"),
+    "a missing value in the mean": ({"pretrained_cfg": {"mean": ["???"] * 3, "std": [0.5] * 3}}, "data.mean"),
+}
+
+
+@pytest.mark.parametrize(("change", "says"), CONFIGS.values(), ids=CONFIGS)
+def test_a_foreign_config_is_refused(server: Hub, tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    exported(server, tmp_path, **{"config.json": json.dumps(CONFIG | change).encode()})
+    assert says in refused(resolve, ["recipe=finetune", f"init=hf-hub:{REPO}", "data.size=16", f"out={tmp_path}/runs"])
+
+
+def test_a_foreign_config_that_says_nothing_odd_is_taken(server: Hub, tmp_path: Path) -> None:
+    exported(server, tmp_path, **{"config.json": json.dumps(CONFIG).encode()})
+    recipe = resolve(["recipe=finetune", f"init=hf-hub:{REPO}", "data.size=16", f"out={tmp_path}/runs"])
+    assert (recipe.model.timm, recipe.model.mlp, recipe.data.mean) == ("vit_base_patch16_224", 64, [0.4] * 3)
