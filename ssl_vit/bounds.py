@@ -99,7 +99,6 @@ def check(recipe: Recipe) -> None:
     _check_sizes(recipe.data, recipe.model)
     _check_side(recipe)
     _check_lengths(recipe.optim, recipe.compute)
-    _check_place(recipe.data)
     text = f"model.depth={recipe.model.depth} blocks are there"
     _bound((recipe.probe.layer or 1) <= recipe.model.depth, "probe.layer", recipe.probe.layer, text)
 
@@ -184,8 +183,12 @@ def _check_lengths(optim: Optim, compute: Compute) -> None:
         _bound(optim.batch % compute.batch == 0, "compute.batch", compute.batch, text)
 
 
-def _check_place(data: Data) -> None:
-    """That the data set's place is said, once, and is there."""
+def check_place(data: Data) -> None:
+    """That the data set's place is said, once, and is there.
+
+    Raises:
+        UserError: it is not.
+    """
     if data.name == EMBEDDED and (data.path or data.hub):
         raise UserError(f"data={EMBEDDED} is drawn, not read; leave it out beside data.path= or data.hub=")
     if data.path and not _exists(Path(data.path)):

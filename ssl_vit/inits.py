@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .hub import remote
-from .recipe import UserError, load
+from .recipe import Recipe, UserError, load
 
 SCRATCH = "scratch"
 REMOTE = ("timm:", remote.SCHEME)
@@ -47,6 +47,16 @@ def find(place: str) -> Init:
     if (path / "config.json").exists() and (path / "model.safetensors").exists():
         return Init(place, path.parent if (path.parent / "recipe.yaml").exists() else None, path)
     raise UserError(f"init={place}: no run (recipe.yaml) and no export (config.json, model.safetensors); {CHOICES}")
+
+
+def nameless(place: str) -> str:
+    """The place as others may know it: of this machine's folders the name alone."""
+    return place if place == SCRATCH or place.startswith(REMOTE) else Path(place).name
+
+
+def tool(recipe: Recipe) -> str:
+    """Which of tools/ trains it."""
+    return "finetune" if recipe.objective == "supervised" and recipe.init != SCRATCH else "pretrain"
 
 
 def row(init: Init) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Order, each over the one before: the schema <- the recipe's presets (a row of mo
 own values <- presets named on the command line, which replace all that preset's fields <- every other word.
 """
 
+import copy
 import dataclasses
 import difflib
 import hashlib
@@ -20,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from . import inits
-from .bounds import check
+from .bounds import check, check_place
 from .recipe import (
     EMBEDDED,
     LEARNS_LABELS,
@@ -34,6 +35,7 @@ from .recipe import (
     nearest,
 )
 
+OWN = ("out", "resume", "plugin", "hub", "data.path", "eval.real")  # of one machine or one person
 TABLES = ("models", "datasets", "vtab")  # files under recipes/ that are none
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 
@@ -214,9 +216,33 @@ def resolve(words: Iterable[str]) -> Recipe:
         before.init = recipe.init
         recipe.name = _default_name([part for part in parts if part], computed(before), computed(recipe))
     check(recipe)
+    check_place(recipe.data)
     for place, key in ((recipe.data, "path"), (recipe, "plugin"), (recipe, "init")):  # found again from any folder
         if (value := getattr(place, key)) and value != inits.SCRATCH and not value.startswith(inits.REMOTE):
             setattr(place, key, str(Path(value).resolve()))
+    return recipe
+
+
+def public(recipe: Recipe) -> Recipe:
+    """The recipe without what is one machine's or one person's own: neither told to others nor taken from them."""
+    shown, fresh = copy.deepcopy(recipe), Recipe()
+    for key in OWN:
+        *group, name = key.split(".")
+        here, there = (getattr(one, group[0]) if group else one for one in (shown, fresh))
+        setattr(here, name, getattr(there, name))
+    shown.init = inits.nameless(shown.init)
+    return shown
+
+
+def received(path: Path, out: str, name: str | None) -> Recipe:
+    """The public part of a recipe that others wrote, checked, but for its pictures, which may be elsewhere.
+
+    Raises:
+        UserError: as `resolve`.
+    """
+    recipe = public(_build(_from_file(path)))
+    recipe.out, recipe.name = out, name or recipe.name.replace("/", "_")
+    check(recipe)
     return recipe
 
 

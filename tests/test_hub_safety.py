@@ -3,18 +3,19 @@
 # ruff: noqa: F401, F811
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-
 from conftest import altered
 from hub_server import WRITER, Hub
 from test_hub import REPO, exported, finished, run, server
 
 from ssl_vit import inits
-from ssl_vit.hub import pull, push
-from ssl_vit.recipe import UserError
+from ssl_vit.hub import plain, pull, push
+from ssl_vit.recipe import Hub as Pushing
+from ssl_vit.recipe import UserError, load
 from ssl_vit.runs import Run
 from ssl_vit.words import resolve
 
@@ -31,12 +32,14 @@ def refused(do: Any, *words: Any) -> str:
 
 
 def foreign(server: Hub, made: Run, *changes: tuple[str, str]) -> None:
-    """A pushed state whose recipe somebody edited."""
+    """A pushed state whose recipe somebody edited, without tensors."""
     text = (made.folder / "recipe.yaml").read_text()
     for old, new in changes:
         assert text.count(old) == 1
         text = text.replace(old, new)
-    server.put(REPO, {**dict.fromkeys(push.STATE, b""), "recipe.yaml": text.encode()}, "state")
+    structure, tensors = plain.pack({"step": 4})
+    files = {"recipe.yaml": text.encode(), "state.json": structure, "state.safetensors": tensors}
+    server.put(REPO, {**dict.fromkeys(push.STATE, b""), **files}, "state")
 
 
 TOKEN = "${oc.env:HF_TOKEN}"
@@ -55,6 +58,39 @@ def test_a_foreign_recipe_reads_no_variable(server: Hub, run: Run, tmp_path: Pat
     (run.folder / "recipe.yaml").write_text(text)
     assert "cannot be taken as a value" in refused(resolve, [f"recipe={run.folder}/recipe.yaml"])
     assert "cannot be taken as a value" in refused(push.opened, run.folder)
+
+
+def test_a_foreign_recipe_is_not_obeyed_about_this_machine(server: Hub, run: Run, tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    changes = [
+        ("plugin: null", f"plugin: {own}"),
+        ("repo: null", "repo: someone/precious"),
+        ("private: true", "private: false"),
+        ("  path: null", "  path: /etc"),
+        ("real: null", "real: /etc/passwd"),
+        ("resume: true", "resume: false"),
+        ("init: scratch", "init: /home/them/first"),
+        ("\nout: ", "\nout: /etc #"),
+    ]
+    foreign(server, run, *changes)
+    pull.pull(f"hf-hub:{REPO}", f"{tmp_path}/pulled")
+    folder = tmp_path / "pulled" / "mpp"
+    again = load(folder / "recipe.yaml")
+    assert not (tmp_path / "ran").exists() and again["init"] == "first" and again["out"] == f"{tmp_path}/pulled"
+    assert (again["plugin"], again["data"]["path"], again["eval"]["real"], again["resume"]) == (None, None, None, True)
+    assert (
+        again["hub"] == asdict(Pushing())
+        and [word for _, word in changes if word in (folder / "recipe.yaml").read_text()] == []
+    )
+
+
+def test_a_state_trained_on_own_pictures_can_be_pulled(
+    server: Hub, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    foreign(server, run, ("  name: shapes\n", "  name: own\n"))
+    pull.main([f"hf-hub:{REPO}", f"out={tmp_path}/pulled"])
+    assert capsys.readouterr().out.endswith(f"name=mpp out={tmp_path}/pulled data.path=PICTURES\n")
 
 
 ARGS = {"img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2, "mlp_ratio": 2}

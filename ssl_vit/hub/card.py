@@ -1,6 +1,5 @@
 """The model card of a run, finished or on its way: what its folder says, for somebody who has never seen it. No torch here."""
 
-import copy
 import io
 import json
 from collections.abc import Iterator, Mapping
@@ -12,10 +11,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from .. import compute, inits
-from ..recipe import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Hub, Recipe, flatten
+from ..recipe import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Recipe, flatten
 from ..runs import Run
 from ..statistics import proportion
 from ..summary import SHARES, duration, to_beat
+from ..words import public
 
 TARGETS = {
     "mean_color": "its mean colour, 3 bits a channel (one of 512)",
@@ -49,15 +49,6 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     )
     code = f" at {known['revision']}" if known.get("revision") else ""
     return environment.get_template("card.md.j2").render(**said, code=code) + "\n"
-
-
-def public(recipe: Recipe) -> Recipe:
-    """The recipe without the places of this machine, nor where it is pushed: who repeats it pushes elsewhere."""
-    shown = copy.deepcopy(recipe)
-    shown.out, shown.data.path, shown.plugin, shown.hub = "runs", None, None, Hub()
-    if not shown.init.startswith((inits.SCRATCH, *inits.REMOTE)):
-        shown.init = Path(shown.init).name
-    return shown
 
 
 def curves(run: Run) -> bytes | None:
@@ -111,7 +102,7 @@ def _told(recipe: Recipe, config: Mapping[str, Any], step: int | None) -> dict[s
         "data": _data(recipe),
         "licence": LICENCES.get(recipe.data.name, UNKNOWN),
         "recipe": _table(("key", "value"), [(f"`{key}`", str(value)) for key, value in _values(public(recipe))]),
-        "tool": "finetune" if recipe.objective == "supervised" and recipe.init != inits.SCRATCH else "pretrain",
+        "tool": inits.tool(recipe),
         "limits": list(_limits(recipe, classifies)),
     }
 

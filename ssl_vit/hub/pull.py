@@ -4,9 +4,10 @@ import json
 import shutil
 from pathlib import Path
 
-from ..recipe import EMBEDDED, Recipe, UserError
+from ..inits import tool
+from ..recipe import EMBEDDED, Recipe, UserError, dump
 from ..runs import Run, write_atomically
-from ..words import parse, resolve
+from ..words import parse, received
 from . import remote
 from .plain import unpack_checkpoint
 from .push import STATE
@@ -24,17 +25,17 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
     source = remote.fetch(f"{repository}@{revision or 'state'}", place, STATE)
     if missing := [file for file in STATE if not (source / file).exists()]:
         raise UserError(f"{place}: it holds no training state: it has no {missing[0]}; hub.state=true pushes one")
-    run = Run(_recipe(source, place, [f"out={out}", *([f"name={name}"] if name else [])]))
+    run = Run(_recipe(source, place, out, name))
     if run.folder.exists():
         raise UserError(f"{place}: {run.folder} is there already; say name= or remove it")
     _unfold(source, run, place)
     return run
 
 
-def _recipe(source: Path, place: str, words: list[str]) -> Recipe:
+def _recipe(source: Path, place: str, out: str, name: str | None) -> Recipe:
     """The pushed recipe, checked as every other: a name, too, which cannot lead out of `out`."""
     try:
-        return resolve([f"recipe={source.resolve()}/recipe.yaml", *words])
+        return received(source / "recipe.yaml", out, name)
     except UserError as error:
         raise UserError(f"{place}: its recipe.yaml: {error}") from None
 
@@ -48,8 +49,9 @@ def _unfold(source: Path, run: Run, place: str) -> None:
     except UserError:
         shutil.rmtree(run.folder)
         raise
-    for file in ("recipe.yaml", "environment.json", "metrics.jsonl"):
+    for file in ("environment.json", "metrics.jsonl"):
         shutil.copyfile(source / file, run.folder / file)
+    write_atomically(run.folder / "recipe.yaml", dump(run.recipe))  # not theirs, which could name a plugin or a repository
     pulled = f"{remote.SCHEME}{remote.split(place)[0]}@{source.name}"
     write_atomically(run.ledger, json.dumps({"pulled": pulled}, indent=2) + "\n")
 
@@ -78,4 +80,4 @@ def main(words: list[str]) -> None:
     folder = f"recipe={run.folder}/recipe.yaml name={run.recipe.name} out={run.recipe.out}"
     here = "" if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else " data.path=PICTURES"
     print(f"pulled      {run.folder}")
-    print(f"go on       accelerate launch tools/pretrain.py {folder}{here}")
+    print(f"go on       accelerate launch tools/{tool(run.recipe)}.py {folder}{here}")
