@@ -4,7 +4,7 @@ line. No torch here. Tokens come from huggingface_hub's own places (HF_TOKEN, `h
 import hashlib
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +91,12 @@ def token() -> str | None:
     return get_token()
 
 
-def clean(text: str, secrets: Iterable[str | None] = ()) -> str:
-    """One line without tokens."""
-    for secret in (s.strip() for s in (*secrets, token()) if s and s.strip()):
+def clean(text: str) -> str:
+    """One line without tokens, nor the name and password of an address."""
+    if secret := (token() or "").strip():
         text = text.replace(secret, "***")
-    return re.sub(r"hf_[A-Za-z0-9]{8,}", "***", " ".join(text.split()))[:300]
+    text = re.sub(r"//[^/\s]*@", "//", " ".join(text.split()))
+    return re.sub(r"hf_[A-Za-z0-9]{8,}", "***", text)[:300]
 
 
 def why(error: BaseException) -> str:
@@ -120,7 +121,7 @@ def why(error: BaseException) -> str:
     if isinstance(error, UnicodeError) or type(error).__name__ == "LocalProtocolError":  # what no header can carry
         return f"the token is none; {LOGIN}"
     if status is None and _unreachable(error):
-        return f"the Hub cannot be reached at {constants.ENDPOINT}; try later"
+        return clean(f"the Hub cannot be reached at {constants.ENDPOINT}; try later")
     return clean(str(error) or repr(error))
 
 
