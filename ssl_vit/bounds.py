@@ -12,6 +12,7 @@ from .recipe import (
     LEARNS_LABELS,
     MEASURES,
     OBJECTIVES,
+    PLAIN_NAME,
     TARGETS,
     Compute,
     Corruption,
@@ -29,8 +30,7 @@ FROM_0_TO_1 = "a share from 0 to 1 is asked for"
 FOLDER = "a folder's name of at most 200 characters is asked for"
 ABOVE_0 = "a number above 0 is asked for"
 POSITIVE = (
-    *("data.size", "model.patch", "model.width", "model.depth", "model.heads", "model.mlp"),
-    *("optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads", "data.classes"),
+    *("data.size", "optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads", "data.classes"),
     "data.window",
     *("probe.every", "probe.pictures", "probe.trials", "probe.steps", "probe.batch", "probe.neighbors", "probe.layer"),
     *("corruption.side", "checkpoint.every", "checkpoint.failures", "eval.every", "eval.pictures", "log.every", "hub.every"),
@@ -48,6 +48,7 @@ CHOICES: dict[str, Collection[str]] = {
     "optim.schedule": ("cosine", "linear"),
     "compute.precision": ("auto", "float32", "bfloat16"),
 }
+SIZES = ("patch", "width", "heads", "mlp")  # with a most, so that the numbers of a foreign file do not fill the memory
 # key -> what its value must be like, and how that is said
 BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{key: (lambda v: v is None or v > 0, ABOVE_0) for key in POSITIVE},
@@ -61,6 +62,9 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         for key in ("optim.dropout", "optim.drop_path", "optim.momentum", "supervised.smoothing")
     },
     **{f"joint.{name}": (lambda v: v >= 0, "a weight of at least 0 is asked for") for name in ("mpp", "supervised")},
+    **{f"model.{key}": (lambda v: 0 < v <= 65536, "a number from 1 to 65536 is asked for") for key in SIZES},
+    "model.depth": (lambda v: 0 < v <= 1000, "a number from 1 to 1000 is asked for"),
+    "model.timm": (lambda v: PLAIN_NAME.fullmatch(v) is not None, "the name of one of timm's architectures is asked for"),
     "hub.repo": (lambda v: v is None or remote.NAME.fullmatch(v) is not None, "USER/NAME on the Hugging Face Hub is asked for"),
     "hub.wait": (lambda v: v >= 0, "seconds of at least 0 are asked for"),
     "data.mean": (lambda v: len(v) == 3, "three numbers are asked for"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .hub import remote
-from .recipe import Recipe, UserError, load
+from .recipe import PLAIN_NAME, Recipe, UserError, load
 
 SCRATCH = "scratch"
 REMOTE = ("timm:", remote.SCHEME)
@@ -31,6 +31,8 @@ def find(place: str) -> Init:
     Raises:
         UserError: nothing, a run that is not finished, or a folder that holds no encoder.
     """
+    if place.startswith("timm:") and not PLAIN_NAME.fullmatch(place.removeprefix("timm:")):
+        raise UserError(f"init={place}: after timm: a model's plain name is asked for; say hf-hub:USER/NAME for a repository")
     if place == SCRATCH or place.startswith(REMOTE):
         return Init(place)
     path = Path(place)

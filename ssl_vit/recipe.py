@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ LEARNS_LABELS = {"supervised", "probe", "labels"}  # groups whose objectives ask
 MEASURES = ["few_shot", "linear", "knn", "top1"]  # the last with the head that a run learned
 TARGETS = ["mean_color", "grid_color", "pixels"]
 EMBEDDED = "shapes"
+PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)  # of a model: neither a path nor a place that timm would fetch from
 # What says where, how fast and how often is looked, but not what is computed. compute.precision is computed.
 NOT_COMPUTED = (
     "name",

@@ -20,7 +20,7 @@ from . import interop
 from .encoder import Backbone, Encoder, timm_args
 from .inits import SCRATCH, Init, find, normalisation, spent, stamp
 from .inits import export as export_of
-from .recipe import Data, Model, UserError
+from .recipe import PLAIN_NAME, Data, Model, UserError
 
 HEADS = ("head.", "head_dist.", "fc_norm.", "pre_logits.")  # a pre-training head: left behind (paper, 3.2)
 POSITIONS = "pos_embed"
@@ -104,12 +104,15 @@ def _from_export(folder: Path, place: str) -> Found:
 
 
 def _heads_of(config: dict[str, Any]) -> int | None:
-    """Of an export that names timm's architecture only, its attention heads."""
-    try:
-        with torch.device("meta"):
-            return _attention_heads(timm.create_model(config["architecture"], num_classes=0, **config.get("model_args", {})))
-    except Exception:  # no architecture of timm's: shapes alone are compared
+    """Of an export that names timm's architecture only, its attention heads; None of others, whose shapes alone are compared.
+
+    Nothing else that the file says reaches timm, which would fetch what a name or an argument asks for.
+    """
+    architecture = str(config.get("architecture"))
+    if not PLAIN_NAME.fullmatch(architecture) or not timm.is_model(architecture):
         return None
+    with torch.device("meta"):
+        return _attention_heads(timm.create_model(architecture, pretrained=False, num_classes=0))
 
 
 def _from_npz(path: str) -> Found:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from conftest import altered
 from hub_server import WRITER, Hub
+from huggingface_hub import constants
 from test_hub import REPO, exported, finished, run, server
 
-from ssl_vit import inits
-from ssl_vit.hub import plain, pull, push
+from ssl_vit import encoder, inits, weights
+from ssl_vit.hub import plain, pull, push, remote
+from ssl_vit.recipe import Data, Model, UserError, load
 from ssl_vit.recipe import Hub as Pushing
-from ssl_vit.recipe import UserError, load
 from ssl_vit.runs import Run
 from ssl_vit.words import resolve
 
@@ -98,6 +99,10 @@ CONFIG = {"architecture": "vit_base_patch16_224", "model_args": ARGS, "pretraine
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "a variable as architecture": ({"architecture": TOKEN}, "cannot be taken as a value"),
     "a variable in the mean": ({"pretrained_cfg": {"mean": [TOKEN] * 3, "std": [0.5] * 3}}, "cannot be taken as a value"),
+    "a place as architecture": ({"architecture": "hf-hub:evil/vit"}, "one of timm's architectures is asked for"),
+    "ten million blocks": ({"model_args": {**ARGS, "depth": 10**7}}, "model.depth=10000000: a number from 1 to 1000"),
+    "very wide": ({"model_args": {**ARGS, "embed_dim": 10**9}}, "model.width=1000000000: a number from 1 to 65536"),
+    "very wide inside": ({"model_args": {**ARGS, "mlp_ratio": 1e9}}, "model.mlp=32000000000: a number from 1 to 65536"),
     "a missing value in the mean": ({"pretrained_cfg": {"mean": ["???"] * 3, "std": [0.5] * 3}}, "data.mean"),
 }
 
@@ -112,3 +117,28 @@ def test_a_foreign_config_that_says_nothing_odd_is_taken(server: Hub, tmp_path: 
     exported(server, tmp_path, **{"config.json": json.dumps(CONFIG).encode()})
     recipe = resolve(["recipe=finetune", f"init=hf-hub:{REPO}", "data.size=16", f"out={tmp_path}/runs"])
     assert (recipe.model.timm, recipe.model.mlp, recipe.data.mean) == ("vit_base_patch16_224", 64, [0.4] * 3)
+
+
+@pytest.mark.parametrize("place", ["timm:hf-hub:evil/vit", "timm:hf_hub:evil/vit", "timm:local-dir:/tmp", "timm:evil/vit"])
+def test_timm_is_asked_for_nothing_but_its_own_models(place: str) -> None:
+    assert "say hf-hub:USER/NAME" in refused(inits.find, place)
+    assert "say hf-hub:USER/NAME" in refused(resolve, [f"init={place}", "recipe=finetune"])
+
+
+def test_what_a_foreign_config_would_have_timm_fetch_is_not_fetched(server: Hub, tmp_path: Path) -> None:
+    asks = {"img_size": 16, "pretrained": True, "pretrained_cfg": {"url": f"{server.url}/evil/x.pth"}}
+    net = encoder.build(Model(patch=4, width=32, depth=2, heads=2, mlp=64), Data(size=16, mean=[0.4] * 3))
+    for change in ({"architecture": "vit_tiny_patch16_224"}, {"architecture": "hf-hub:evil/vit"}, {"architecture": ["x"]}):
+        exported(server, tmp_path, **{"config.json": json.dumps(CONFIG | change | {"model_args": asks}).encode()})
+        if change["architecture"] == "vit_tiny_patch16_224":
+            assert "model.heads=2 here, 3 there" in refused(weights.start, net, inits.find(f"hf-hub:{REPO}"))
+        else:
+            weights.start(net, inits.find(f"hf-hub:{REPO}"))
+    assert server.requests and not [request for request in server.requests if "evil" in request]
+
+
+def test_an_address_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://me:s3c@ret@hub.invalid:80")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    assert remote.why(ConnectionError()) == "the Hub cannot be reached at http://hub.invalid:80; try later"
+    assert remote.why(ValueError("for url 'http://me:s3c@hub.invalid/a' and //x@y")) == "for url 'http://hub.invalid/a' and //y"
