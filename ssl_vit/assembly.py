@@ -4,11 +4,12 @@ import os
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 
-from . import checkpoint, encoder, objectives, optim, weights
+from . import checkpoint, encoder, inits, objectives, optim, weights
 from .data import batches, sources
 from .data.parts import Source
 from .evaluate.frozen import WhileTraining
@@ -58,7 +59,7 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     classes = sources.classes(splits, recipe)
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
-    said |= weights.first(net, recipe.init)
+    said |= _first(net, run)
     if recipe.plugin:
         said["plugin"] = {"text": sha256(Path(recipe.plugin).read_bytes()).hexdigest()[:16]}
     machine.on_main(accelerator, lambda: run.open(environment(said)))
@@ -73,6 +74,15 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     probes = WhileTraining(splits, held_out.batches, recipe, spread, accelerator) if recipe.probe.every else None
     pusher = background.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
     return Job(run, accelerator, spread, splits, state, held_out, probes, machine.workers(recipe, accelerator), pusher)
+
+
+def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
+    """Load the first weights; what environment.json says of them. A run with a checkpoint needs them no more and goes on
+    wherever they are: that they are the same is checked where they are here."""
+    if not checkpoint.found(run.checkpoints):
+        return weights.first(net, run.recipe.init)
+    said, file = run.begun(), inits.stamp(run.recipe.init)
+    return said | ({"init": said.get("init", {}) | {"file": file}} if file else {})
 
 
 def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:

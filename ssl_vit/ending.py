@@ -90,7 +90,7 @@ def _result(job: Job, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
     """What result.json says; the totals count the runs that the first weights came from."""
     state = job.state
     images = state.step * job.recipe.optim.batch
-    before = inits.spent(inits.find(job.recipe.init))
+    before = job.run.begun().get("before") or inits.spent(inits.find(job.recipe.init))
     took = {"exaflop": compute.exaflop(job.recipe, images), "device_hours": state.device_seconds / 3600}
     watched = "train" if job.recipe.data.validation == 0 else "validation"
     probed = {f"probe_{name}": pair for name, pair in job.probes.latest.items()} if job.probes else {}

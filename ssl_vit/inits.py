@@ -136,11 +136,15 @@ def pool(init: Init) -> str:
     return "avg" if config.get("model_args", {}).get("global_pool") == "avg" else "token"
 
 
-def stamp(init: Init) -> str | None:
-    """A hash of an export's weights as they lie there; None of other places."""
-    if init.export is None:
+def stamp(place: str) -> str | None:
+    """A hash of an export's weights as they lie there; None of other places, and where they lie no more."""
+    try:
+        folder = find(place).export
+    except UserError:
         return None
-    with (init.export / "model.safetensors").open("rb") as file:
+    if folder is None:
+        return None
+    with (folder / "model.safetensors").open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 

@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
+from . import inits
 from .hub import remote
 from .recipe import Recipe, UserError, computed, dump
 from .words import resolve
@@ -101,6 +102,7 @@ class Run:
         if self.recipe.compute.precision == "auto":
             self.recipe.compute.precision = here.compute.precision
         self._pin(here.init)
+        self._find_again(here)
         was, now = computed(here), computed(self.recipe)
         differ = [f"{k} ({was.get(k)} there, {now[k]} here)" for k in now if now[k] != was.get(k)]
         if differ:
@@ -114,6 +116,17 @@ class Run:
         if place.startswith(remote.SCHEME) and not remote.pinned(place):
             same = before is not None and remote.split(before)[0] == remote.split(place)[0]
             self.recipe.init = before if before and same else remote.pin(place, f"init={place}")
+
+    def _find_again(self, here: Recipe) -> None:
+        """Let a local `init` lie elsewhere than it did if the weights there are those that the run began with."""
+        if here.init != self.recipe.init and (file := inits.stamp(self.recipe.init)):
+            here.init = self.recipe.init if file == self.begun().get("init", {}).get("file") else here.init
+
+    def begun(self) -> dict[str, Any]:
+        """What environment.json says of the first weights: which they are (`init`), and what they took (`before`)."""
+        path = self.folder / "environment.json"
+        known = _read(path) if path.exists() else {}
+        return {key: known[key] for key in ("init", "before") if isinstance(known.get(key), dict)}
 
     def open(self, environment: dict[str, Any]) -> None:
         """Create the folder, or check that its data are these; write recipe.yaml and environment.json.
@@ -150,8 +163,7 @@ class Run:
         Raises:
             UserError: it is another.
         """
-        path = self.folder / "environment.json"
-        was = (_read(path).get("init") or {}).get("file") if path.exists() else None
+        was = self.begun().get("init", {}).get("file")
         if was is not None and stamp is not None and was != stamp:
             text = f"the weights there are not those that {self.folder} was made with; take another name="
             raise UserError(f"init={self.recipe.init}: {text}")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .inits import CHOICES, SCRATCH, find, stamp
+from .inits import CHOICES, SCRATCH, stamp
 from .recipe import Recipe, UserError, plain_errors
 from .runs import Run
 from .summary import duration, measured, to_beat
@@ -43,7 +43,7 @@ def _main(
         run = Run(recipe)
         run.adopt()
         if result := run.result():
-            run.check_start(stamp(find(recipe.init)))
+            run.check_start(stamp(recipe.init))
     if result is None:
         with plain_errors(everywhere=True):
             result = do(run)

@@ -27,7 +27,8 @@ POSITIONS = "pos_embed"
 
 
 def first(encoder: Backbone, place: str) -> dict[str, Any]:
-    """Load what `init=place` names, unless that is scratch; what environment.json says of it, by which a change is noticed.
+    """Load what `init=place` names, unless that is scratch; what environment.json says of it, by which a change is noticed, and
+    of what it took.
 
     Raises:
         UserError: as `start`, or the run that made the weights is damaged.
@@ -35,8 +36,8 @@ def first(encoder: Backbone, place: str) -> dict[str, Any]:
     if place == SCRATCH:
         return {}
     init = find(place)
-    spent(init)  # now, so that a damaged folder is told before the work
-    return {"init": {"weights": start(encoder, init), "file": stamp(init)}}
+    before = spent(init)  # now, so that a damaged folder is told before the work
+    return {"init": {"weights": start(encoder, init), "file": stamp(place)}, "before": before}
 
 
 def start(encoder: Backbone, init: Init) -> str:

@@ -3,17 +3,19 @@
 # ruff: noqa: F401, F811
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import altered
+from conftest import TINY
 from hub_server import WRITER, Hub
 from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
 from test_hub import REPO, exported, finished, run, server
 
-from ssl_vit import encoder, inits, weights
+from ssl_vit import encoder, inits, job, training, weights
 from ssl_vit.hub import plain, pull, push, remote
 from ssl_vit.recipe import Data, Model, UserError, load
 from ssl_vit.recipe import Hub as Pushing
@@ -41,6 +43,14 @@ def foreign(server: Hub, made: Run, *changes: tuple[str, str]) -> None:
     structure, tensors = plain.pack({"step": 4})
     files = {"recipe.yaml": text.encode(), "state.json": structure, "state.safetensors": tensors}
     server.put(REPO, {**dict.fromkeys(push.STATE, b""), **files}, "state")
+
+
+def trained(folder: Path, *words: str) -> Run:
+    """A run of these words alone, trained or gone on with, in folder/runs/mpp."""
+    made = Run(resolve([*words, "name=mpp", f"out={folder}/runs"]))
+    made.adopt()
+    job.train(made)
+    return made
 
 
 TOKEN = "${oc.env:HF_TOKEN}"
@@ -92,6 +102,43 @@ def test_a_state_trained_on_own_pictures_can_be_pulled(
     foreign(server, run, ("  name: shapes\n", "  name: own\n"))
     pull.main([f"hf-hub:{REPO}", f"out={tmp_path}/pulled"])
     assert capsys.readouterr().out.endswith(f"name=mpp out={tmp_path}/pulled data.path=PICTURES\n")
+
+
+def test_a_pulled_fine_tuning_goes_on_as_the_run_would_have(
+    server: Hub, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """By the line that is printed, where the weights that it began with are not; and with them, wherever they are."""
+    shutil.copytree(finished, tmp_path / "first")
+    words = [*(word for word in TINY if not word.startswith(("model.", "recipe="))), f"init={tmp_path}/first"]
+    made = trained(tmp_path, "recipe=finetune", *words, "eval.test=false")
+    made.recipe.hub.repo, made.recipe.hub.state = REPO, True
+    (made.folder / "result.json").rename(tmp_path / "result.json")
+    shutil.rmtree(made.checkpoints / "step-000000012")
+    push.push(made)
+    (tmp_path / "first").rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    for name, more in (("one", []), ("two", [f"init={tmp_path}/moved"])):
+        pull.main([f"hf-hub:{REPO}", f"out={tmp_path}/pulled", f"name={name}"])
+        line = capsys.readouterr().out.splitlines()[-1]
+        assert "tools/finetune.py recipe=" in line
+        training.finetune([*line.partition("finetune.py ")[2].split(), *more])
+        folder = tmp_path / "pulled" / name
+        assert "started at step 8" in (folder / "log.txt").read_text()
+        for part in ("model", "heads"):
+            assert (folder / f"export/{part}.safetensors").read_bytes() == (made.export / f"{part}.safetensors").read_bytes()
+        told, wanted = (json.loads(path.read_text()) for path in (folder / "result.json", tmp_path / "result.json"))
+        assert told["metrics"] == wanted["metrics"] and told["total_exaflop"] == wanted["total_exaflop"] > told["exaflop"]
+
+
+def test_a_run_does_not_go_on_from_other_first_weights(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "first")
+    words = [*(word for word in TINY if not word.startswith(("model.", "recipe="))), "recipe=finetune", "eval.test=false"]
+    trained(tmp_path, *words, f"init={tmp_path}/first")
+    (tmp_path / "runs" / "mpp" / "result.json").unlink()
+    shutil.copytree(tmp_path / "first", tmp_path / "other")
+    weights_of = tmp_path / "other" / "export" / "model.safetensors"
+    save_file({name: value + 1 for name, value in load_file(weights_of).items()}, weights_of)
+    assert "holds another recipe: init" in refused(trained, tmp_path, *words, f"init={tmp_path}/other")
 
 
 ARGS = {"img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2, "mlp_ratio": 2}
