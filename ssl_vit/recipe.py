@@ -29,6 +29,7 @@ NOT_COMPUTED = (
     "data.path",
     "data.unreadable",
     "plugin",
+    "optim.nonfinite",
     "probe.every",
     "probe.pictures",
     "compute.",
