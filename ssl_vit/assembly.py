@@ -79,7 +79,7 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
 
 def _shared(recipe: Recipe) -> dict[str, Any]:
     """What of a recipe all processes must have alike; where things lie may differ from machine to machine."""
-    own = ("out", "data.path", "plugin", "compute.threads", "compute.workers", "hub.")
+    own = ("out", "data.path", "data.name", "plugin", "compute.threads", "compute.workers", "hub.")
     return {key: value for key, value in flatten(asdict(recipe)).items() if not key.startswith(own)}
 
 
@@ -112,7 +112,7 @@ def resume(job: Job, most: int | None = None) -> None:
     """
     path = machine.from_main(job.accelerator, lambda: _newest(job, most))
     if path is not None:
-        machine.check_same(job.accelerator, {f"out={job.recipe.out}, {path.name} is there": path.exists()})
+        machine.check_same(job.accelerator, {f"out= has {path.name}": path.exists()})
         saved = checkpoint.load(path)
         if saved.get("recipe", recipe_hash(job.recipe)) != recipe_hash(job.recipe) or saved["step"] != checkpoint.step(path):
             raise UserError(f"name={job.recipe.name}: {path} is another run's, or another step's; remove it")
