@@ -90,12 +90,12 @@ def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
         batches.check_unread(len(unread), seen, recipe.data, unread[-1])
 
 
-def _newest(job: Job, most: int | None) -> Path | None:
-    """The newest checkpoint that is not damaged; one that is is named and passed over."""
+def _newest(job: Job, most: int | None) -> str | None:
+    """The name of the newest checkpoint that is not damaged; one that is is named and passed over."""
     known = [path for path in checkpoint.found(job.run.checkpoints) if most is None or checkpoint.step(path) <= most]
     for path in reversed(known):
         if checkpoint.sound(path):
-            return path
+            return path.name
         print(f"warning: {path} is damaged; using the one before it", flush=True)
     if known:
         text = f"every checkpoint in {job.run.checkpoints} is damaged; remove them to begin again"
@@ -110,9 +110,10 @@ def resume(job: Job, most: int | None = None) -> None:
     Raises:
         UserError: all are damaged; it is another run's; or not every process sees it.
     """
-    path = machine.from_main(job.accelerator, lambda: _newest(job, most))
-    if path is not None:
-        machine.check_same(job.accelerator, {f"out= has {path.name}": path.exists()})
+    name = machine.from_main(job.accelerator, lambda: _newest(job, most))
+    if name is not None:
+        path = job.run.checkpoints / name
+        machine.check_same(job.accelerator, {f"out= has {name}": path.exists()})
         saved = checkpoint.load(path)
         if saved.get("recipe", recipe_hash(job.recipe)) != recipe_hash(job.recipe) or saved["step"] != checkpoint.step(path):
             raise UserError(f"name={job.recipe.name}: {path} is another run's, or another step's; remove it")
