@@ -139,7 +139,8 @@ def _update(
     audience: Audience,
 ) -> None:
     """One optimiser step on spread.accumulation passes."""
-    state.objective.train()
+    if not state.objective.training:
+        state.objective.train()
     step_passes = [to_device(clock.wait(passes), accelerator.device) for _ in range(spread.accumulation)]
     _note_unread(state, step_passes, recipe, audience)
     if state.objective.uses_labels:
