@@ -32,9 +32,10 @@ WORDS = [
     *("log.tensorboard=false", "compute.precision=float32", "compute.threads=1", "optim.dropout=0.1"),
     "checkpoint.failures=10000",
 ]
-DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
     "torn": lambda data: data[: random.randrange(len(data))],
     "emptied": lambda data: b"",
+    "removed": lambda data: None,
     "bit flipped": lambda data: _flipped(data, random.randrange(8 * len(data))),
 }
 
@@ -45,14 +46,14 @@ def _flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-def begin(out: Path, name: str, steps: int) -> int:
-    """A child process that trains the run, or goes on with it; its number."""
+def begin(out: Path, name: str, steps: int, said: Path | None = None) -> int:
+    """A child process that trains the run, or goes on with it, and says so in a file; its number."""
     child = os.fork()
     if child:
         return child
     status = 1
     try:
-        sink = os.open(out / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        sink = os.open(said or out / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(sink, 1)
         os.dup2(sink, 2)
         run = Run(resolve([*WORDS, f"optim.steps={steps}", f"out={out}", f"name={name}"]))
@@ -119,9 +120,10 @@ def damage(folder: Path) -> str:
         return ""
     how, file = random.choice(list(DAMAGE)), random.choice(["state.pt", checkpoint.MANIFEST])
     path = known[-1] / file
-    if not (data := path.read_bytes()):  # emptied before
+    if not path.exists() or not (data := path.read_bytes()):  # done before
         return ""
-    path.write_bytes(DAMAGE[how](data))
+    left = DAMAGE[how](data)
+    path.unlink() if left is None else path.write_bytes(left)
     return f"{file} {how}"
 
 
@@ -168,17 +170,21 @@ def full(out: Path, steps: int) -> dict[str, Any]:
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], check=True)
     try:
-        child, times = begin(small, "run", steps), 0
-        while (status := ended(child)) is None:
+        said, times, starts = out / "small.txt", 0, 1
+        child = begin(small, "run", steps, said)
+        while (status := ended(child)) != 0:
+            if status is not None:  # its last words had no room: the export, the result
+                assert last_step(small / "run") == steps, said.read_text()[-2000:]
+                child, starts = begin(small, "run", steps, said), starts + 1
             time.sleep(0.3 + random.random())
             if last_step(small / "run"):
                 fill(small / "filler")
                 times += 1
                 time.sleep(0.2)
                 (small / "filler").unlink()
-        assert status == 0, (small / "run.txt").read_text()[-2000:]
-        failed = (small / "run" / "log.txt").read_text().count("could not be saved")
-        return {"filled": times, "saves that failed": failed, "bit-equal": same(wanted, weights(small / "run"))}
+        failed = said.read_text().count("could not be saved")
+        told = {"filled": times, "saves that failed": failed, "starts": starts}
+        return told | {"bit-equal": same(wanted, weights(small / "run"))}
     finally:
         subprocess.run(["umount", str(small)], check=True)
 

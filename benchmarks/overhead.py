@@ -44,7 +44,7 @@ def bare(job: Job, drawn: list[batches.Batch]) -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.compute.precision == "bfloat16"):
             loss = objective(batch).loss
         loss.backward()
-        optim.clip(objective, recipe.optim.clip)
+        optim.clip(objective.parameters(), recipe.optim.clip)
         optimizer.step()
         optimizer.zero_grad()
         state.schedule.step()

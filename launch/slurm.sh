@@ -3,7 +3,7 @@
 #     sbatch launch/slurm.sh recipe=mpp data.path=PICTURES
 #     sbatch --nodes=2 --export=ALL,ZERO=2 launch/slurm.sh recipe=mpp data.path=PICTURES
 # Two minutes before the time is over SLURM signals the tasks; they save and end with status 75, and the job goes back into the
-# queue, to go on from there. Not through `accelerate launch`: it dies of that signal, and turns every status into 1.
+# queue, to go on from there; so does one that lost a process (status 69), eight times at most. Not through `accelerate launch`: it dies of that signal, and turns every status into 1.
 #SBATCH --job-name=ssl_vit
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=8
@@ -26,4 +26,5 @@ srun bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SL
 exec "${PYTHON:-python}" tools/pretrain.py "$@"' task "$@"
 status=$?
 [ $status -eq 75 ] && exec scontrol requeue "$SLURM_JOB_ID"
+[ $status -eq 69 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 8 ] && exec scontrol requeue "$SLURM_JOB_ID"
 exit $status

@@ -1,7 +1,7 @@
 """The parts of one training run, put together from its recipe; and where it goes on from."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from .evaluate.heldout import HeldOut
 from .hub import background
 from .objectives import Objective
 from .processes import machine, sharding
-from .recipe import Recipe, UserError
-from .runs import Run, environment
+from .recipe import Recipe, UserError, flatten
+from .runs import Run, environment, recipe_hash
 from .state import State
 
 
@@ -56,6 +56,7 @@ def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
     processes, rank = accelerator.num_processes, accelerator.process_index
     spread = batches.spread(recipe.optim.batch, recipe.compute.batch, machine.fits(recipe, accelerator), rank, processes)
     said = machine.facts(recipe, accelerator, spread, splits)
+    machine.check_same(accelerator, _shared(recipe) | {f"pictures of {name}": text for name, text in said["data"].items()})
     classes = sources.classes(splits, recipe)
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
@@ -85,6 +86,12 @@ def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
     return said | ({"init": said.get("init", {}) | {"file": file}} if file else {})
 
 
+def _shared(recipe: Recipe) -> dict[str, Any]:
+    """What of a recipe all processes must have alike; where things lie may differ from machine to machine."""
+    own = ("out", "data.path", "data.name", "plugin", "compute.threads", "compute.workers", "hub.")
+    return {key: value for key, value in flatten(asdict(recipe)).items() if not key.startswith(own)}
+
+
 def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
     """That not too many of the held-out pictures are unreadable."""
     if unread := [text for batch in held_out.batches for text in batch.unread]:
@@ -92,24 +99,34 @@ def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
         batches.check_unread(len(unread), seen, recipe.data, unread[-1])
 
 
-def resume(job: Job, most: int | None = None) -> None:
-    """Go back to the newest sound checkpoint (of step `most` or before), and cut the metrics back to its step; a damaged one is
-    named and passed over.
-
-    Raises:
-        UserError: all are damaged.
-    """
-    job.accelerator.wait_for_everyone()
+def _newest(job: Job, most: int | None) -> str | None:
+    """The name of the newest checkpoint that is not damaged; one that is is named and passed over."""
     known = [path for path in checkpoint.found(job.run.checkpoints) if most is None or checkpoint.step(path) <= most]
     for path in reversed(known):
         if checkpoint.sound(path):
-            job.state.load(checkpoint.load(path), job.accelerator)
-            break
-        job.accelerator.print(f"warning: {path} is damaged; using the one before it")
-    if known and job.state.step == 0:
-        raise UserError(
-            f"name={job.recipe.name}: every checkpoint in {job.run.checkpoints} is damaged; remove them to begin again"
-        )
+            return path.name
+        print(f"warning: {path} is damaged; using the one before it", flush=True)
+    if known:
+        text = f"every checkpoint in {job.run.checkpoints} is damaged; remove them to begin again"
+        raise UserError(f"name={job.recipe.name}: {text}")
+    return None
+
+
+def resume(job: Job, most: int | None = None) -> None:
+    """Go back to the newest sound checkpoint (of step `most` or before), which the first process chooses, and cut the metrics
+    back to its step.
+
+    Raises:
+        UserError: all are damaged; it is another run's; or not every process sees it.
+    """
+    name = machine.from_main(job.accelerator, lambda: _newest(job, most))
+    if name is not None:
+        path = job.run.checkpoints / name
+        machine.check_same(job.accelerator, {f"out= has {name}": path.exists()})
+        saved = checkpoint.load(path)
+        if saved.get("recipe", recipe_hash(job.recipe)) != recipe_hash(job.recipe) or saved["step"] != checkpoint.step(path):
+            raise UserError(f"name={job.recipe.name}: {path} is another run's, or another step's; remove it")
+        job.state.load(saved, job.accelerator)
     if job.accelerator.is_main_process:
         job.run.cut_back(job.state.step)
         job.run.note(f"started at step {job.state.step} on {job.spread.processes} processes, process {os.getpid()}")

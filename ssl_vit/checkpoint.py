@@ -79,7 +79,7 @@ def _remove(path: Path) -> None:
 
 def found(root: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
-    return sorted(p for p in root.glob("step-*") if re.fullmatch(r"step-\d{9,}", p.name) and (p / MANIFEST).exists())
+    return sorted(p for p in root.glob("step-*") if re.fullmatch(r"step-\d{9,}", p.name))
 
 
 def step(path: Path) -> int:
@@ -109,6 +109,7 @@ class Saver:
         self.root, self.settings, self.note, self.warn = root, settings, note, warn
         self.failed = 0  # in a row
         self.step = 0  # the last that was tried
+        self.kept: int | None = None  # the last that was saved
         self.error: Exception | None = None  # of that
         self.thread: threading.Thread | None = None
 
@@ -154,7 +155,7 @@ class Saver:
             path = save(self.root, step, state, self.settings.keep)
             size = (path / "state.pt").stat().st_size / 2**20
             self.note(f"saved {path.name}, {size:.1f} MiB, in {time.perf_counter() - before:.2f} s")
-            self.failed = 0
+            self.failed, self.kept = 0, step
         except (OSError, RuntimeError) as error:
             self.error = error
 

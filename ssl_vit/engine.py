@@ -139,7 +139,8 @@ def _update(
     audience: Audience,
 ) -> None:
     """One optimiser step on spread.accumulation passes."""
-    state.objective.train()
+    if not state.objective.training:
+        state.objective.train()
     step_passes = [to_device(clock.wait(passes), accelerator.device) for _ in range(spread.accumulation)]
     _note_unread(state, step_passes, recipe, audience)
     if state.objective.uses_labels:
@@ -257,12 +258,15 @@ def _observe(observer: Observer, state: State, row: Row, recipe: Recipe, acceler
 
 
 def seconds_per_step(state: State, batch: Batch, recipe: Recipe, spread: Spread, accelerator: Accelerator) -> float:
-    """Measured here: forward and backward of one batch (the second of two, the first warms up) times the accumulation."""
-    took = 0.0
+    """Measured here: forward and backward of one batch (the second of two, the first warms up) times the accumulation. Running
+    means, which a forward moves, are put back."""
+    took, kept = 0.0, [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
     for _ in range(2):
         start = time.perf_counter()
         state.learner.rehearse(to_device(batch, accelerator.device), autocast(recipe, accelerator))
         if accelerator.device.type == "cuda":
             torch.cuda.synchronize(accelerator.device)
         took = time.perf_counter() - start
+    for buffer, value in kept:
+        buffer.copy_(value)
     return took * spread.accumulation

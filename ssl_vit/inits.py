@@ -51,9 +51,14 @@ def find(place: str) -> Init:
     raise UserError(f"init={place}: no run (recipe.yaml) and no export (config.json, model.safetensors); {CHOICES}")
 
 
+def local(place: str) -> bool:
+    """Whether it is a file or folder of this machine."""
+    return place != SCRATCH and not place.startswith(REMOTE)
+
+
 def nameless(place: str) -> str:
     """The place as others may know it: of this machine's folders the name alone."""
-    return place if place == SCRATCH or place.startswith(REMOTE) else Path(place).name
+    return Path(place).name if local(place) else place
 
 
 def tool(recipe: Recipe) -> str:

@@ -13,7 +13,7 @@ from .hub import background
 from .introduction import introduce
 from .processes import machine, stopping
 from .processes.liveness import Life
-from .runs import Run
+from .runs import Run, recipe_hash
 from .tracking import Notes, Record, TensorBoard
 
 BASELINE_PICTURES = 2048  # training pictures whose colours are counted
@@ -57,19 +57,29 @@ def _fitted(job: Job, agreed: stopping.Agreement, life: Life) -> bool:
         SystemExit: with stopping.STOPPED, after a signal.
     """
     try:
-        _fit(job, agreed, life)
+        saved = _fit(job, agreed, life)
     except trouble.GoBack as back:
         trouble.go_back(job.state, back, lambda most: resume(job, most))
         return False
     if job.state.step < job.recipe.optim.steps:
-        text = f"stopped     at step {job.state.step:,} by {agreed.said}, saved; the same command goes on"
-        job.accelerator.print(text)
-        raise SystemExit(stopping.STOPPED)
+        _leave(job, f"at step {job.state.step:,} by {agreed.said}", saved)
     return True
 
 
-def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> None:
-    """Hand the job to the engine, with what watches it and what it tells."""
+def _leave(job: Job, where: str, saved: int) -> None:
+    """After a signal. `saved`: the step of the newest checkpoint, 0 for none.
+
+    Raises:
+        SystemExit: with stopping.STOPPED; with stopping.NOT_SAVED where the last steps could not be saved.
+    """
+    lost = saved < job.state.step
+    what = f"not saved, but step {saved:,}" if lost else "saved"
+    job.accelerator.print(f"stopped     {where}, {what}; the same command goes on")
+    raise SystemExit(stopping.NOT_SAVED if lost else stopping.STOPPED)
+
+
+def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> int:
+    """Hand the job to the engine, with what watches it and what it tells; the step of the newest checkpoint, 0 for none."""
     recipe, run, state, accelerator = job.recipe, job.run, job.state, job.accelerator
     length, seed = range(state.step, recipe.optim.steps), trouble.stream_seed(recipe.seed, state.detour)
     loader = batches.training(
@@ -80,12 +90,12 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> None:
     for name in (text for batch in job.held_out.batches for text in batch.unread):
         audience.warn(f"a held-out picture was replaced by the next: {name}")
     saver = checkpoint.Saver(run.checkpoints, recipe.checkpoint, run.note, audience.warn)
-    saved = state.step
+    first = saved = state.step
 
     def save() -> None:
         nonlocal saved
         if state.step != saved:
-            saved, whole = state.step, state.save(accelerator)
+            saved, whole = state.step, state.save(accelerator) | {"recipe": recipe_hash(recipe)}
             machine.on_main(accelerator, lambda: saver.save(saved, whole))
 
     watches = [Watch(job.held_out, recipe.eval.every)]
@@ -98,6 +108,7 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> None:
     try:
         engine.train(state, life.marked(loader), recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
         machine.on_main(accelerator, saver.wait)
+        return machine.from_main(accelerator, lambda: first if saver.kept is None else saver.kept)
     finally:
         saver.close()
         audience.close()

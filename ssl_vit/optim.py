@@ -1,6 +1,7 @@
 """Parameter groups, the optimiser and its schedule (paper, 4.1 and Table 3)."""
 
 import re
+from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -79,6 +80,6 @@ def averaged(module: nn.Module, decay: float | None) -> AveragedModel | None:
     return None if decay is None else AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
-def clip(module: nn.Module, limit: float | None) -> torch.Tensor:
+def clip(weights: Iterable[torch.Tensor], limit: float | None) -> torch.Tensor:
     """The gradient's global norm before it is clipped to `limit` (None: not clipped)."""
-    return nn.utils.clip_grad_norm_(module.parameters(), float("inf") if limit is None else limit)
+    return nn.utils.clip_grad_norm_(weights, float("inf") if limit is None else limit)

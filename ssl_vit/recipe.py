@@ -32,6 +32,7 @@ NOT_COMPUTED = (
     "data.path",
     "data.unreadable",
     "plugin",
+    "optim.nonfinite",
     "probe.every",
     "probe.pictures",
     "compute.",

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import threading
@@ -26,7 +27,7 @@ from .recipe import Recipe, UserError, computed, dump
 from .words import resolve
 
 HEARTBEAT = 30.0  # seconds between signs of life in the lock
-DEAD_AFTER = 600.0  # seconds without one, on another machine
+DEAD_AFTER = 100.0  # seconds without one, on another machine; more than a network's disk may keep to itself
 
 
 def cores() -> int:
@@ -57,8 +58,10 @@ def _append(path: Path, line: str) -> None:
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """Names what is computed; equal hashes are the same run."""
-    return hashlib.sha256(json.dumps(computed(recipe), sort_keys=True).encode()).hexdigest()[:16]
+    """Names what is computed; equal hashes are the same run. Where a local `init` lies is not in it: environment.json knows the
+    weights."""
+    known = computed(recipe) | ({"init": "local"} if inits.local(recipe.init) else {})
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _read(path: Path, *keys: str) -> dict[str, Any]:
@@ -70,6 +73,15 @@ def _read(path: Path, *keys: str) -> dict[str, Any]:
     except (OSError, ValueError):
         pass
     raise UserError(f"{path} is damaged; remove it, or take another name=")
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    """A row of metrics.jsonl; None for anything else."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
 class Run:
@@ -145,6 +157,8 @@ class Run:
                 ("plugin", f"plugin={self.recipe.plugin}: its text"),
             ):
                 was, now = before.get(key) or {}, environment.get(key) or {}
+                if not isinstance(was, dict):
+                    raise UserError(f"{path} is damaged; remove it, or take another name=")
                 if any(was[name] != now[name] for name in was.keys() & now.keys()):
                     raise UserError(f"{said} differ from what {self.folder} was made with; take another name=")
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
@@ -172,21 +186,17 @@ class Run:
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl; a last line that a kill cut short is left out."""
+        """The rows of metrics.jsonl; what is none, as a last line that a kill cut short, is left out."""
         lines = self.metrics.read_text(errors="replace").splitlines() if self.metrics.exists() else []
-        found = []
-        for line in lines:
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                break
-            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-                break
-            found.append(row)
-        return found
+        return [row for line in lines if (row := _row(line)) is not None]
 
     def cut_back(self, step: int) -> list[dict[str, Any]]:
-        """Drop the rows after `step`, so that a resumed run writes them again; the rows that stay."""
+        """Drop the rows after `step`, so that a resumed run writes them again; the rows that stay. A file damaged before its
+        last line is kept beside."""
+        lines = self.metrics.read_text(errors="replace").splitlines() if self.metrics.exists() else []
+        if None in map(_row, lines[:-1]):
+            shutil.copyfile(self.metrics, self.metrics.with_suffix(".damaged"))
+            self.note(f"warning: {self.metrics.name} was damaged, and is kept as {self.metrics.stem}.damaged")
         kept = [row for row in self.rows() if row["step"] <= step]
         write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in kept))
         return kept
@@ -208,7 +218,8 @@ class Run:
         """Keep a second writer out while the body runs.
 
         The operating system drops the lock with the process, however it ends, so a killed run can be started again at once;
-        the host and the heartbeat written inside keep out a machine whose locks do not reach this one.
+        the host and the heartbeat written inside keep out a machine whose locks do not reach this one. Whether that is alive is
+        seen by waiting, not told from clocks, which differ.
 
         Raises:
             UserError: another process that is alive holds the folder.
@@ -238,17 +249,28 @@ def _take(path: Path, file: TextIO) -> None:
     except ValueError:
         holder = {}
     holder = holder if isinstance(holder, dict) else {}
-    elsewhere = holder.get("host") not in (None, socket.gethostname()) and time.time() - path.stat().st_mtime < DEAD_AFTER
+    held = f"process {holder.get('pid')} on {holder.get('host')}"
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process's own: not inherited by data workers
+        taken = False
     except OSError as error:
-        elsewhere = elsewhere or error.errno in (errno.EACCES, errno.EAGAIN)  # others: a file system that knows no locks
-    if elsewhere:
-        held = f"process {holder.get('pid')} on {holder.get('host')}"
+        taken = error.errno in (errno.EACCES, errno.EAGAIN)  # others: a file system that knows no locks
+    if taken or (holder.get("host") not in (None, socket.gethostname()) and _beats(path, held)):
         raise UserError(f"name={path.parent.name}: {path.parent} is being written by {held}; wait, or take another name=")
     file.truncate(0)
     file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
     file.flush()
+
+
+def _beats(path: Path, held: str) -> bool:
+    """Whether somebody elsewhere gives signs of life."""
+    print(f"waiting up to {DEAD_AFTER:.0f} s to see whether {held} still writes {path.parent}", flush=True)
+    before, until = path.stat().st_mtime_ns, time.monotonic() + DEAD_AFTER
+    while time.monotonic() < until:
+        if path.stat().st_mtime_ns != before:
+            return True
+        time.sleep(min(1.0, DEAD_AFTER / 10))
+    return False
 
 
 def _beat(path: Path, done: threading.Event) -> None:

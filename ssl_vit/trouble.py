@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
 
 from . import counted
 from .data import batches
@@ -44,16 +45,25 @@ class Policy:
     def __call__(self, steps: list[int]) -> None:
         optim, path = self.run.recipe.optim, self.run.folder / "not_finite.json"
         if self.main:
-            known: dict[str, Any] = json.loads(path.read_text())["steps"] if path.exists() else {}
-            known |= {str(step): self._indices(step) for step in steps}
-            write_atomically(path, json.dumps({"steps": known}) + "\n")
+            self._dump(path, steps)
         many = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
         text = f"{many}: loss or gradient not finite in {len(steps)}, not learned from; the samples are in {path}"
         if optim.nonfinite == "stop":
             raise UserError(f"optim.nonfinite=stop: {text}; {MAY_HELP}")
-        self.warn(text)
+        if self.main:
+            self.warn(text)
         if optim.nonfinite == "back":
             raise GoBack(steps[0])
+
+    def _dump(self, path: Path, steps: list[int]) -> None:
+        """Add the steps' samples to the file, or begin it where it is damaged; where the disk is full, training goes on."""
+        told = {str(step): self._indices(step) for step in steps}
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            told = {**json.loads(path.read_text())["steps"], **told}
+        try:
+            write_atomically(path, json.dumps({"steps": told}) + "\n")
+        except OSError as error:
+            self.warn(f"{path} could not be written: {error.strerror}")
 
     def _indices(self, step: int) -> list[int]:
         recipe = self.run.recipe

@@ -13,6 +13,14 @@ from ssl_vit.runs import Run
 from ssl_vit.tracking import Record
 from ssl_vit.words import resolve
 
+FULL = """
+import json, random, sys
+from pathlib import Path
+sys.path.insert(0, "benchmarks")
+import chaos
+random.seed(1)
+print(json.dumps(chaos.full(Path(sys.argv[1]), steps=400)))
+"""
 STORM = """
 import json, random, sys
 from pathlib import Path
@@ -30,6 +38,21 @@ def test_kills_at_random_moments_lose_nothing(harm: str, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["bit-equal"] and told["kills"] == 4 and told["rows"] == 40 and told["lost"] == 0, told
+
+
+def mounts(folder: Path) -> bool:
+    """Whether a file system may be mounted here, as root may."""
+    command = f"mount -t tmpfs -o size=1m tmpfs {folder} && umount {folder}"
+    return subprocess.run(["sh", "-c", command], capture_output=True).returncode == 0
+
+
+def test_a_tiny_file_system_that_fills_up_loses_nothing(tmp_path: Path) -> None:
+    if not mounts(tmp_path):
+        pytest.skip("no file system may be mounted here")
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["bit-equal"] and told["filled"] and told["saves that failed"], told
 
 
 def test_rows_that_a_full_disk_refused_come_later_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ import yaml
 from conftest import ROOT
 from torch.utils.flop_counter import FlopCounterMode
 
-from ssl_vit import compute, encoder, training
+from ssl_vit import assembly, compute, encoder, engine, training
+from ssl_vit.processes import machine
 from ssl_vit.recipe import UserError
 from ssl_vit.runs import Run
 from ssl_vit.words import resolve
@@ -42,6 +43,20 @@ def test_a_resnet_is_fine_tuned_and_evaluated_like_any_encoder(tmp_path: Path) -
     probe = ["recipe=evaluate", f"init={tmp_path}/tuned", "data.size=32", "data.share=0.01", "name=probed"]
     training.evaluate([*probe, *(w for w in out if not w.startswith("eval.")), "probe.measures=[knn]"])
     assert (tmp_path / "probed" / "result.json").exists()
+
+
+def test_running_means_are_those_of_the_steps(tmp_path: Path) -> None:
+    """What is measured before the first step, at each start anew, leaves none."""
+    small = ["recipe=finetune", "init=scratch", "model=noisy_student_b0", *FAST, "eval.test=false", "eval.pictures=4"]
+    run = Run(resolve([*small, "compute.threads=1", f"out={tmp_path}", "name=run"]))
+    with machine.started(run) as accelerator:
+        job = assembly.assemble(run, accelerator, machine.load(run.recipe, accelerator, test=False))
+        before = {name: value.clone() for name, value in job.objective.named_buffers()}
+        assert any("running_mean" in name for name in before)
+        one = job.held_out.batches[0]
+        job.objective.train()
+        engine.seconds_per_step(job.state, one, run.recipe, job.spread, accelerator)
+        assert all(value.equal(before[name]) for name, value in job.objective.named_buffers())
 
 
 @pytest.mark.parametrize(

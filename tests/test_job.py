@@ -185,6 +185,39 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     assert_same_end(unbroken, folder)
 
 
+def cut_off(words: list[str], step: int) -> Path:
+    """A run that was killed at that step."""
+    listeners = job._listeners
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(job, "_listeners", lambda j: [*listeners(j), Killer(step)])
+        run(words)
+    recipe = resolve(words)
+    return Path(recipe.out) / recipe.name
+
+
+def test_a_checkpoint_without_its_manifest_is_damaged_not_unseen(unbroken: Path, tiny: list[str], capsys) -> None:
+    words = [*tiny, "name=run"]
+    folder = cut_off(words, 10)
+    (folder / "checkpoints" / "step-000000008" / checkpoint.MANIFEST).unlink()
+    (folder / "checkpoints" / "step-000000004" / checkpoint.MANIFEST).rename(folder / "kept")
+    before = (folder / "metrics.jsonl").read_text()
+    with pytest.raises(UserError, match="is damaged; remove them to begin again"):
+        run(words)
+    assert (folder / "metrics.jsonl").read_text() == before
+    (folder / "kept").rename(folder / "checkpoints" / "step-000000004" / checkpoint.MANIFEST)
+    assert_same_end(unbroken, run(words).folder)
+    assert "step-000000008 is damaged; using the one before it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("other", ["seed=1", "model.width=16"])
+def test_a_checkpoint_of_another_run_is_refused(tiny: list[str], other: str) -> None:
+    folder, foreign = cut_off([*tiny, "name=run"], 6), cut_off([*altered(tiny, other), "name=other"], 6)
+    shutil.rmtree(folder / "checkpoints")
+    shutil.copytree(foreign / "checkpoints", folder / "checkpoints")
+    with pytest.raises(UserError, match="step-000000004 is another run's"):
+        run([*tiny, "name=run"])
+
+
 def test_a_finished_run_answers_with_its_result_and_trains_no_more(unbroken: Path) -> None:
     before = (unbroken / "metrics.jsonl").stat().st_mtime_ns
     again = tool(*TINY, f"out={unbroken.parent}", "name=run")

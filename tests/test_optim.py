@@ -151,7 +151,7 @@ def test_a_resumed_optimiser_goes_on_as_the_unbroken_one():
 def test_the_norm_is_that_before_clipping(limit, left):
     module = nn.Linear(2, 1)
     module.weight.grad, module.bias.grad = torch.tensor([[3.0, -4.0]]), torch.tensor([12.0])  # 3, 4, 12: norm 13
-    assert optim.clip(module, limit).item() == pytest.approx(13)
+    assert optim.clip(module.parameters(), limit).item() == pytest.approx(13)
     assert torch.cat([module.weight.grad[0], module.bias.grad]).tolist() == pytest.approx([x * left / 13 for x in (3, -4, 12)])
 
 

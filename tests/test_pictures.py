@@ -166,6 +166,24 @@ def test_a_drawn_picture_is_taken_as_it_is():
     assert np.array_equal(decoded(noise(0)), noise(0))
 
 
+@pytest.mark.parametrize("turned_round", [False, True])
+def test_a_line_of_pixels_is_seen_as_its_middle(turned_round):
+    """Brought to a width whole, it would be 16 x 1,600,000 pixels."""
+    line = np.zeros((1, 100_000, 3), np.uint8)
+    line[:, 50_000 - 2 : 50_000 + 2] = 200
+    image = torch.from_numpy(line).permute(2, 0, 1)
+    image = image.mT if turned_round else image
+    seen = pictures.evaluation([image], 16, 1.0)
+    assert seen.shape == (1, 3, 16, 16) and seen.float().mean() > 150
+    assert pictures._middle(image).numel() == 3 * pictures.STRIP
+
+
+def test_floating_point_has_no_black_and_white():
+    raw = encode(Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)), "TIFF")
+    with pytest.raises(ValueError, match="floating point"):
+        pictures.decode(raw)
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=300))
 def test_garbage_is_refused(raw):

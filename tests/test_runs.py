@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from ssl_vit.runs import Run, recipe_hash
 
 # Where a run lies, how fast and how often it is looked at: the keys that must not make another run of it
 FREE = {
+    "optim.nonfinite",
     *(
         "name",
         "out",
@@ -244,15 +246,24 @@ def test_a_killed_writer_holds_nothing(tmp_path, child):
                 os.kill(number, signal.SIGKILL)
 
 
-def test_a_folder_that_another_machine_writes_is_refused_until_it_falls_silent(tmp_path):
-    run, lock = Run(recipe(tmp_path)), tmp_path / "it" / "lock"
+@pytest.mark.parametrize("ahead", [0, 86_400, -86_400])
+def test_a_folder_that_another_machine_writes_is_refused_until_it_falls_silent(tmp_path, monkeypatch, ahead):
+    """By waiting, whatever that machine's clock says."""
+    monkeypatch.setattr(runs, "DEAD_AFTER", 0.5)
+    run, lock, done = Run(recipe(tmp_path)), tmp_path / "it" / "lock", threading.Event()
     lock.parent.mkdir()
     lock.write_text(json.dumps({"host": "elsewhere", "pid": 41}))
+
+    def beat():
+        while not done.wait(0.05):
+            now = time.time() + ahead
+            os.utime(lock, (now, now))
+
+    alive = threading.Thread(target=beat)
+    alive.start()
     assert "process 41 on elsewhere" in the_error(take, run)
-    now = time.time()
-    os.utime(lock, (now, now - runs.DEAD_AFTER + 60))
-    assert "process 41 on elsewhere" in the_error(take, run)
-    os.utime(lock, (now, now - runs.DEAD_AFTER - 60))
+    done.set()
+    alive.join()
     with run.lock():
         holds = subprocess.check_output(["cat", lock])  # opened here, closing it would let go of the lock
     assert json.loads(holds) == {"host": socket.gethostname(), "pid": os.getpid()}
@@ -345,11 +356,13 @@ def test_a_lock_with_other_text_is_taken(tmp_path, text):
 
 
 @pytest.mark.parametrize("line", ['{"a": 1}', "3", "\xff", '{"step": "x"}'])
-def test_rows_end_where_a_line_is_no_row(tmp_path, line):
+def test_a_line_that_is_no_row_is_passed_over_and_the_file_kept(tmp_path, line):
     run = Run(recipe(tmp_path))
     run.folder.mkdir()
-    run.metrics.write_bytes(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n'.encode("latin-1"))
-    assert run.rows() == [{"step": 1}]
+    text = f'{{"step": 1}}\n{line}\n{{"step": 2}}\n'.encode("latin-1")
+    run.metrics.write_bytes(text)
+    assert run.cut_back(2) == run.rows() == [{"step": 1}, {"step": 2}]
+    assert (run.folder / "metrics.damaged").read_bytes() == text and "was damaged" in run.log.read_text()
 
 
 @pytest.mark.parametrize("fails", ["fsync", "replace"])

@@ -128,6 +128,17 @@ def test_labels_beside_a_picture(tmp_path, labels, right):
     assert shards.Tars([path]).fetch(np.arange(1)) == ([b"some"], [right])
 
 
+def test_a_damaged_index_is_made_anew(tmp_path, cache):
+    place = numbered(tmp_path / "train.tar", range(4))
+    whole = shards.indexed([place], shards._members)[0]
+    (kept,) = (cache / "ssl_vit").glob("*.npy")
+    raw = kept.read_bytes()
+    for damaged in (b"", raw[:-8], b"none"):
+        kept.write_bytes(damaged)
+        assert shards.indexed([place], shards._members)[0].tolist() == whole.tolist()
+        assert kept.read_bytes() == raw
+
+
 def test_a_picture_is_named_by_its_member(tmp_path):
     numbered(tmp_path / "0.tar", range(3))
     numbered(tmp_path / "1.tar", range(3, 6))

@@ -2,12 +2,14 @@
 
 import json
 import signal
+import socket
 import time
 from pathlib import Path
 
 import pytest
 from conftest import TINY, altered, outcome, together
-from test_job import rows
+from test_job import rows, run
+from test_shards import parquet
 
 from ssl_vit import checkpoint
 from ssl_vit.job import train
@@ -90,3 +92,41 @@ def test_stopped_on_two_processes_and_gone_on_with_four_and_one(tmp_path: Path) 
     assert_alike(rows(folder)[:40], rows(tmp_path / "whole")[:40], rel=1e-5)
     assert_alike(rows(folder), rows(tmp_path / "whole"), rel=1e-2)
     assert at < 400
+
+
+DIFFERENT = """
+import json, os, sys
+from ssl_vit.job import train
+from ssl_vit.recipe import plain_errors
+from ssl_vit.runs import Run
+from ssl_vit.words import resolve
+for mine in json.loads(sys.argv[1]):
+    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
+    try:
+        with plain_errors(everywhere=True):
+            train(Run(resolve(mine[int(os.environ["RANK"])])))
+    except SystemExit as left:
+        assert left.code == 2
+"""
+
+
+def test_machines_that_differ_are_named(tmp_path: Path) -> None:
+    """Other words, other pictures, a folder that one does not see: one line, from one process."""
+    for place, first in (("a", 0), ("b", 50)):
+        parquet(tmp_path / place / "train.parquet", range(first, first + 30))
+    words = altered(TINY, "optim.steps=4", "eval.every=4", f"out={tmp_path}", "name=words")
+    folder = run(altered(words, "name=folder")).folder
+    (folder / "result.json").unlink()
+    pairs = [
+        (words, altered(words, "optim.lr=0.5")),
+        [altered(words, "name=pictures", f"data.path={tmp_path / place}") for place in "ab"],
+        (altered(words, "name=folder"), altered(words, "name=folder", f"out={tmp_path}/elsewhere")),
+    ]
+    codes, said = outcome(together(2, "-c", DIFFERENT, json.dumps(pairs)))
+    assert codes == [0, 0], said
+    host = socket.gethostname()
+    lines = [line for line in "".join(said).splitlines() if line.startswith("error")]
+    assert lines[0] == f"error: optim.lr=0.5 on process 1, on {host}; process 0 has 0.001; all need the same"
+    assert lines[1].startswith("error: pictures of train=") and "on process 1" in lines[1]
+    assert lines[2].startswith(f"error: out= has step-000000004=False on process 1, on {host}; process 0 has True")
+    assert len(lines) == 3, said

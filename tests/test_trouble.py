@@ -3,6 +3,7 @@
 import errno
 import json
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import torch
 from conftest import ROOT, TINY, altered, outcome, together
 from safetensors.torch import load_file
 from test_job import Killed, Killer, assert_same_end, rows, run
+from test_stopping import Sends
 from torch.optim import AdamW
 
 from ssl_vit import checkpoint, job, objectives, trouble
@@ -170,6 +172,36 @@ def test_a_full_disk_lets_training_go_on_and_keeps_the_checkpoint(background, ti
     log = (folder / "log.txt").read_text()
     assert "step 6 could not be saved, the checkpoints before it are kept: [Errno 28] No space left" in log
     assert [checkpoint.step(path) for path in checkpoint.found(folder / "checkpoints")] == [10, 12]
+
+
+def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(tiny, unbroken, monkeypatch, capsys) -> None:
+    """Status 74, so that no scheduler starts it again and again; with room it goes on from the step that was saved."""
+    listeners = job._listeners
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.torch, "save", full(6))
+        patch.setattr(job, "_listeners", lambda j: [*listeners(j), Sends(signal.SIGTERM, 6)])
+        with pytest.raises(SystemExit) as left:
+            run([*tiny, "name=run"])
+    assert left.value.code == 74
+    assert "stopped     at step 6 by SIGTERM, not saved, but step 4; the same command goes on" in capsys.readouterr().out
+    assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[3]", '{"steps": 3}'])
+def test_a_damaged_list_of_samples_is_begun_again(text: str, tiny, poison, tmp_path) -> None:
+    path = tmp_path / "runs" / "run" / "not_finite.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    poison(samples(BAD)[5])
+    run([*tiny, "name=run", "optim.nonfinite=skip"])
+    assert json.loads(path.read_text()) == {"steps": {str(BAD): samples(BAD)}}
+
+
+def test_a_run_that_stopped_goes_on_with_another_policy(tiny, poison) -> None:
+    poison(samples(BAD)[5])
+    with pytest.raises(UserError, match=r"optim\.nonfinite=stop: step"):
+        run([*tiny, "name=run"])
+    assert run([*tiny, "name=run", "optim.nonfinite=skip"]).result() is not None
 
 
 @pytest.mark.parametrize("background", ["true", "false"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import timm
 import torch
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
@@ -22,6 +23,7 @@ from conftest import ROOT, TINY, altered, outcome, together
 from safetensors.torch import load_file
 from test_together import assert_alike, rows
 
+from ssl_vit import checkpoint
 from ssl_vit.data.batches import Spread, samples
 from ssl_vit.job import train
 from ssl_vit.processes import machine, sharding
@@ -86,6 +88,8 @@ def prepared(self):
     return made
 
 sharding.Zero.prepare = prepared
+compiled = []
+torch.nn.Module.compile = lambda self, **how: compiled.append([type(self).__name__, how])  # noted, not done: that takes minutes
 forward = objectives.MaskedPatchPrediction.forward
 
 def spoil(index):
@@ -102,12 +106,16 @@ for name, environment, words, stop, index, port in json.loads(sys.argv[1]):
     os.environ["MASTER_PORT"] = str(port)  # one for each: the store before may still be there
     job._listeners = (lambda j: [*listeners(j), Stops()]) if stop else listeners
     spoil(index)
+    compiled.clear()
     try:
         job.train(Run(resolve(words)))
     except UserError as error:
         told[name] = str(error)
     except SystemExit as end:
         assert end.code == 75, end.code
+    told.setdefault(name, {})
+    if isinstance(told[name], dict):
+        told[name]["compiled"] = list(compiled)
 if os.environ["RANK"] == "0":
     with open(sys.argv[2], "w") as file:
         json.dump(told, file)
@@ -158,6 +166,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     run("alone", "zero3", "compute.batch=8", words=RELAY, stop=True)
     for way in ("ddp", "zero2", "zero3"):
         run(f"{way}_back", way, "compute.batch=8", "optim.nonfinite=back", "checkpoint.every=4", spoil=SPOILT)
+    for way in ("ddp", "zero2", "zero3", "fsdp2"):
+        run(f"{way}_compiled", way, "compute.batch=8", "compute.compile=true", "optim.steps=1", "optim.warmup=0")
     run("averaged", "zero3", "optim.average=0.5")
     run("stops", "zero3", "compute.batch=8", spoil=SPOILT)
     pair = together(2, "-c", SERIES, json.dumps(series), str(out / "told.json"))
@@ -261,6 +271,27 @@ def test_a_run_goes_on_under_another_way_of_sharing(trained, unbroken) -> None:
     assert len(other) == 60 and "stopped" not in (out / "relay" / "metrics.jsonl").read_text()
     assert (out / "relay" / "log.txt").read_text().count("started at step") == len(LEGS)
     assert_alike(one, other, rel=1e-6)
+
+
+def test_what_is_compiled(trained) -> None:
+    """The objective as one graph under DDP; block by block where the rest is gathered on the way; nothing under ZeRO 3."""
+    said = {way: trained[1][f"{way}_compiled"]["compiled"] for way in ("ddp", "zero2", "zero3", "fsdp2")}
+    assert said["ddp"] == [["MaskedPatchPrediction", {"fullgraph": True, "dynamic": False}]]
+    assert said["zero2"] == said["fsdp2"] == [["Block", {"dynamic": False}]] * 2
+    assert said["zero3"] == [] and trained[1]["ddp"]["compiled"] == []
+
+
+def test_what_zero_3_saved_is_read_without_deepspeed(trained) -> None:
+    """Its last checkpoint on one process, and its export in timm: the very features of each other."""
+    out = trained[0] / "zero3"
+    images = torch.rand(4, 3, 16, 16)
+    net = timm.create_model(f"local-dir:{out / 'export'}", pretrained=True).eval()
+    saved = checkpoint.load(checkpoint.found(out / "checkpoints")[-1])["objective"]
+    again = timm.create_model(f"local-dir:{out / 'export'}").eval()
+    prefix = "encoder.backbone."
+    again.load_state_dict({name.removeprefix(prefix): w for name, w in saved.items() if name.startswith(prefix)})
+    with torch.no_grad():
+        assert torch.equal(net.forward_features(images), again.forward_features(images))
 
 
 def test_what_cannot_be_is_refused_in_one_line(trained) -> None:

@@ -21,6 +21,7 @@ from .. import counted
 
 RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
 TRIES = 10
+STRIP = 32  # sides of its width that a strip is looked at for
 MOST_PIXELS = 64_000_000  # of a picture that is decoded: 192 MB
 
 
@@ -70,6 +71,8 @@ def _by_pillow(raw: bytes) -> np.ndarray:
         grey = np.asarray(image).clip(0, 65535)
         grey = grey if image.mode == "I" and grey.max() < 256 else grey >> 8
         return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)
+    if image.mode == "F":
+        raise ValueError("pixels of floating point, of which nobody says where black and white are")
     if image.mode == "P":  # its transparency, if any, is dropped without a warning
         image = image.convert("RGBA")
     return np.array(image.convert("RGB"))
@@ -155,7 +158,14 @@ def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np
 def evaluation(images: list[Tensor], size: int, crop: float) -> Tensor:
     """Evaluation pictures uint8 (B, 3, S, S): shorter side brought to S / crop, then the centre S x S."""
     short = round(size / crop)
-    return torch.stack([F.center_crop(short_side(image, short), [size, size]) for image in images])
+    return torch.stack([F.center_crop(short_side(_middle(image), short), [size, size]) for image in images])
+
+
+def _middle(image: Tensor) -> Tensor:
+    """Of a strip its middle: a line of pixels, brought to a width, would fill the memory."""
+    height, width = image.shape[1:]
+    most = STRIP * min(height, width)
+    return F.center_crop(image, [min(height, most), min(width, most)]) if max(height, width) > most else image
 
 
 def short_side(image: Tensor, short: int) -> Tensor:

@@ -202,8 +202,8 @@ def _remembered(file: Path, walk: Callable[[Path], np.ndarray]) -> np.ndarray:
         stat = file.stat()
         known = f"{walk.__name__} {file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
         kept = cache / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.npy"
-        if kept.exists():
-            return np.load(kept)
+        if (found := _kept(kept)) is not None:
+            return found
         found = walk(file)
     except (OSError, ValueError, OverflowError, tarfile.TarError, pyarrow.ArrowException) as error:
         raise UserError(f"data.path={file}: {_line(error)}") from None
@@ -212,6 +212,14 @@ def _remembered(file: Path, walk: Callable[[Path], np.ndarray]) -> np.ndarray:
     except OSError as error:
         raise UserError(f"data.path={file}: its index cannot be kept in {cache}: {error.strerror}; set HF_HOME") from None
     return found
+
+
+def _kept(path: Path) -> np.ndarray | None:
+    """An index of the cache; None where there is none, or it is damaged."""
+    try:
+        return np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None
 
 
 def _keep(path: Path, array: np.ndarray) -> None:

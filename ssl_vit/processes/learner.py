@@ -34,6 +34,7 @@ class Learner:
         self.compiles = asked if asked is not None else accelerator.device.type == "cuda"
         self.losses: list[Tensor] = []  # of this step's passes so far
         self.prepared: Any = self.prepare()
+        self.weights = list(self.prepared.parameters())
 
     def prepare(self) -> nn.Module:
         """The objective as it trains, with what the other processes need of it."""
@@ -66,11 +67,11 @@ class Learner:
     def update(self) -> tuple[Tensor, Tensor]:
         """Clip, update the weights, forget the gradients: the gradient's norm before it was clipped (float64), and whether it
         or a loss was not finite on any process (bool), so that nothing was changed. Both stay on the device."""
-        norm = optim.clip(self.prepared, self.settings.clip).double()
+        norm = optim.clip(self.weights, self.settings.clip).double()
         bad = self.bad(norm)
         optim.leave_out(self.optimizer, bad)
         self.optimizer.step()
-        self.prepared.zero_grad()
+        self.optimizer.zero_grad()
         return norm, bad
 
     def bad(self, *more: Tensor) -> Tensor:
@@ -83,7 +84,7 @@ class Learner:
         """Forward and backward of a pass that leaves nothing behind."""
         self.learn(batch, cast, last=True)
         self.losses = []
-        self.prepared.zero_grad()
+        self.optimizer.zero_grad()
 
     @contextmanager
     def whole(self) -> Iterator[Objective]:

@@ -1,6 +1,7 @@
 """The machine under a run: processes, threads, precision, memory, and what environment.json says of them."""
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType, broadcast_object_list, is_deepspeed_available
+from accelerate.utils import DistributedType, broadcast_object_list, gather_object, is_deepspeed_available
 
 from .. import budget
 from ..data import batches, sources
@@ -156,6 +157,29 @@ def on_main(accelerator: Accelerator, do: Callable[[], T]) -> T | None:
     if text := broadcast_object_list(said)[0]:
         raise (UserError if accelerator.is_main_process else ToldError)(text)
     return done
+
+
+def from_main(accelerator: Accelerator, find: Callable[[], T]) -> T:
+    """What the first process finds, on all.
+
+    Raises:
+        UserError: as `on_main`.
+    """
+    return broadcast_object_list([on_main(accelerator, find)])[0]
+
+
+def check_same(accelerator: Accelerator, mine: dict[str, Any]) -> None:
+    """That all processes have what the first one has.
+
+    Raises:
+        UserError: one has not; it names the process, its machine, and what differs.
+    """
+    (_, wanted), *others = gather_object([(socket.gethostname(), mine)])
+    for rank, (host, said) in enumerate(others, 1):
+        for key, value in said.items():
+            if value != wanted[key]:
+                text = f"{key}={value} on process {rank}, on {host}; process 0 has {wanted[key]}; all need the same"
+                raise (UserError if accelerator.is_main_process else ToldError)(text)
 
 
 def load(recipe: Recipe, accelerator: Accelerator, test: bool) -> sources.Splits:

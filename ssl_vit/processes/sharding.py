@@ -205,11 +205,11 @@ class Fsdp(Shares):
         return prepared
 
     def update(self) -> tuple[Tensor, Tensor]:
-        norm = _whole(optim.clip(self.prepared, self.settings.clip)).double()
+        norm = _whole(optim.clip(self.weights, self.settings.clip)).double()
         bad = self.bad(norm)
         if not bad:
             self.optimizer.step()
-        self.prepared.zero_grad()
+        self.optimizer.zero_grad()
         return norm, bad
 
     def full(self, p: nn.Parameter) -> Tensor:

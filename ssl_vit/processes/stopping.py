@@ -15,6 +15,7 @@ from torch import distributed
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STOPPED = 75  # exit status (sysexits.h: EX_TEMPFAIL): saved; the same command goes on
+NOT_SAVED = 74  # (EX_IOERR): the same, but the last steps could not be saved, which repeats itself where nobody makes room
 VOTE = 5  # steps
 _uses = itertools.count()  # of the store in this process, all processes alike
 
