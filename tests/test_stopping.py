@@ -7,11 +7,14 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
-from conftest import ROOT, TINY
+from conftest import ROOT, TINY, altered
 from test_job import assert_same_end, run
+from torch.utils.data import Dataset
 
 from ssl_vit import assembly, checkpoint, job
+from ssl_vit.data import batches
 from ssl_vit.engine import Listener
 from ssl_vit.processes import stopping
 
@@ -97,3 +100,48 @@ training.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert process.returncode == -signal.SIGINT
+
+
+def working(tmp_path: Path) -> tuple[subprocess.Popen, list[psutil.Process]]:
+    """A long run with two data workers, in its first steps, and these."""
+    words = altered(TINY, "optim.steps=30000", "checkpoint.every=20000", "eval.every=20000", "log.every=1", "compute.workers=2")
+    command = [sys.executable, "tools/pretrain.py", *words, f"out={tmp_path}", "name=run"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    metrics, end = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.02)
+    return process, psutil.Process(process.pid).children()
+
+
+@pytest.mark.parametrize("number", stopping.SIGNALS)
+def test_a_signal_to_the_whole_group_leaves_the_workers_at_work(tmp_path: Path, number: int) -> None:
+    process, workers = working(tmp_path)
+    assert len(workers) == 2
+    for each in (*workers, process):
+        each.send_signal(number)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == stopping.STOPPED, said
+    assert checkpoint.sound(checkpoint.found(tmp_path / "run" / "checkpoints")[-1])
+    assert not psutil.wait_procs(workers, timeout=20)[1]
+
+
+def test_workers_end_with_a_process_that_is_killed(tmp_path: Path) -> None:
+    process, workers = working(tmp_path)
+    process.kill()
+    process.communicate()
+    assert not psutil.wait_procs(workers, timeout=20)[1]
+
+
+def test_a_worker_that_hangs_ends_when_its_own_process_says_so() -> None:
+    class Stuck(Dataset):
+        def __getitems__(self, wanted: object) -> list[object]:
+            time.sleep(600)
+            return []
+
+    loader = iter(batches._loader(Stuck(), [[0]], 1))
+    (worker,) = loader._workers
+    time.sleep(1)
+    worker.terminate()
+    worker.join(10)
+    assert not worker.is_alive()

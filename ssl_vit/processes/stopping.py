@@ -1,7 +1,8 @@
 """How a run ends before its last step: a signal on any process becomes one step after which all of them save and leave.
 
 The processes agree through a key-value store on the CPU, so no device waits. Every VOTE steps each says whether it was asked to
-stop, and reads what all of them said VOTE steps before: a signal takes at most 2 VOTE steps.
+stop, and reads what all of them said VOTE steps before: a signal takes at most 2 VOTE steps. Torch comes in late here, and after
+the signals are taken.
 """
 
 import itertools
@@ -11,16 +12,16 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-from torch import distributed
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STOPPED = 75  # exit status (sysexits.h: EX_TEMPFAIL): saved; the same command goes on
 VOTE = 5  # steps
 _uses = itertools.count()  # of the store in this process, all processes alike
 
 
-def store(purpose: str) -> distributed.PrefixStore:
+def store(purpose: str) -> Any:
     """The process group's key-value store, for one use in one run; the processes ask in the same order."""
+    from torch import distributed
+
     return distributed.PrefixStore(f"{purpose}-{next(_uses)}", distributed.distributed_c10d._get_default_store())
 
 
