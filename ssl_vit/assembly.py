@@ -6,7 +6,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
 
 from . import checkpoint, encoder, objectives, optim, weights
 from .data import batches, sources
@@ -26,7 +25,7 @@ class Job:
     """The parts of a run, put together."""
 
     run: Run
-    accelerator: Accelerator
+    accelerator: machine.Together
     spread: batches.Spread
     splits: sources.Splits
     state: State
@@ -49,7 +48,7 @@ class Job:
         return self.run.recipe
 
 
-def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
+def assemble(run: Run, accelerator: machine.Together, splits: sources.Splits) -> Job:
     """Open the folder, build the model with the seed's first weights, and hand it to Accelerate."""
     recipe = run.recipe
     processes, rank = accelerator.num_processes, accelerator.process_index

@@ -31,14 +31,19 @@ def train(run: Run) -> dict[str, Any]:
         life = held.enter_context(Life(rank, processes, run.recipe.compute.patience))
         splits = machine.load(run.recipe, accelerator, test=run.recipe.eval.test)
         machine.on_main(accelerator, lambda: held.enter_context(run.lock()))
+        accelerator.mark = life.mark
         job = assemble(run, accelerator, splits)
+        if processes > 1:
+            job.state.learner.tell(life.mark)
         resume(job)
         _baselines(job)
         introduce(job)
         agreed = stopping.Agreement(asked, rank, processes)
         while not _fitted(job, agreed, life):
             pass
-        return ending.finish(job)
+        result = ending.finish(job)
+        accelerator.wait_for_everyone()  # while they are watched
+        return result
 
 
 def _baselines(job: Job) -> None:
@@ -76,7 +81,7 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> None:
         job.pictures, recipe.data, job.spread, seed, length.start, length.stop, job.workers if length else 0
     )
     listeners = _listeners(job) if job.accelerator.is_main_process else [Notes(run)]
-    audience = engine.Audience(listeners)
+    audience = engine.Audience([_Steps(life), *listeners])
     for name in (text for batch in job.held_out.batches for text in batch.unread):
         audience.warn(f"a held-out picture was replaced by the next: {name}")
     saver = checkpoint.Saver(run.checkpoints, recipe.checkpoint, run.note, audience.warn)
@@ -96,11 +101,22 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> None:
         watches.append(Watch(milestones, recipe.hub.every))
     policy = trouble.Policy(run, job.pictures, seed, audience.warn, accelerator.is_main_process)
     try:
-        engine.train(state, life.marked(loader), recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
+        passes = life.marked(loader, state.step)
+        engine.train(state, passes, recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
         machine.on_main(accelerator, saver.wait)
     finally:
         saver.close()
         audience.close()
+
+
+class _Steps(Listener):
+    """Tells the watch over the processes of each step."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+
+    def on_step(self, step: int) -> None:
+        self.life.stepped(step)
 
 
 def _listeners(job: Job) -> list[Listener]:

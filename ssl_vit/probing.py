@@ -15,7 +15,7 @@ from .data import batches, sources
 from .encoder import Backbone
 from .evaluate import classify, frozen
 from .objectives import Supervised
-from .processes.machine import device_batch, facts, load, on_main, started
+from .processes.machine import Together, device_batch, facts, load, on_main, started
 from .recipe import LEARNS_LABELS, OBJECTIVES, Recipe, UserError
 from .runs import Run, environment, recipe_hash
 from .words import resolve
@@ -33,7 +33,7 @@ def probe(run: Run) -> dict[str, Any]:
         return _measured(run, accelerator, splits)
 
 
-def _measured(run: Run, accelerator: Accelerator, splits: sources.Splits) -> dict[str, Any]:
+def _measured(run: Run, accelerator: Together, splits: sources.Splits) -> dict[str, Any]:
     recipe, began = run.recipe, time.perf_counter()
     size, processes = device_batch(recipe, accelerator), accelerator.num_processes
     spread = batches.Spread(size * processes, size, accelerator.process_index, processes)

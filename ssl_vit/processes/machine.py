@@ -19,8 +19,18 @@ from ..runs import Run, cores
 T = TypeVar("T")
 
 
+class Together(Accelerator):
+    """Accelerate's. `mark` is called before what the processes do together."""
+
+    mark: Callable[[], None] = staticmethod(lambda: None)
+
+    def reduce(self, *values: Any, **settings: Any) -> Any:
+        self.mark()
+        return super().reduce(*values, **settings)
+
+
 @contextmanager
-def started(run: Run) -> Iterator[Accelerator]:
+def started(run: Run) -> Iterator[Together]:
     """The processes of a run, given back when the body ends, so that one process can hold one run after another.
 
     Raises:
@@ -52,7 +62,7 @@ def _end(accelerator: Accelerator | None) -> None:
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def _start(recipe: Recipe) -> Accelerator:
+def _start(recipe: Recipe) -> Together:
     """Threads, precision and processes. A precision of auto is settled here, on the first process, and written into the recipe.
 
     Raises:
@@ -72,7 +82,7 @@ def _start(recipe: Recipe) -> Accelerator:
     if recipe.compute.precision == "auto":
         settled = [_fastest(state.device) if state.is_main_process else None]
         recipe.compute.precision = str(broadcast_object_list(settled)[0])
-    accelerator = Accelerator(cpu=cpu and not sharded, mixed_precision="no")  # the engine casts
+    accelerator = Together(cpu=cpu and not sharded, mixed_precision="no")  # the engine casts
     _check_sharding(accelerator)
     return accelerator
 
@@ -140,7 +150,7 @@ def _fastest(device: torch.device) -> str:
     return "bfloat16" if seconds(torch.bfloat16) < 0.8 * seconds(torch.float32) else "float32"
 
 
-def on_main(accelerator: Accelerator, do: Callable[[], T]) -> T | None:
+def on_main(accelerator: Together, do: Callable[[], T]) -> T | None:
     """Do something on the first process, and have it there; what a user did wrong there is raised on all.
 
     Raises:
@@ -153,12 +163,13 @@ def on_main(accelerator: Accelerator, do: Callable[[], T]) -> T | None:
             done = do()
         except UserError as error:
             said = [str(error)]
+    accelerator.mark()
     if text := broadcast_object_list(said)[0]:
         raise (UserError if accelerator.is_main_process else ToldError)(text)
     return done
 
 
-def load(recipe: Recipe, accelerator: Accelerator, test: bool) -> sources.Splits:
+def load(recipe: Recipe, accelerator: Together, test: bool) -> sources.Splits:
     """The splits, on the first process before the others, so that they find what it prepared and are told what it met."""
     first = max(sources.FIRST, recipe.eval.pictures, recipe.probe.pictures if recipe.probe.every else 0)
     found = on_main(accelerator, lambda: sources.load(recipe.data, test, first, recipe.seed))

@@ -1,7 +1,7 @@
 """How a run ends before its last step: a signal on any process becomes one step after which all of them save and leave.
 
 The processes agree through a key-value store on the CPU, so no device waits. Every VOTE steps each says whether it was asked to
-stop, and reads what all of them said VOTE steps before: a signal takes at most 2 VOTE steps. Torch comes in late here, and after
+stop, and reads what all of them said VOTE steps before: a signal takes at most 2 VOTE steps. Torch comes in late here, after
 the signals are taken.
 """
 
