@@ -21,6 +21,7 @@ from ssl_vit.data import batches
 from ssl_vit.evaluate.heldout import HeldOut
 from ssl_vit.objectives import MaskedPatchPrediction
 from ssl_vit.processes import learner, liveness
+from ssl_vit.recipe import UserError
 liveness.BEAT, liveness.BETWEEN, liveness.STILL = 0.3, 2, 2
 PLACES = {
     "fetch": (batches.Pictures, "__getitems__"),
@@ -28,11 +29,15 @@ PLACES = {
     "backward": (learner.Learner, "backward"),
     "look": (HeldOut, "__call__"),
     "save": (checkpoint.Saver, "save"),
+    "fails": (batches.Pictures, "__getitems__"),
 }
+ERROR = UserError("data.some=0: broken") if os.environ.get("ERROR") == "user" else OSError(5, "no such disk")
 def stuck(owner, name):
     whole, calls = getattr(owner, name), []
     def patched(*values, **words):
         calls.append(1)
+        if os.environ["PLACE"] == "fails" and len(calls) > 20:
+            raise ERROR
         while len(calls) > (0 if name == "__call__" else 20):
             time.sleep(0.1)
         return whole(*values, **words)
@@ -109,6 +114,20 @@ def test_all_that_hang_together_leave(tmp_path: Path) -> None:
     codes, said = outcome(started(tmp_path, WHO="01", PLACE="forward"), 120)
     assert codes == [liveness.LOST] * 2, said
     assert all("error: no process has moved for 8 s, after step " in text for text in said), said
+
+
+@pytest.mark.parametrize(("who", "error"), [(0, "user"), (1, "system")])
+def test_an_error_on_one_process_is_told_by_the_others_in_a_line(tmp_path: Path, who: int, error: str) -> None:
+    codes, said = outcome(started(tmp_path, WHO=str(who), PLACE="fails", ERROR=error, OMP_NUM_THREADS="1"), 120)
+    text, line = {
+        "user": ("data.some=0: broken", "error: data.some=0: broken"),
+        "system": ("OSError: [Errno 5] no such disk", f"error on process 1: out={tmp_path}: {tmp_path}/run: no such disk"),
+    }[error]
+    assert (codes[who], codes[1 - who]) == (2, liveness.LOST), said
+    assert said[who].splitlines()[-1] == line
+    assert said[1 - who].splitlines()[-1] == f"error: process {who} on {socket.gethostname()} ended: {text}"
+    assert not any("Traceback" in each for each in said), said
+    assert len(said[1].splitlines()) == 1, said
 
 
 def judged(*signs: liveness.Sign, patience: float = 10, stood: float = 0) -> str:

@@ -1,6 +1,6 @@
-"""Who is still there: a process that died, hangs or failed is named by the others, who then leave, in place of waiting for ever.
+"""Who is still there: a process that died, hangs or failed is named by the others, who then leave, and do not wait for ever.
 
-Each process says every BEAT seconds, in a key-value store on the CPU, that it lives and how many marks its main thread has made.
+Each process says every BEAT seconds, in a key-value store on the CPU, that it lives, and how many marks its main thread made.
 All make the same marks in the same order, and each makes one before whatever they do together: so the one that the others wait
 for has the fewest. The first process watches all; the others watch the first and hear its verdict.
 """
@@ -14,10 +14,12 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from math import inf
+from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from torch import distributed
 
+from ..recipe import ToldError, in_a_line
 from .stopping import store
 
 LOST = 69  # exit status (sysexits.h: EX_UNAVAILABLE): another process was lost; the same command goes on
@@ -38,7 +40,7 @@ class Sign(NamedTuple):
     marks: int = 0
     allowed: float = inf  # seconds that it may stand where it is while others are further
     host: str = "?"
-    end: str = ""  # LEFT, once it has
+    end: str = ""  # LEFT, once it has; or the error that it ended by
 
 
 class Heard(NamedTuple):
@@ -59,7 +61,7 @@ class Life:
         self.rank, self.processes, self.patience, self.dead = rank, processes, patience, min(DEAD, patience)
         self.beats = self.marks = self.step = 0
         self.allowed = inf
-        self.verdict = ""
+        self.verdict, self.end = "", LEFT
         now = time.monotonic()
         self.heard = {other: Heard(Sign(), now, now) for other in (range(processes) if rank == 0 else (0,))}
         self.done = threading.Event()
@@ -73,13 +75,15 @@ class Life:
             self.watch.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Leave; a broken connection is taken as the sign of a lost process, whose name is waited for."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        """Leave, and say by which error; a broken connection is taken as the sign of a lost process, whose name is waited for."""
         if self.processes == 1:
             return
-        if kind is not None and issubclass(kind, RuntimeError):
+        if isinstance(error, RuntimeError):
             self.dead = min(self.dead, HURRY)
             time.sleep(self.dead + 3 * BEAT)  # the watch ends this process if it is so
+        if error is not None and not isinstance(error, SystemExit | ToldError):
+            self.end = in_a_line(error)
         self.done.set()
         self.watch.join()
 
@@ -113,7 +117,19 @@ class Life:
             with suppress(distributed.DistError):
                 self._exchange()
             if self.done.wait(BEAT):
-                return self._say(LEFT)
+                break
+        self._say(self.end)
+        if self.rank == 0 and self.end != LEFT:
+            self._linger()
+
+    def _linger(self) -> None:
+        """The store goes with this process: the others hear first how it ended, unless they end as well."""
+        for _ in range(20):
+            if all(heard.sign.end for rank, heard in self.heard.items() if rank):
+                return
+            time.sleep(BEAT / 10)
+            for rank in self.heard:
+                self._hear(rank, self._said(str(rank)))
 
     def _exchange(self) -> None:
         self.beats += 1
@@ -146,7 +162,14 @@ class Life:
     def _judged(self) -> str:
         """Who is lost, in words, if somebody is."""
         here = {rank: heard for rank, heard in self.heard.items() if heard.sign.end != LEFT}
-        return self._silent(here) or (self._behind(here) if self.rank == 0 and here else "")
+        return self._ended(here) or self._silent(here) or (self._behind(here) if self.rank == 0 and here else "")
+
+    def _ended(self, here: dict[int, Heard]) -> str:
+        """Who ended by an error, a beat after it said so: what all of them meet each tells itself."""
+        for rank, (sign, at, _) in here.items():
+            if rank != self.rank and sign.end and time.monotonic() - at > BEAT and not self.done.is_set():
+                return f"process {rank} on {sign.host} ended: {sign.end}"
+        return ""
 
     def _silent(self, here: dict[int, Heard]) -> str:
         for rank, heard in here.items():
