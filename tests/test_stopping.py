@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, TINY, altered
+from conftest import ROOT, TINY, altered, outcome, together
 from test_job import assert_same_end, run
 from torch.utils.data import Dataset
 
@@ -99,7 +100,47 @@ training.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
-    assert process.returncode == -signal.SIGINT
+    assert process.returncode == stopping.INTERRUPTED == 130
+
+
+def test_a_second_interrupt_leaves_at_once_where_another_process_is_waited_for(tmp_path: Path) -> None:
+    """The main thread is in a collective, and runs no handler."""
+    words = altered(TINY, "optim.steps=30000", "checkpoint.every=20000", "eval.every=20000", "log.every=1")
+    pair = together(2, "tools/pretrain.py", *words, f"out={tmp_path}", "name=run")
+    wait_for_rows(pair[0], tmp_path / "run")
+    pair[1].send_signal(signal.SIGSTOP)
+    time.sleep(1)
+    for _ in range(2):
+        pair[0].send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    before = time.monotonic()
+    codes, said = outcome(pair[:1], 40)
+    pair[1].kill()
+    pair[1].communicate()
+    assert codes == [stopping.INTERRUPTED] and time.monotonic() - before < 10, said
+
+
+def test_nothing_is_left_of_the_handlers() -> None:
+    """Also of one inside another, as a tool's around a run's."""
+    before, threads, files = signal.set_wakeup_fd(-1), threading.active_count(), len(list(Path("/dev/fd").iterdir()))
+    signal.set_wakeup_fd(before)
+    for _ in range(3):
+        with stopping.Asked() as outer, stopping.Asked() as inner:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert (outer.name, inner.name) == ("", "SIGUSR1")
+    end = time.monotonic() + 10
+    while threading.active_count() > threads and time.monotonic() < end:
+        time.sleep(0.01)
+    after = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(after)
+    assert (after, threading.active_count(), len(list(Path("/dev/fd").iterdir()))) == (before, threads, files)
+
+
+def wait_for_rows(process: subprocess.Popen, folder: Path) -> None:
+    metrics, end = folder / "metrics.jsonl", time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.02)
 
 
 def working(tmp_path: Path) -> tuple[subprocess.Popen, list[psutil.Process]]:
@@ -107,10 +148,7 @@ def working(tmp_path: Path) -> tuple[subprocess.Popen, list[psutil.Process]]:
     words = altered(TINY, "optim.steps=30000", "checkpoint.every=20000", "eval.every=20000", "log.every=1", "compute.workers=2")
     command = [sys.executable, "tools/pretrain.py", *words, f"out={tmp_path}", "name=run"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    metrics, end = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
-    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.02)
+    wait_for_rows(process, tmp_path / "run")
     return process, psutil.Process(process.pid).children()
 
 

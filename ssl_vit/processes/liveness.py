@@ -76,7 +76,7 @@ class Life:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
-        """Leave, and say by which error; a broken connection is taken as the sign of a lost process, whose name is waited for."""
+        """Leave, and say by which error. A broken connection is the sign of a lost process, whose name is waited for."""
         if self.processes == 1:
             return
         if isinstance(error, RuntimeError):
