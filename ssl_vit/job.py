@@ -19,14 +19,17 @@ from .tracking import Notes, Record, TensorBoard
 BASELINE_PICTURES = 2048  # training pictures whose colours are counted
 
 
-def train(run: Run) -> dict[str, Any]:
-    """Train what the run's recipe says, from its last checkpoint if there is one, and finish its folder; the result.
+def train(run: Run, asked: stopping.Asked | None = None) -> dict[str, Any]:
+    """Train what the run's recipe says, from its last checkpoint if there is one, and finish its folder; the result. `asked`
+    takes the signals already, where the caller has it.
 
     Raises:
         UserError: the pictures, the folder or the machine do not suit the recipe.
         SystemExit: with status stopping.STOPPED; a signal came, and the run was saved.
     """
-    with stopping.Asked() as asked, machine.started(run) as accelerator, ExitStack() as held:
+    with ExitStack() as held:
+        asked = asked or held.enter_context(stopping.Asked())
+        accelerator = held.enter_context(machine.started(run))
         rank, processes = accelerator.process_index, accelerator.num_processes
         life = held.enter_context(Life(rank, processes, run.recipe.compute.patience))
         splits = machine.load(run.recipe, accelerator, test=run.recipe.eval.test)

@@ -183,3 +183,22 @@ def test_a_worker_that_hangs_ends_when_its_own_process_says_so() -> None:
     worker.terminate()
     worker.join(10)
     assert not worker.is_alive()
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_while_torch_comes_in_stops_the_run_at_its_first_step(tmp_path: Path, number: int) -> None:
+    script = f"""
+import os, sys
+from importlib.abc import MetaPathFinder
+from ssl_vit import training
+class Signals(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            os.kill(os.getpid(), {int(number)})
+assert "torch" not in sys.modules
+sys.meta_path.insert(0, Signals())
+training.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == stopping.STOPPED, done.stderr
+    assert f"stopped     at step 0 by {signal.Signals(number).name}" in done.stdout
