@@ -16,13 +16,14 @@ from ssl_vit.processes import liveness
 WORDS = altered(TINY, "optim.steps=3000", "optim.warmup=2", "checkpoint.every=5", "eval.every=40", "log.every=1")
 STUCK = """
 import os, time
-from ssl_vit import checkpoint, training
+from ssl_vit import bounds, checkpoint, training
 from ssl_vit.data import batches
 from ssl_vit.evaluate.heldout import HeldOut
 from ssl_vit.objectives import MaskedPatchPrediction
 from ssl_vit.processes import learner, liveness
 from ssl_vit.recipe import UserError
 liveness.BEAT, liveness.BETWEEN, liveness.STILL = 0.3, 2, 2
+del bounds.BOUNDS["compute.patience"]
 PLACES = {
     "fetch": (batches.Pictures, "__getitems__"),
     "forward": (MaskedPatchPrediction, "forward"),
