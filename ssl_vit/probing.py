@@ -15,6 +15,7 @@ from .data import batches, sources
 from .encoder import Backbone
 from .evaluate import classify, frozen
 from .objectives import Supervised
+from .processes.liveness import Life
 from .processes.machine import Together, device_batch, facts, load, on_main, started
 from .recipe import LEARNS_LABELS, OBJECTIVES, Recipe, UserError
 from .runs import Run, environment, recipe_hash
@@ -28,6 +29,7 @@ def probe(run: Run) -> dict[str, Any]:
         UserError: the pictures, the weights or the folder do not suit the recipe.
     """
     with started(run) as accelerator, ExitStack() as held:
+        held.enter_context(Life(accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience))
         splits = load(run.recipe, accelerator, test=True)
         on_main(accelerator, lambda: held.enter_context(run.lock()))
         return _measured(run, accelerator, splits)

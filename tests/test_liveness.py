@@ -131,6 +131,46 @@ def test_an_error_on_one_process_is_told_by_the_others_in_a_line(tmp_path: Path,
     assert len(said[1].splitlines()) == 1, said
 
 
+def test_what_the_first_process_does_before_the_others_may_take_long(tmp_path: Path) -> None:
+    """Longer than the patience, and than a group of processes waits by itself."""
+    slow = """
+from datetime import timedelta
+from torch.distributed import distributed_c10d
+from ssl_vit.data import sources
+distributed_c10d.default_pg_timeout = timedelta(seconds=8)
+load = sources.load
+def late(*values):
+    time.sleep(12 if os.environ["RANK"] == "0" else 0)
+    return load(*values)
+sources.load = late
+"""
+    words = [*altered(TINY, "optim.steps=2", "optim.warmup=1"), f"out={tmp_path}", "name=run", "compute.patience=4"]
+    script = STUCK.replace("training.pretrain", f"{slow}training.pretrain").replace("{words!r}", repr(words))
+    codes, said = outcome(together(2, "-c", script), 120)
+    assert codes == [0, 0], said
+
+
+def test_an_evaluation_names_a_lost_process_too(tmp_path: Path) -> None:
+    script = f"""
+import os, signal
+from ssl_vit import bounds, probing, training
+from ssl_vit.processes import liveness
+liveness.BEAT = 0.3
+del bounds.BOUNDS["compute.patience"]
+def lost(*values):
+    os.kill(os.getpid(), signal.SIGSTOP)
+if os.environ["RANK"] == "1":
+    probing._measured = lost
+training.evaluate({["recipe=evaluate", "init=scratch", *TINY[1:7], "compute.patience=4", f"out={tmp_path}", "name=run"]!r})
+"""
+    pair = together(2, "-c", script)
+    codes, said = outcome(pair[:1], 60)
+    pair[1].kill()
+    pair[1].communicate()
+    assert codes == [liveness.LOST], said
+    assert "error: process 1 on" in said[0] and "gave no sign of life for 4 s" in said[0]
+
+
 def judged(*signs: liveness.Sign, patience: float = 10, stood: float = 0) -> str:
     """What the first process says of the processes' signs, the others' marks being so old."""
     life = liveness.Life(0, len(signs), patience)

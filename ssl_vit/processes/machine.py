@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +18,9 @@ from ..recipe import Recipe, ToldError, UserError
 from ..runs import Run, cores
 
 T = TypeVar("T")
+# How long the processes wait for one another: who is lost, liveness.Life finds out, and what the first one does before the
+# others may take hours. More milliseconds would not fit into 32 bits.
+FOREVER = timedelta(days=20)
 
 
 class Together(Accelerator):
@@ -77,7 +81,7 @@ def _start(recipe: Recipe) -> Together:
     if cpu and sharded:
         _prepare_deepspeed_on_cpu()
     # with cpu=True, Accelerate would quietly run plain DDP
-    state = PartialState(cpu=cpu and not sharded, **({"backend": "gloo"} if cpu and sharded else {}))
+    state = PartialState(cpu=cpu and not sharded, timeout=FOREVER, **({"backend": "gloo"} if cpu and sharded else {}))
     _check_processes(state.num_processes)
     if recipe.compute.precision == "auto":
         settled = [_fastest(state.device) if state.is_main_process else None]
