@@ -1,6 +1,8 @@
 """The machine under a run: processes, threads, precision, memory, and what environment.json says of them."""
 
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,16 +13,18 @@ import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, broadcast_object_list, is_deepspeed_available
+from torch import distributed
 
 from .. import budget
 from ..data import batches, sources
-from ..recipe import Recipe, ToldError, UserError
+from ..recipe import Recipe, ToldError, UserError, in_a_line
 from ..runs import Run, cores
 
 T = TypeVar("T")
 # How long the processes wait for one another: who is lost, liveness.Life finds out, and what the first one does before the
 # others may take hours. More milliseconds would not fit into 32 bits.
 FOREVER = timedelta(days=20)
+TOLD, GIVEN_UP = 10.0, 1800.0  # seconds that processes wait for others at the start until they say so, and until they leave
 
 
 class Together(Accelerator):
@@ -81,7 +85,8 @@ def _start(recipe: Recipe) -> Together:
     if cpu and sharded:
         _prepare_deepspeed_on_cpu()
     # with cpu=True, Accelerate would quietly run plain DDP
-    state = PartialState(cpu=cpu and not sharded, timeout=FOREVER, **({"backend": "gloo"} if cpu and sharded else {}))
+    with _meeting():
+        state = PartialState(cpu=cpu and not sharded, timeout=FOREVER, **({"backend": "gloo"} if cpu and sharded else {}))
     _check_processes(state.num_processes)
     if recipe.compute.precision == "auto":
         settled = [_fastest(state.device) if state.is_main_process else None]
@@ -89,6 +94,45 @@ def _start(recipe: Recipe) -> Together:
     accelerator = Together(cpu=cpu and not sharded, mixed_precision="no")  # the engine casts
     _check_sharding(accelerator)
     return accelerator
+
+
+@contextmanager
+def _meeting() -> Iterator[None]:
+    """While the processes find one another: says where, if it takes long, and leaves if it takes too long.
+
+    Raises:
+        UserError: they cannot.
+    """
+    place = ":".join(os.environ.get(f"MASTER_{name}", "?") for name in ("ADDR", "PORT"))
+    choices = "is that the first process's machine, reached from here, the port free, and every process started?"
+    waiting = _waiting(f"MASTER_ADDR:MASTER_PORT={place}", choices) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else []
+    for timer in waiting:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    except distributed.DistError as error:
+        raise UserError(f"MASTER_ADDR:MASTER_PORT={place}: {in_a_line(error)}; {choices}") from None
+    finally:
+        for timer in waiting:
+            timer.cancel()
+
+
+def _waiting(place: str, choices: str) -> list[threading.Timer]:
+    """What is said and done if the processes do not come; one of each machine speaks."""
+    count, speaks = os.environ["WORLD_SIZE"], os.environ.get("LOCAL_RANK", "0") == "0"
+
+    def told() -> None:
+        if speaks:
+            print(f"waiting for {count} processes at {place}", flush=True)
+
+    def given_up() -> None:
+        if speaks:
+            sys.stderr.write(f"error: {place}: not all of {count} processes came in {GIVEN_UP:g} s; {choices}\n")
+            sys.stderr.flush()
+        os._exit(2)  # the main thread waits outside Python
+
+    return [threading.Timer(TOLD, told), threading.Timer(GIVEN_UP, given_up)]
 
 
 def _prepare_deepspeed_on_cpu() -> None:
