@@ -214,6 +214,7 @@ def test_a_group_is_no_key(group):
             "compute.batch=33",
             "compute.threads=0",
             "compute.workers=-1",
+            "compute.patience=9.9",
         ),
         *(f"model.{name}=0" for name in ("patch", "width", "depth", "heads", "mlp")),
         *("model.heads=5", "data.size=0", "data.size=-8", "data.size=8", "data.size=60", "data.size=1000000001"),
@@ -231,7 +232,14 @@ def test_what_is_out_of_bounds_is_refused(word):
     [
         *(["corruption.rate=1"], ["corruption.rate=1e-9"], ["data.crop_area=1", "data.eval_crop=1"], ["optim.betas=[0,0]"]),
         *(["corruption.mask=1", "corruption.random=0", "corruption.keep=0"], ["optim.warmup=0"], [f"optim.warmup={STEPS - 1}"]),
-        *(["optim.weight_decay=0"], ["data.size=16"], ["compute.workers=0"], ["compute.batch=128"], ["data.validation=train"]),
+        *(
+            ["optim.weight_decay=0"],
+            ["data.size=16"],
+            ["compute.workers=0"],
+            ["compute.patience=10"],
+            ["compute.batch=128"],
+            ["data.validation=train"],
+        ),
         *(
             ["data.validation=0.5"],
             ["data.validation=0"],
