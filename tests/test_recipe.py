@@ -382,7 +382,17 @@ def test_a_preset_word_that_says_what_the_recipe_says_is_still_a_name():
 def test_computed_leaves_out_what_changes_no_number(pictures):
     recipe = resolve(["recipe=mpp"])
     kept, flat = computed(recipe), leaves(recipe)
-    outside = {"name", "out", "resume", "data.path", "data.unreadable", "plugin", "probe.every", "probe.pictures"}
+    outside = {
+        "name",
+        "out",
+        "resume",
+        "data.path",
+        "data.unreadable",
+        "plugin",
+        "probe.every",
+        "probe.pictures",
+        "optim.nonfinite",
+    }
     groups = ("compute.", "log.", "checkpoint.", "eval.", "hub.")
     expected = {k: v for k, v in flat.items() if k == "compute.precision" or not (k in outside or k.startswith(groups))}
     assert kept == expected and "optim.lr" in kept and "data.hub" in kept and "model.timm" in kept
