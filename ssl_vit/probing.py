@@ -43,7 +43,7 @@ def _measured(run: Run, accelerator: Together, splits: sources.Splits) -> dict[s
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data).to(accelerator.device).eval()
     start_from = inits.find(recipe.init)
-    said |= weights.first(net, recipe.init)
+    said |= weights.first(net, recipe.init, exported=False)
     on_main(accelerator, lambda: run.open(environment(said)))
     pool = recipe.probe.pool or inits.pool(start_from)
     _introduce(run, accelerator, splits, pool)

@@ -19,7 +19,7 @@ ORDER = [
     ("objectives",),
     ("optim",),
     ("compute", "summary"),
-    ("runs", "budget"),
+    ("runs", "budget", "hub.measures"),
     ("studies", "report", "hub.card", "reshard"),
     ("interop",),
     ("weights", "processes.learner"),
