@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 
 from . import checkpoint, encoder, inits, objectives, optim, weights
 from .data import batches, sources
@@ -27,7 +26,7 @@ class Job:
     """The parts of a run, put together."""
 
     run: Run
-    accelerator: Accelerator
+    accelerator: machine.Together
     spread: batches.Spread
     splits: sources.Splits
     state: State
@@ -50,7 +49,7 @@ class Job:
         return self.run.recipe
 
 
-def assemble(run: Run, accelerator: Accelerator, splits: sources.Splits) -> Job:
+def assemble(run: Run, accelerator: machine.Together, splits: sources.Splits) -> Job:
     """Open the folder, build the model with the seed's first weights, and hand it to Accelerate."""
     recipe = run.recipe
     processes, rank = accelerator.num_processes, accelerator.process_index

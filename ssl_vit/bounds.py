@@ -34,7 +34,6 @@ POSITIVE = (
     "data.window",
     *("probe.every", "probe.pictures", "probe.trials", "probe.steps", "probe.batch", "probe.neighbors", "probe.layer"),
     *("corruption.side", "checkpoint.every", "checkpoint.failures", "eval.every", "eval.pictures", "log.every", "hub.every"),
-    "compute.patience",
 )
 CHOICES: dict[str, Collection[str]] = {
     "objective": OBJECTIVES,
@@ -80,6 +79,7 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "name": (lambda v: 0 < len(v) <= 200 and not Path(v).is_absolute() and not {"..", "."} & set(v.split("/")), FOLDER),
     "checkpoint.keep": (lambda v: v >= 2, "two at least are asked for: a damaged one needs another before it"),
     "seed": (lambda v: -(2**63) <= v < 2**63, "a whole number of 64 bits is asked for"),
+    "compute.patience": (lambda v: v >= 10, "10 seconds at least are asked for: a healthy process speaks every 2"),
     "compute.workers": (lambda v: v is None or v >= 0, "a number of at least 0 is asked for"),
 }
 

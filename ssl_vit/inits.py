@@ -13,6 +13,7 @@ from .recipe import PLAIN_NAME, Recipe, UserError, load
 SCRATCH = "scratch"
 REMOTE = ("timm:", remote.SCHEME)
 TRANSFORMERS = {"patch": "patch_size", "width": "hidden_size", "depth": "num_hidden_layers", "heads": "num_attention_heads"}
+PLAIN = {"hidden_act": "gelu", "qkv_bias": True, "num_channels": 3}  # what a ViT of transformers says, or leaves unsaid
 CHOICES = "choices: scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, a Google .npz file"
 
 
@@ -91,14 +92,34 @@ def export(init: Init, *names: str) -> Path | None:
     """The folder of the export, with those files of it if it comes from the Hub; None of other places.
 
     Raises:
-        UserError: the Hub has no such repository or revision, or the repository is no encoder.
+        UserError: the Hub has no such repository or revision, or what lies there is no encoder that can be read.
     """
-    if init.export is not None or not init.place.startswith(remote.SCHEME):
-        return init.export
-    folder = remote.fetch(init.place, f"init={init.place}", names)
+    if init.export is None and not init.place.startswith(remote.SCHEME):
+        return None
+    folder = init.export or remote.fetch(init.place, f"init={init.place}", names)
     if not (folder / "config.json").exists():
         raise UserError(f"init={init.place}: the repository is no encoder: it has no config.json")
+    try:
+        why = _unread(json.loads((folder / "config.json").read_text()))
+    except Exception as error:  # whatever a foreign file makes of this
+        raise UserError(f"init={init.place}: its config.json cannot be read: {error!r}") from None
+    if why:
+        raise UserError(f"init={init.place}: its config.json says {why}")
     return folder
+
+
+def _unread(config: dict[str, Any]) -> str | None:
+    """What of a config.json cannot be read here, and what is asked for; None where nothing stands against it."""
+    if config.get("model_type") != "vit":
+        known = "choices: vit (transformers' ViT), or an export of timm or of this project, which names an architecture"
+        return None if "architecture" in config else f"model_type={config.get('model_type')}, which is not read; {known}"
+    for key, value in PLAIN.items():
+        if config.get(key, value) != value:
+            return f"{key}={config[key]}; a ViT with {key}={value} is asked for"
+    for key in ("image_size", "patch_size"):
+        if isinstance(config.get(key), list) and len(set(config[key])) != 1:
+            return f"{key}={config[key]}; a square is asked for"
+    return None
 
 
 def normalisation(folder: Path) -> dict[str, list[float]]:
@@ -113,16 +134,17 @@ def normalisation(folder: Path) -> dict[str, list[float]]:
 
 def _of_transformers(config: dict[str, Any]) -> dict[str, Any]:
     """The model of a ViT of transformers."""
-    row = {f"model.{key}": config[name] for key, name in TRANSFORMERS.items()} | {"model.mlp": config["intermediate_size"]}
-    return {"model.name": "vit", "model.timm": "vit_base_patch16_224", **row}
+    told = {key: config[name] for key, name in TRANSFORMERS.items()} | {"mlp": config["intermediate_size"]}
+    told["patch"] = told["patch"][0] if isinstance(told["patch"], list) else told["patch"]
+    row = {f"model.{key}": value for key, value in told.items()}
+    return {"model.name": _called(row), "model.timm": "vit_base_patch16_224", **row}
 
 
 def _told(architecture: str, args: dict[str, Any]) -> dict[str, Any]:
     """The model that a foreign export's model_args name; nothing where they do not say it whole, as for timm's own models."""
     if not {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"} <= args.keys():
         return {}
-    return {
-        "model.name": architecture,
+    row = {
         "model.timm": architecture,
         "model.patch": args["patch_size"],
         "model.width": args["embed_dim"],
@@ -130,6 +152,12 @@ def _told(architecture: str, args: dict[str, Any]) -> dict[str, Any]:
         "model.heads": args["num_heads"],
         "model.mlp": round(args["mlp_ratio"] * args["embed_dim"]),
     }
+    return {"model.name": _called(row), **row}
+
+
+def _called(row: dict[str, Any]) -> str:
+    """A model's name from its size: the architecture's own would promise another."""
+    return f"vit_{row['model.width']}x{row['model.depth']}_p{row['model.patch']}"
 
 
 def pool(init: Init) -> str:

@@ -4,7 +4,9 @@ transformers' names are those of its files, which all its versions read. Both wa
 """
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import timm
 import torch
 from einops import rearrange
 from safetensors.torch import save_file
+from timm.layers import PatchEmbed
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from .inits import find
@@ -33,18 +37,18 @@ LAYER = {
     "intermediate.dense": "mlp.fc1",
     "output.dense": "mlp.fc2",
 }
+KINDS = ("weight", "bias")
 QKV = ("query", "key", "value")
+EPS = 1e-12  # of transformers' layer norms, where a config.json does not say
 BICUBIC, BILINEAR = 3, 2  # Pillow's numbers
 
 
-def from_transformers(state: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """timm's state of a ViTModel's or ViTForImageClassification's; its pooler and mask token, which timm has not, are left out.
 
     Raises:
-        ValueError: the names are those of another network, or its config.json says that it computes something else.
+        ValueError: the names are those of another network.
     """
-    if config.get("hidden_act", "gelu") != "gelu":
-        raise ValueError(f"its config.json says hidden_act={config['hidden_act']}; a ViT with gelu is asked for")
     plain = {name.removeprefix("vit."): value for name, value in state.items()}
     kept = {name: value for name, value in plain.items() if not name.startswith("pooler.") and "mask_token" not in name}
     split = {name: value for name, value in kept.items() if ".attention.attention." in name}
@@ -95,15 +99,33 @@ def to_transformers(export: Path, out: Path) -> None:
     """
     config, model = json.loads((export / "config.json").read_text()), _load(export)
     classes = config["num_classes"]
-    if type(model) is not timm.models.VisionTransformer or not hasattr(model.patch_embed, "proj"):
-        raise UserError(f"{export}: transformers' ViT has patches of pixels; this is a {type(model).__name__}")
+    if why := _beyond(model):
+        raise UserError(f"{export}: transformers' ViT {why}; leave it as it is: AutoModel reads it through timm")
     if classes and config["global_pool"] != "token":
         text = "transformers' ViT classifies by the class token, this by the mean of the patches"
         raise UserError(f"{export}: {text}; leave it as it is: AutoModelForImageClassification reads it through timm")
+    state = to_names(model.state_dict(), classes > 0)
     out.mkdir(parents=True)
-    save_file(to_names(model.state_dict(), classes > 0), out / "model.safetensors", {"format": "pt"})
+    save_file(state, out / "model.safetensors", {"format": "pt"})
     (out / "config.json").write_text(json.dumps(_vit_config(config, model), indent=2) + "\n")
     (out / "preprocessor_config.json").write_text(json.dumps(_processor(config), indent=2) + "\n")
+
+
+def _beyond(model: Any) -> str | None:
+    """What of a timm network transformers' ViT has not; None where it can say all of it."""
+    if not isinstance(model, VisionTransformer) or not isinstance(model.patch_embed, PatchEmbed):
+        parts = (model, getattr(model, "patch_embed", None))
+        return f"has patches of pixels; this is a {' on a '.join(type(part).__name__ for part in parts)}"
+    plain = {"cls_token", "pos_embed", *(f"{name}.{kind}" for name in ("patch_embed.proj", "norm") for kind in KINDS)}
+    layer = {f"{part}.{kind}" for part in (*LAYER.values(), "attn.qkv") for kind in KINDS}
+    plain |= {f"blocks.{i}.{name}" for i in range(len(model.blocks)) for name in layer}
+    state = {name for name in model.state_dict() if not name.startswith("head.")}
+    for text, names in (("has no", state - plain), ("needs", plain - state)):
+        if names:
+            return f"{text} {min(names)}"
+    acts: list[Any] = [block.mlp.act for block in model.blocks]  # type: ignore[union-attr]
+    gelu = all(type(act) is nn.GELU and act.approximate == "none" for act in acts)
+    return None if gelu and not model.no_embed_class else "has gelu and a position of its class token, this has not"
 
 
 def _load(export: Path) -> Any:
@@ -223,5 +245,10 @@ def main(words: list[str]) -> None:
         raise UserError(f"{folder}: a run's folder or an export's is asked for")
     if out.exists():
         raise UserError(f"out={out}: is there already")
-    FORMATS[form](init.export, out)
+    beside = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        FORMATS[form](init.export, beside)
+        beside.replace(out)
+    finally:
+        shutil.rmtree(beside) if beside.is_dir() else beside.unlink(missing_ok=True)
     print(f"written     {out}")

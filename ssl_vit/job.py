@@ -19,26 +19,34 @@ from .tracking import Notes, Record, TensorBoard
 BASELINE_PICTURES = 2048  # training pictures whose colours are counted
 
 
-def train(run: Run) -> dict[str, Any]:
-    """Train what the run's recipe says, from its last checkpoint if there is one, and finish its folder; the result.
+def train(run: Run, asked: stopping.Asked | None = None) -> dict[str, Any]:
+    """Train what the run's recipe says, from its last checkpoint if there is one, and finish its folder; the result. `asked`
+    takes the signals already, where the caller has it.
 
     Raises:
         UserError: the pictures, the folder or the machine do not suit the recipe.
         SystemExit: with status stopping.STOPPED; a signal came, and the run was saved.
     """
-    with stopping.Asked() as asked, machine.started(run) as accelerator, ExitStack() as held:
+    with ExitStack() as held:
+        asked = asked or held.enter_context(stopping.Asked())
+        accelerator = held.enter_context(machine.started(run))
         rank, processes = accelerator.process_index, accelerator.num_processes
         life = held.enter_context(Life(rank, processes, run.recipe.compute.patience))
         splits = machine.load(run.recipe, accelerator, test=run.recipe.eval.test)
         machine.on_main(accelerator, lambda: held.enter_context(run.lock()))
+        accelerator.mark = life.mark
         job = assemble(run, accelerator, splits)
+        if processes > 1:
+            job.state.learner.tell(life.mark)
         resume(job)
         _baselines(job)
         introduce(job)
         agreed = stopping.Agreement(asked, rank, processes)
         while not _fitted(job, agreed, life):
             pass
-        return ending.finish(job)
+        result = ending.finish(job)
+        accelerator.wait_for_everyone()  # while they are watched
+        return result
 
 
 def _baselines(job: Job) -> None:
@@ -86,7 +94,7 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> int:
         job.pictures, recipe.data, job.spread, seed, length.start, length.stop, job.workers if length else 0
     )
     listeners = _listeners(job) if job.accelerator.is_main_process else [Notes(run)]
-    audience = engine.Audience(listeners)
+    audience = engine.Audience([_Steps(life), *listeners])
     for name in (text for batch in job.held_out.batches for text in batch.unread):
         audience.warn(f"a held-out picture was replaced by the next: {name}")
     saver = checkpoint.Saver(run.checkpoints, recipe.checkpoint, run.note, audience.warn)
@@ -106,12 +114,23 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> int:
         watches.append(Watch(milestones, recipe.hub.every))
     policy = trouble.Policy(run, job.pictures, seed, audience.warn, accelerator.is_main_process)
     try:
-        engine.train(state, life.marked(loader), recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
+        passes = life.marked(loader, state.step)
+        engine.train(state, passes, recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
         machine.on_main(accelerator, saver.wait)
         return machine.from_main(accelerator, lambda: first if saver.kept is None else saver.kept)
     finally:
         saver.close()
         audience.close()
+
+
+class _Steps(Listener):
+    """Tells the watch over the processes of each step."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+
+    def on_step(self, step: int) -> None:
+        self.life.stepped(step)
 
 
 def _listeners(job: Job) -> list[Listener]:

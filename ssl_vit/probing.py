@@ -15,7 +15,8 @@ from .data import batches, sources
 from .encoder import Backbone
 from .evaluate import classify, frozen
 from .objectives import Supervised
-from .processes.machine import device_batch, facts, load, on_main, started
+from .processes.liveness import Life
+from .processes.machine import Together, device_batch, facts, load, on_main, started
 from .recipe import LEARNS_LABELS, OBJECTIVES, Recipe, UserError
 from .runs import Run, environment, recipe_hash
 from .words import resolve
@@ -28,12 +29,13 @@ def probe(run: Run) -> dict[str, Any]:
         UserError: the pictures, the weights or the folder do not suit the recipe.
     """
     with started(run) as accelerator, ExitStack() as held:
+        held.enter_context(Life(accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience))
         splits = load(run.recipe, accelerator, test=True)
         on_main(accelerator, lambda: held.enter_context(run.lock()))
         return _measured(run, accelerator, splits)
 
 
-def _measured(run: Run, accelerator: Accelerator, splits: sources.Splits) -> dict[str, Any]:
+def _measured(run: Run, accelerator: Together, splits: sources.Splits) -> dict[str, Any]:
     recipe, began = run.recipe, time.perf_counter()
     size, processes = device_batch(recipe, accelerator), accelerator.num_processes
     spread = batches.Spread(size * processes, size, accelerator.process_index, processes)
@@ -41,7 +43,7 @@ def _measured(run: Run, accelerator: Accelerator, splits: sources.Splits) -> dic
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data).to(accelerator.device).eval()
     start_from = inits.find(recipe.init)
-    said |= weights.first(net, recipe.init)
+    said |= weights.first(net, recipe.init, exported=False)
     on_main(accelerator, lambda: run.open(environment(said)))
     pool = recipe.probe.pool or inits.pool(start_from)
     _introduce(run, accelerator, splits, pool)

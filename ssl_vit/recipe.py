@@ -272,6 +272,13 @@ def dump(recipe: Recipe) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(recipe))
 
 
+def in_a_line(error: BaseException) -> str:
+    """The first line of an error's text; of one raised in a data worker, which arrives inside a traceback's text, the last."""
+    lines = str(error).strip().splitlines() or [""]
+    text = lines[-1 if "Traceback (most recent call last)" in str(error) else 0].removeprefix("ssl_vit.recipe.UserError: ")
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
+
+
 @contextmanager
 def plain_errors(everywhere: bool = False) -> Iterator[None]:
     """Answer a UserError in one line and exit with status 2; an interrupt, with 130. The first process speaks, or each one
@@ -279,9 +286,7 @@ def plain_errors(everywhere: bool = False) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        # one raised in a data worker arrives inside a traceback's text, of which it is the last line
-        line = str(error).strip().splitlines()[-1].removeprefix("ssl_vit.recipe.UserError: ")
-        rank = os.environ.get("RANK", "0")
+        line, rank = in_a_line(error), os.environ.get("RANK", "0")
         if rank == "0" or (everywhere and not isinstance(error, ToldError)):
             sys.stderr.write(
                 f"error: {line}\n" if rank == "0" else f"error on process {rank}: {line}\n"

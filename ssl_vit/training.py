@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .inits import CHOICES, SCRATCH, stamp
+from .processes.stopping import Asked
 from .recipe import Recipe, UserError, plain_errors
 from .runs import Run
 from .summary import duration, measured, to_beat
@@ -82,9 +83,11 @@ def _starts(recipe: Recipe, words: list[str]) -> None:
 
 
 def _train(run: Run) -> Result:
-    from .job import train
+    """A signal that comes while torch does stops the run at its first step."""
+    with Asked() as asked:
+        from .job import train
 
-    return train(run)
+        return train(run, asked)
 
 
 def _probe(run: Run) -> Result:

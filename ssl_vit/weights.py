@@ -13,7 +13,7 @@ import timm
 import torch
 from einops import rearrange
 from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import interop
@@ -26,43 +26,59 @@ HEADS = ("head.", "head_dist.", "fc_norm.", "pre_logits.")  # a pre-training hea
 POSITIONS = "pos_embed"
 
 
-def first(encoder: Backbone, place: str) -> dict[str, Any]:
+def first(encoder: Backbone, place: str, exported: bool = True) -> dict[str, Any]:
     """Load what `init=place` names, unless that is scratch; what environment.json says of it, by which a change is noticed, and
     of what it took.
 
     Raises:
-        UserError: as `start`, or the run that made the weights is damaged.
+        UserError: as `start`, or the run that made the weights is damaged, or what is to be `exported` could not be.
     """
     if place == SCRATCH:
         return {}
-    init = find(place)
+    init, own = find(place), _norm_eps(encoder)
     before = spent(init)  # now, so that a damaged folder is told before the work
-    return {"init": {"weights": start(encoder, init), "file": stamp(place)}, "before": before}
+    hashed, eps = start(encoder, init), _norm_eps(encoder)
+    if exported and eps != own:
+        why = f"layer_norm_eps={eps:g} can be evaluated, but an export has timm's form, which knows {own:g} alone"
+        raise UserError(f"init={place}: {why}; to train: init=timm:NAME, or a copy whose config.json says {own:g}")
+    return {"init": {"weights": hashed, "file": stamp(place)}, "before": before}
+
+
+def _norm_eps(encoder: Backbone) -> float | None:
+    return getattr(getattr(encoder.backbone, "norm", None), "eps", None)
 
 
 def start(encoder: Backbone, init: Init) -> str:
-    """Load the weights that `init` names into the encoder, positions interpolated to its grid; a hash of them.
+    """Load the weights that `init` names into the encoder, positions interpolated to its grid; a hash of them. Its layer norms
+    get the eps that those weights come with.
 
     Raises:
         UserError: they are not there, are damaged, or belong to another model; sizes and names that differ are told.
     """
     try:
-        state, mean, std, heads = _open(init)
+        return _start(encoder, init, _open(init))
     except UserError:
         raise
     except Exception as error:  # whatever a foreign file or a network makes of this
         raise UserError(f"init={init.place}: {' '.join(str(error).split())[:300]}") from None
-    for key, was, now in (("mean", mean, encoder.mean), ("std", std, encoder.std)):
+
+
+def _start(encoder: Backbone, init: Init, there: "Found") -> str:
+    for key, was, now in (("mean", there.mean, encoder.mean), ("std", there.std, encoder.std)):
         here = [round(x, 4) for x in (now.flatten() / 255).tolist()]
         if was is not None and [round(x, 4) for x in was] != here:
             raise UserError(f"data.{key}={here}: init={init.place} was made with {list(was)}; add data.{key}={_word(was)}")
     backbone = encoder.backbone
-    found = {name: value for name, value in state.items() if not name.startswith(HEADS)}
-    _check(init.place, _sizes(found, heads), _sizes(backbone.state_dict(), _attention_heads(backbone)))
+    found = {name: value for name, value in there.state.items() if not name.startswith(HEADS)}
+    _check(init.place, _sizes(found, there.heads), _sizes(backbone.state_dict(), _attention_heads(backbone)))
     _check_names(init.place, found, backbone.state_dict())
     if POSITIONS in found and isinstance(encoder, Encoder):
-        found[POSITIONS] = resized(found[POSITIONS], encoder.grid, encoder.prefix)
+        prefix = 0 if backbone.no_embed_class else encoder.prefix  # of the leading tokens, those that have positions
+        found[POSITIONS] = resized(found[POSITIONS], encoder.grid, prefix)
     backbone.load_state_dict(found)
+    for module in backbone.modules():
+        if isinstance(module, nn.LayerNorm) and there.eps is not None:
+            module.eps = there.eps
     return fingerprint(found)
 
 
@@ -71,12 +87,14 @@ def _word(values: list[float] | tuple[float, ...]) -> str:
 
 
 class Found(NamedTuple):
-    """A timm backbone's state; the mean and std of the pixels that it expects and its attention heads, where they are told."""
+    """A timm backbone's state; the mean and std of the pixels that it expects, its attention heads and the eps of its layer
+    norms, where they are told."""
 
     state: dict[str, Tensor]
     mean: list[float] | None
     std: list[float] | None
     heads: int | None
+    eps: float | None = None
 
 
 def _open(init: Init) -> Found:
@@ -99,7 +117,8 @@ def _from_export(folder: Path, place: str) -> Found:
     config, norm = json.loads((folder / "config.json").read_text()), normalisation(folder)
     state = load_file(folder / "model.safetensors")
     if config.get("model_type") == "vit":
-        return Found(interop.from_transformers(state, config), norm.get("mean"), norm.get("std"), config["num_attention_heads"])
+        heads, eps = config["num_attention_heads"], config.get("layer_norm_eps", interop.EPS)
+        return Found(interop.from_transformers(state), norm.get("mean"), norm.get("std"), heads, eps)
     heads = (config.get("model_args") or {}).get("num_heads") or _heads_of(config)
     return Found(state, norm.get("mean"), norm.get("std"), heads)
 
@@ -143,7 +162,9 @@ def _sizes(state: Mapping[str, Tensor], heads: int | None) -> dict[str, int]:
             "model.patch": state["patch_embed.proj.weight"].shape[-1],
         }
     if blocks := [int(name.split(".")[1]) for name in state if name.startswith("blocks.")]:
-        sizes |= {"model.depth": max(blocks) + 1, "model.mlp": state["blocks.0.mlp.fc1.weight"].shape[0]}
+        sizes["model.depth"] = max(blocks) + 1
+    if "blocks.0.mlp.fc1.weight" in state:
+        sizes["model.mlp"] = state["blocks.0.mlp.fc1.weight"].shape[0]
     return sizes
 
 
@@ -153,7 +174,8 @@ def _check(place: str, there: Mapping[str, int], here: Mapping[str, int]) -> Non
 
 
 def _check_names(place: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """That nothing is missing, nothing left over, and every shape right but the positions', which are interpolated."""
+    """That nothing is missing, nothing left over or quantised, and every shape right but the positions', which are
+    interpolated."""
     for text, names in (("lacks", wanted.keys() - found.keys()), ("has beyond this model", found.keys() - wanted.keys())):
         if names:
             listed = ", ".join(sorted(names)[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
@@ -162,6 +184,9 @@ def _check_names(place: str, found: Mapping[str, Tensor], wanted: Mapping[str, T
         if name != POSITIONS and value.shape != wanted[name].shape:
             shapes = f"{tuple(wanted[name].shape)} here, {tuple(value.shape)} there"
             raise UserError(f"init={place}: {name} is {shapes}")
+        if wanted[name].is_floating_point() and not value.is_floating_point():
+            kind = str(value.dtype).removeprefix("torch.")
+            raise UserError(f"init={place}: {name} is {kind}; floating-point weights are read")
 
 
 def resized(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:

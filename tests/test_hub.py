@@ -20,6 +20,7 @@ from ssl_vit import encoder, inits, job, training, weights
 from ssl_vit.hub import background, card, plain, pull, push, remote
 from ssl_vit.recipe import Data, Model, UserError
 from ssl_vit.runs import Run
+from ssl_vit.statistics import proportion
 from ssl_vit.words import resolve
 
 REPO = "someone/vit"
@@ -536,7 +537,8 @@ def test_a_fresh_process_gets_a_fine_tuned_runs_own_logits(server: Hub, finished
             torch.testing.assert_close(told[name], wanted, atol=1e-5, rtol=0)
     assert wanted.abs().max() > 0.01 and len(out.strip().split(",")) == 10
     text = pushed(server)["README.md"].decode()
-    assert "AutoModelForImageClassification" in text and "| `top1` | test |" in text and "trained from `mpp`" in text
+    assert "AutoModelForImageClassification" in text and "trained from `mpp`" in text
+    assert "| `top1` | the share of pictures whose class it names first | test |" in text
 
 
 def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path) -> None:
@@ -551,8 +553,153 @@ def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path
     assert "50% of a picture's patches are corrupted, 80% of them by a learned mask token" in text
     assert "Apache-2.0" in text and "| `corruption.rate` | 0.5 |" in text and "kWh" in text
     value = run.result()["metrics"]["accuracy_masked"]  # type: ignore[index]
-    assert f"| {value['value']:.2%} | [" in text and f"| {value['n']:,} |" in text
+    assert f"| {value['value']:.2%} | {proportion(value['value'], value['n']).low:.2%} to " in text
+    assert f"| {value['n']:,} |" in text
     assert not [name for name in files if str(tmp_path).encode() in files[name] or str(ROOT).encode() in files[name]]
+
+
+def written(run: Run, **metrics: float) -> str:
+    """The card of a run, with these values in its result."""
+    result = run.result()
+    assert result
+    result["metrics"] |= {name: {"value": value, "n": 10_000, "split": "validation"} for name, value in metrics.items()}
+    run.finish(result)
+    return card.write(run, run.export)
+
+
+def test_the_front_matter_is_what_the_hub_reads(run: Run) -> None:
+    from huggingface_hub import ModelCard
+
+    run.recipe.init = f"hf-hub:another/vit@{'0' * 40}"
+    about = ModelCard(written(run, accuracy_masked=0.25)).data
+    assert about.base_model == "another/vit" and about.datasets is None
+    told = {one.metric_name: one for one in about.eval_results or []}
+    assert told["accuracy_masked"].metric_value == 0.25 and told["accuracy_masked"].metric_type == "accuracy"
+    assert {one.dataset_split for one in told.values()} == {"validation"} and told["loss"].dataset_name == "shapes"
+    assert not {"entropy", "commonest", "neighbors", "corrupted"} & told.keys()
+
+
+LOSS = "the training colours' entropy (2.5 against 3.1)"
+COLOUR = "the commonest colour (30.00% against 10.00%)"
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "says"),
+    [
+        (0.2, f"The model beats {LOSS}, {COLOUR} and the neighbours' mean (30.00% against 20.00%)."),
+        (0.4, f"The model beats {LOSS} and {COLOUR}, and does not beat the neighbours' mean (30.00% against 40.00%)."),
+        (0.301, f"The model beats {LOSS} and {COLOUR}, and cannot be told from the neighbours' mean (30.00% against 30.10%)."),
+    ],
+)
+def test_the_card_says_whether_the_baselines_are_beaten(run: Run, neighbors: float, says: str) -> None:
+    values = {"loss": 2.6, "loss_masked": 2.5, "accuracy_masked": 0.3, "entropy": 3.1, "commonest": 0.1, "neighbors": neighbors}
+    text = written(run, **values)
+    assert says in text
+    assert (
+        f"| `neighbors` | the mean colour of the nearest intact patches | {neighbors:.2%} | 30.00% | `accuracy_masked` |"
+        in text
+    )
+    measured = text.partition("| baseline |")[0]
+    assert (
+        "`accuracy_masked` | the share that it tells right, of patches under the mask token | validation | 30.00% |" in measured
+    )
+    assert not [name for name in ("entropy", "commonest", "neighbors", "corrupted", "chance") if f"`{name}`" in measured]
+
+
+def test_what_guesses_has_no_interval(run: Run) -> None:
+    text = written(run, top1=0.4, chance=0.1)
+    assert text.count("10.00% to ") == text.count("to 10.00%") == 0 and "| 10.00% | 40.00% | `top1` |" in text
+
+
+def test_a_card_repeats_what_its_run_needs(run: Run) -> None:
+    assert "```bash\naccelerate launch tools/pretrain.py recipe=recipe.yaml name=again\n```" in card.write(run, run.export)
+    run.recipe.data.path, run.recipe.init, run.recipe.objective = "/home/me/pictures", "/home/me/runs/first", "supervised"
+    text = card.write(run, run.export)
+    assert "tools/finetune.py recipe=recipe.yaml name=again data.path=PICTURES init=WEIGHTS\n" in text
+    assert "WEIGHTS for the run or export `first` that it started from; this repository does not hold them." in text
+    assert "/home" not in text
+
+
+TERMS = {
+    "drawn": ({}, "shapes, split `train`, drawn by ssl_vit from a seed.", "Apache-2.0"),
+    "the Hub's": ({"name": "cifar10", "hub": "uoft-cs/cifar10"}, "from uoft-cs/cifar10 of the Hub", "Krizhevsky, Alex"),
+    "a copy": (
+        {"name": "cifar10", "hub": "uoft-cs/cifar10", "path": "/home/me/cifar10"},
+        "read from a copy on the trainer's own machine, not from uoft-cs/cifar10 of the Hub.",
+        "The authors state no licence; they ask to be cited",
+    ),
+    "one's own": (
+        {"name": "cifar10", "path": "/home/me/cifar10"},
+        "read from a copy on the trainer's own machine. A part",
+        "not known to ssl_vit; they are for their owner to say.",
+    ),
+    "another's": (
+        {"name": "me--pics", "hub": "me/pics"},
+        "me/pics of the Hub",
+        "are at https://huggingface.co/datasets/me/pics.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "source", "terms"), TERMS.values(), ids=TERMS)
+def test_the_card_says_where_pictures_are_from_and_their_terms(run: Run, data: dict, source: str, terms: str) -> None:
+    for key, value in data.items():
+        setattr(run.recipe.data, key, value)
+    text = card.write(run, run.export)
+    assert source in text and terms in text
+    assert ("datasets:" in text.split("---")[1]) is (bool(data.get("hub")) and "path" not in data)
+
+
+def test_a_users_text_means_nothing_in_markdown(run: Run) -> None:
+    run.recipe.data.name = run.recipe.name = "pics|<b>x`y`\n# [z](javascript:1)"
+    text = card.write(run, run.export)
+    shown = text.split("---", 2)[2]
+    assert "<b>" not in shown and "\n# [z]" not in shown and "z](" not in shown
+    assert "# pics|&lt;b&gt;x\\`y\\` # [z\\](javascript:1)\n" in shown and "| `data.name` | pics\\|&lt;b&gt;x" in shown
+    assert yaml.safe_load(text.split("---")[1])["model-index"][0]["name"] == run.recipe.name
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+def test_the_cards_snippets_run_and_give_the_shapes_that_they_say(run: Run, tmp_path: Path, classes: int) -> None:
+    import re
+
+    from PIL import Image
+
+    Image.new("RGB", (50, 40)).save(tmp_path / "picture.jpg")
+    if classes:
+        net = encoder.build(run.recipe.model, run.recipe.data)
+        heads = {"head.weight": torch.ones(3, 32), "head.bias": torch.ones(3)}
+        weights.export(run.export, net, heads, run.recipe.model, run.recipe.data, "token", ["cat", "dog", "newt"])
+    name, said = ("logits", "(1, 3)") if classes else ("feature", "(1, 32)")
+    snippets = re.findall(r"```python\n(.*?)```", card.write(run, run.export), re.DOTALL)
+    assert len(snippets) == 2
+    for snippet in snippets:
+        place = snippet.replace(f"hf-hub:{REPO}", f"local-dir:{run.export}").replace(REPO, str(run.export))
+        seen: dict[str, Any] = {}
+        exec(place.replace("picture.jpg", f"{tmp_path}/picture.jpg"), seen)
+        assert str(tuple(seen[name].shape)) == said and snippet.count(f"# {said}\n") == 1
+        assert ("classifier" in seen) is bool(classes)
+        if "picture" in seen:
+            assert f"# {tuple(seen['picture'].shape)}\n" in snippet
+
+
+def test_the_cards_figures_are_told_as_people_tell_them(run: Run) -> None:
+    result = run.result()
+    assert result
+    run.finish(result | {"seconds": 0.2})
+    text = card.write(run, run.export)
+    assert "less than a second" in text and "10 W for its one core" in text and "thousand parameters" in text
+    assert max(len(line) for line in "".join(text.split("```")[1:4:2]).splitlines()) <= 128
+
+
+def test_the_curves_show_what_is_to_be_beaten(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(card.Figure, "savefig", lambda self, file, **words: drawn.append(self))
+    assert card.curves(run) is not None
+    loss, right = drawn[0].axes
+    assert (loss.get_xlabel(), loss.get_ylabel(), right.get_ylabel()) == ("step", "loss", "share right")
+    assert "the training colours' entropy" in loss.get_legend_handles_labels()[1]
+    assert {"the commonest colour", "the neighbours' mean"} <= set(right.get_legend_handles_labels()[1])
 
 
 def test_places_of_this_machine_are_not_told(run: Run) -> None:

@@ -9,7 +9,7 @@ from conftest import ROOT
 
 # In this order; the modules of one row ignore each other. A subpackage is one place, unless its modules are named.
 ORDER = [
-    ("recipe", "counted", "targets", "statistics"),
+    ("recipe", "counted", "targets", "statistics", "processes.stopping"),
     ("hub.remote",),
     ("bounds", "inits"),
     ("words",),
@@ -19,12 +19,12 @@ ORDER = [
     ("objectives",),
     ("optim",),
     ("compute", "summary"),
-    ("runs", "budget"),
+    ("runs", "budget", "hub.measures"),
     ("studies", "report", "hub.card", "reshard"),
     ("interop",),
     ("weights", "processes.learner"),
     ("processes.sharding",),
-    ("checkpoint", "processes.stopping", "state"),
+    ("checkpoint", "state"),
     ("processes.liveness", "hub.plain"),
     ("hub.push",),
     ("engine", "trouble"),
@@ -138,6 +138,7 @@ def test_nothing_imports_the_tools():
         "reshard",
         "hub.push",
         "hub.remote",
+        "processes.stopping",
     ],
 )
 def test_what_answers_a_command_line_does_without_torch(name):

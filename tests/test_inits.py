@@ -96,6 +96,8 @@ def test_missing_and_unexpected_weights_are_named(tmp_path: Path) -> None:
     assert "has beyond this model blocks.0.ls1.gamma" in refusal(net(), folder)
     save_file(state | {"head.weight": torch.ones(7, 32), "head.bias": torch.ones(7)}, folder / "model.safetensors")
     weights.start(net(), inits.find(str(folder)))  # a head is left behind
+    save_file({name: value.to(torch.int8) for name, value in state.items()}, folder / "model.safetensors")
+    assert "is int8; floating-point weights are read" in refusal(net(), folder)
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,42 +39,64 @@ def pixels(size: int = 16) -> torch.Tensor:
     return torch.randint(0, 256, (3, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
 
-def vit(folder: Path, classes: int) -> torch.nn.Module:
-    """A ViT of transformers with random weights, saved there."""
+def vit(folder: Path, classes: int, std: float | None = 0.2, **more: Any) -> torch.nn.Module:
+    """A ViT of transformers with random weights, saved there; `std` None: those that transformers gives it."""
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor, ViTModel
 
     torch.manual_seed(5)
     words = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 80}
-    config = ViTConfig(**words, image_size=16, patch_size=4, num_labels=classes or 2)
+    config = ViTConfig(**words | {"image_size": 16, "patch_size": 4} | more, num_labels=classes or 2)
     made = (ViTForImageClassification if classes else ViTModel)(config).eval()
-    for parameter in made.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
+    for parameter in made.parameters() if std else ():
+        torch.nn.init.normal_(parameter, std=std)
     made.save_pretrained(folder)
     ViTImageProcessor(image_mean=DATA.mean, image_std=DATA.std).save_pretrained(folder)
     return made
 
 
 @pytest.mark.parametrize("classes", [0, 7])
-def test_a_vit_of_transformers_gives_its_own_features(tmp_path: Path, classes: int) -> None:
-    theirs, ours = vit(tmp_path / "vit", classes), net()
+@pytest.mark.parametrize(("std", "eps"), [(0.2, 1e-6), (None, 1e-12), (None, 1e-5)])
+def test_a_vit_of_transformers_gives_its_own_features(tmp_path: Path, classes: int, std: float | None, eps: float) -> None:
+    """Its own first weights are so small that another eps shows."""
+    theirs, ours = vit(tmp_path / "vit", classes, std, layer_norm_eps=eps, patch_size=[4, 4], image_size=[16, 16]), net()
     weights.start(ours, inits.find(str(tmp_path / "vit")))
     with torch.no_grad():
-        normal = ours.normal(pixels())
+        normal, h_BTD = ours.normal(pixels()), ours(ours.patch(pixels()))
         wanted = (theirs.vit if classes else theirs)(normal).last_hidden_state
-        torch.testing.assert_close(ours(ours.patch(pixels())), wanted, atol=1e-5, rtol=0)
+        torch.testing.assert_close(h_BTD, wanted, atol=1e-5, rtol=0)
+        if classes:
+            torch.testing.assert_close(theirs.classifier(h_BTD[:, 0]), theirs(normal).logits, atol=1e-5, rtol=0)
+
+
+def test_an_eps_that_no_export_can_say_is_evaluated_but_not_trained(tmp_path: Path) -> None:
+    vit(tmp_path / "vit", 0)
+    weights.first(net(), f"{tmp_path}/vit", exported=False)
+    with pytest.raises(UserError, match=r"^init=.*vit: layer_norm_eps=1e-12 can be .* knows 1e-06 alone; to train: ") as caught:
+        weights.first(net(), f"{tmp_path}/vit")
+    assert "\n" not in str(caught.value)
+    vit(tmp_path / "same", 0, layer_norm_eps=1e-6)
+    weights.first(net(), f"{tmp_path}/same")
 
 
 def test_a_vit_of_transformers_brings_its_model_and_its_normalisation(tmp_path: Path) -> None:
-    vit(tmp_path / "vit", 0)
+    vit(tmp_path / "vit", 0, patch_size=[4, 4])
     recipe = resolve(["recipe=finetune", f"init={tmp_path}/vit", "data.size=16", f"out={tmp_path}"])
     m = recipe.model
-    assert (m.patch, m.width, m.depth, m.heads, m.mlp) == (4, 32, 2, 2, 80)
+    assert (m.name, m.patch, m.width, m.depth, m.heads, m.mlp) == ("vit_32x2_p4", 4, 32, 2, 2, 80)
     assert (recipe.data.mean, recipe.data.std) == (DATA.mean, DATA.std)
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [({"hidden_act": "relu"}, "hidden_act=relu"), ({"num_attention_heads": 4}, "model.heads=2 here, 4 there")],
+    [
+        ({"hidden_act": "relu"}, "hidden_act=relu; a ViT with hidden_act=gelu is asked for"),
+        ({"num_attention_heads": 4}, "model.heads=2 here, 4 there"),
+        ({"qkv_bias": False}, "qkv_bias=False; a ViT with qkv_bias=True is asked for"),
+        ({"num_channels": 1}, "num_channels=1; a ViT with num_channels=3"),
+        ({"patch_size": [4, 8]}, "patch_size=[4, 8]; a square is asked for"),
+        ({"image_size": [8, 32]}, "image_size=[8, 32]; a square is asked for"),
+        ({"model_type": "deit"}, "model_type=deit, which is not read; choices: vit (transformers' ViT)"),
+    ],
 )
 def test_a_vit_of_transformers_that_computes_something_else_is_refused(tmp_path: Path, change: dict, says: str) -> None:
     vit(tmp_path / "vit", 0)
@@ -82,6 +105,15 @@ def test_a_vit_of_transformers_that_computes_something_else_is_refused(tmp_path:
     with pytest.raises(UserError, match=r"^init=.*vit: ") as caught:
         weights.start(net(), inits.find(str(tmp_path / "vit")))
     assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_config_that_is_not_read_is_said_before_the_work(tmp_path: Path) -> None:
+    vit(tmp_path / "vit", 0)
+    path = tmp_path / "vit" / "config.json"
+    for text, says in ((json.dumps({"model_type": "bert"}), "model_type=bert, which is not read"), ("[1]", "cannot be read")):
+        path.write_text(text)
+        with pytest.raises(UserError, match=f"^init=.*vit: its config.json .*{says}"):
+            resolve(["recipe=finetune", f"init={tmp_path}/vit", f"out={tmp_path}"])
 
 
 def test_transformers_reads_an_encoder_as_its_own_vit(tmp_path: Path) -> None:
@@ -132,6 +164,46 @@ def test_what_a_vit_of_transformers_cannot_be_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no export"):
         interop.main([str(folder), "format=transformers", f"out={tmp_path}/vit"])
     assert not (tmp_path / "vit").exists()
+
+
+OWN = {"patch": 14, "width": 48, "depth": 2, "heads": 3, "mlp": 100}
+BEYOND = {
+    "layer scale": (Model(name="t", timm="vit_small_patch14_dinov2", **OWN), "has no blocks.0.ls1.gamma"),
+    "a norm before": (Model(name="t", timm="vit_base_patch16_clip_224", **OWN), "has no norm_pre"),
+    "registers": (Model(name="t", timm="vit_small_patch14_reg4_dinov2", **OWN), "has no blocks.0.ls1.gamma"),
+    "parallel blocks": (Model(name="t", timm="vit_small_patch16_18x2_224", **OWN), "has no blocks.0.attns.0"),
+    "a hybrid": (
+        Model(name="t", timm="vit_base_r50_s16_224", stem_width=1024, **OWN | {"patch": 16}),
+        "has patches of pixels; this is a VisionTransformer on a HybridEmbed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "says"), BEYOND.values(), ids=BEYOND)
+def test_other_vits_are_refused_by_name_and_read_back(tmp_path: Path, model: Model, says: str) -> None:
+    data = Data(size=2 * model.patch)
+    made, other = (encoder.build(model, data).eval() for _ in range(2))
+    weights.export(tmp_path / "export", made, {}, model, data, "avg")
+    with pytest.raises(UserError, match=f"transformers' ViT {says}") as caught:
+        interop.main([str(tmp_path / "export"), "format=transformers", f"out={tmp_path}/vit"])
+    assert "\n" not in str(caught.value) and [path.name for path in tmp_path.iterdir()] == ["export"]
+    weights.start(other, inits.find(str(tmp_path / "export")))
+    large = encoder.build(model, Data(size=3 * model.patch))
+    weights.start(large, inits.find(str(tmp_path / "export")))  # positions are interpolated
+    with torch.no_grad():
+        seen = pixels(data.size)
+        torch.testing.assert_close(other.feature(seen, "avg"), made.feature(seen, "avg"), atol=0, rtol=0)
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, words = exported(tmp_path / "export", net(), []), ["format=transformers", f"out={tmp_path}/vit"]
+    monkeypatch.setattr(interop, "_processor", lambda config: config["missing"])
+    with pytest.raises(KeyError):
+        interop.main([str(folder), *words])
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    monkeypatch.undo()
+    interop.main([str(folder), *words])
+    assert {path.name for path in (tmp_path / "vit").iterdir()} >= {"config.json", "model.safetensors"}
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,7 @@ def test_a_group_is_no_key(group):
             "compute.batch=33",
             "compute.threads=0",
             "compute.workers=-1",
+            "compute.patience=9.9",
         ),
         *(f"model.{name}=0" for name in ("patch", "width", "depth", "heads", "mlp")),
         *("model.heads=5", "data.size=0", "data.size=-8", "data.size=8", "data.size=60", "data.size=1000000001"),
@@ -231,7 +232,14 @@ def test_what_is_out_of_bounds_is_refused(word):
     [
         *(["corruption.rate=1"], ["corruption.rate=1e-9"], ["data.crop_area=1", "data.eval_crop=1"], ["optim.betas=[0,0]"]),
         *(["corruption.mask=1", "corruption.random=0", "corruption.keep=0"], ["optim.warmup=0"], [f"optim.warmup={STEPS - 1}"]),
-        *(["optim.weight_decay=0"], ["data.size=16"], ["compute.workers=0"], ["compute.batch=128"], ["data.validation=train"]),
+        *(
+            ["optim.weight_decay=0"],
+            ["data.size=16"],
+            ["compute.workers=0"],
+            ["compute.patience=10"],
+            ["compute.batch=128"],
+            ["data.validation=train"],
+        ),
         *(
             ["data.validation=0.5"],
             ["data.validation=0"],
@@ -374,7 +382,17 @@ def test_a_preset_word_that_says_what_the_recipe_says_is_still_a_name():
 def test_computed_leaves_out_what_changes_no_number(pictures):
     recipe = resolve(["recipe=mpp"])
     kept, flat = computed(recipe), leaves(recipe)
-    outside = {"name", "out", "resume", "data.path", "data.unreadable", "plugin", "probe.every", "probe.pictures"}
+    outside = {
+        "name",
+        "out",
+        "resume",
+        "data.path",
+        "data.unreadable",
+        "plugin",
+        "probe.every",
+        "probe.pictures",
+        "optim.nonfinite",
+    }
     groups = ("compute.", "log.", "checkpoint.", "eval.", "hub.")
     expected = {k: v for k, v in flat.items() if k == "compute.precision" or not (k in outside or k.startswith(groups))}
     assert kept == expected and "optim.lr" in kept and "data.hub" in kept and "model.timm" in kept

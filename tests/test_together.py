@@ -1,13 +1,16 @@
 """Several processes: the samples, masks and losses of one, however the batch is spread; stopped on some, resumed on others."""
 
 import json
+import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import TINY, altered, outcome, together
+from conftest import ROOT, TINY, altered, outcome, together
 from test_job import rows, run
 from test_shards import parquet
 
@@ -130,3 +133,32 @@ def test_machines_that_differ_are_named(tmp_path: Path) -> None:
     assert lines[1].startswith("error: pictures of train=") and "on process 1" in lines[1]
     assert lines[2].startswith(f"error: out= has step-000000004=False on process 1, on {host}; process 0 has True")
     assert len(lines) == 3, said
+
+
+def alone(words: list[str], port: int, script: str) -> tuple[int, list[str]]:
+    """The first of two processes: its exit status and the lines that it said."""
+    found = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+    script = f"{script}; from ssl_vit import training; training.pretrain({words!r})"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | found, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr
+    return done.returncode, (done.stdout + done.stderr).splitlines()
+
+
+def test_a_port_that_is_taken_is_told_in_a_line(tiny: list[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        code, said = alone(tiny, taken.getsockname()[1], "pass")
+        place = f"MASTER_ADDR:MASTER_PORT=127.0.0.1:{taken.getsockname()[1]}"
+    assert code == 2 and said[-1].startswith(f"error: {place}: ") and "address already in use" in said[-1], said
+
+
+def test_a_process_that_does_not_come_is_waited_for_aloud_and_not_for_ever(tiny: list[str]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code, said = alone(tiny, port, "from ssl_vit.processes import machine; machine.TOLD, machine.GIVEN_UP = 1, 3")
+    place = f"MASTER_ADDR:MASTER_PORT=127.0.0.1:{port}"
+    assert code == 2 and f"waiting for 2 processes at {place}" in said, said
+    assert said[-1].startswith(f"error: {place}: not all of 2 processes came in 3 s; is that the first process's machine"), said

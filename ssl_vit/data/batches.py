@@ -5,6 +5,9 @@ so every step is reached at once and none depends on history. The global batch i
 p of P takes chunks p, P+p, 2P+p, ...
 """
 
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, cast
@@ -15,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .. import counted
+from ..processes.stopping import SIGNALS
 from ..recipe import Data, UserError
 from . import pictures
 from .order import Windows
@@ -256,7 +260,23 @@ def _loader(pictures: Dataset, order: object, workers: int) -> DataLoader:
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # its own, so that no global random number is drawn
         prefetch_factor=4 if workers else None,
+        worker_init_fn=_unstopped,
     )
+
+
+def _unstopped(number: int) -> None:
+    """In a worker: a signal to the whole group of processes is for the process that it works for, which still needs it."""
+    signal.set_wakeup_fd(-1)  # that process's own
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS
+        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with_parent(parent: int) -> None:
+    """Obey the SIGTERM that the loader sends to a worker that does not end by itself."""
+    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent:
+        pass
+    os._exit(0)
 
 
 def training(

@@ -7,30 +7,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
+from omegaconf import OmegaConf
 
 from .. import compute, inits
-from ..recipe import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Recipe, flatten
+from ..recipe import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Data, Recipe, flatten
 from ..runs import Run
-from ..statistics import proportion
-from ..summary import SHARES, duration, to_beat
+from ..summary import duration
 from ..words import public
+from . import measures, remote
+from .measures import code, plain, table
 
 TARGETS = {
     "mean_color": "its mean colour, 3 bits a channel (one of 512)",
     "grid_color": "the 3-bit mean colours of 4 x 4 cells (512 each)",
     "pixels": "its pixels, by squared error",
 }
-LICENCES = {  # as far as the sets' own pages say so
-    EMBEDDED: "The pictures are drawn by ssl_vit (Apache-2.0); nobody's photograph is among them.",
-    "imagenet": "ImageNet's terms: for non-commercial research and education (image-net.org).",
-    "imagenet21k": "ImageNet's terms: for non-commercial research and education (image-net.org).",
-    "tinyimagenet": "A part of ImageNet, whose terms are: for non-commercial research and education (image-net.org).",
-    "pets": "CC BY-SA 4.0 for the data set; the photographs' own rights stay with their owners.",
-    "jft": "Private; nothing about its licence is public.",
-}
-UNKNOWN = "ssl_vit knows no licence of these pictures. Whoever publishes this must look it up and say it here."
+TERMS = Path(__file__).with_name("terms.yaml")
 WATTS = {"H100": 700, "H200": 700, "A100": 400, "V100": 300, "4090": 450, "L4": 72, "T4": 70}  # data sheets' most
 CORE_WATTS = 10  # of a CPU, roughly
 GROUPS = ("data", "model", "optim", "seed", "init", "objective")  # keys that every recipe uses
@@ -41,14 +36,24 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     result = None if step else run.result()
-    known = json.loads((run.folder / "environment.json").read_text())
-    said = (
-        _told(run.recipe, json.loads((export / "config.json").read_text()), step)
-        | _measured(run, result)
-        | _spent(run.recipe, result, known)
-    )
-    code = f" at {known['revision']}" if known.get("revision") else ""
-    return environment.get_template("card.md.j2").render(**said, code=code) + "\n"
+    known, config = (json.loads(path.read_text()) for path in (run.folder / "environment.json", export / "config.json"))
+    said = _told(run.recipe, config, step) | _measured(run, result) | _spent(run.recipe, result, known)
+    front = yaml.safe_dump(_front(run.recipe, config["num_classes"] > 0, result), sort_keys=False, allow_unicode=True)
+    revision = f" at {known['revision']}" if known.get("revision") else ""
+    return environment.get_template("card.md.j2").render(**said, front=front, revision=revision) + "\n"
+
+
+def _front(recipe: Recipe, classifies: bool, result: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the Hub itself reads of the card."""
+    d, task = recipe.data, "image-classification" if classifies else "image-feature-extraction"
+    objective = {"mpp": "masked-patch-prediction"}.get(recipe.objective, recipe.objective)
+    front = {"library_name": "timm", "pipeline_tag": task, "tags": [task, "timm", "transformers", "ssl_vit", objective]}
+    base = {"base_model": remote.split(recipe.init)[0]} if recipe.init.startswith(remote.SCHEME) else {}
+    data = {"datasets": [d.hub]} if d.hub and d.verified and not d.path else {}
+    where = {"type": d.hub if d.hub and not d.path else d.name, "name": d.name}
+    measured = measures.index((result or {"metrics": {}})["metrics"], task, where)
+    index = {"model-index": [{"name": recipe.name, "results": measured}]} if measured else {}
+    return front | base | data | index
 
 
 def curves(run: Run) -> bytes | None:
@@ -59,17 +64,26 @@ def curves(run: Run) -> bytes | None:
     ]
     if not names:
         return None
-    panels = [[n for n in names if n.endswith("loss")], [n for n in names if not n.endswith("loss")]]
-    drawn = [panel for panel in panels if panel]
+    panels = {"loss": [n for n in names if n.endswith("loss")], "share right": [n for n in names if not n.endswith("loss")]}
+    drawn = {label: panel for label, panel in panels.items() if panel}
     figure = Figure(figsize=(4.2 * len(drawn), 3.0), layout="constrained")
-    for axis, panel in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True):
+    for axis, (label, panel) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True):
         for name in panel:
             axis.plot(*zip(*_seen(rows, name), strict=True), label=name)
-        axis.set_xlabel("step")
-        axis.legend(frameon=False)
+        for dashes, (name, value) in enumerate(_to_beat(run, label == "loss")):
+            axis.axhline(value, color="gray", linestyle=("--", ":", "-.")[dashes % 3], label=name)
+        axis.set(xlabel="step", ylabel=label)
+        axis.legend(frameon=False, fontsize="small")
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=120, metadata={"Software": None})  # so that equal curves are equal bytes
     return file.getvalue()
+
+
+def _to_beat(run: Run, losses: bool) -> list[tuple[str, float]]:
+    """What the objective's loss, or its accuracy, must beat; a joint one has parts, which are not drawn."""
+    metrics = (run.result() or {"metrics": {}})["metrics"]
+    fought = [one for one in measures.duels(metrics) if "/" not in one.baseline]
+    return [(one.called, one.there) for one in fought if one.measure.startswith("loss") is losses]
 
 
 def _seen(rows: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
@@ -78,42 +92,75 @@ def _seen(rows: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
 
 def _told(recipe: Recipe, config: Mapping[str, Any], step: int | None) -> dict[str, Any]:
     """What it is, and how it is loaded; `config` is the export's config.json."""
-    classifies, repository = config["num_classes"] > 0, recipe.hub.repo
+    classes, repository = config["num_classes"], recipe.hub.repo
     branch = f"step-{step:09d}" if step else None
-    feature = {
-        "avg": "The feature is the mean of the patches: the class token got no loss.",
-        "token": "The feature is the class token.",
-    }
+    side = recipe.data.size
     return {
-        "name": recipe.name,
+        "name": plain(recipe.name),
         "what": _what(recipe),
-        "classifies": classifies,
-        "objective_tag": {"mpp": "masked-patch-prediction"}.get(recipe.objective, recipe.objective),
-        "data_set": recipe.data.hub if recipe.data.hub and recipe.data.verified else None,
         "unfinished": step is not None,
         "step": f"{step or recipe.optim.steps:,}",
         "steps": f"{recipe.optim.steps:,}",
         "repository": repository,
         "place": f"{repository}@{branch}" if branch else repository,
-        "revision": f', revision="{branch}"' if branch else "",
-        "auto": "AutoModelForImageClassification" if classifies else "AutoModel",
-        "feature": feature[config["global_pool"]],
+        "at": f', revision="{branch}"' if branch else "",
+        "auto": "AutoModelForImageClassification" if classes else "AutoModel",
+        "net": "classifier" if classes else "encoder",
+        "given": "logits" if classes else "feature",
+        "seen": f"(1, 3, {side}, {side})",
+        "shape": f"(1, {classes or config['num_features']})",
+        "output": "logits" if classes else "pooler_output",
+        "feature": _feature(config, recipe),
         "objective": _objective(recipe),
         "data": _data(recipe),
-        "licence": LICENCES.get(recipe.data.name, UNKNOWN),
-        "recipe": _table(("key", "value"), [(f"`{key}`", str(value)) for key, value in _values(public(recipe))]),
-        "tool": inits.tool(recipe),
-        "limits": list(_limits(recipe, classifies)),
+        **_terms(recipe.data),
+        "recipe": table(("key", "value"), [(code(key), plain(value)) for key, value in _values(public(recipe))]),
+        **_again(recipe),
+        "limits": list(_limits(recipe, classes > 0)),
     }
+
+
+def _feature(config: Mapping[str, Any], recipe: Recipe) -> str:
+    if recipe.model.convolutional:
+        return "The feature is what the network's own pooling gives."
+    if config["num_classes"]:
+        on = "class token" if config["global_pool"] == "token" else "mean of the patches"
+        return f"The {config['num_classes']:,} logits are a linear layer's on the {on}."
+    if config["global_pool"] == "token":
+        return "The feature is the class token."
+    return "The feature is the mean of the patches, as the class token got no loss."
 
 
 def _what(recipe: Recipe) -> str:
     m = recipe.model
     size = "" if m.convolutional else f", {m.depth} blocks, {m.width} wide, patches of {m.patch} px"
-    started = "random weights" if recipe.init == inits.SCRATCH else f"`{public(recipe).init}`"
+    started = "random weights" if recipe.init == inits.SCRATCH else code(public(recipe).init)
     kind = "A network" if m.convolutional else "A Vision Transformer"
-    net = f"{kind} ({m.name or m.timm}{size})"
-    return f"{net} for pictures of {recipe.data.size} px, trained from {started} on {recipe.data.name}."
+    net = f"{kind} ({plain(m.name or m.timm)}{size})"
+    return f"{net} for pictures of {recipe.data.size} px, trained from {started} on {plain(recipe.data.name)}."
+
+
+def _again(recipe: Recipe) -> dict[str, str]:
+    """The command that repeats the run, and what of it is not in the repository."""
+    needs = {
+        "data.path=PICTURES": ("a copy of the same pictures", recipe.data.path),
+        "init=WEIGHTS": (f"the run or export {code(public(recipe).init)} that it started from", inits.local(recipe.init)),
+        "eval.real=LABELS": ("ImageNet-ReaL's labels", recipe.eval.real),
+        "plugin=FILE": ("the plugin's Python file", recipe.plugin),
+    }
+    said = {word: f"{word.partition('=')[2]} for {text}" for word, (text, needed) in needs.items() if needed}
+    told = ", and ".join(said.values()).replace(" for ", " stands for ", 1)
+    lacks = f" {told}; this repository does not hold {'them' if len(said) > 1 else 'it'}." if said else ""
+    return {"command": " ".join([f"tools/{inits.tool(recipe)}.py recipe=recipe.yaml name=again", *said]), "lacks": lacks}
+
+
+def _terms(data: Data) -> dict[str, str]:
+    """What is known of the pictures' licence, and whom to cite. A set's own name may be that of anybody's folder."""
+    named = data.hub or not data.path
+    known = dict(OmegaConf.to_container(OmegaConf.load(TERMS)).get(data.name, {})) if named else {}  # type: ignore[union-attr]
+    page = f"at https://huggingface.co/datasets/{data.hub}" if data.hub else "for their owner to say"
+    unknown = f"The terms of these pictures are not known to ssl_vit; they are {page}."
+    return {"terms": known.get("terms", unknown), "cite": known.get("cite", "")}
 
 
 def _objective(recipe: Recipe) -> str:
@@ -121,22 +168,24 @@ def _objective(recipe: Recipe) -> str:
     mpp = (
         f"Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2): {c.rate:.0%} of a picture's patches are"
         f" corrupted, {c.mask:.0%} of them by a learned mask token, {c.random:.0%} by another patch, {c.keep:.0%} left as they"
-        f" are; of each the encoder tells {TARGETS.get(recipe.target, recipe.target)}."
+        f" are; of each the encoder tells {TARGETS.get(recipe.target, plain(recipe.target))}."
     )
     labels = (
         f"Classification with {'a hidden tanh layer and a linear one' if s.hidden else 'one linear layer'} on the"
         f" {'class token' if s.pool == 'token' else 'mean of the patches'}, {s.loss} cross-entropy."
     )
     known = {"mpp": mpp, "supervised": labels, "joint": f"The weighted sum of two losses. {mpp} {labels}"}
-    return known.get(recipe.objective, f"`{recipe.objective}`, an objective of a plugin that is not part of ssl_vit.")
+    return known.get(recipe.objective, f"{code(recipe.objective)}, an objective of a plugin that is not part of ssl_vit.")
 
 
 def _data(recipe: Recipe) -> str:
     d = recipe.data
-    source = "drawn by ssl_vit from a seed" if d.name == EMBEDDED else d.hub or "pictures of the trainer's own machine"
-    share = f", {d.share:.1%} of it" if d.share < 1 else ""
-    looked = "nothing was held out" if d.validation == 0 else "a part was held out"
-    return f"{d.name} ({source}{share}), split `{d.train}`; {looked} to watch training."
+    source = f"from {plain(d.hub)} of the Hub" if d.hub else "drawn by ssl_vit from a seed"
+    if d.path:
+        source = "read from a copy on the trainer's own machine" + (f", not from {plain(d.hub)} of the Hub" if d.hub else "")
+    share = f"; {d.share:.1%} of it was trained on" if d.share < 1 else ""
+    looked = "Nothing was held out" if d.validation == 0 else "A part was held out"
+    return f"{plain(d.name)}, split {code(d.train)}, {source}{share}. {looked} to watch training."
 
 
 def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
@@ -147,62 +196,56 @@ def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *(tuple(cell.replace("|", "\\|") for cell in row) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def _measured(run: Run, result: Mapping[str, Any] | None) -> dict[str, Any]:
     metrics = (result or {"metrics": {}})["metrics"]
-    rows = [_row(name, entry) for name, entry in metrics.items()]
+    fought = list(measures.duels(metrics))
     return {
-        "results": _table(("measure", "split", "value", "95% interval", "n"), rows) if rows else "",
-        "beat": to_beat({name: entry["value"] for name, entry in metrics.items()}),
-        "certainty": "Intervals are Wilson's, over the n cases alone, each taken by itself (patches of one picture are not, so"
-        " theirs are too narrow). This is one run: how much another seed would differ is not in them.",
+        "results": measures.results(metrics),
+        "baselines": measures.baselines(fought) if fought else "",
+        "verdict": measures.verdict(fought) if fought else "",
         "curves": bool(result and run.rows()),
         "picture": bool(result) and (run.figures / "predictions.png").exists(),
     }
 
 
-def _row(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
-    value, n = entry["value"], entry.get("n") or 0
-    share = name.rpartition("/")[2] in (*SHARES, "commonest", "neighbors", "chance")
-    interval = proportion(value, n) if share and n else None
-    told = f"[{interval.low:.2%}, {interval.high:.2%}]" if interval else "-"
-    return f"`{name}`", entry["split"], f"{value:.2%}" if share else f"{value:.4g}", told, f"{n:,}"
-
-
 def _spent(recipe: Recipe, result: Mapping[str, Any] | None, known: Mapping[str, Any]) -> dict[str, str]:
-    size = f"{compute.parameters(recipe) / 1e6:.3g}M parameters"
-    work = f"{size}, {compute.multiply_adds(recipe) / 1e9:.3g}G multiply-adds a picture."
+    size, adds = _many(compute.parameters(recipe)), _many(compute.multiply_adds(recipe))
+    work = f"It has {size} parameters and needs {adds} multiply-adds a picture."
     if result is None:
         return {"compute": work}
-    hours, device = result["device_hours"], known.get("device", "cpu")
+    hours, device = result["device_hours"], plain(known.get("device", "cpu"))
     before = result.get("total_device_hours", hours) - hours
-    parts = [
-        work,
-        f"{result['steps']:,} steps, {result['images']:,} pictures, {result['exaflop']:.3g} exaFLOP"
-        f" in {duration(result['seconds'])}"
-        f" on {known.get('processes', 1)} x {device}, {hours:.3g} device-hours"
-        + (f", after {before:.3g} for the weights that it started from." if before > 0 else "."),
-        _energy(hours, device, known.get("threads") or 1),
-    ]
-    return {"compute": " ".join(parts)}
+    trained = (
+        f"Training was {result['steps']:,} steps on {result['images']:,} pictures, {result['exaflop']:.3g} exaFLOP,"
+        f" and took {_took(result['seconds'])} on {known.get('processes', 1)} x {device}: {hours:.2g} device-hours"
+        + (f", after {before:.2g} for the weights that it started from." if before > 0 else ".")
+    )
+    return {"compute": f"{work} {trained} {_energy(hours, device, known.get('threads') or 1)}"}
+
+
+def _many(count: int) -> str:
+    """A count in words: 19.3 thousand, 86.6 million."""
+    sizes = {"billion": 1e9, "million": 1e6, "thousand": 1e3}
+    return next((f"{count / size:.3g} {name}" for name, size in sizes.items() if count >= size), str(count))
+
+
+def _took(seconds: float) -> str:
+    return duration(seconds) if seconds >= 1 else "less than a second"
 
 
 def _energy(hours: float, device: str, threads: int) -> str:
     """kWh at the devices' highest rated power; cooling and the rest of the machine are left out, and said to be."""
     watts: int | None
     if device == "cpu":
-        watts, how = CORE_WATTS * threads, f"{CORE_WATTS} W for each of {threads} cores"
+        cores = "its one core" if threads == 1 else f"each of {threads} cores"
+        watts, how = CORE_WATTS * threads, f"{CORE_WATTS} W for {cores}"
     else:
         watts = next((most for name, most in WATTS.items() if name in device), None)
         how = f"{watts} W a device, its rated most"
     if watts is None:
-        return f"Energy: not estimated, as the power of {device} is not known here."
+        return f"Its energy is not estimated, as the power of {device} is not known here."
     return (
-        f"Energy: about {hours * watts / 1000:.2g} kWh, an estimate: {how}, all the time; cooling and the rest of the machine"
+        f"That is about {hours * watts / 1000:.2g} kWh, an estimate: {how}, all the time; cooling and the rest of the machine"
         " are not in it."
     )
 
@@ -211,7 +254,7 @@ def _limits(recipe: Recipe, classifies: bool) -> Iterator[str]:
     if recipe.data.name == EMBEDDED:
         yield "The pictures are drawn shapes: nothing about photographs is to be expected of it."
     else:
-        yield f"It has seen {recipe.data.name} alone, at {recipe.data.size} px, with whatever is uneven in that set."
+        yield f"It has seen {plain(recipe.data.name)} alone, at {recipe.data.size} px, with whatever is uneven in that set."
     if not classifies:
         yield "It names no classes: it gives features, to be fine-tuned or probed."
     yield "No study of bias, of robustness or of safety was made. It is meant for research."

@@ -4,7 +4,7 @@ others.
 What is saved is the same everywhere: whole, named float32 tensors. So a run stopped under one way goes on under another.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -48,6 +48,12 @@ class Learner:
         for x in held:
             assert x.dtype == torch.float32
             self.optimizer.state[x] = optim.moments(self.settings, x)
+
+    def tell(self, mark: Callable[[], None]) -> None:
+        """Call `mark` whenever this process has gone forward through a pass, and when its own gradients are complete."""
+        self.prepared.register_forward_hook(lambda *_: mark())
+        first = next(p for p in self.objective.parameters() if p.requires_grad)  # whose gradient comes last
+        first.register_post_accumulate_grad_hook(lambda _: mark())
 
     def learn(self, batch: Batch, cast: AbstractContextManager, last: bool) -> Step:
         """Forward and backward of one pass; with the last of a step the processes' gradients are averaged."""

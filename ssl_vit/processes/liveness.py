@@ -1,115 +1,198 @@
-"""Who is still there: a process that died or hangs is named by the others, who then leave, in place of waiting for ever.
+"""Who is still there: a process that died, hangs or failed is named by the others, who then leave, and do not wait for ever.
 
-A thread of each process says every BEAT seconds, in a key-value store on the CPU, that it lives and how far its main thread is.
-The first process watches all, the others watch the first and hear its verdict.
+Each process says every BEAT seconds, in a key-value store on the CPU, that it lives, and how many marks its main thread made.
+All make the same marks in the same order, and each makes one before whatever they do together: so the one that the others wait
+for has the fewest. The first process watches all; the others watch the first and hear its verdict.
 """
 
+import json
 import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from contextlib import suppress
+from math import inf
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
 
 from torch import distributed
 
+from ..recipe import ToldError, in_a_line
 from .stopping import store
 
 LOST = 69  # exit status (sysexits.h: EX_UNAVAILABLE): another process was lost; the same command goes on
 BEAT = 2.0  # seconds between signs of life
 DEAD = 60.0  # seconds without one, or the patience where that is less
 HURRY = 3 * BEAT  # the same once a connection to another process has broken
+BETWEEN = 6  # times the patience for what is done between steps: saves, looks at held-out pictures
+STILL = 3  # times the patience for all standing still within a step
 LEFT = "left"
+GOES_ON = "the same command goes on from the last checkpoint"
 Item = TypeVar("Item")
+
+
+class Sign(NamedTuple):
+    """What a process says of itself."""
+
+    beat: int = 0
+    marks: int = 0
+    allowed: float = inf  # seconds that it may stand where it is while others are further
+    host: str = "?"
+    end: str = ""  # LEFT, once it has; or the error that it ended by
+
+
+class Heard(NamedTuple):
+    """The last sign of a process that was new, when it came, and when its marks last changed."""
+
+    sign: Sign
+    at: float
+    moved: float
 
 
 class Life:
     """The watch over the processes while its body runs; with one process nothing happens.
 
-    `patience`: seconds that a process may stay behind the others.
+    `patience`: seconds that a process may stay behind the others within a step. What comes before the first step is not judged.
     """
 
     def __init__(self, rank: int, processes: int, patience: float) -> None:
         self.rank, self.processes, self.patience, self.dead = rank, processes, patience, min(DEAD, patience)
-        self.marks = 0
-        self.seen: dict[int, tuple[str, float]] = {}  # what a process last said that was new, and when
-        self.moved: dict[int, tuple[int, float]] = {}  # its marks, and when they last changed
+        self.beats = self.marks = self.step = 0
+        self.allowed = inf
+        self.verdict, self.end = "", LEFT
+        now = time.monotonic()
+        self.heard = {other: Heard(Sign(), now, now) for other in (range(processes) if rank == 0 else (0,))}
         self.done = threading.Event()
-        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.talk = threading.Thread(target=self._talk, daemon=True)
+        self.watch = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "Life":
         if self.processes > 1:
-            self.store: Any = store("life").clone()
-            self.thread.start()
+            self.store: Any = store("life")
+            self.talk.start()
+            self.watch.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Leave; a broken connection is taken as the sign of a lost process, whose name is waited for."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        """Leave, and say by which error. A broken connection is the sign of a lost process, whose name is waited for."""
         if self.processes == 1:
             return
-        if kind is not None and issubclass(kind, RuntimeError):
+        if isinstance(error, RuntimeError):
             self.dead = min(self.dead, HURRY)
-            time.sleep(self.dead + 3 * BEAT)  # the thread ends this process if it is so
+            time.sleep(self.dead + 3 * BEAT)  # the watch ends this process if it is so
+        if error is not None and not isinstance(error, SystemExit | ToldError):
+            self.end = in_a_line(error)
         self.done.set()
-        self.thread.join()
+        self.watch.join()
 
-    def marked(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, each a mark of how far this process is."""
+    def mark(self) -> None:
+        """This process has come so far."""
+        self.marks += 1
+
+    def marked(self, items: Iterable[Item], step: int) -> Iterator[Item]:
+        """The passes of the steps from `step` on. From where one is asked for until `stepped` this process is within a step."""
+        self.step = step
+        self._within()
         for item in items:
-            self.marks += 1
+            self.mark()
             yield item
+            self._within()
 
-    def _watch(self) -> None:
-        watched = range(1, self.processes) if self.rank == 0 else (0,)
-        beats = 0
-        while not self.done.wait(BEAT):
-            beats += 1
-            try:
-                self.store.set(str(self.rank), f"{beats} {self.marks} {socket.gethostname()}")
-                said = {rank: self._said(str(rank)) for rank in watched}
-                verdict = self._said("verdict") or self._judge(said)
-            except distributed.DistError:
-                verdict = self._judge({})
-            if verdict:
-                self._leave(verdict)
-        self._say(str(self.rank), LEFT)
+    def _within(self) -> None:
+        self.allowed = self.patience
+        self.mark()
+
+    def stepped(self, step: int) -> None:
+        """A step is done; what comes before the next one may take longer."""
+        self.step, self.allowed = step, BETWEEN * self.patience
+        self.mark()
+
+    def _talk(self) -> None:
+        """Say and hear; where the first process stands still, whose the store is, this may wait as long."""
+        with suppress(distributed.DistError):
+            self.store = self.store.clone()  # a connection of its own
+        while True:
+            with suppress(distributed.DistError):
+                self._exchange()
+            if self.done.wait(BEAT):
+                break
+        self._say(self.end)
+        if self.rank == 0 and self.end != LEFT:
+            self._linger()
+
+    def _linger(self) -> None:
+        """The store goes with this process: the others hear first how it ended, unless they end as well."""
+        for _ in range(20):
+            if all(heard.sign.end for rank, heard in self.heard.items() if rank):
+                return
+            time.sleep(BEAT / 10)
+            for rank in self.heard:
+                self._hear(rank, self._said(str(rank)))
+
+    def _exchange(self) -> None:
+        self.beats += 1
+        self._say()
+        for rank in self.heard:
+            self._hear(rank, self._said(str(rank)))
+        self.verdict = self._said("verdict")
+
+    def _say(self, end: str = "") -> None:
+        self._set(str(self.rank), json.dumps(Sign(self.beats, self.marks, self.allowed, socket.gethostname(), end)))
+
+    def _set(self, key: str, text: str) -> None:
+        with suppress(distributed.DistError):  # the store went with the first process
+            self.store.set(key, text)
 
     def _said(self, key: str) -> str:
         return self.store.get(key).decode() if self.store.check([key]) else ""
 
-    def _say(self, key: str, text: str) -> None:
-        try:
-            self.store.set(key, text)
-        except distributed.DistError:  # the store went with the first process
-            return
+    def _hear(self, rank: int, text: str) -> None:
+        before, now, sign = self.heard[rank], time.monotonic(), Sign(*json.loads(text)) if text else Sign()
+        if sign != before.sign:
+            self.heard[rank] = Heard(sign, now, before.moved if sign.marks == before.sign.marks else now)
 
-    def _judge(self, said: dict[int, str]) -> str:
-        """Who is lost, in words, if somebody is. `said` may lack those that could not be asked."""
-        now = time.monotonic()
-        for rank, text in said.items():
-            if text and text != self.seen.get(rank, ("", 0))[0]:
-                self.seen[rank] = text, now
-                if text != LEFT and int(text.split()[1]) != self.moved.get(rank, (-1, 0))[0]:
-                    self.moved[rank] = int(text.split()[1]), now
-        here = {rank: text for rank, (text, _) in self.seen.items() if text != LEFT}
-        for rank, text in here.items():
-            if now - self.seen[rank][1] > self.dead:
-                return f"process {rank} on {text.split()[2]} gave no sign of life for {self.dead:g} s"
-        return self._behind(here, now)
+    def _watch(self) -> None:
+        while self.talk.is_alive():
+            if verdict := self.verdict or self._judged():
+                self._leave(verdict)
+            self.talk.join(BEAT)
 
-    def _behind(self, here: dict[int, str], now: float) -> str:
-        """The process that lives, has fewer marks than this one or than any that is watched, and does not move."""
-        most = max([self.marks, *(self.moved[rank][0] for rank in here)])
-        for rank, text in here.items():
-            marks, since = self.moved[rank]
-            lives = now - self.seen[rank][1] < 2 * BEAT
-            if lives and marks < most and now - since > self.patience:
-                return f"process {rank} on {text.split()[2]} has not moved for {self.patience:g} s; the others wait for it"
+    def _judged(self) -> str:
+        """Who is lost, in words, if somebody is."""
+        here = {rank: heard for rank, heard in self.heard.items() if heard.sign.end != LEFT}
+        return self._ended(here) or self._silent(here) or (self._behind(here) if self.rank == 0 and here else "")
+
+    def _ended(self, here: dict[int, Heard]) -> str:
+        """Who ended by an error, a beat after it said so: what all of them meet each tells itself."""
+        for rank, (sign, at, _) in here.items():
+            if rank != self.rank and sign.end and time.monotonic() - at > BEAT and not self.done.is_set():
+                return f"process {rank} on {sign.host} ended: {sign.end}"
         return ""
 
+    def _silent(self, here: dict[int, Heard]) -> str:
+        for rank, heard in here.items():
+            if rank != self.rank and time.monotonic() - heard.at > self.dead:
+                return f"process {rank} on {heard.sign.host} gave no sign of life for {self.dead:g} s; {GOES_ON}"
+        return ""
+
+    def _behind(self, here: dict[int, Heard]) -> str:
+        """The process with the fewest marks, or all where none has more, if it lives and has not moved for too long."""
+        rank, last = min(here.items(), key=lambda item: item[1].sign.marks)
+        stood = time.monotonic() - last.moved
+        if time.monotonic() - last.at > 2 * BEAT:
+            return ""
+        if any(heard.sign.marks > last.sign.marks for heard in here.values()):
+            where = f"process {rank} on {last.sign.host} has not moved for {last.sign.allowed:g} s"
+            return f"{where}; the others wait for it; {GOES_ON}" if stood > last.sign.allowed else ""
+        within = all(heard.sign.allowed == self.patience for heard in here.values())
+        where = f"no process has moved for {STILL * self.patience:g} s, after step {self.step}; {GOES_ON}"
+        return where if within and stood > STILL * self.patience else ""
+
     def _leave(self, verdict: str) -> None:
-        self._say("verdict", verdict)
-        print(f"error: {verdict}; the same command goes on from the last checkpoint", file=sys.stderr, flush=True)
+        if self.rank == 0:
+            self._set("verdict", verdict)
+        print(f"error: {verdict}", file=sys.stderr, flush=True)
         time.sleep(2 * BEAT if self.rank == 0 else 0)  # the store is the first one's: the others hear it first
         os._exit(LOST)

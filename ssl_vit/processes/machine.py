@@ -2,26 +2,44 @@
 
 import os
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, broadcast_object_list, gather_object, is_deepspeed_available
+from torch import distributed
 
 from .. import budget
 from ..data import batches, sources
-from ..recipe import Recipe, ToldError, UserError
+from ..recipe import Recipe, ToldError, UserError, in_a_line
 from ..runs import Run, cores
 
 T = TypeVar("T")
+# How long the processes wait for one another: who is lost, liveness.Life finds out, and what the first one does before the
+# others may take hours. More milliseconds would not fit into 32 bits.
+FOREVER = timedelta(days=20)
+TOLD, GIVEN_UP = 10.0, 1800.0  # seconds that processes wait for others at the start until they say so, and until they leave
+
+
+class Together(Accelerator):
+    """Accelerate's. `mark` is called before what the processes do together."""
+
+    mark: Callable[[], None] = staticmethod(lambda: None)
+
+    def reduce(self, *values: Any, **settings: Any) -> Any:
+        self.mark()
+        return super().reduce(*values, **settings)
 
 
 @contextmanager
-def started(run: Run) -> Iterator[Accelerator]:
+def started(run: Run) -> Iterator[Together]:
     """The processes of a run, given back when the body ends, so that one process can hold one run after another.
 
     Raises:
@@ -53,7 +71,7 @@ def _end(accelerator: Accelerator | None) -> None:
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def _start(recipe: Recipe) -> Accelerator:
+def _start(recipe: Recipe) -> Together:
     """Threads, precision and processes. A precision of auto is settled here, on the first process, and written into the recipe.
 
     Raises:
@@ -68,14 +86,54 @@ def _start(recipe: Recipe) -> Accelerator:
     if cpu and sharded:
         _prepare_deepspeed_on_cpu()
     # with cpu=True, Accelerate would quietly run plain DDP
-    state = PartialState(cpu=cpu and not sharded, **({"backend": "gloo"} if cpu and sharded else {}))
+    with _meeting():
+        state = PartialState(cpu=cpu and not sharded, timeout=FOREVER, **({"backend": "gloo"} if cpu and sharded else {}))
     _check_processes(state.num_processes)
     if recipe.compute.precision == "auto":
         settled = [_fastest(state.device) if state.is_main_process else None]
         recipe.compute.precision = str(broadcast_object_list(settled)[0])
-    accelerator = Accelerator(cpu=cpu and not sharded, mixed_precision="no")  # the engine casts
+    accelerator = Together(cpu=cpu and not sharded, mixed_precision="no")  # the engine casts
     _check_sharding(accelerator)
     return accelerator
+
+
+@contextmanager
+def _meeting() -> Iterator[None]:
+    """While the processes find one another: says where, if it takes long, and leaves if it takes too long.
+
+    Raises:
+        UserError: they cannot.
+    """
+    place = ":".join(os.environ.get(f"MASTER_{name}", "?") for name in ("ADDR", "PORT"))
+    choices = "is that the first process's machine, reached from here, the port free, and every process started?"
+    waiting = _waiting(f"MASTER_ADDR:MASTER_PORT={place}", choices) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else []
+    for timer in waiting:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    except distributed.DistError as error:
+        raise UserError(f"MASTER_ADDR:MASTER_PORT={place}: {in_a_line(error)}; {choices}") from None
+    finally:
+        for timer in waiting:
+            timer.cancel()
+
+
+def _waiting(place: str, choices: str) -> list[threading.Timer]:
+    """What is said and done if the processes do not come; one of each machine speaks."""
+    count, speaks = os.environ["WORLD_SIZE"], os.environ.get("LOCAL_RANK", "0") == "0"
+
+    def told() -> None:
+        if speaks:
+            print(f"waiting for {count} processes at {place}", flush=True)
+
+    def given_up() -> None:
+        if speaks:
+            sys.stderr.write(f"error: {place}: not all of {count} processes came in {GIVEN_UP:g} s; {choices}\n")
+            sys.stderr.flush()
+        os._exit(2)  # the main thread waits outside Python
+
+    return [threading.Timer(TOLD, told), threading.Timer(GIVEN_UP, given_up)]
 
 
 def _prepare_deepspeed_on_cpu() -> None:
@@ -141,7 +199,7 @@ def _fastest(device: torch.device) -> str:
     return "bfloat16" if seconds(torch.bfloat16) < 0.8 * seconds(torch.float32) else "float32"
 
 
-def on_main(accelerator: Accelerator, do: Callable[[], T]) -> T | None:
+def on_main(accelerator: Together, do: Callable[[], T]) -> T | None:
     """Do something on the first process, and have it there; what a user did wrong there is raised on all.
 
     Raises:
@@ -154,12 +212,13 @@ def on_main(accelerator: Accelerator, do: Callable[[], T]) -> T | None:
             done = do()
         except UserError as error:
             said = [str(error)]
+    accelerator.mark()
     if text := broadcast_object_list(said)[0]:
         raise (UserError if accelerator.is_main_process else ToldError)(text)
     return done
 
 
-def from_main(accelerator: Accelerator, find: Callable[[], T]) -> T:
+def from_main(accelerator: Together, find: Callable[[], T]) -> T:
     """What the first process finds, on all.
 
     Raises:
@@ -168,7 +227,7 @@ def from_main(accelerator: Accelerator, find: Callable[[], T]) -> T:
     return broadcast_object_list([on_main(accelerator, find)])[0]
 
 
-def check_same(accelerator: Accelerator, mine: dict[str, Any]) -> None:
+def check_same(accelerator: Together, mine: dict[str, Any]) -> None:
     """That all processes have what the first one has.
 
     Raises:
@@ -182,7 +241,7 @@ def check_same(accelerator: Accelerator, mine: dict[str, Any]) -> None:
                 raise (UserError if accelerator.is_main_process else ToldError)(text)
 
 
-def load(recipe: Recipe, accelerator: Accelerator, test: bool) -> sources.Splits:
+def load(recipe: Recipe, accelerator: Together, test: bool) -> sources.Splits:
     """The splits, on the first process before the others, so that they find what it prepared and are told what it met."""
     first = max(sources.FIRST, recipe.eval.pictures, recipe.probe.pictures if recipe.probe.every else 0)
     found = on_main(accelerator, lambda: sources.load(recipe.data, test, first, recipe.seed))

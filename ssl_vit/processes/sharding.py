@@ -46,6 +46,9 @@ class Shares(Learner, ABC):
     def give_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
         """Each process its share of a weight's whole moments."""
 
+    def tell(self, mark: Callable[[], None]) -> None:
+        self.prepared.register_forward_hook(lambda *_: mark())
+
     def given(self) -> None:
         """Called when all has been given out."""
         return

@@ -1,7 +1,8 @@
 """How a run ends before its last step: a signal on any process becomes one step after which all of them save and leave.
 
 The processes agree through a key-value store on the CPU, so no device waits. Every VOTE steps each says whether it was asked to
-stop, and reads what all of them said VOTE steps before: a signal takes at most 2 VOTE steps.
+stop, and reads what all of them said VOTE steps before: a signal takes at most 2 VOTE steps. Torch comes in late here, after
+the signals are taken.
 """
 
 import itertools
@@ -11,40 +12,56 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-from torch import distributed
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STOPPED = 75  # exit status (sysexits.h: EX_TEMPFAIL): saved; the same command goes on
 NOT_SAVED = 74  # (EX_IOERR): the same, but the last steps could not be saved, which repeats itself where nobody makes room
+INTERRUPTED = 130  # what a shell says of SIGINT: not saved
 VOTE = 5  # steps
 _uses = itertools.count()  # of the store in this process, all processes alike
 
 
-def store(purpose: str) -> distributed.PrefixStore:
+def store(purpose: str) -> Any:
     """The process group's key-value store, for one use in one run; the processes ask in the same order."""
+    from torch import distributed
+
     return distributed.PrefixStore(f"{purpose}-{next(_uses)}", distributed.distributed_c10d._get_default_store())
 
 
 class Asked:
-    """Takes the signals while its body runs; `name` is the first one's, or empty. A second SIGINT ends the process at once."""
+    """Takes the signals while its body runs; `name` is the first one's, or empty. A SIGINT after another ends the process at
+    once, also where the main thread waits for other processes and runs no handler: a thread reads what the system writes."""
 
     name = ""
 
     def __enter__(self) -> "Asked":
         self.before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
+            reading, self.writing = os.pipe()
+            os.set_blocking(self.writing, False)
+            self.wakeup = signal.set_wakeup_fd(self.writing, warn_on_full_buffer=False)
             self.before = {number: signal.signal(number, self._take) for number in SIGNALS}
+            threading.Thread(target=_leave_at_the_second, args=(reading,), daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
+        if self.before:
+            signal.set_wakeup_fd(self.wakeup)
+            os.close(self.writing)  # the thread reads to its end
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self.name and number == signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
         self.name = self.name or signal.Signals(number).name
+
+
+def _leave_at_the_second(reading: int) -> None:
+    """Read the numbers of signals; end this process at a SIGINT that is not the first of SIGNALS."""
+    with os.fdopen(reading, "rb", buffering=0) as signals:
+        first = True
+        while number := signals.read(1):
+            if not first and number[0] == signal.SIGINT:
+                os._exit(INTERRUPTED)
+            first = first and number[0] not in SIGNALS
 
 
 class Agreement:
