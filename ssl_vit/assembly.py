@@ -87,7 +87,7 @@ def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
 
 def _shared(recipe: Recipe) -> dict[str, Any]:
     """What of a recipe all processes must have alike; where things lie may differ from machine to machine."""
-    own = ("out", "data.path", "data.name", "plugin", "compute.threads", "compute.workers", "hub.")
+    own = ("out", "init", "data.path", "data.name", "plugin", "compute.threads", "compute.workers", "hub.")
     return {key: value for key, value in flatten(asdict(recipe)).items() if not key.startswith(own)}
 
 

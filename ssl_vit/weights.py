@@ -28,24 +28,33 @@ POSITIONS = "pos_embed"
 
 def first(encoder: Backbone, place: str, exported: bool = True) -> dict[str, Any]:
     """Load what `init=place` names, unless that is scratch; what environment.json says of it, by which a change is noticed, and
-    of what it took.
+    of what it took. An encoder that will be `exported` keeps the eps of its own layer norms.
 
     Raises:
-        UserError: as `start`, or the run that made the weights is damaged, or what is to be `exported` could not be.
+        UserError: as `start`, or the run that made the weights is damaged.
     """
     if place == SCRATCH:
         return {}
     init, own = find(place), _norm_eps(encoder)
     before = spent(init)  # now, so that a damaged folder is told before the work
     hashed, eps = start(encoder, init), _norm_eps(encoder)
-    if exported and eps != own:
-        why = f"layer_norm_eps={eps:g} can be evaluated, but an export has timm's form, which knows {own:g} alone"
-        raise UserError(f"init={place}: {why}; to train: init=timm:NAME, or a copy whose config.json says {own:g}")
+    if exported and own is not None and eps != own:
+        _set_eps(encoder, own)
+        if os.environ.get("RANK", "0") == "0":
+            print(
+                f"warning: init={place}: layer_norm_eps={eps:g} there; trained with {own:g}, as an export in timm's form has it"
+            )
     return {"init": {"weights": hashed, "file": stamp(place)}, "before": before}
 
 
 def _norm_eps(encoder: Backbone) -> float | None:
     return getattr(getattr(encoder.backbone, "norm", None), "eps", None)
+
+
+def _set_eps(encoder: Backbone, eps: float) -> None:
+    for module in encoder.backbone.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = eps
 
 
 def start(encoder: Backbone, init: Init) -> str:
@@ -76,9 +85,8 @@ def _start(encoder: Backbone, init: Init, there: "Found") -> str:
         prefix = 0 if backbone.no_embed_class else encoder.prefix  # of the leading tokens, those that have positions
         found[POSITIONS] = resized(found[POSITIONS], encoder.grid, prefix)
     backbone.load_state_dict(found)
-    for module in backbone.modules():
-        if isinstance(module, nn.LayerNorm) and there.eps is not None:
-            module.eps = there.eps
+    if there.eps is not None:
+        _set_eps(encoder, there.eps)
     return fingerprint(found)
 
 

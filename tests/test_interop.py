@@ -68,14 +68,19 @@ def test_a_vit_of_transformers_gives_its_own_features(tmp_path: Path, classes: i
             torch.testing.assert_close(theirs.classifier(h_BTD[:, 0]), theirs(normal).logits, atol=1e-5, rtol=0)
 
 
-def test_an_eps_that_no_export_can_say_is_evaluated_but_not_trained(tmp_path: Path) -> None:
+def test_an_eps_that_no_export_can_say_is_evaluated_but_trained_with_timms(tmp_path: Path, capsys) -> None:
     vit(tmp_path / "vit", 0)
-    weights.first(net(), f"{tmp_path}/vit", exported=False)
-    with pytest.raises(UserError, match=r"^init=.*vit: layer_norm_eps=1e-12 can be .* knows 1e-06 alone; to train: ") as caught:
-        weights.first(net(), f"{tmp_path}/vit")
-    assert "\n" not in str(caught.value)
-    vit(tmp_path / "same", 0, layer_norm_eps=1e-6)
-    weights.first(net(), f"{tmp_path}/same")
+    looked_at, trained = net(), net()
+    weights.first(looked_at, f"{tmp_path}/vit", exported=False)
+    assert looked_at.backbone.norm.eps == 1e-12 and not capsys.readouterr().out
+    weights.first(trained, f"{tmp_path}/vit")
+    assert {m.eps for m in trained.modules() if isinstance(m, torch.nn.LayerNorm)} == {1e-6}
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith("vit: layer_norm_eps=1e-12 there; trained with 1e-06, as an export in timm's form has it")
+    with torch.no_grad():  # the run's own features are its export's
+        theirs = timm.create_model(f"local-dir:{exported(tmp_path / 'out', trained, [])}", pretrained=True).eval()
+        features = theirs.forward_features(trained.normal(pixels()))
+        torch.testing.assert_close(features, trained(trained.patch(pixels())), atol=1e-5, rtol=0)
 
 
 def test_a_vit_of_transformers_brings_its_model_and_its_normalisation(tmp_path: Path) -> None:
