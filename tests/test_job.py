@@ -303,7 +303,7 @@ def test_accumulation_trains_as_one_pass(unbroken: Path, tiny: list[str]) -> Non
 
 def test_processes_that_do_not_find_one_another_are_refused(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    alone = {"_shared_state": {}, "num_processes": 1, "__init__": lambda self, cpu: None}
+    alone = {"_shared_state": {}, "num_processes": 1, "__init__": lambda self, **asked: None}
     monkeypatch.setattr(machine, "PartialState", type("Alone", (), alone))
     with pytest.raises(UserError, match="WORLD_SIZE=4: only 1 of the launched processes"):
         run(tiny)
