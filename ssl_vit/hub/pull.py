@@ -8,8 +8,8 @@ from ..recipe import EMBEDDED, Recipe, UserError
 from ..runs import Run, write_atomically
 from ..words import parse, resolve
 from . import remote
+from .parcels import STATE
 from .plain import unpack_checkpoint
-from .push import STATE
 
 
 def pull(place: str, out: str, name: str | None = None) -> Run:
