@@ -194,9 +194,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(401, "", "Invalid credentials in Authorization header")
         if path == "/api/repos/create":
             return self._create(json.loads(body), *user)
-        found = re.match(
-            r"^/(?:api/models/)?([^/]+/[^/]+?)(?:\.git/info/lfs/objects/batch|/(\w+)(?:-squash)?(?:/(.*))?)?$", path
-        )
+        found = re.match(r"^/(?:api/models/)?([^/]+/[^/]+?)(?:\.git/info/lfs/objects/batch|/([\w-]+)(?:/(.*))?)?$", path)
         assert found, path
         name, verb, rest = found[1], found[2] or "", found[3] or ""
         repository = self.hub.repositories.get(name)

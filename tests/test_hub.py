@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
 )  # the client's own LFS
 NOBODY = "hf_nobodyNOBODY0123456789"
-PARTS = {"README.md", "recipe.yaml", "config.json", "model.safetensors", "heads.safetensors"}
+PARTS = {"README.md", "recipe.yaml", "run.json", "config.json", "model.safetensors", "heads.safetensors"}
 
 
 @pytest.fixture
@@ -145,9 +145,8 @@ def test_who_may_not_push_is_told_at_once(
     with pytest.raises(UserError, match=f"^hub.repo={REPO}: ") as caught:
         push.push(run)
     assert says in str(caught.value) and "\n" not in str(caught.value) and len(server.requests) < 5
-    assert says in dict(ledger.told(run))["not pushed"] and dict(ledger.told(run))["then type"].endswith(
-        f"tools/push.py {run.folder} hub.repo={REPO}"
-    )
+    told = dict(ledger.told(run))
+    assert says in told["not pushed"] and told["then type"].endswith(f"tools/push.py {run.folder} hub.repo={REPO}")
 
 
 PASSING = {

@@ -1,8 +1,8 @@
 """Pushing a run to the Hugging Face Hub. No torch here, but for the state.
 
-Training lays milestones into the outbox, hub/step-.../; all else is taken from the run's folder. A push is a process of its own
-(tools/push.py), so that nothing that a network does reaches training. No file on the Hub is deleted, and none is written over but
-by the same run: each commit names as its parent the one that was looked at.
+Training lays milestones into the outbox, hub/step-.../; all else is taken from the run's folder. A push is a process of its
+own (tools/push.py), so that nothing that a network does reaches training. No file on the Hub is deleted, and none is written
+over but by the same run: each commit names as its parent the one that was looked at.
 """
 
 import fcntl
