@@ -9,7 +9,7 @@ import fcntl
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -110,8 +110,11 @@ def _send(run: Run, parcel: Parcel) -> str:
 
 
 def _squashed(repository: str | None, branch: str) -> str:
-    """Leave of a branch its last commit alone, as every state is as large as all before it; the commit."""
-    _api().super_squash_history(repository, branch=branch)
+    """Leave of a branch its last commit alone, as each holds whole weights; where the Hub refuses, all stay. The commit."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    with suppress(HfHubHTTPError):
+        _api().super_squash_history(repository, branch=branch)
     return str(_api().repo_info(repository, revision=branch).sha)
 
 

@@ -14,6 +14,7 @@ from ..recipe import UserError
 SCHEME = "hf-hub:"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 NAME = re.compile(r"(?!.*(--|\.\.|\.git$))\b[\w.-]{1,96}\b/\b[\w.-]{1,96}\b", re.ASCII)
+LONGEST = 96  # of a repository's name
 LOGIN = "type hf auth login, or set HF_TOKEN"
 SILENCE = 60.0  # seconds without a byte after which a server is given up
 BUSY = (408, 409, 412, 429)  # the same may work later: of a commit, 409 and 412 tell of another in between
@@ -79,6 +80,18 @@ def _check(path: Path, listed: Any, said: str) -> None:
         raise UserError(f"{said}: {path.name} is damaged; remove {path.resolve()} and type the same again")
 
 
+def beside(repository: str, name: str) -> str:
+    """USER/NAME-name as the Hub allows names: a repository for one of many runs; what is too long ends in a hash. What is no
+    repository stays what it is."""
+    if not NAME.fullmatch(repository):
+        return repository
+    user, _, own = repository.partition("/")
+    whole = re.sub(r"[-.]{2,}", "-", re.sub(r"[^\w.-]", "-", f"{own}-{name}", flags=re.ASCII)).strip("-.")
+    if len(whole) > LONGEST:
+        whole = f"{whole[: LONGEST - 9].rstrip('-.')}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    return f"{user}/{whole}"
+
+
 def calm() -> None:
     """No progress bars where nobody sees them move, and no server waited for that says nothing."""
     from huggingface_hub.utils import disable_progress_bars
@@ -104,7 +117,9 @@ def _impatient() -> None:
 
 def _limit(request: Any) -> None:
     asked = request.extensions.get("timeout", {})
-    request.extensions["timeout"] = {kind: asked.get(kind) or SILENCE for kind in ("connect", "read", "write", "pool")}
+    request.extensions["timeout"] = {
+        kind: min(asked.get(kind) or SILENCE, SILENCE) for kind in ("connect", "read", "write", "pool")
+    }
 
 
 def token() -> str | None:
