@@ -117,9 +117,8 @@ def _impatient() -> None:
 
 def _limit(request: Any) -> None:
     asked = request.extensions.get("timeout", {})
-    request.extensions["timeout"] = {
-        kind: min(asked.get(kind) or SILENCE, SILENCE) for kind in ("connect", "read", "write", "pool")
-    }
+    kinds = ("connect", "read", "write", "pool")
+    request.extensions["timeout"] = {kind: min(asked.get(kind) or SILENCE, SILENCE) for kind in kinds}
 
 
 def token() -> str | None:
