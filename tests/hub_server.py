@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,17 +18,19 @@ from urllib.parse import unquote, urlsplit
 
 WRITER, READER, STRANGER = "hf_writerWRITER0123456789", "hf_readerREADER0123456789", "hf_strangeSTRANGE0123456789"
 USERS = {WRITER: ("someone", True), READER: ("someone", False), STRANGER: ("another", True)}  # token -> name, may write
+DATE = "2026-01-01T00:00:00.000Z"
 LARGE = (".safetensors", ".npz", ".png")  # kept by LFS
 
 
 @dataclass
 class Fault:
-    """What happens, `times` times, to requests whose method and path match: a status, "cut", "hang" or "garbage"."""
+    """What happens, `times` times, to requests whose method and path match: a status, "cut", "hang", "slow" or "garbage"."""
 
     match: str  # a regular expression for "METHOD /path"
     does: int | str
     times: int = 1_000_000
     headers: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0  # of "slow", which then goes on
 
 
 @dataclass
@@ -39,13 +42,16 @@ class Commit:
 
 @dataclass
 class Repository:
+    name: str
     private: bool
     commits: dict[str, Commit] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
 
     def commit(self, branch: str, files: dict[str, bytes]) -> Commit:
-        parent = self.branches.get(branch)
-        oid = hashlib.sha1(f"{parent}{branch}{len(self.commits)}".encode()).hexdigest()
+        return self.add(branch, files, self.branches.get(branch))
+
+    def add(self, branch: str, files: dict[str, bytes], parent: str | None) -> Commit:
+        oid = hashlib.sha1(f"{self.name}{parent}{branch}{len(self.commits)}".encode()).hexdigest()
         self.commits[oid] = Commit(oid, files, parent)
         self.branches[branch] = oid
         return self.commits[oid]
@@ -53,12 +59,17 @@ class Repository:
     def at(self, revision: str) -> Commit | None:
         return self.commits.get(self.branches.get(revision, revision))
 
+    def log(self, branch: str) -> list[Commit]:
+        """The commits of a branch, newest first."""
+        found, commit = [], self.at(branch)
+        while commit:
+            found.append(commit)
+            commit = self.commits.get(commit.parent or "")
+        return found
+
     def history(self, branch: str) -> int:
         """Commits on a branch."""
-        count, commit = 0, self.at(branch)
-        while commit:
-            count, commit = count + 1, self.commits.get(commit.parent or "")
-        return count
+        return len(self.log(branch))
 
 
 def git_oid(content: bytes) -> str:
@@ -93,7 +104,7 @@ class Hub:
 
     def put(self, name: str, files: dict[str, bytes], branch: str = "main", private: bool = False) -> str:
         """A repository made by hand; its commit."""
-        return self.repositories.setdefault(name, Repository(private)).commit(branch, files).oid
+        return self.repositories.setdefault(name, Repository(name, private)).commit(branch, files).oid
 
 
 @contextmanager
@@ -121,14 +132,16 @@ class Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append(f"{self.command} {path}")
         fault = self.hub.fault(f"{self.command} {path}")
-        if fault and not isinstance(fault.does, int) and fault.does != "garbage":
+        if fault and fault.does == "slow":
+            time.sleep(fault.seconds)
+        elif fault and not isinstance(fault.does, int) and fault.does != "garbage":
             self._fail(fault.does)
             return
         body = self._body()
         if fault and isinstance(fault.does, int):
             self._answer(fault.does, {"error": "a fault"}, fault.headers)
             return
-        self._route(path, body, garbage=fault is not None)
+        self._route(path, body, garbage=fault is not None and fault.does == "garbage")
 
     do_GET = do_HEAD = do_POST = do_PUT = handle_any
 
@@ -173,13 +186,15 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/api/validate-yaml":
             return self._answer(200, {"warnings": [], "errors": []})
         if path.startswith("/lfs/"):
+            if hashlib.sha256(body).hexdigest() != path.removeprefix("/lfs/"):
+                return self._answer(400, {"error": "the content has another sum"})
             self.hub.large[path.removeprefix("/lfs/")] = body
             return self._answer(200, {})
         if user is None:
             return self._refuse(401, "", "Invalid credentials in Authorization header")
         if path == "/api/repos/create":
             return self._create(json.loads(body), *user)
-        found = re.match(r"^/(?:api/models/)?([^/]+/[^/]+?)(?:\.git/info/lfs/objects/batch|/(\w+)(?:/(.*))?)?$", path)
+        found = re.match(r"^/(?:api/models/)?([^/]+/[^/]+?)(?:\.git/info/lfs/objects/batch|/([\w-]+)(?:/(.*))?)?$", path)
         assert found, path
         name, verb, rest = found[1], found[2] or "", found[3] or ""
         repository = self.hub.repositories.get(name)
@@ -225,6 +240,14 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(200, told)
         if verb == "tree":
             return self._answer(200, [_entry(path, content) for path, content in commit.files.items()] + self.hub.listed)
+        if verb == "commits":
+            told = [
+                {"id": one.oid, "authors": [], "date": DATE, "title": "", "message": ""} for one in repository.log(revision)
+            ]
+            return self._answer(200, told)
+        if verb == "super-squash":
+            repository.add(revision, commit.files, None)
+            return self._answer(200, {})
         if verb == "preupload":
             return self._preupload(commit, json.loads(body))
         if verb == "commit":
@@ -251,6 +274,9 @@ class Handler(BaseHTTPRequestHandler):
         files = dict(repository.commits[repository.branches[branch]].files)
         for line in map(json.loads, body.splitlines()):
             value = line["value"]
+            if line["key"] == "header" and value.get("parentCommit") not in (None, repository.branches[branch]):
+                self._answer(412, {"error": "A commit has happened since. Please refresh and try again."})
+                return
             if line["key"] == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":

@@ -17,7 +17,7 @@ from conftest import ROOT, TINY, altered
 from hub_server import READER, STRANGER, WRITER, Fault, Hub, running
 
 from ssl_vit import encoder, inits, job, training, weights
-from ssl_vit.hub import background, card, plain, pull, push, remote
+from ssl_vit.hub import background, card, ledger, parcels, plain, pull, push, remote
 from ssl_vit.recipe import Data, Model, UserError
 from ssl_vit.runs import Run
 from ssl_vit.statistics import proportion
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
 )  # the client's own LFS
 NOBODY = "hf_nobodyNOBODY0123456789"
-PARTS = {"README.md", "recipe.yaml", "config.json", "model.safetensors", "heads.safetensors"}
+PARTS = {"README.md", "recipe.yaml", "run.json", "config.json", "model.safetensors", "heads.safetensors"}
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Run:
     """A copy of it, to be pushed to REPO."""
     shutil.copytree(finished, tmp_path / "runs" / "mpp")
-    made = push.opened(tmp_path / "runs" / "mpp")
+    made = parcels.opened(tmp_path / "runs" / "mpp")
     made.recipe.hub.repo = REPO
     return made
 
@@ -88,16 +88,16 @@ def pushed(server: Hub, branch: str = "main", repository: str = REPO) -> dict[st
 
 
 def milestone(run: Run, step: int) -> None:
-    shutil.copytree(run.export, run.outbox / push.step_branch(step))
+    shutil.copytree(run.export, run.outbox / parcels.step_branch(step))
 
 
 def test_a_first_push_makes_a_private_repository_with_all_that_belongs_there(server: Hub, run: Run) -> None:
     push.push(run)
     files = pushed(server)
     assert files.keys() == PARTS | {".gitattributes", "result.json", "figures/predictions.png", "figures/curves.png"}
-    assert server.repositories[REPO].private and push.owed(run) == []
+    assert server.repositories[REPO].private and ledger.owed(run) == []
     assert files["model.safetensors"] == (run.export / "model.safetensors").read_bytes()
-    said = push.told(run, "push")
+    said = ledger.told(run)
     assert said == [("hub", f"{REPO}: pushed main")]
 
 
@@ -146,7 +146,8 @@ def test_who_may_not_push_is_told_at_once(
     with pytest.raises(UserError, match=f"^hub.repo={REPO}: ") as caught:
         push.push(run)
     assert says in str(caught.value) and "\n" not in str(caught.value) and len(server.requests) < 5
-    assert says in dict(push.told(run, "push"))["not pushed"] and ("then type", f"push {run.folder}") in push.told(run, "push")
+    told = dict(ledger.told(run))
+    assert says in told["not pushed"] and told["then type"].endswith(f"tools/push.py {run.folder} hub.repo={REPO}")
 
 
 PASSING = {
@@ -163,7 +164,7 @@ PASSING = {
 def test_what_passes_is_waited_for(server: Hub, run: Run, fault: Fault) -> None:
     server.faults = [fault]
     push.push(run)
-    assert fault.times == 0 and push.owed(run) == []
+    assert fault.times == 0 and ledger.owed(run) == []
     assert pushed(server)["model.safetensors"] == (run.export / "model.safetensors").read_bytes()
 
 
@@ -179,7 +180,7 @@ def test_as_long_as_the_hub_asks_for(server: Hub, run: Run, monkeypatch: pytest.
 
 
 def test_a_server_that_hangs_is_given_up(server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(push, "SILENCE", 0.3)
+    monkeypatch.setattr(remote, "SILENCE", 0.3)
     server.faults = [Fault("repos/create", "hang")]
     with pytest.raises(UserError, match=f"the Hub cannot be reached at {server.url}; try later"):
         push.push(run)
@@ -255,7 +256,7 @@ WHILE_TRAINING: dict[str, tuple[list[Fault], dict[str, str], list[str], str]] = 
     "429": ([Fault("preupload", 429, 1, {"Retry-After": "0"})], {}, [], ""),
     "503": ([Fault("repos/create", 503)], {}, ["hub.wait=5"], "the Hub is busy (HTTP 503); try later"),
     "cut": ([Fault("PUT /lfs", "cut", 1)], {}, [], ""),
-    "hang": ([Fault("/", "hang")], {}, ["hub.wait=3"], "there was no time"),
+    "hang": ([Fault("/", "hang")], {}, ["hub.wait=3"], "a push began and has not ended"),
     "down": ([], {"HF_ENDPOINT": "http://127.0.0.1:9"}, ["hub.wait=5"], "the Hub cannot be reached at http://127.0.0.1:9"),
 }
 
@@ -329,7 +330,7 @@ def test_a_run_that_goes_on_pushes_nothing_twice(server: Hub, tmp_path: Path) ->
     again = trained(tmp_path / "runs", *words)
     after = server.repositories[REPO].branches
     assert {name for name in before if after[name] != before[name]} <= {"main"}  # whose result.json tells another time
-    assert push.owed(again) == []
+    assert ledger.owed(again) == []
 
 
 def test_a_pushed_state_goes_on_as_the_run_would_have(server: Hub, run: Run, finished: Path, tmp_path: Path) -> None:
@@ -358,13 +359,13 @@ def test_a_state_is_packed_and_unpacked_as_it_was() -> None:
 
 STATES = {
     "no state": ({"recipe.yaml": b"objective: mpp"}, "it holds no training state: it has no"),
-    "a pickle": (dict.fromkeys(push.STATE, b"\x80\x04N."), "its recipe.yaml: "),
+    "a pickle": (dict.fromkeys(parcels.STATE, b"\x80\x04N."), "its recipe.yaml: "),
     "nonsense": (
-        {**dict.fromkeys(push.STATE, b""), "recipe.yaml": "MPP", "state.json": b"[1, 2]"},
+        {**dict.fromkeys(parcels.STATE, b""), "recipe.yaml": "MPP", "state.json": b"[1, 2]"},
         "state.json or state.safetensors holds no training state",
     ),
     "a name that leads away": (
-        {**dict.fromkeys(push.STATE, b""), "recipe.yaml": "MPP", "away": b""},
+        {**dict.fromkeys(parcels.STATE, b""), "recipe.yaml": "MPP", "away": b""},
         "holds no training state",
     ),
 }

@@ -14,9 +14,8 @@ from typing import Any
 from ..engine import Listener, Row
 from ..objectives import Objective
 from ..runs import Run
-from . import push
-
-TOOL = Path(__file__).resolve().parent.parent.parent / "tools" / "push.py"
+from . import ledger
+from .parcels import step_branch
 
 
 class Pusher(Listener):
@@ -31,7 +30,7 @@ class Pusher(Listener):
         if self.process is None or self.process.poll() is not None:
             self.run.outbox.mkdir(exist_ok=True)
             with (self.run.outbox / "log.txt").open("a") as log:
-                command = [sys.executable, str(TOOL), str(self.run.folder), "--quiet"]
+                command = [sys.executable, str(ledger.TOOL), str(self.run.folder), "--quiet"]
                 self.process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )
@@ -40,12 +39,21 @@ class Pusher(Listener):
         """Tell once of a push that failed."""
         if self.process and self.process.poll():
             self.process = None
-            for name, text in push.told(self.run, f"{sys.executable} {TOOL}"):
+            for name, text in ledger.told(self.run):
                 if name == "not pushed":
                     print(f"warning: the Hub has not got {text}; training goes on", flush=True)
 
     def finish(self) -> None:
-        """Push the rest, and wait for it no longer than the recipe says; a push that takes longer is ended and stays owed."""
+        """Push the rest, and wait for it no longer than the recipe says; a push that takes longer is ended and stays owed. The
+        run is finished whatever comes of it."""
+        try:
+            self._finish()
+        except Exception as error:
+            text = f"warning: the Hub was not reached: {error!r}"
+            self.run.note(text)
+            print(text, flush=True)
+
+    def _finish(self) -> None:
         until = time.monotonic() + self.run.recipe.hub.wait
         for _ in range(2):  # one that runs may have begun before the run was finished
             self.start()
@@ -56,7 +64,7 @@ class Pusher(Listener):
                 self.process.kill()
                 self.process.wait()
                 break
-            if not push.owed(self.run):
+            if not ledger.owed(self.run):
                 break
 
 
@@ -71,8 +79,8 @@ class Milestones:
         if self.pusher is None:
             return ()
         run = self.pusher.run
-        if step < run.recipe.optim.steps and not push.pushed(run, push.step_branch(step)):
+        if step < run.recipe.optim.steps and step_branch(step) not in ledger.known(run):
             run.outbox.mkdir(exist_ok=True)
-            self.export(run.outbox / push.step_branch(step), objective)
+            self.export(run.outbox / step_branch(step), objective)
             self.pusher.start()
         return ()

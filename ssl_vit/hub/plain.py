@@ -57,15 +57,16 @@ def _unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
     return content
 
 
-def pack_checkpoint(path: Path) -> tuple[bytes, bytes]:
-    """A checkpoint of this machine, packed.
+def pack_newest(root: Path) -> tuple[bytes, bytes]:
+    """The newest sound checkpoint of a run, packed.
 
     Raises:
-        UserError: it is damaged, or was pruned meanwhile.
+        UserError: all are damaged.
     """
-    if not checkpoint.sound(path):
-        raise UserError(f"{path} is damaged or gone; the next one will be pushed")
-    return pack(checkpoint.load(path))
+    sound = next((path for path in reversed(checkpoint.found(root)) if checkpoint.sound(path)), None)
+    if sound is None:
+        raise UserError(f"{root} holds no sound checkpoint; the next one will be pushed")
+    return pack(checkpoint.load(sound))
 
 
 def unpack_checkpoint(root: Path, structure: bytes, tensors: bytes, said: str) -> int:

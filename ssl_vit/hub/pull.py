@@ -1,6 +1,7 @@
 """A pushed training state becomes a run's folder again, from which the same command goes on. Nothing of it is unpickled."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -9,8 +10,8 @@ from ..recipe import EMBEDDED, Recipe, UserError, dump
 from ..runs import Run, write_atomically
 from ..words import parse, received
 from . import remote
+from .parcels import STATE
 from .plain import unpack_checkpoint
-from .push import STATE
 
 
 def pull(place: str, out: str, name: str | None = None) -> Run:
@@ -77,7 +78,7 @@ def main(words: list[str]) -> None:
     """
     place, given = asked(words)
     run = pull(place, given.get("out", "runs"), given.get("name"))
-    folder = f"recipe={run.folder}/recipe.yaml name={run.recipe.name} out={run.recipe.out}"
+    folder = shlex.join([f"recipe={run.folder}/recipe.yaml", f"name={run.recipe.name}", f"out={run.recipe.out}"])
     here = "" if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else " data.path=PICTURES"
     print(f"pulled      {run.folder}")
     print(f"go on       accelerate launch tools/{tool(run.recipe)}.py {folder}{here}")

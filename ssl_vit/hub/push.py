@@ -1,192 +1,175 @@
-"""What of a run goes to the Hugging Face Hub, what is still owed, and the pushing of it. No torch here, but for the state.
+"""Pushing a run to the Hugging Face Hub. No torch here, but for the state.
 
-Training lays milestones into the outbox, hub/step-.../; everything else is taken from the run's folder. hub.json is the ledger:
-what lies where, by commit, so that nothing is pushed twice; and what went wrong last. A push is a process of its own
-(tools/push.py), so that nothing that a network does reaches training.
+Training lays milestones into the outbox, hub/step-.../; all else is taken from the run's folder. A push is a process of its
+own (tools/push.py), so that nothing that a network does reaches training. No file on the Hub is deleted, and none is written
+over but by the same run: each commit names as its parent the one that was looked at.
 """
 
 import fcntl
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar
 
-from omegaconf import OmegaConf
-
-from ..recipe import NOT_COMPUTED, Recipe, UserError, dump, flatten, nearest
-from ..runs import Run, write_atomically
+from ..bounds import BOUNDS
+from ..recipe import UserError, computed, flatten, nearest
+from ..runs import Run
 from ..words import load, parse
-from . import card, remote
+from . import card, ledger, remote
+from .parcels import STEP, Parcel, identity, opened, parcels
 
 WAITS = (2.0, 8.0)  # seconds before a push is tried again
-PATIENCE = 120.0  # seconds of a Retry-After that are waited for, at most
-SILENCE = 60.0  # seconds without a byte after which a server is given up
-STATE = ("recipe.yaml", "environment.json", "metrics.jsonl", "state.json", "state.safetensors")
+PATIENCE = 300.0  # seconds that are waited for at most, where the Hub asks for it
+BLANK = {".gitattributes", ".gitignore", "README.md", "LICENSE"}  # what the Hub's own form makes
 T = TypeVar("T")
 
 
-class Parcel(NamedTuple):
-    """What goes to a branch in one commit; `stamp` tells in the ledger whether this very content was pushed."""
-
-    branch: str
-    stamp: str
-    message: str
-    files: Callable[[], dict[str, bytes | Path]]
-
-
-def opened(folder: Path) -> Run:
-    """The run in a folder, as far as pushing needs it: its pictures need not be here.
-
-    Raises:
-        UserError: there is no run, or no repository is said.
-    """
-    if not (folder / "recipe.yaml").exists():
-        raise UserError(f"{folder} is no run: it holds no recipe.yaml")
-    try:
-        config = OmegaConf.merge(OmegaConf.structured(Recipe), load(folder / "recipe.yaml"))
-        recipe = cast(Recipe, OmegaConf.to_object(config))
-    except Exception as error:  # a recipe of another version, or no recipe at all
-        raise UserError(f"{folder}/recipe.yaml cannot be read: {' '.join(str(error).split())[:200]}") from None
-    recipe.out, recipe.name = str(folder.resolve().parent), folder.resolve().name
-    return Run(recipe)
-
-
-def step_branch(step: int) -> str:
-    return f"step-{step:09d}"
-
-
-def parcels(run: Run) -> Iterator[Parcel]:
-    """All that there is to push: milestones by step, the newest training state, last the finished run."""
-    name = run.recipe.name
-    for folder in sorted(run.outbox.glob("step-*")):
-        step = int(folder.name.removeprefix("step-"))
-        message = f"{name} after {step:,} of {run.recipe.optim.steps:,} steps"
-        yield Parcel(folder.name, "", message, partial(_export, run, folder, step))
-    if run.recipe.hub.state and (newest := max(run.checkpoints.glob("step-*"), default=None)):
-        yield Parcel("state", newest.name, f"{name}, the training state at {newest.name}", partial(_state, run, newest))
-    if result := run.result():
-        yield Parcel("main", result["finished"], f"{name}, finished", partial(_finished, run))
-
-
-def _export(run: Run, folder: Path, step: int | None = None) -> dict[str, bytes | Path]:
-    """An export, its card and the recipe."""
-    said = {"README.md": card.write(run, folder, step), "recipe.yaml": dump(card.public(run.recipe))}
-    return {path.name: path for path in folder.iterdir()} | {name: text.encode() for name, text in said.items()}
-
-
-def _finished(run: Run) -> dict[str, bytes | Path]:
-    figures = {f"figures/{path.name}": path for path in run.figures.glob("*.png")}
-    curves = {"figures/curves.png": drawn} if (drawn := card.curves(run)) else {}
-    return {**_export(run, run.export), "result.json": run.folder / "result.json", **figures, **curves}
-
-
-def _state(run: Run, checkpoint: Path) -> dict[str, bytes | Path]:
-    from .plain import pack_checkpoint  # torch
-
-    structure, tensors = pack_checkpoint(checkpoint)
-    known = {name: run.folder / name for name in ("environment.json", "metrics.jsonl")}
-    recipe = dump(card.public(run.recipe)).encode()
-    return {**known, "recipe.yaml": recipe, "state.json": structure, "state.safetensors": tensors}
-
-
-def owed(run: Run) -> list[str]:
-    """The branches that are not pushed yet."""
-    pushed = _ledger(run)["pushed"].get(run.recipe.hub.repo, {})
-    return [p.branch for p in parcels(run) if pushed.get(p.branch, {}).get("stamp") != p.stamp]
-
-
-def pushed(run: Run, branch: str) -> bool:
-    return branch in _ledger(run)["pushed"].get(run.recipe.hub.repo, {})
-
-
-def told(run: Run, command: str) -> list[tuple[str, str]]:
-    """Name and text for people: where it is, what is owed, why, and what to type."""
-    repository, left = run.recipe.hub.repo, owed(run)
-    done = sorted(set(_ledger(run)["pushed"].get(repository, {})) - set(left))
-    where = [("hub", f"{repository}: pushed {', '.join(done)}")] if done else []
-    if not left:
-        return where
-    why = _ledger(run)["trouble"] or "there was no time"
-    return [*where, ("not pushed", f"{', '.join(left)}: {why}"), ("then type", f"{command} {run.folder}")]
-
-
-def push(run: Run, again: bool = False, say: Callable[[str], None] = lambda text: None) -> None:
+def push(run: Run, again: bool = False, wait: bool = False, say: Callable[[str], None] = lambda text: None) -> None:
     """Push what is owed, each branch in a commit; with `again` the finished run too, where only what changed makes a commit.
+    `wait`: for another push of this run to end.
 
     Raises:
         UserError: nobody is logged in, the Hub refuses or cannot be reached, or somebody else is pushing this run.
     """
-    with _alone(run):
-        trouble: str | None = "it was interrupted"
+    with _alone(run, wait):
+        if not _wanted(run, again):
+            return
+        trouble: str | None = "a push began and has not ended"
+        ledger.write(run, trouble=trouble)
         try:
             _push(run, again, say)
             trouble = None
-        except UserError as error:
-            trouble = str(error)
-            raise
         except Exception as error:
-            trouble = remote.why(error)
-            raise UserError(f"hub.repo={run.recipe.hub.repo}: {trouble}") from None
+            trouble = str(error) if isinstance(error, UserError) else remote.why(error)
+            raise UserError(trouble if isinstance(error, UserError) else f"hub.repo={run.recipe.hub.repo}: {trouble}") from None
         finally:
-            _write(run, trouble=trouble)
+            ledger.write(run, trouble=trouble)
+
+
+def _wanted(run: Run, again: bool) -> list[Parcel]:
+    """What is to be pushed now."""
+    owed = ledger.owed(run)
+    return [parcel for parcel in parcels(run) if parcel.branch in owed or (again and parcel.branch == "main")]
 
 
 def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
-    repository = run.recipe.hub.repo
-    remote.calm()
+    """Push one parcel after the other, looking each time what is there: milestones come while others are pushed. One that
+    cannot be pushed, for a reason of its own, keeps no other back."""
     if remote.token() is None:
-        raise UserError(f"hub.repo={repository}: nobody is logged in; {remote.LOGIN}")
-    if not _ledger(run)["pushed"].get(repository):
-        patiently(run, lambda: _api().create_repo(repository, private=run.recipe.hub.private, exist_ok=True))
-    for parcel in parcels(run):
-        if parcel.branch in owed(run) or (again and parcel.branch == "main"):
+        raise UserError(f"hub.repo={run.recipe.hub.repo}: nobody is logged in; {remote.LOGIN}")
+    remote.calm()
+    patiently(run, partial(_prepare, run))
+    tried: dict[str, Exception | None] = {}
+    while parcel := next((parcel for parcel in _wanted(run, again) if parcel.branch not in tried), None):
+        try:
+            tried[parcel.branch] = None
             commit = patiently(run, partial(_send, run, parcel))
+            ledger.keep(run, ledger.known(run) | {parcel.branch: {"stamp": parcel.stamp, "commit": commit}})
             say(f"{parcel.branch} is at commit {commit[:12]}")
-            known = _ledger(run)["pushed"].get(repository, {}) | {parcel.branch: {"stamp": parcel.stamp, "commit": commit}}
-            _write(run, pushed=_ledger(run)["pushed"] | {repository: known})
-        if parcel.branch.startswith("step-"):
-            shutil.rmtree(run.outbox / parcel.branch)
+        except Exception as error:
+            if remote.passing(error):
+                raise
+            tried[parcel.branch] = error
+        _sweep(run)
+    if failed := [error for error in tried.values() if error]:
+        raise failed[0]
+
+
+def _sweep(run: Run) -> None:
+    """Remove the milestones that were pushed from the outbox."""
+    for branch in {parcel.branch for parcel in parcels(run)} - set(ledger.owed(run)):
+        if STEP.fullmatch(branch):
+            shutil.rmtree(run.outbox / branch, ignore_errors=True)  # training may be laying it there anew
+
+
+def _prepare(run: Run) -> None:
+    """See that the repository is there, and this run's or nobody's; one that is gone is made anew, and what it had is owed."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        _parent(run, "main")
+        return
+    except RepositoryNotFoundError:
+        _api().create_repo(run.recipe.hub.repo, private=run.recipe.hub.private, exist_ok=True)
+    ledger.keep(run, {})
+    _parent(run, "main")
 
 
 def _send(run: Run, parcel: Parcel) -> str:
     """One commit, or none where the branch has just this; its id."""
     from huggingface_hub import CommitOperationAdd
 
-    repository, api = run.recipe.hub.repo, _api()
-    if parcel.branch != "main":
-        api.create_branch(repository, branch=parcel.branch, exist_ok=True)
-    _check_whose(run, parcel.branch)
+    repository, branch, api = run.recipe.hub.repo, parcel.branch, _api()
+    parent = _parent(run, branch)
     operations = [CommitOperationAdd(name, content) for name, content in sorted(parcel.files().items())]
-    return api.create_commit(repository, operations, commit_message=parcel.message, revision=parcel.branch).oid
+    made = api.create_commit(repository, operations, commit_message=parcel.message, revision=branch, parent_commit=parent)
+    return str(made.oid) if branch != "state" else _squashed(repository, branch)
 
 
-def _check_whose(run: Run, branch: str) -> None:
-    """That the branch holds nothing, or this very run.
+def _squashed(repository: str | None, branch: str) -> str:
+    """Leave of a branch its last commit alone, as each holds whole weights; where the Hub refuses, all stay. The commit."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    with suppress(HfHubHTTPError):
+        _api().super_squash_history(repository, branch=branch)
+    return str(_api().repo_info(repository, revision=branch).sha)
+
+
+def _parent(run: Run, branch: str) -> str:
+    """The branch's commit, which holds nothing, or this very run. A branch that is not there begins at the repository's first.
 
     Raises:
-        UserError: it holds the run of another recipe.
+        UserError: it holds something else, or what is to be private would be public.
     """
+    from huggingface_hub.errors import RevisionNotFoundError
+
     repository, api = run.recipe.hub.repo, _api()
-    if not api.file_exists(repository, "recipe.yaml", revision=branch):
+    try:
+        info = api.repo_info(repository, revision=branch)
+    except RevisionNotFoundError:
+        first = api.list_repo_commits(repository)[-1].commit_id
+        api.create_branch(repository, branch=branch, revision=first, exist_ok=True)
+        info = api.repo_info(repository, revision=branch)
+    if run.recipe.hub.private and info.private is False:
+        raise UserError(f"hub.repo={repository}: it is public; say hub.private=false to push there all the same")
+    _check_whose(run, info)
+    return str(info.sha)
+
+
+def _check_whose(run: Run, info: Any) -> None:
+    """That a commit holds nothing, or this very run.
+
+    Raises:
+        UserError: it holds something else, or the run of another recipe or of other data.
+    """
+    said, names = f"hub.repo={run.recipe.hub.repo}", {file.rfilename for file in info.siblings}
+    if "recipe.yaml" not in names:
+        if other := sorted(names - BLANK):
+            raise UserError(f"{said}: it holds what is no run ({', '.join(other[:3])}); say another hub.repo=")
         return
-    commit = api.repo_info(repository, revision=branch).sha
-    said = f"hub.repo={repository}"
-    there = flatten(load(remote.fetch(f"{repository}@{commit}", said, ["recipe.yaml"]) / "recipe.yaml"))
-    here = flatten(OmegaConf.to_container(OmegaConf.structured(card.public(run.recipe))))
-    differ = [key for key in here if not key.startswith(NOT_COMPUTED) and there.get(key) != here[key]]
-    if differ:
+    source = remote.fetch(f"{run.recipe.hub.repo}@{info.sha}", said, ["recipe.yaml", "run.json"])
+    there, here = flatten(_theirs(source / "recipe.yaml")), computed(card.public(run.recipe))
+    if differ := [key for key in here if there.get(key) != here[key]]:
         raise UserError(f"{said}: it holds the run of another recipe ({', '.join(differ[:5])}); say another hub.repo=")
+    was, now = _theirs(source / "run.json"), identity(run)
+    if differ := [key for key in now if key in was and was[key] != now[key]]:
+        raise UserError(f"{said}: it holds a run of this recipe with another {differ[0]}; say another hub.repo=")
+
+
+def _theirs(path: Path) -> dict[str, Any]:
+    """A mapping of somebody's file; empty where it is none."""
+    try:
+        return load(path)
+    except UserError:
+        return {}
 
 
 def _api() -> Any:
-    """The Hub's client, which gives up a server that says nothing."""
-    from huggingface_hub import HfApi, get_session
+    from huggingface_hub import HfApi
 
-    get_session().timeout = SILENCE
     return HfApi()
 
 
@@ -198,30 +181,22 @@ def patiently(run: Run, do: Callable[[], T]) -> T:
         except Exception as error:
             if not remote.passing(error):
                 raise
-            _write(run, trouble=remote.why(error))
+            ledger.write(run, trouble=remote.why(error))
             time.sleep(min(PATIENCE, max(wait, remote.retry_after(error))))
     return do()
 
 
-def _ledger(run: Run) -> dict[str, Any]:
-    try:
-        value = json.loads(run.ledger.read_text())
-    except (OSError, ValueError):  # none yet, or damaged: the Hub itself knows what it has
-        value = {}
-    return {"pushed": {}, "trouble": None} | (value if isinstance(value, dict) else {})
-
-
-def _write(run: Run, **what: Any) -> None:
-    write_atomically(run.ledger, json.dumps(_ledger(run) | what, indent=2) + "\n")
-
-
 @contextmanager
-def _alone(run: Run) -> Iterator[None]:
+def _alone(run: Run, wait: bool) -> Iterator[None]:
     """One push of a run at a time; the system frees the lock with the process."""
-    run.outbox.mkdir(exist_ok=True)
-    with (run.outbox / "lock").open("w") as file:
+    try:
+        run.outbox.mkdir(exist_ok=True)
+        file = (run.outbox / "lock").open("w")
+    except OSError as error:
+        raise UserError(f"{run.outbox} cannot be written: {error.strerror}") from None
+    with file:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError:
             raise UserError(f"{run.folder} is being pushed by another process; wait for it") from None
         yield
@@ -238,9 +213,10 @@ def main(words: list[str]) -> None:
     run = opened(folder)
     for key, value in said.items():
         setattr(run.recipe.hub, key.removeprefix("hub."), value)
-    if not run.recipe.hub.repo or not remote.NAME.fullmatch(run.recipe.hub.repo):
-        raise UserError(f"hub.repo={run.recipe.hub.repo}: USER/NAME on the Hugging Face Hub is asked for")
-    push(run, again=not quiet, say=lambda text: print(f"pushed      {run.recipe.hub.repo}: {text}", flush=True))
+    repository, (holds, text) = run.recipe.hub.repo, BOUNDS["hub.repo"]
+    if not repository or not holds(repository):
+        raise UserError(f"hub.repo={repository}: {text}")
+    push(run, again=not quiet, wait=quiet, say=lambda text: print(f"pushed      {repository}: {text}", flush=True))
 
 
 def asked(words: list[str]) -> tuple[Path, dict[str, Any]]:

@@ -5,6 +5,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ from ..recipe import UserError
 
 SCHEME = "hf-hub:"
 COMMIT = re.compile(r"[0-9a-f]{40}")
-NAME = re.compile(r"[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95}", re.ASCII)
+NAME = re.compile(r"(?!.*(--|\.\.|\.git$))\b[\w.-]{1,96}\b/\b[\w.-]{1,96}\b", re.ASCII)
+LONGEST = 96  # of a repository's name
 LOGIN = "type hf auth login, or set HF_TOKEN"
+SILENCE = 60.0  # seconds without a byte after which a server is given up
+BUSY = (408, 409, 412, 429)  # the same may work later: of a commit, 409 and 412 tell of another in between
 
 
 def split(place: str) -> tuple[str, str | None]:
@@ -76,12 +80,45 @@ def _check(path: Path, listed: Any, said: str) -> None:
         raise UserError(f"{said}: {path.name} is damaged; remove {path.resolve()} and type the same again")
 
 
+def beside(repository: str, name: str) -> str:
+    """USER/NAME-name as the Hub allows names: a repository for one of many runs; what is too long ends in a hash. What is no
+    repository stays what it is."""
+    if not NAME.fullmatch(repository):
+        return repository
+    user, _, own = repository.partition("/")
+    whole = re.sub(r"[-.]{2,}", "-", re.sub(r"[^\w.-]", "-", f"{own}-{name}", flags=re.ASCII)).strip("-.")
+    if len(whole) > LONGEST:
+        whole = f"{whole[: LONGEST - 9].rstrip('-.')}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    return f"{user}/{whole}"
+
+
 def calm() -> None:
-    """No progress bars where nobody sees them move."""
+    """No progress bars where nobody sees them move, and no server waited for that says nothing."""
     from huggingface_hub.utils import disable_progress_bars
 
+    _impatient()
     if not sys.stderr.isatty():
         disable_progress_bars()
+
+
+@cache
+def _impatient() -> None:
+    """Make every client that huggingface_hub opens from here on give up after SILENCE, also where a call says timeout=None."""
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils._http import default_client_factory
+
+    def client() -> Any:
+        made = default_client_factory()
+        made.event_hooks["request"].append(_limit)
+        return made
+
+    set_client_factory(client)
+
+
+def _limit(request: Any) -> None:
+    asked = request.extensions.get("timeout", {})
+    kinds = ("connect", "read", "write", "pool")
+    request.extensions["timeout"] = {kind: min(asked.get(kind) or SILENCE, SILENCE) for kind in kinds}
 
 
 def token() -> str | None:
@@ -103,9 +140,10 @@ def why(error: BaseException) -> str:
     """What went wrong with the Hub, in one line, and what to do about it."""
     from huggingface_hub import constants, errors
 
-    if isinstance(error, RuntimeError) and error.__cause__ is not None:  # "Error while uploading ..." around what it was
-        return why(error.__cause__)
+    error = _under(error)
     status = _status(error)
+    if isinstance(error, errors.GatedRepoError):
+        return f"its terms must be accepted first, at {constants.ENDPOINT}/{error.repo_id}"
     if isinstance(error, errors.RevisionNotFoundError):
         return "the repository has no such revision (branch, tag or commit)"
     if status == 401 and "Invalid credentials" in str(error):
@@ -113,8 +151,10 @@ def why(error: BaseException) -> str:
     if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
         return f"there is no such repository, or it is private and this token may not read it; {LOGIN}"
     if status == 403:
-        return "this token may not write there; one with write access is made at https://huggingface.co/settings/tokens"
-    if status == 429 or (status is not None and status >= 500):
+        said = clean(getattr(error, "server_message", None) or "no reason is said")
+        text = "one with write access is made at https://huggingface.co/settings/tokens"
+        return f"this token may not write there ({said}); {text}"
+    if _busy(status):
         return f"the Hub is busy (HTTP {status}); try later"
     if isinstance(error, errors.OfflineModeIsEnabled) or constants.is_offline_mode():
         return "HF_HUB_OFFLINE is set, and it is not in the cache"
@@ -130,17 +170,30 @@ def _status(error: BaseException) -> int | None:
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
+def _busy(status: int | None) -> bool:
+    return status is not None and (status in BUSY or status >= 500)
+
+
+def _under(error: BaseException) -> BaseException:
+    """What it was, under "Error while uploading ..." of the client's and under a line of our own."""
+    inner = error.__context__ if isinstance(error, UserError) else error.__cause__
+    return _under(inner) if isinstance(error, RuntimeError | UserError) and inner is not None else error
+
+
 def passing(error: BaseException) -> bool:
     """Whether the same may work later: the Hub is busy or cannot be reached."""
-    if isinstance(error, RuntimeError) and error.__cause__ is not None:
-        return passing(error.__cause__)
-    status = _status(error)
-    return status == 429 or (status is not None and status >= 500) or (status is None and _unreachable(error))
+    error = _under(error)
+    return _busy(_status(error)) or (_status(error) is None and _unreachable(error))
 
 
 def retry_after(error: BaseException) -> float:
     """Seconds that the Hub asks to wait; 0 where it does not say."""
-    asked = getattr(getattr(error, "response", None), "headers", {}).get("Retry-After", "")
+    from huggingface_hub.utils import parse_ratelimit_headers
+
+    headers = getattr(getattr(_under(error), "response", None), "headers", {})
+    limit, asked = parse_ratelimit_headers(headers), headers.get("Retry-After", "")
+    if limit and limit.remaining == 0:
+        return limit.reset_in_seconds + 1.0
     return float(asked) if asked.isdigit() else 0.0
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..hub import remote
 from ..recipe import LEARNS_LABELS, NOT_COMPUTED, OBJECTIVES, Recipe, UserError, computed, flatten
 from ..runs import write_atomically
 from ..words import find, load, resolve
@@ -80,9 +81,10 @@ def _task(
         names[other] = f"{{{runs.get(seed, next(iter(runs.values())))}}}"
         needs.append(names[other][1:-1])
     filled = {key: PLACEHOLDER.sub(lambda found: names[found[1]], value) for key, value in said.items()}
-    return Task(
-        _name(part.name, arm, seed, values), part.name, part.tool, arm, seed, values, tuple(needs), filled, part.best, part.by
-    )
+    name = _name(part.name, arm, seed, values)
+    if "hub.repo" in filled:  # which holds one run
+        filled["hub.repo"] = remote.beside(filled["hub.repo"], name)
+    return Task(name, part.name, part.tool, arm, seed, values, tuple(needs), filled, part.best, part.by)
 
 
 def _suits(key: str, tool: str, words: dict[str, str]) -> bool:
