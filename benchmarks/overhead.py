@@ -26,7 +26,7 @@ import torch
 
 from ssl_vit import engine, optim
 from ssl_vit.assembly import Job, assemble
-from ssl_vit.data import batches
+from ssl_vit.data import batches, loaders
 from ssl_vit.data.order import Windows
 from ssl_vit.processes import machine
 from ssl_vit.runs import Run
@@ -68,7 +68,7 @@ def overhead(words: list[str], pairs: int, steps: int) -> dict[str, Any]:
         run = Run(resolve(["recipe=mpp", "compute.threads=1", "compute.workers=0", *words, f"out={out}", "name=run"]))
         with machine.started(run) as accelerator:
             job = assemble(run, accelerator, machine.load(run.recipe, accelerator, test=False))
-            drawn = list(batches.training(job.splits.train, run.recipe.data, job.spread, 0, 0, steps, 0))
+            drawn = list(loaders.training(job.splits.train, run.recipe.data, job.spread, 0, 0, steps, 0))
             bare(job, drawn[:2]), with_engine(job, drawn[:2])
             ratios = []
             for first in itertools.islice(itertools.cycle((True, False)), pairs):  # each goes first in turn

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from . import checkpoint, encoder, inits, objectives, optim, weights
-from .data import batches, sources
+from .data import batches, loaders, sources
 from .data.parts import Source
 from .evaluate.frozen import WhileTraining
 from .evaluate.heldout import HeldOut
@@ -40,7 +40,7 @@ class Job:
         return self.state.objective
 
     @property
-    def pictures(self) -> Source | batches.Reading:
+    def pictures(self) -> Source | loaders.Reading:
         """What is trained on."""
         return self.state.reading or self.splits.train
 
@@ -67,9 +67,9 @@ def assemble(run: Run, accelerator: machine.Together, splits: sources.Splits) ->
     average = optim.averaged(objective, recipe.optim.average)
     optimizer, schedule = optim.build(objective, recipe.optim)
     learner = sharding.learner(objective, optimizer, recipe, spread, accelerator)
-    held_out = HeldOut(batches.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
+    held_out = HeldOut(loaders.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
     _check_held_out(held_out, recipe)
-    reading = batches.Reading(splits.stream, recipe.data, spread) if splits.stream else None
+    reading = loaders.Reading(splits.stream, recipe.data, spread) if splits.stream else None
     state = State(objective, learner, schedule, average, reading)
     probes = WhileTraining(splits, held_out.batches, recipe, spread, accelerator) if recipe.probe.every else None
     pusher = background.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None

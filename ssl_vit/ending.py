@@ -14,7 +14,7 @@ from . import (
     weights,
 )
 from .assembly import Job
-from .data import batches, sources
+from .data import batches, loaders, sources
 from .evaluate import classify
 from .objectives import Objective
 from .runs import recipe_hash
@@ -56,7 +56,7 @@ def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
     source, recipe = job.splits.test, job.recipe
     if source is None:
         return {}
-    loader = batches.every(source, recipe.data, job.spread, job.workers)
+    loader = loaders.every(source, recipe.data, job.spread, job.workers)
     with engine.autocast(recipe, job.accelerator):
         told = classify.predict(trained, loader, job.accelerator)
     for text in told.unread:

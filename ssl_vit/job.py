@@ -7,7 +7,7 @@ import torch
 
 from . import checkpoint, console, ending, engine, trouble
 from .assembly import Job, assemble, resume
-from .data import batches
+from .data import loaders
 from .engine import Listener, Watch
 from .hub import background
 from .introduction import introduce
@@ -52,7 +52,7 @@ def train(run: Run, asked: stopping.Asked | None = None) -> dict[str, Any]:
 def _baselines(job: Job) -> None:
     """Let the objective see a few training pictures, unless a checkpoint tells what it saw; measure what it must beat."""
     if job.state.step == 0:
-        first = batches.first(job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_PICTURES)
+        first = loaders.first(job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_PICTURES)
         job.objective.fit_baselines(engine.to_device(b, job.accelerator.device) for b in first)
     with torch.no_grad():
         job.held_out.measure_baselines(job.objective)
@@ -90,7 +90,7 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> int:
     """Hand the job to the engine, with what watches it and what it tells; the step of the newest checkpoint, 0 for none."""
     recipe, run, state, accelerator = job.recipe, job.run, job.state, job.accelerator
     length, seed = range(state.step, recipe.optim.steps), trouble.stream_seed(recipe.seed, state.detour)
-    loader = batches.training(
+    loader = loaders.training(
         job.pictures, recipe.data, job.spread, seed, length.start, length.stop, job.workers if length else 0
     )
     listeners = _listeners(job) if job.accelerator.is_main_process else [Notes(run)]

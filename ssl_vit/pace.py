@@ -65,7 +65,7 @@ def _pace(made: "Job", took: list[float], load: float) -> Pace:
 def _steps(made: "Job") -> list[float]:
     """Seconds of each of the first steps, from one's end to the next one's, waiting for pictures included."""
     from . import engine
-    from .data import batches
+    from .data import loaders
 
     recipe, ends = made.recipe, [time.perf_counter()]
     recipe.optim.steps = min(STEPS, recipe.optim.steps)  # after the schedule was made, which stays the run's
@@ -74,6 +74,6 @@ def _steps(made: "Job") -> list[float]:
         def on_step(self, step: int) -> None:
             ends.append(time.perf_counter())
 
-    loader = batches.training(made.pictures, recipe.data, made.spread, recipe.seed, 0, recipe.optim.steps, made.workers)
+    loader = loaders.training(made.pictures, recipe.data, made.spread, recipe.seed, 0, recipe.optim.steps, made.workers)
     engine.train(made.state, loader, recipe, made.spread, made.accelerator, audience=engine.Audience([Clock()]))
     return [after - before for before, after in itertools.pairwise(ends)]

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
 from . import compute, console, encoder, engine, inits, weights
-from .data import batches, sources
+from .data import batches, loaders, sources
 from .encoder import Backbone
 from .evaluate import classify, frozen
 from .objectives import Supervised
@@ -68,7 +68,7 @@ def _measured(run: Run, accelerator: Together, splits: sources.Splits) -> dict[s
 
 
 def _all(source: sources.Source, recipe: Recipe, spread: batches.Spread) -> DataLoader:
-    return batches.every(source, recipe.data, spread, recipe.compute.workers or 0)
+    return loaders.every(source, recipe.data, spread, recipe.compute.workers or 0)
 
 
 def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool: str) -> None:

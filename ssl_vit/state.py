@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
-from .data.batches import Reading
+from .data.loaders import Reading
 from .data.stream import Cursor
 from .objectives import Objective
 from .processes.learner import Learner

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import counted
-from .data import batches
-from .data.batches import Reading
+from .data import loaders
+from .data.loaders import Reading
 from .data.parts import Source
 from .recipe import UserError
 from .runs import Run, write_atomically
@@ -67,7 +67,7 @@ class Policy:
 
     def _indices(self, step: int) -> list[int]:
         recipe = self.run.recipe
-        return batches.of_step(step, self.pictures, recipe.data, recipe.optim.batch, self.seed).tolist()
+        return loaders.of_step(step, self.pictures, recipe.data, recipe.optim.batch, self.seed).tolist()
 
 
 def go_back(state: State, back: GoBack, resume: Callable[[int], None]) -> None:

@@ -13,7 +13,7 @@ from scipy import stats
 
 from ssl_vit import corruption, counted
 from ssl_vit.corruption import KEEP, MASK, RANDOM
-from ssl_vit.data import batches
+from ssl_vit.data import batches, loaders
 from ssl_vit.recipe import Data
 
 SHAPES = pytest.mark.parametrize("shape", [("patches", 1), ("patches", 2), ("blocks", 1)], ids=["single", "squares", "blocks"])
@@ -249,7 +249,7 @@ def corrupted_samples(processes, device_batch):
     found = []
     for rank in range(processes):
         spread = batches.spread(24, device_batch, 24, rank, processes)
-        loader = batches.training(Grey(), Data(size=8), spread, seed=3, start=0, stop=5, workers=0)
+        loader = loaders.training(Grey(), Data(size=8), spread, seed=3, start=0, stop=5, workers=0)
         for number, batch in enumerate(loader):
             drawn = corruption.draw(batch.key, 16, 0.5)
             within = drawn.source_BK - 16 * torch.arange(len(batch.key))[:, None]

@@ -14,7 +14,7 @@ from conftest import ROOT, altered
 from test_job import Killed, Killer, assert_same_end
 
 from ssl_vit import job, training
-from ssl_vit.data import batches, sources
+from ssl_vit.data import batches, loaders, sources
 from ssl_vit.evaluate import classify
 from ssl_vit.recipe import Data, UserError
 from ssl_vit.runs import Run
@@ -51,7 +51,7 @@ def test_the_export_is_a_classifier_that_timm_and_transformers_read(words: list[
 
     run = tuned(words)
     drawn = next(
-        iter(batches.every(sources.load(run.recipe.data, test=True).test, run.recipe.data, batches.Spread(8, 8, 0, 1), 0))
+        iter(loaders.every(sources.load(run.recipe.data, test=True).test, run.recipe.data, batches.Spread(8, 8, 0, 1), 0))
     )
     model = timm.create_model(f"local-dir:{run.export}", pretrained=True).eval()
     theirs = AutoModelForImageClassification.from_pretrained(run.export).eval()

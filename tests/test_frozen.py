@@ -8,7 +8,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from test_job import run
 
 from ssl_vit import encoder, weights
-from ssl_vit.data import batches, sources
+from ssl_vit.data import batches, loaders, sources
 from ssl_vit.inits import find
 from ssl_vit.recipe import UserError
 from ssl_vit.words import resolve
@@ -38,7 +38,7 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
     spread = batches.Spread(16, 16, 0, 1)
     told = []
     for source, most in ((splits.train, 300), (splits.validation, 200)):
-        seen = batches.held_out(source, recipe.data, spread, most)
+        seen = loaders.held_out(source, recipe.data, spread, most)
         with torch.no_grad():
             x = torch.cat([net.feature(b.image, "avg") for b in seen])
         index, label = (torch.cat([getattr(b, name) for b in seen]) for name in ("index", "label"))

@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from ssl_vit import checkpoint, job
-from ssl_vit.data import batches
+from ssl_vit.data import loaders
 from ssl_vit.engine import Listener, Row, Watch
 from ssl_vit.processes import machine
 from ssl_vit.recipe import UserError
@@ -144,8 +144,8 @@ def test_a_resumption_that_forgets_does_not_end_alike(what: str, broken_off, tmp
 
 
 def test_a_resumption_with_samples_from_the_beginning_does_not_end_alike(broken_off, tmp_path: Path, monkeypatch) -> None:
-    training = batches.training
-    monkeypatch.setattr(batches, "training", lambda *a: training(*a[:4], 0, a[5] - a[4], a[6]))  # as many, of the first steps
+    training = loaders.training
+    monkeypatch.setattr(loaders, "training", lambda *a: training(*a[:4], 0, a[5] - a[4], a[6]))  # as many, of the first steps
     with pytest.raises(AssertionError):
         resumed(broken_off, tmp_path)
 

@@ -12,7 +12,7 @@ from PIL import Image
 from test_shards import cache, numbered, parquet, png  # noqa: F401
 
 from ssl_vit import reshard
-from ssl_vit.data import batches, pictures, resize, sources
+from ssl_vit.data import batches, loaders, pictures, resize, sources
 from ssl_vit.recipe import Data, UserError
 
 MANNER = resize.Manner(size=16, format="jpeg", quality=95)
@@ -106,7 +106,7 @@ def test_a_folder_of_pictures_becomes_shards_that_training_reads(tmp_path: Path,
     data = Data(name="own", path=f"{tmp_path}/out", window=6, size=8, validation="test")
     splits = sources.load(data)
     assert splits.train.classes == ["ant", "bee"]
-    (batch,) = batches.training(splits.train, data, batches.Spread(10, 10, 0, 1), 0, 0, 1, 0)
+    (batch,) = loaders.training(splits.train, data, batches.Spread(10, 10, 0, 1), 0, 0, 1, 0)
     assert not batch.unread and sorted(batch.index.tolist()) == list(range(10))
     assert "next        accelerate launch tools/pretrain.py" in capsys.readouterr().out
 

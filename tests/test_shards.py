@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_sources import content, everything
 
-from ssl_vit.data import batches, shards, sources
+from ssl_vit.data import batches, loaders, shards, sources
 from ssl_vit.data.parts import ShardedPart
 from ssl_vit.recipe import Data, UserError
 
@@ -158,7 +158,7 @@ def test_samples_are_the_same_on_any_number_of_processes_and_workers(tmp_path, w
 
     def steps(processes, device_batch, start=0):
         spreads = [batches.Spread(8, device_batch, rank, processes) for rank in range(processes)]
-        passes = [list(batches.training(train, data, spread, 0, start, 15, workers)) for spread in spreads]
+        passes = [list(loaders.training(train, data, spread, 0, start, 15, workers)) for spread in spreads]
         mixed = [batch for i in range(len(passes[0])) for batch in (some[i] for some in passes)]
         return [torch.cat(field) for field in zip(*(batch[:4] for batch in mixed), strict=True)]
 
@@ -167,7 +167,7 @@ def test_samples_are_the_same_on_any_number_of_processes_and_workers(tmp_path, w
     for spread in ((2, 4), (2, 2), (4, 1)):
         assert all(torch.equal(one, other) for one, other in zip(steps(*spread), alone, strict=True))
     assert all(torch.equal(one, other[7 * 8 :]) for one, other in zip(steps(2, 4, start=7), alone, strict=True))
-    assert batches.of_step(9, train, data, 8, 0).tolist() == alone[2][9 * 8 : 10 * 8].tolist()  # as not_finite.json tells
+    assert loaders.of_step(9, train, data, 8, 0).tolist() == alone[2][9 * 8 : 10 * 8].tolist()  # as not_finite.json tells
 
 
 @pytest.mark.parametrize(("processes", "device_batch"), [(1, 8), (1, 2), (2, 4), (4, 2)])
@@ -179,7 +179,7 @@ def test_a_process_reads_a_row_group_once_and_keeps_only_its_part_of_the_window(
     recent, answer = train.whole._recent, train.whole._recent.answer
     recent.answer = lambda shard: read.append(shard) or answer(shard)
     spread = batches.Spread(8, device_batch, processes - 1, processes)
-    list(batches.training(train, data, spread, 0, 0, len(train) // 8, 0))
+    list(loaders.training(train, data, spread, 0, 0, len(train) // 8, 0))
     windows, stretches, own = -(-len(train) // 200), 2 * spread.accumulation, 200 / processes / 4.5
     assert len(read) <= windows * (own + stretches) and len(recent.kept) <= own + 2 * stretches
     assert processes > 1 or set(read) == set(range(160))
@@ -190,7 +190,7 @@ def test_the_first_samples_are_read_from_few_row_groups(tmp_path):
     parquet(tmp_path / "x.parquet", range(200))
     data = Data(name="own", path=str(tmp_path), window=100, validation=0.1, size=8)
     train = sources.load(data).train
-    looked = torch.cat([batch.index for batch in batches.first(train, data, 0, 24, size=10)])
+    looked = torch.cat([batch.index for batch in loaders.first(train, data, 0, 24, size=10)])
     assert len(set(looked.tolist())) == 24 and len(train.whole._recent.kept) <= 24 / 3 + 2
 
 

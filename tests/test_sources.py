@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ssl_vit import counted
-from ssl_vit.data import batches, pictures, shapes, sources
+from ssl_vit.data import batches, loaders, pictures, shapes, sources
 from ssl_vit.recipe import Data, Recipe, UserError
 
 NAMED = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
@@ -288,7 +288,7 @@ def test_a_column_without_pictures_is_said(tmp_path, column):
 def test_a_row_without_a_picture_is_named_where_it_is_looked_at(tmp_path):
     path = parquet(tmp_path / "x.parquet", {"image": [*cells(range(3)), None], "label": [0] * 4}, NAMED)
     own, spread = Data(name="own", size=8), batches.Spread(2, 2, 0, 1)
-    looked = [batches.held_out(part, own, spread, 2) for part in load(path, validation=0.5)[:2]]
+    looked = [loaders.held_out(part, own, spread, 2) for part in load(path, validation=0.5)[:2]]
     unread = [text for share in looked for batch in share for text in batch.unread]
     assert len(unread) == 1 and unread[0].startswith("row 3: not a whole picture")
 

@@ -15,7 +15,7 @@ from test_job import assert_same_end, run
 from torch.utils.data import Dataset
 
 from ssl_vit import assembly, checkpoint, job
-from ssl_vit.data import batches
+from ssl_vit.data import loaders
 from ssl_vit.engine import Listener
 from ssl_vit.processes import stopping
 
@@ -177,7 +177,7 @@ def test_a_worker_that_hangs_ends_when_its_own_process_says_so() -> None:
             time.sleep(600)
             return []
 
-    loader = iter(batches._loader(Stuck(), [[0]], 1))
+    loader = iter(loaders._loader(Stuck(), [[0]], 1))
     (worker,) = loader._workers
     time.sleep(1)
     worker.terminate()

@@ -17,8 +17,9 @@ from test_job import Killed, Killer, assert_same_end, run
 from test_shards import numbered, parquet, png
 
 from ssl_vit import checkpoint, job
-from ssl_vit.data import batches, sources, stream
-from ssl_vit.data.batches import Reading, Spread
+from ssl_vit.data import loaders, sources, stream
+from ssl_vit.data.batches import Spread
+from ssl_vit.data.loaders import Reading
 from ssl_vit.recipe import Data, UserError
 
 SIZES = (9, 4, 7, 5)  # pictures of the shards
@@ -96,7 +97,7 @@ def test_pictures_are_those_of_the_shards(folder: Path) -> None:
     for workers in (0, 2):
         some = Reading(told.stream, data(folder), spread)
         places = {index: starts[shard] + row for index, shard, row in drawn(some, 0, 5)}
-        loader = batches.training(some, data(folder), spread, 0, 0, 5, workers)
+        loader = loaders.training(some, data(folder), spread, 0, 0, 5, workers)
         for batch in loader:
             for image, label, index in zip(batch.image, batch.label.tolist(), batch.index.tolist(), strict=True):
                 number = int(places[index])
@@ -129,7 +130,7 @@ def test_a_picture_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> 
     datasets.Dataset.from_dict({"image": cells}, features=features).to_parquet(str(tmp_path / "train.parquet"))
     asked = data(tmp_path, 8, validation=0.0, unreadable=1.0)
     some = Reading(sources.load(asked).stream, asked, Spread(4, 4, 0, 1))
-    seen = list(batches.training(some, asked, Spread(4, 4, 0, 1), 0, 0, 6, 0))
+    seen = list(loaders.training(some, asked, Spread(4, 4, 0, 1), 0, 0, 6, 0))
     assert sum(len(batch.image) for batch in seen) == 24
     texts = [text for batch in seen for text in batch.unread]
     assert len(texts) == 3 and all(text.startswith("shard 0, picture 3: ") for text in texts)

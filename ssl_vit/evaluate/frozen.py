@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from ..data import batches, sources
+from ..data import batches, loaders, sources
 from ..data.batches import Batch
 from ..encoder import Backbone
 from ..engine import Row, autocast, to_device
@@ -81,7 +81,7 @@ class WhileTraining:
     ):
         self.held_out, self.recipe, self.accelerator = held_out, recipe, accelerator
         self.classes = sources.known_classes(splits, recipe)
-        self.learned = batches.held_out(splits.train, recipe.data, spread, recipe.probe.pictures)
+        self.learned = loaders.held_out(splits.train, recipe.data, spread, recipe.probe.pictures)
         self.latest: dict[str, tuple[float, int]] = {}
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
