@@ -386,3 +386,11 @@ def test_training_that_is_killed_while_it_pushes_goes_on_and_pushes_nothing_twic
     }
     uploads = [request for request in server.requests if request.startswith("PUT /lfs/")]
     assert len(uploads) == len(set(uploads))
+
+
+def test_what_a_pull_says_to_type_can_be_typed(server: Hub, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run.recipe.hub.state = True
+    push.push(run)
+    pull.main([f"hf-hub:{REPO}", f"out={tmp_path}/my runs"])
+    words = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert f"out={tmp_path}/my runs" in words and f"recipe={tmp_path}/my runs/mpp/recipe.yaml" in words
