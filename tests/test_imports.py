@@ -11,7 +11,7 @@ from conftest import ROOT
 ORDER = [
     ("recipe", "counted", "targets", "statistics", "processes.stopping"),
     ("hub.remote",),
-    ("bounds", "inits"),
+    ("bounds", "inits", "uses"),
     ("words",),
     ("encoder",),
     ("data",),
