@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from test_hub import REPO, exported, finished, run, server
 
 from ssl_vit import encoder, inits, job, training, weights
-from ssl_vit.hub import plain, pull, push, remote
+from ssl_vit.hub import parcels, plain, pull, push, remote
 from ssl_vit.recipe import Data, Model, UserError, load
 from ssl_vit.recipe import Hub as Pushing
 from ssl_vit.runs import Run
@@ -42,7 +42,7 @@ def foreign(server: Hub, made: Run, *changes: tuple[str, str]) -> None:
         text = text.replace(old, new)
     structure, tensors = plain.pack({"step": 4})
     files = {"recipe.yaml": text.encode(), "state.json": structure, "state.safetensors": tensors}
-    server.put(REPO, {**dict.fromkeys(push.STATE, b""), **files}, "state")
+    server.put(REPO, {**dict.fromkeys(parcels.STATE, b""), **files}, "state")
 
 
 def trained(folder: Path, *words: str) -> Run:
@@ -68,7 +68,7 @@ def test_a_foreign_recipe_reads_no_variable(server: Hub, run: Run, tmp_path: Pat
     text = (run.folder / "recipe.yaml").read_text().replace(*change)
     (run.folder / "recipe.yaml").write_text(text)
     assert "cannot be taken as a value" in refused(resolve, [f"recipe={run.folder}/recipe.yaml"])
-    assert "cannot be taken as a value" in refused(push.opened, run.folder)
+    assert "cannot be taken as a value" in refused(parcels.opened, run.folder)
 
 
 def test_a_foreign_recipe_is_not_obeyed_about_this_machine(server: Hub, run: Run, tmp_path: Path) -> None:
