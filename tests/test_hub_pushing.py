@@ -368,8 +368,8 @@ def test_each_task_of_a_study_has_a_repository_of_its_own(tmp_path: Path) -> Non
 def test_training_that_is_killed_while_it_pushes_goes_on_and_pushes_nothing_twice(server: Hub, tmp_path: Path) -> None:
     server.faults = [Fault("PUT /lfs/", "slow", 2, seconds=3.0)]
     words = altered([*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=4", "hub.state=true")
-    line = [sys.executable, str(ROOT / "tools" / "pretrain.py"), *altered(words, "optim.steps=200", "checkpoint.every=50")]
-    line = altered(line, "hub.every=100", "eval.every=100", "log.every=50")
+    line = [sys.executable, str(ROOT / "tools" / "pretrain.py"), *altered(words, "optim.steps=2400", "checkpoint.every=600")]
+    line = altered(line, "hub.every=1200", "eval.every=1200", "log.every=600")  # longer than a push takes to begin
     with subprocess.Popen(line, cwd=ROOT, env=dict(os.environ), stdout=subprocess.DEVNULL, start_new_session=True) as first:
         until = time.monotonic() + 60
         while not any(request.startswith("PUT /lfs/") for request in server.requests) and time.monotonic() < until:
@@ -381,7 +381,7 @@ def test_training_that_is_killed_while_it_pushes_goes_on_and_pushes_nothing_twic
     repository = server.repositories[REPO]
     assert {branch: repository.history(branch) for branch in repository.branches} == {
         "main": 2,
-        "step-000000100": 2,
+        "step-000001200": 2,
         "state": 1,
     }
     uploads = [request for request in server.requests if request.startswith("PUT /lfs/")]
