@@ -39,7 +39,7 @@ both
 until [ "$(rows)" -ge 20 ]; do sleep 0.1; kill -0 $first; done
 before=$(rows)
 worker=$(ps -eo pid=,args= | awk '/tools\/pretrain.py/ && !/accelerate/ {print $1}' | while read -r pid; do
-    [ "$(ip netns identify "$pid")" = vit2 ] && echo "$pid"; done)
+    if [ "$(ip netns identify "$pid")" = vit2 ]; then echo "$pid"; fi; done)
 kill -TERM "$worker"
 wait $first $second || true # the launcher turns every status into 1: the folder says what happened
 echo "signalled after $before rows: $(grep stopped "$out/machine1.txt")"
