@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from . import interop
 from .encoder import Backbone, Encoder, timm_args
+from .hub import remote
 from .inits import SCRATCH, Init, find, normalisation, spent, stamp
 from .inits import export as export_of
 from .recipe import PLAIN_NAME, Data, Model, UserError
@@ -108,11 +109,20 @@ class Found(NamedTuple):
 def _open(init: Init) -> Found:
     source, _, name = init.place.partition(":")
     if init.export is None and source == "timm":
-        model = timm.create_model(name, pretrained=True, num_classes=0)
-        config = timm.data.resolve_model_data_config(model)
-        return Found(model.state_dict(), list(config["mean"]), list(config["std"]), _attention_heads(model))
+        return _of_timm(name, init.place)
     folder = export_of(init, "config.json", "preprocessor_config.json", "model.safetensors")
     return _from_npz(init.place) if folder is None else _from_export(folder, init.place)
+
+
+def _of_timm(name: str, place: str) -> Found:
+    """timm's own weights of that name: safetensors from its repository, without the classifier. timm itself might unpickle."""
+    known = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    if known is None or not known.hf_hub_id:
+        raise UserError(f"init={place}: timm has no weights of that name on the Hub")
+    found = _from_export(remote.fetch(known.hf_hub_id, f"init={place}", ["config.json", "model.safetensors"]), place)
+    classifiers = known.classifier if isinstance(known.classifier, tuple | list) else (known.classifier,)
+    ends = tuple(f"{part}." for part in classifiers if part)
+    return found._replace(state={key: value for key, value in found.state.items() if not key.startswith(ends)})
 
 
 def _attention_heads(backbone: Any) -> int | None:

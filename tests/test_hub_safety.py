@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import TINY
 from hub_server import WRITER, Hub
 from huggingface_hub import constants
@@ -189,3 +190,20 @@ def test_an_address_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     assert remote.why(ConnectionError()) == "the Hub cannot be reached at http://hub.invalid:80; try later"
     assert remote.why(ValueError("for url 'http://me:s3c@hub.invalid/a' and //x@y")) == "for url 'http://hub.invalid/a' and //y"
+
+
+def test_timms_own_weights_come_as_safetensors(server: Hub, tmp_path: Path) -> None:
+    """From its repository on the Hub, which is here a small network's; the classifier stays there."""
+    model = Model(name="small", patch=4, width=32, depth=2, heads=2, mlp=64)
+    theirs, made = (encoder.build(model, Data(size=16)) for _ in range(2))
+    weights.export(tmp_path / "out", theirs, {}, model, Data(size=16), "token", [])
+    state = load_file(tmp_path / "out" / "model.safetensors") | {"head.weight": torch.zeros(9, 32), "head.bias": torch.zeros(9)}
+    save_file(state, tmp_path / "model.safetensors")
+    files = {"config.json": (tmp_path / "out" / "config.json").read_bytes(), "pytorch_model.bin": b"a pickle"}
+    files["model.safetensors"] = (tmp_path / "model.safetensors").read_bytes()
+    server.put("timm/vit_base_patch16_224.augreg2_in21k_ft_in1k", files)
+    weights.start(made, inits.find("timm:vit_base_patch16_224"))
+    assert torch.equal(made.backbone.blocks[1].mlp.fc2.weight, theirs.backbone.blocks[1].mlp.fc2.weight)
+    assert not any("pytorch_model" in request for request in server.requests)
+    with pytest.raises(UserError, match="init=timm:no_such_vit: timm has no weights of that name on the Hub"):
+        weights.start(made, inits.find("timm:no_such_vit"))

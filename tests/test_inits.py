@@ -159,17 +159,6 @@ def test_a_google_checkpoint_gives_timms_features(tmp_path: Path) -> None:
     assert "model.depth=3 here, 2 there" in refusal(net(OTHERS["depth"][0]), path)
 
 
-def test_a_timm_model_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a network: timm's download gives way to a model that is there."""
-    theirs = timm.create_model("vit_base_patch16_224", num_classes=0, **encoder.timm_args(MODEL, 16))
-    made = net()
-    asked = {}
-    monkeypatch.setattr(weights.timm, "create_model", lambda name, **words: asked.update(words, name=name) or theirs)
-    weights.start(made, inits.find("timm:their_vit"))
-    assert asked == {"name": "their_vit", "pretrained": True, "num_classes": 0}
-    assert torch.equal(made.backbone.blocks[1].mlp.fc2.weight, theirs.blocks[1].mlp.fc2.weight)
-
-
 @pytest.mark.parametrize("place", ["nowhere", "nowhere.npz", ".", "runs/unfinished"])
 def test_a_place_without_an_encoder_is_said_with_the_choices(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
