@@ -9,6 +9,7 @@ import yaml
 from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_runs import FREE
 
 from ssl_vit.recipe import Checkpoint, Data, Model, Optim, Recipe, UserError, computed, dump
 from ssl_vit.words import resolve
@@ -382,19 +383,7 @@ def test_a_preset_word_that_says_what_the_recipe_says_is_still_a_name():
 def test_computed_leaves_out_what_changes_no_number(pictures):
     recipe = resolve(["recipe=mpp"])
     kept, flat = computed(recipe), leaves(recipe)
-    outside = {
-        "name",
-        "out",
-        "resume",
-        "data.path",
-        "data.unreadable",
-        "plugin",
-        "probe.every",
-        "probe.pictures",
-        "optim.nonfinite",
-    }
-    groups = ("compute.", "log.", "checkpoint.", "eval.", "hub.")
-    expected = {k: v for k, v in flat.items() if k == "compute.precision" or not (k in outside or k.startswith(groups))}
+    expected = {key: value for key, value in flat.items() if key not in FREE}
     assert kept == expected and "optim.lr" in kept and "data.hub" in kept and "model.timm" in kept
     same = [
         "name=x",
