@@ -9,7 +9,6 @@ from typing import Any
 from .hub import remote
 from .recipe import (
     EMBEDDED,
-    LEARNS_LABELS,
     MEASURES,
     OBJECTIVES,
     PLAIN_NAME,
@@ -22,6 +21,7 @@ from .recipe import (
     Recipe,
     UserError,
     flatten,
+    learns_labels,
     nearest,
 )
 
@@ -133,9 +133,9 @@ def _check_objective(recipe: Recipe) -> None:
     text = "pictures are mixed with any of the set, not of a window; leave data.mixup= and data.cutmix= out"
     _bound(mixed == 0 or recipe.data.window is None, "data.window", recipe.data.window, text)
     _check_stream(recipe)
-    text = f"objective={recipe.objective} learns no labels that data.test could be told by"
-    labels = LEARNS_LABELS & set(OBJECTIVES[recipe.objective])
-    _bound(bool(labels) or not recipe.eval.test, "eval.test", "true", text)
+    weightless = " with joint.supervised=0" if recipe.objective == "joint" else ""
+    text = f"objective={recipe.objective}{weightless} learns no labels that data.test could be told by"
+    _bound(learns_labels(recipe) or not recipe.eval.test, "eval.test", "true", text)
     told = recipe.eval.test or (recipe.objective == "probe" and "top1" in recipe.probe.measures)
     text = "without eval.test=true, or probe.measures=[top1], there is no use for it"
     _bound(told or not recipe.eval.real, "eval.real", recipe.eval.real, text)

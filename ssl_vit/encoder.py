@@ -140,6 +140,7 @@ def build(model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
     for key, here, there in (("patch", model.patch, net.patch_size), ("stem_width", model.stem_width, stem)):
         if here != there:
             raise UserError(f"model.{key}={here}: model.timm={model.timm} has {there}")
+    backbone.fc_norm.requires_grad_(False)  # part of timm's own head, which never runs here
     for module in backbone.modules():
         if hasattr(module, "fused_attn"):  # on a CPU the fused kernel's backward is the slower (docs/speed.md)
             module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]

@@ -17,7 +17,7 @@ from .evaluate import classify, frozen
 from .objectives import Supervised
 from .processes.liveness import Life
 from .processes.machine import Together, device_batch, facts, load, on_main, started
-from .recipe import LEARNS_LABELS, OBJECTIVES, Recipe, UserError
+from .recipe import Recipe, UserError, learns_labels
 from .runs import Run, environment, recipe_hash
 from .words import resolve
 
@@ -114,7 +114,7 @@ def _classifier(net: Backbone, init: inits.Init) -> Supervised:
         name.removeprefix("parts.supervised."): value for name, value in heads.items() if not name.startswith("parts.mpp.")
     }
     made = resolve([f"recipe={init.run}/recipe.yaml"]) if init.run else None
-    if made is None or not LEARNS_LABELS & set(OBJECTIVES[made.objective]) or "head.bias" not in heads:
+    if made is None or not learns_labels(made) or "head.bias" not in heads:
         raise UserError(f"probe.measures=top1: init={init.place} is no run that learned labels")
     asked = made.supervised
     words = {"loss": asked.loss, "smoothing": asked.smoothing, "hidden": asked.hidden, "pool": asked.pool}

@@ -267,6 +267,12 @@ def computed(recipe: Recipe) -> dict[str, Any]:
     return {k: v for k, v in flat.items() if k == "compute.precision" or not k.startswith(NOT_COMPUTED)}
 
 
+def learns_labels(recipe: Recipe) -> bool:
+    """Whether the objective needs labels and trains on them; a joint one may give them weight 0."""
+    idle = recipe.objective == "joint" and recipe.joint.supervised == 0
+    return bool(LEARNS_LABELS & set(OBJECTIVES[recipe.objective])) and not idle
+
+
 def dump(recipe: Recipe) -> str:
     """The recipe as YAML; that text alone repeats the run (`recipe=runs/NAME/recipe.yaml`)."""
     return OmegaConf.to_yaml(OmegaConf.structured(recipe))

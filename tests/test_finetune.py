@@ -186,6 +186,11 @@ REFUSED = {
         ["recipe=mpp", "eval.test=true"],
         "eval.test=true: objective=mpp learns no labels",
     ),
+    "a test of labels without weight": (
+        training.pretrain,
+        ["recipe=joint", "joint.supervised=0", "eval.test=true"],
+        "eval.test=true: objective=joint with joint.supervised=0 learns no labels",
+    ),
     "ReaL without a test": (training.pretrain, ["recipe=supervised", "eval.real=x"], "eval.real=x: without eval.test=true"),
     "training's words for an evaluation": (
         training.evaluate,
@@ -241,8 +246,10 @@ def test_a_runs_own_head_is_measured_as_when_it_was_trained(tiny: list[str], wor
         assert {name: entry["value"] for name, entry in now.items()} == {name: was[name]["value"] for name in ("top1", "top5")}
 
 
-def test_a_run_without_labels_has_no_head(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
-    training.pretrain([*tiny, "name=mpp"])
+@pytest.mark.parametrize("own", [(), ("recipe=joint", "joint.supervised=0")])
+def test_a_run_without_labels_has_no_head(own, tiny: list[str], capsys: pytest.CaptureFixture) -> None:
+    """Nor has one whose labels had no weight: its head stands where it began."""
+    training.pretrain([*altered(tiny, *own), "name=mpp"])
     out = next(w for w in tiny if w.startswith("out="))
     with pytest.raises(SystemExit):
         training.evaluate(

@@ -121,6 +121,43 @@ def test_weights_of_one_and_nothing_are_each_objective_alone(weights: tuple[floa
     assert all(torch.equal(together[name], by_itself[name]) for name in by_itself)
 
 
+@pytest.mark.parametrize(
+    ("weights", "idle", "pool"),
+    [((1.0, 0.0), "supervised", "avg"), ((0.0, 1.0), "mpp", "token"), ((1.0, 1.0), None, "token")],
+)
+def test_what_a_part_of_weight_0_has_to_itself_is_frozen(weights, idle: str | None, pool: str) -> None:
+    """And nothing else; what is exported as a picture's feature is that of the part which runs."""
+    shared = net()
+    parts = {"mpp": mpp(shared), "supervised": supervised(shared)}
+    joint = Joint(shared, {name: (part, weight) for (name, part), weight in zip(parts.items(), weights, strict=True)})
+    own = {"mpp": ("mask_token", "head.weight", "head.bias"),
+           "supervised": ("hidden.0.weight", "hidden.0.bias", "head.weight", "head.bias")}  # fmt: skip
+    frozen = {name for name, p in joint.named_parameters() if not p.requires_grad}
+    assert frozen == {f"parts.{idle}.{name}" for name in own.get(idle, ())}
+    assert joint.pool == pool
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        ["corruption.mask=0", "corruption.random=0.5", "corruption.keep=0.5"],
+        ["corruption.rate=0.001"],
+        ["model.timm=vit_base_patch14_reg4_dinov2"],  # register tokens, layer scale
+        ["model.timm=beit3_base_patch16_224"],  # a norm of timm's own head, which is not ours
+        ["recipe=supervised", "supervised.pool=avg"],
+        ["recipe=supervised", "optim.drop_path=0.9"],
+        ["recipe=joint", "joint.mpp=0"],
+        ["recipe=joint", "joint.supervised=0"],
+    ],
+)
+def test_every_weight_that_is_trained_gets_a_gradient(tiny: list[str], own: list[str]) -> None:
+    """DDP fails where one does not."""
+    recipe = resolve(altered(tiny, *own, "name=x"))
+    objective = objectives.build(recipe, encoder.build_any(recipe.model, recipe.data, 0, recipe.optim.drop_path), 5)
+    objective.train()(batch()).loss.backward()
+    assert not [name for name, p in objective.named_parameters() if p.requires_grad and p.grad is None]
+
+
 def test_the_joint_loss_is_the_weighted_sum_and_its_metrics_are_the_parts() -> None:
     shared, given = net(), batch()
     joint = Joint(shared, {"mpp": (mpp(shared), 0.5), "supervised": (supervised(shared), 2.0)})

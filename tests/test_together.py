@@ -43,15 +43,18 @@ def assert_alike(one: list[dict], other: list[dict], rel: float = 1e-6) -> None:
 def spread(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
     """The rows of one recipe on one process and on two, in several ways of cutting the batch of 16."""
     out = tmp_path_factory.mktemp("spread")
+    sizes = {"alone": "compute.batch=16", "two": "compute.batch=8"}
     ways = {
         "one": ["optim.dropout=0.1", "compute.batch=4"],
         "two": ["optim.dropout=0.1", "compute.batch=4"],
         "plain": ["compute.batch=16"],
         "plain_two": ["compute.batch=8"],
         "plain_two_passes": ["compute.batch=2"],
+        **{f"mpp_{name}": ["recipe=joint", "joint.supervised=0", size] for name, size in sizes.items()},
+        **{f"labels_{name}": ["recipe=joint", "joint.mpp=0", size] for name, size in sizes.items()},
     }
-    words = {name: [*LONG, *own, f"out={out}", f"name={name}"] for name, own in ways.items()}
-    for name in ("one", "plain"):
+    words = {name: [*altered(LONG, *own), f"out={out}", f"name={name}"] for name, own in ways.items()}
+    for name in (name for name in ways if "two" not in name):
         train(Run(resolve(words[name])))
     pair = together(2, "-c", SERIES, json.dumps([words[name] for name in words if "two" in name]))
     codes, said = outcome(pair)
@@ -65,6 +68,16 @@ def test_losses_are_the_same_however_the_batch_is_spread(spread: dict[str, list[
     assert_alike(spread[one], spread[other])
     last, same = spread[one][-1], spread[other][-1]
     assert last["validation/loss"] == pytest.approx(same["validation/loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(("part", "other"), [("mpp", "supervised"), ("labels", "mpp")])
+def test_a_joint_part_of_weight_0_is_not_trained(spread: dict[str, list[dict]], part: str, other: str) -> None:
+    """On two processes, where DDP waits for every gradient, as on one; its weights stay as drawn."""
+    one, two = spread[f"{part}_alone"], spread[f"{part}_two"]
+    assert [row["step"] for row in one] == [row["step"] for row in two] == list(range(1, 21))
+    losses = [[row["loss"] for row in rows] for rows in (one, two)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6) and losses[0][-1] < losses[0][0]
+    assert not [name for name in one[-1] if other in name]
 
 
 def test_stopped_on_two_processes_and_gone_on_with_four_and_one(tmp_path: Path) -> None:
@@ -97,6 +110,23 @@ def test_stopped_on_two_processes_and_gone_on_with_four_and_one(tmp_path: Path) 
     assert at < 400
 
 
+IDLE = """
+from ssl_vit import objectives, recipe
+
+class Idle(objectives.MaskedPatchPrediction):
+    def tell(self, batch, drawn):
+        return self.head(self.encoder(self.encoder.patch(batch.image))[:, :drawn.hit_BK.shape[1]])
+
+recipe.OBJECTIVES["idle"] = ("corruption", "target")
+build = objectives.BUILDERS["mpp"]
+
+def idle(*given):
+    made = build(*given)
+    made.__class__ = Idle
+    return made
+
+objectives.BUILDERS["idle"] = idle
+"""
 DIFFERENT = """
 import json, os, sys
 from ssl_vit.job import train
@@ -114,9 +144,10 @@ for mine in json.loads(sys.argv[1]):
 
 
 def test_machines_that_differ_are_named(tmp_path: Path) -> None:
-    """Other words, other pictures, a folder that one does not see: one line, from one process."""
+    """Other words, other pictures, a folder that one does not see: one line, from one process. So are weights without use."""
     for place, first in (("a", 0), ("b", 50)):
         parquet(tmp_path / place / "train.parquet", range(first, first + 30))
+    (tmp_path / "idle.py").write_text(IDLE)
     words = altered(TINY, "optim.steps=4", "eval.every=4", f"out={tmp_path}", "name=words")
     folder = run(altered(words, "name=folder")).folder
     (folder / "result.json").unlink()
@@ -124,6 +155,7 @@ def test_machines_that_differ_are_named(tmp_path: Path) -> None:
         (words, altered(words, "optim.lr=0.5")),
         [altered(words, "name=pictures", f"data.path={tmp_path / place}") for place in "ab"],
         (altered(words, "name=folder"), altered(words, "name=folder", f"out={tmp_path}/elsewhere")),
+        [altered(words, "name=idle", f"plugin={tmp_path}/idle.py", "objective=idle")] * 2,
     ]
     codes, said = outcome(together(2, "-c", DIFFERENT, json.dumps(pairs)))
     assert codes == [0, 0], said
@@ -132,7 +164,8 @@ def test_machines_that_differ_are_named(tmp_path: Path) -> None:
     assert lines[0] == f"error: optim.lr=0.5 on process 1, on {host}; process 0 has 0.001; all need the same"
     assert lines[1].startswith("error: pictures of train=") and "on process 1" in lines[1]
     assert lines[2].startswith(f"error: out= has step-000000004=False on process 1, on {host}; process 0 has True")
-    assert len(lines) == 3, said
+    assert lines[3].startswith("error: no gradient for mask_token: ")
+    assert len(lines) == 4, said
 
 
 def alone(words: list[str], port: int, script: str) -> tuple[int, list[str]]:

@@ -168,6 +168,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         run(f"{way}_back", way, "compute.batch=8", "optim.nonfinite=back", "checkpoint.every=4", spoil=SPOILT)
     for way in ("ddp", "zero2", "zero3", "fsdp2"):
         run(f"{way}_compiled", way, "compute.batch=8", "compute.compile=true", "optim.steps=1", "optim.warmup=0")
+    for way in ("ddp", "zero2", "zero3", "fsdp2"):
+        part = ("recipe=joint", "joint.supervised=0", "optim.weight_decay=0.5", "optim.lr=0.01")
+        run(f"{way}_part", way, "compute.batch=8", *part)
     run("averaged", "zero3", "optim.average=0.5")
     run("stops", "zero3", "compute.batch=8", spoil=SPOILT)
     pair = together(2, "-c", SERIES, json.dumps(series), str(out / "told.json"))
@@ -217,6 +220,18 @@ def test_deepspeed_has_what_the_recipe_says(trained) -> None:
     assert (
         max(sizes) < 0.6 * sum(w.numel() for w in load_file(trained[0] / "ddp" / "export" / "model.safetensors").values()) * 2
     )
+
+
+@pytest.mark.parametrize("way", ["zero2", "zero3", "fsdp2"])
+def test_weight_decay_leaves_a_part_that_is_not_trained_as_drawn(trained, way: str) -> None:
+    out = trained[0]
+    assert [row["loss"] for row in rows(out / f"{way}_part")] == pytest.approx(
+        [row["loss"] for row in rows(out / "ddp_part")], rel=1e-6
+    )
+    ours, theirs = (load_file(export(out / f"{name}_part", "heads")) for name in (way, "ddp"))
+    idle = [name for name in theirs if name.startswith("parts.supervised.")]
+    assert len(idle) == 4 and all(torch.equal(ours[name], theirs[name]) for name in idle)
+    assert theirs["parts.supervised.hidden.0.weight"].std() > 0
 
 
 @pytest.mark.parametrize("way", ["zero2", "zero3", "fsdp2"])

@@ -13,13 +13,13 @@ from .base import Metrics, Objective, Step
 class Joint(Objective):
     """`parts` share `encoder` and run one after the other; one of weight 0 does not run, so 1, 0 is the first one alone."""
 
-    pool = "token"
-
     def __init__(self, encoder: Backbone, parts: Mapping[str, tuple[Objective, float]]) -> None:
         super().__init__(encoder)
         self.parts = nn.ModuleDict({name: part for name, (part, _) in parts.items()})
         self.weights = {name: weight for name, (_, weight) in parts.items()}
         self.uses_labels = any(part.uses_labels for _, part in self._all())
+        self.pool = self._all()[-1][1].pool  # the feature that the labels' head learned, if it did
+        self._freeze_idle()
 
     def describe(self) -> str:
         return "joint: " + "; ".join(f"{self.weights[name]:g} x {part.describe()}" for name, part in self._all())
@@ -46,6 +46,16 @@ class Joint(Objective):
 
     def baselines(self, batch: Batch) -> Metrics:
         return {f"{name}/{key}": pair for name, part in self._all() for key, pair in part.baselines(batch).items()}
+
+    def _freeze_idle(self) -> None:
+        """Freeze what only a part of weight 0 would train.
+
+        It never gets a gradient: DDP would wait for one for ever, and ZeRO, which updates flat
+        tensors, would apply weight decay to it.
+        """
+        trained = {id(p) for _, part in self._all() for p in part.parameters()}
+        for p in self.parameters():
+            p.requires_grad_(p.requires_grad and id(p) in trained)
 
     def _all(self) -> list[tuple[str, Objective]]:
         """The parts that have a weight."""

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from .. import optim
 from ..data.batches import Batch, Spread
 from ..objectives import Objective, Step
-from ..recipe import Recipe
+from ..recipe import Recipe, ToldError, UserError
 
 Saved = dict[str, Any]  # {"objective": {name: weight}, "moments": {name: {moment: value}}}
 
@@ -87,10 +87,28 @@ class Learner:
         return self.accelerator.reduce(mine.float(), "sum") > 0 if self.accelerator.num_processes > 1 else mine
 
     def rehearse(self, batch: Batch, cast: AbstractContextManager) -> None:
-        """Forward and backward of a pass that leaves nothing behind."""
+        """Forward and backward of a pass that leaves nothing behind.
+
+        Raises:
+            UserError: as `_check_gradients`.
+        """
         self.learn(batch, cast, last=True)
+        self._check_gradients()
         self.losses = []
         self.optimizer.zero_grad()
+
+    def _check_gradients(self) -> None:
+        """That each weight got a gradient: the next pass of DDP would fail, after all processes waited for it.
+
+        Raises:
+            UserError: one did not, and there are several processes.
+        """
+        named = self.objective.named_parameters()
+        idle = [name for name, p in named if p.requires_grad and p.grad is None]
+        if idle and self.accelerator.num_processes > 1:
+            text = "their objective does not use them; call requires_grad_(False) on them, or take one process"
+            kind = UserError if self.accelerator.is_main_process else ToldError
+            raise kind(f"no gradient for {', '.join(idle[:3])}: {text}")
 
     @contextmanager
     def whole(self) -> Iterator[Objective]:
