@@ -6,12 +6,14 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import OmegaConf
+
+from . import streams
 
 OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each can use
     "mpp": ("corruption", "target"),
@@ -291,12 +293,20 @@ def plain_errors(everywhere: bool = False) -> Iterator[None]:
     for itself where what went wrong may be its own (`everywhere`), unless it was told by another."""
     try:
         yield
+        sys.stdout.flush()  # what is only then found to be unwritable is told, not left to the end of the process
     except UserError as error:
         line, rank = in_a_line(error), os.environ.get("RANK", "0")
         if rank == "0" or (everywhere and not isinstance(error, ToldError)):
             sys.stderr.write(
                 f"error: {line}\n" if rank == "0" else f"error on process {rank}: {line}\n"
             )  # whole: others write too
+        with suppress(streams.OutputError):
+            sys.stdout.flush()
+        sys.exit(2)
+    except streams.OutputError as error:
+        if error.pipe:
+            sys.exit(streams.BROKEN_PIPE)  # without a word, as everything does that stands before `| head`
+        sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last checkpoint, if there is one", file=sys.stderr)

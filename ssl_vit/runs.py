@@ -38,19 +38,23 @@ def cores() -> int:
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file's text whole, or leave it as it was."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("w") as file:
+    with beside.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
 
 
-def _append(path: Path, line: str) -> None:
-    """Add a line, or nothing."""
+def append(path: Path, content: bytes) -> None:
+    """Add to a file, or leave it as it was.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     with path.open("ab", buffering=0) as file:
-        before, whole = file.tell(), f"{line}\n".encode()
+        before = file.tell()
         try:
-            if file.write(whole) < len(whole):
+            if file.write(content) < len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         except OSError:
             file.truncate(before)
@@ -207,11 +211,11 @@ class Run:
         Raises:
             OSError: it cannot be written, and is not there in part.
         """
-        _append(self.metrics, json.dumps(row))
+        append(self.metrics, f"{json.dumps(row)}\n".encode())
 
     def note(self, text: str) -> None:
         """A line for log.txt, in the same way."""
-        _append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
+        append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode(errors="replace"))
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ssl_vit import report
+from ssl_vit import report, streams
 from ssl_vit.recipe import UserError, plain_errors
 
 
@@ -23,11 +23,12 @@ def main(words: list[str]) -> None:
             )
         folder = Path(folders[0])
         found = report.write(folder)
-    print(found.answer)
-    print(f"report      {folder / 'report.html'}, {folder / 'report.md'}")
-    if "--json" in words:
-        print(json.dumps(report.plain(found)))
+        print(found.answer)
+        print(f"report      {folder / 'report.html'}, {folder / 'report.md'}")
+        if "--json" in words:
+            print(json.dumps(report.plain(found)))
 
 
 if __name__ == "__main__":
+    streams.prepare()
     main(sys.argv[1:])

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -51,7 +52,10 @@ def started(run: Run) -> Iterator[Together]:
         yield accelerator
         accelerator.wait_for_everyone()  # so that none leaves while another still speaks to it
     except OSError as error:
-        raise UserError(f"out={run.recipe.out}: {error.filename or run.folder}: {error.strerror or error}") from None
+        place, why = error.filename, error.strerror or str(error)
+        if place and not Path(os.fsdecode(place)).resolve().is_relative_to(run.folder.resolve()):
+            raise UserError(f"{place}: {why}") from None  # nothing of the run's own: out= would lead astray
+        raise UserError(f"out={run.recipe.out}: {place or run.folder}: {why}") from None
     finally:
         _end(accelerator)
 
