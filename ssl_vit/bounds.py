@@ -38,6 +38,7 @@ POSITIVE = (
 CHOICES: dict[str, Collection[str]] = {
     "objective": OBJECTIVES,
     "target": TARGETS,
+    "data.eval_mode": ("crop", "squash"),
     "corruption.source": ("image", "batch"),
     "corruption.shape": ("patches", "blocks"),
     "supervised.loss": ("softmax", "sigmoid"),
@@ -171,8 +172,13 @@ def _check_side(recipe: Recipe) -> None:
 def _check_sizes(data: Data, model: Model) -> None:
     if model.convolutional:
         return
-    near = max(2, round(data.size / model.patch)) * model.patch
-    text = f"no multiple of the patch of {model.name or 'the model'}, model.patch={model.patch}; the nearest is {near}"
+    below = data.size // model.patch * model.patch
+    near = [side for side in (below, below + model.patch) if side >= 2 * model.patch]
+    nearest_are = " and ".join(map(str, near or [2 * model.patch]))
+    text = (
+        f"no multiple of the patch of {model.name or 'the model'}, model.patch={model.patch};"
+        f" the nearest {'are' if len(near) > 1 else 'is'} {nearest_are}"
+    )
     _bound(data.size % model.patch == 0 and data.size >= 2 * model.patch, "data.size", data.size, text)
     for key in ("stem_work", "stem_size"):
         _bound(model.hybrid or not getattr(model, key), f"model.{key}", getattr(model, key), "model.stem_width=0 has no stem")

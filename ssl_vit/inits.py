@@ -3,6 +3,7 @@ reads them."""
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ SCRATCH = "scratch"
 REMOTE = ("timm:", remote.SCHEME)
 TRANSFORMERS = {"patch": "patch_size", "width": "hidden_size", "depth": "num_hidden_layers", "heads": "num_attention_heads"}
 PLAIN = {"hidden_act": "gelu", "qkv_bias": True, "num_channels": 3}  # what a ViT of transformers says, or leaves unsaid
+LEAST_CROP = 0.1
+TIMM_MODE = "center"  # of its crop_mode, where a config.json says none
 CHOICES = "choices: scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, a Google .npz file"
 
 
@@ -68,7 +71,8 @@ def tool(recipe: Recipe) -> str:
 
 
 def row(init: Init) -> dict[str, Any]:
-    """{dotted key: value} of the model and the normalisation that these weights were made with, as far as their folder says.
+    """{dotted key: value} of the model that these weights were made with, the normalisation and
+    the evaluation's resizing and cropping, as far as their folder says.
 
     Raises:
         UserError: its files cannot be read.
@@ -78,7 +82,8 @@ def row(init: Init) -> dict[str, Any]:
         return {}
     try:
         config = json.loads((folder / "config.json").read_text())
-        norm = {f"data.{key}": value for key, value in normalisation(folder).items()}
+        told = normalisation(folder) | evaluation(folder)
+        norm = {f"data.{key}": value for key, value in told.items()}
         if init.run is not None:
             return {f"model.{key}": value for key, value in load(init.run / "recipe.yaml")["model"].items()} | norm
         if config.get("model_type") == "vit":
@@ -130,6 +135,47 @@ def normalisation(folder: Path) -> dict[str, list[float]]:
         return {key: told[f"image_{key}"] for key in ("mean", "std") if f"image_{key}" in told}
     told = config.get("pretrained_cfg", config)
     return {key: list(told[key]) for key in ("mean", "std") if key in told}
+
+
+def evaluation(folder: Path) -> dict[str, Any]:
+    """eval_mode and eval_crop, as an export's files, timm's or transformers', give them; nothing
+    where they give something else, as a border or a crop after a squash."""
+    config, beside = json.loads((folder / "config.json").read_text()), folder / "preprocessor_config.json"
+    if config.get("model_type") == "vit":
+        return _of_processor(json.loads(beside.read_text())) if beside.exists() else {}
+    told = config.get("pretrained_cfg", config)
+    crop, mode = told.get("crop_pct"), told.get("crop_mode") or TIMM_MODE
+    if mode == "squash" and crop == 1:
+        return {"eval_mode": "squash"}
+    return _cropped(float(crop)) if mode == TIMM_MODE and crop else {}
+
+
+def _of_processor(told: dict[str, Any]) -> dict[str, Any]:
+    """The same from a preprocessor_config.json: a square `size` squashes, `shortest_edge` with a
+    centre crop crops."""
+    size, cropped = told.get("size"), told.get("do_center_crop")
+    if not told.get("do_resize", True):
+        return {}
+    if isinstance(size, int):  # files of before 2023
+        size = {"height": size, "width": size}
+    if not isinstance(size, dict):
+        return {}
+    if "height" in size and size["height"] == size.get("width") and not cropped:
+        return {"eval_mode": "squash"}
+    crop = told.get("crop_size")
+    side = crop.get("height") if isinstance(crop, dict) else crop
+    short = size.get("shortest_edge")
+    if not (cropped and side and short and side <= short):
+        return {}
+    share = side / short
+    if math.floor(side / share) < short:  # by the rounding of a float
+        share = math.nextafter(share, 0)
+    return _cropped(share)
+
+
+def _cropped(share: float) -> dict[str, Any]:
+    """Within bounds: a foreign number decides how large an image is before the crop."""
+    return {"eval_mode": "crop", "eval_crop": share} if LEAST_CROP <= share <= 1 else {}
 
 
 def _of_transformers(config: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ transformers' names are those of its files, which all its versions read. Both wa
 """
 
 import json
+import math
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ import timm
 import torch
 from einops import rearrange
 from safetensors.torch import save_file
+from timm.data import resolve_model_data_config
 from timm.layers import PatchEmbed
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -40,7 +42,7 @@ LAYER = {
 KINDS = ("weight", "bias")
 QKV = ("query", "key", "value")
 EPS = 1e-12  # of transformers' layer norms, where a config.json does not say
-BICUBIC, BILINEAR = 3, 2  # Pillow's numbers
+RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 
 
 def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -104,11 +106,11 @@ def to_transformers(export: Path, out: Path) -> None:
     if classes and config["global_pool"] != "token":
         text = "transformers' ViT classifies by the class token, this by the mean of the patches"
         raise UserError(f"{export}: {text}; leave it as it is: AutoModelForImageClassification reads it through timm")
-    state = to_names(model.state_dict(), classes > 0)
+    state, processor = to_names(model.state_dict(), classes > 0), _processor(resolve_model_data_config(model))
     out.mkdir(parents=True)
     save_file(state, out / "model.safetensors", {"format": "pt"})
     (out / "config.json").write_text(json.dumps(_vit_config(config, model), indent=2) + "\n")
-    (out / "preprocessor_config.json").write_text(json.dumps(_processor(config), indent=2) + "\n")
+    (out / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n")
 
 
 def _beyond(model: Any) -> str | None:
@@ -164,20 +166,39 @@ def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
     }
 
 
-def _processor(config: dict[str, Any]) -> dict[str, Any]:
-    """What AutoImageProcessor needs: straight to the side of the training pictures, without timm's crop of the centre."""
-    told = config["pretrained_cfg"]
-    side = told["input_size"][-1]
+def _processor(told: dict[str, Any]) -> dict[str, Any]:
+    """preprocessor_config.json of the transformers processor that does what timm's evaluation
+    transform does with the data config `told`.
+
+    Raises:
+        UserError: none has it.
+    """
+    mode, interpolation = told["crop_mode"], told["interpolation"]
+    if mode == "border" or interpolation not in RESAMPLE:
+        asked = f"crop_mode={mode}, interpolation={interpolation}"
+        text = f"pretrained_cfg: transformers has no image processor for {asked}"
+        raise UserError(f"{text}; leave it as it is: AutoImageProcessor reads it through timm")
+    sides = dict(zip(("height", "width"), told["input_size"][1:], strict=True))
+    large = {name: math.floor(side / told["crop_pct"]) for name, side in sides.items()}
+    if mode == "squash":
+        kind = "ViTImageProcessor"
+        size = large
+    else:
+        kind = "BitImageProcessor"  # of those that resize the shorter side and crop the centre, the plainest
+        size = {"shortest_edge": large["height"]}
     return {
-        "image_processor_type": "ViTImageProcessor",
+        "image_processor_type": kind,
+        "do_convert_rgb": True,
         "do_resize": True,
-        "size": {"height": side, "width": side},
-        "resample": BILINEAR if told["interpolation"] == "bilinear" else BICUBIC,
+        "size": size,
+        "resample": RESAMPLE[interpolation],
+        "do_center_crop": mode != "squash" or large != sides,
+        "crop_size": sides,
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": told["mean"],
-        "image_std": told["std"],
+        "image_mean": list(told["mean"]),
+        "image_std": list(told["std"]),
     }
 
 
@@ -196,24 +217,25 @@ def to_onnx(export: Path, out: Path) -> None:
         if hasattr(module, "fused_attn"):
             module.fused_attn = False
     out.parent.mkdir(parents=True, exist_ok=True)
-    _export_onnx(
-        model, torch.zeros(2, *config["pretrained_cfg"]["input_size"]), "logits" if config["num_classes"] else "features", out
-    )
+    told = resolve_model_data_config(model)
+    _export_onnx(model, torch.zeros(2, *told["input_size"]), "logits" if config["num_classes"] else "features", told, out)
 
 
-def _export_onnx(model: nn.Module, pixels_B3HW: Tensor, name: str, out: Path) -> None:
+def _export_onnx(model: nn.Module, pixels_B3HW: Tensor, name: str, told: dict[str, Any], out: Path) -> None:
+    """`told`, timm's words for the preprocessing, become the file's metadata."""
     batch = torch.export.Dim("B", min=1)
-    torch.onnx.export(
+    program = torch.onnx.export(
         model,
         (pixels_B3HW,),
-        str(out),
         dynamo=True,
         input_names=["pixels"],
         output_names=[name],
         dynamic_shapes=({0: batch},),
-        external_data=False,
         verbose=False,
     )
+    assert program is not None
+    program.model.metadata_props["preprocessing"] = json.dumps(told)
+    program.save(str(out), external_data=False)
 
 
 FORMATS: dict[str, Callable[[Path, Path], None]] = {"transformers": to_transformers, "onnx": to_onnx}

@@ -17,7 +17,7 @@ from .evaluate import classify, frozen
 from .objectives import Supervised
 from .processes.liveness import Life
 from .processes.machine import Together, device_batch, facts, load, on_main, started
-from .recipe import Recipe, UserError, learns_labels
+from .recipe import Data, Recipe, UserError, learns_labels
 from .runs import Run, environment, recipe_hash
 from .words import resolve
 
@@ -81,9 +81,14 @@ def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool:
             [
                 ("run", str(run.folder)),
                 ("encoder", f"{recipe.init}, frozen: {on}, {layer}"),
-                ("data", f"{recipe.data.name}: {pictures} at {recipe.data.size} px"),
+                ("data", f"{recipe.data.name}: {pictures} at {recipe.data.size} px, {_cut(recipe.data)}"),
             ]
         )
+
+
+def _cut(data: Data) -> str:
+    """How a picture is brought to the encoder's size."""
+    return "squashed to a square" if data.eval_mode == "squash" else f"centre crop {data.eval_crop:g}"
 
 
 def _with_its_head(

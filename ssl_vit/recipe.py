@@ -74,7 +74,8 @@ class Data:
     flip: bool = True
     mixup: float = 0.0  # pictures and labels blended in pairs, own share from Beta(mixup, mixup); 0: never
     cutmix: float = 0.0  # or a box of the other pasted in, own share from Beta(cutmix, cutmix); with mixup, one or the other
-    eval_crop: float = 0.875  # side of the evaluation's centre crop over the picture's shorter side
+    eval_mode: str = "crop"  # evaluation: crop (the centre, after resizing the shorter side) or squash (the whole to a square)
+    eval_crop: float = 0.875  # crop: side of that centre over the resized shorter side, as timm's crop_pct
     mean: list[float] = field(default_factory=lambda: [0.5, 0.5, 0.5])
     std: list[float] = field(default_factory=lambda: [0.5, 0.5, 0.5])
 

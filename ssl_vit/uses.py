@@ -9,6 +9,7 @@ USED_WITH = {
     "optim.momentum": ("optim.name", "sgd"),
     "optim.betas": ("optim.name", "adamw"),
     "corruption.side": ("corruption.shape", "patches"),
+    "data.eval_crop": ("data.eval_mode", "crop"),
 }
 TRAINING = ("optim.", "checkpoint.", "log.", "hub.", "eval.every", "eval.pictures", "eval.test", "data.mixup", "data.cutmix")
 

@@ -263,7 +263,8 @@ def _config(encoder: Backbone, model: Model, data: Data, pool: str, classes: Seq
         "pretrained_cfg": {
             "input_size": [3, data.size, data.size],
             "interpolation": "bilinear",
-            "crop_pct": data.eval_crop,
+            "crop_pct": data.eval_crop if data.eval_mode == "crop" else 1.0,  # timm crops after a squash too
+            "crop_mode": "center" if data.eval_mode == "crop" else "squash",
             "mean": list(data.mean),
             "std": list(data.std),
             "num_classes": len(classes),

@@ -12,7 +12,7 @@ import importlib.util
 import re
 import sys
 import typing
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from .recipe import (
 )
 
 OWN = ("out", "resume", "plugin", "hub", "data.path", "eval.real")  # of one machine or one person
+EVALUATION = {"data.eval_mode", "data.eval_crop"}
 TABLES = ("models", "datasets", "vtab")  # files under recipes/ that are none
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 
@@ -164,8 +165,8 @@ def _preset(values: dict[str, Any], key: str, row: dict[str, Any]) -> dict[str, 
     return {k: v for k, v in values.items() if not k.startswith(key + ".")} | row
 
 
-def _from_file(path: Path) -> dict[str, Any]:
-    """A recipe file's values, with its presets filled in below them."""
+def _from_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of a recipe file's presets, and its own."""
     raw = load(path)
     rows: dict[str, Any] = {}
     for key, table in (("data", "datasets.yaml"), ("model", "models.yaml")):
@@ -174,7 +175,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     own = flatten(raw)
     for key in own:
         _check_key(key, f"{path}: ")
-    return rows | own
+    return rows, own
 
 
 def resolve(words: Iterable[str]) -> Recipe:
@@ -191,7 +192,8 @@ def resolve(words: Iterable[str]) -> Recipe:
     if len(places) == 2:
         raise UserError(f"data.path={given['data.path']} and data.hub={given['data.hub']}: say one of them")
     path = find(chosen["recipe"])
-    values = _from_file(path)
+    rows, said = _from_file(path)
+    values = rows | said
     start = inits.row(inits.find(given["init"])) if "init" in given else {}
     if chosen["model"] is not None:
         values = _preset(values, "model", _row("models.yaml", "model", chosen["model"]))
@@ -203,7 +205,9 @@ def resolve(words: Iterable[str]) -> Recipe:
         values = _preset(values, "data", own := _own_pictures(given, values))
     if "data.hub" in places:
         values["data.path"] = None
-    values |= {key: value for key, value in start.items() if key.startswith("data.")}
+    objective = given.get("objective", values.get("objective"))
+    told = given.keys() | (said.keys() if chosen["data"] is None else set())
+    values |= _treatment(start, told, frozen=objective == "probe")
     _plug(given.get("plugin") or values.get("plugin"))
     before, recipe = _build(values), _build(values | given)
     uses.check(recipe, given)
@@ -238,7 +242,8 @@ def received(path: Path, out: str, name: str | None) -> Recipe:
     Raises:
         UserError: as `resolve`.
     """
-    recipe = public(_build(_from_file(path)))
+    rows, said = _from_file(path)
+    recipe = public(_build(rows | said))
     recipe.out, recipe.name = out, name or recipe.name.replace("/", "_")
     check(recipe)
     return recipe
@@ -262,6 +267,16 @@ def _plug(place: str | None) -> None:
         sys.modules[name] = module
 
 
+def _treatment(start: dict[str, Any], told: Collection[str], frozen: bool) -> dict[str, Any]:
+    """The preprocessing that comes along with first weights: the normalisation always; the
+    evaluation's resizing and cropping for a frozen encoder only, unless the options or the recipe
+    file give it. Trained arms are evaluated as their recipe says, all alike."""
+    data = {key: value for key, value in start.items() if key.startswith("data.")}
+    if frozen and not EVALUATION & set(told):
+        return data
+    return {key: value for key, value in data.items() if key not in EVALUATION}
+
+
 def _check_normalisation(recipe: Recipe, start: dict[str, Any]) -> None:
     """That pictures are normalised as the first weights expect."""
     for key in ("mean", "std"):
@@ -274,7 +289,7 @@ def _own_pictures(given: dict[str, str], values: dict[str, Any]) -> dict[str, An
     """The data of someone's own pictures (data.path= or data.hub= without data=): a name, and the recipe's way of cutting."""
     place = Path(given.get("data.path") or "")
     name = (place.resolve().stem if place.is_file() else place.resolve().name) if "data.path" in given else given["data.hub"]
-    kept = {f"data.{key}" for key in ("size", "crop_area", "flip", "eval_crop", "mean", "std")}
+    kept = {f"data.{key}" for key in ("size", "crop_area", "flip", "eval_mode", "eval_crop", "mean", "std")}
     return {k: v for k, v in values.items() if k in kept} | {"data.name": name.replace("/", "--")}
 
 

@@ -13,7 +13,7 @@ MISTAKES = {
     "an unknown model": ("model=vit_s9", "vit_s8"),
     "an unknown data set": ("data=cifar11", "did you mean cifar10?"),
     "a rate above 1": ("corruption.rate=1.5", "corruption.rate=1.5"),
-    "a size that is no multiple of the patch": ("data.size=60", "the nearest is 64"),
+    "a size that is no multiple of the patch": ("data.size=60", "the nearest are 56 and 64"),
     "a path that does not exist": ("data.path=/no/such/folder", "/no/such/folder"),
     "a recipe file that does not exist": ("recipe=/no/such.yaml", "/no/such.yaml"),
     "a word without a value": ("help", "key=value"),

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from test_inits import google_shapes
 
 from ssl_vit import encoder, inits, interop, weights
+from ssl_vit.data import pictures
 from ssl_vit.recipe import Data, Model, UserError
 from ssl_vit.words import resolve
 
@@ -130,9 +131,10 @@ def test_transformers_reads_an_encoder_as_its_own_vit(tmp_path: Path) -> None:
     assert isinstance(loaded, ViTModel) and not any(about[key] for key in ("missing_keys", "unexpected_keys"))
     processor = AutoImageProcessor.from_pretrained(tmp_path / "vit")
     normal = processor(list(pixels()), return_tensors="pt")["pixel_values"]
+    cut = pictures.evaluation(list(pixels()), 16, DATA.eval_mode, DATA.eval_crop)
     with torch.no_grad():
-        torch.testing.assert_close(normal, made.normal(pixels()), atol=1e-5, rtol=0)
-        told, h_BTD = loaded.eval()(normal), made(made.patch(pixels()))
+        torch.testing.assert_close(normal, made.normal(cut), atol=1e-5, rtol=0)
+        told, h_BTD = loaded.eval()(normal), made(made.patch(cut))
         torch.testing.assert_close(told.last_hidden_state, h_BTD, atol=1e-5, rtol=0)
         torch.testing.assert_close(told.pooler_output, h_BTD[:, 0], atol=1e-5, rtol=0)
 
@@ -250,6 +252,9 @@ def test_onnxruntime_gives_the_same(tmp_path: Path, classes: list[str], pool: st
     folder = exported(tmp_path / "export", made, classes, pool)
     interop.main([str(folder), "format=onnx", f"out={tmp_path}/vit.onnx"])
     session = runtime.InferenceSession(str(tmp_path / "vit.onnx"), providers=["CPUExecutionProvider"])
+    told = json.loads(session.get_modelmeta().custom_metadata_map["preprocessing"])
+    assert (told["input_size"], told["mean"]) == ([3, 16, 16], DATA.mean)
+    assert (told["crop_pct"], told["crop_mode"], told["interpolation"]) == (0.875, "center", "bilinear")
     with torch.no_grad():
         wanted = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()(made.normal(pixels()))
         for count in (3, 1):  # any batch

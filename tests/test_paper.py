@@ -8,6 +8,7 @@ from conftest import ROOT
 from torch.utils.flop_counter import FlopCounterMode
 
 from ssl_vit import compute, encoder, objectives
+from ssl_vit.recipe import UserError
 from ssl_vit.words import resolve
 
 PICTURES = {"jft": 303_000_000, "imagenet21k": 14_197_122, "imagenet": 1_281_167}
@@ -70,6 +71,14 @@ def test_a_fine_tuning_recipe_is_its_row_of_table_4(data, steps, rates, dev, war
     assert (recipe.objective, recipe.supervised.hidden, recipe.supervised.pool) == ("supervised", False, "token")
     assert (o.name, o.momentum, o.batch, o.schedule, o.weight_decay, o.clip) == ("sgd", 0.9, 512, "cosine", 0.0, 1.0)
     assert (o.steps, o.warmup) == (steps, warmup) and o.lr in rates
+    assert (recipe.data.crop_area, recipe.data.eval_mode) == (0.05, "squash")  # authors' code
+
+
+def test_a_size_that_h14_cannot_be_cut_into_names_both_that_it_can(tmp_path: Path) -> None:
+    words = ["recipe=paper/finetune_imagenet", f"data.path={tmp_path}", "init=scratch", "model=vit_h14"]
+    with pytest.raises(UserError, match=r"data\.size=384: .* the nearest are 378 and 392$"):
+        resolve(words)
+    assert [resolve([*words, f"data.size={size}"]).data.size for size in (378, 392)] == [378, 392]
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -1,6 +1,7 @@
 """Pictures: any format becomes the same bytes as elsewhere, and what is cut from a picture follows from its key alone."""
 
 import io
+import math
 import os
 import random
 import struct
@@ -173,7 +174,7 @@ def test_a_line_of_pixels_is_seen_as_its_middle(turned_round):
     line[:, 50_000 - 2 : 50_000 + 2] = 200
     image = torch.from_numpy(line).permute(2, 0, 1)
     image = image.mT if turned_round else image
-    seen = pictures.evaluation([image], 16, 1.0)
+    seen = pictures.evaluation([image], 16, "crop", 1.0)
     assert seen.shape == (1, 3, 16, 16) and seen.float().mean() > 150
     assert pictures._middle(image).numel() == 3 * pictures.STRIP
 
@@ -454,20 +455,20 @@ def test_a_drawn_picture_and_its_file_give_the_same_training_picture():
     images = [[pictures.decode(a) for a in arrays], [pictures.decode(encode(Image.fromarray(a), "PNG")) for a in arrays]]
     drawn, read = (pictures.training(some, KEYS[:6], 32, 0.05, flip=True) for some in images)
     assert torch.equal(drawn, read)
-    assert torch.equal(*(pictures.evaluation(some, 32, 0.875) for some in images))
+    assert torch.equal(*(pictures.evaluation(some, 32, "crop", 0.875) for some in images))
 
 
 def test_evaluation_without_a_crop_is_the_identity():
     images = [as_tensor(noise(i, 32, 32)) for i in range(3)]
-    assert torch.equal(pictures.evaluation(images, 32, 1.0), torch.stack(images))
+    assert torch.equal(pictures.evaluation(images, 32, "crop", 1.0), torch.stack(images))
 
 
 @pytest.mark.parametrize(("size", "crop"), [(32, 0.875), (32, 0.9), (224, 0.875), (64, 0.5), (16, 1.0)])
 def test_evaluation_takes_the_center_of_a_picture_of_the_right_size(size, crop):
     """256 for 224: of a square picture of side S / crop the middle S, not resized."""
-    short = round(size / crop)
+    short = math.floor(size / crop)
     array, edge = noise(3, short, short), (short - size) / 2
-    got = pictures.evaluation([as_tensor(array)], size, crop)[0].permute(1, 2, 0).numpy()
+    got = pictures.evaluation([as_tensor(array)], size, "crop", crop)[0].permute(1, 2, 0).numpy()
     starts = {int(np.floor(edge)), int(np.ceil(edge))}
     assert any(np.array_equal(got, array[a : a + size, b : b + size]) for a in starts for b in starts)
 
@@ -477,7 +478,7 @@ def test_evaluation_shows_the_middle_at_one_scale(height, width):
     """On a gradient: pixel j of 224 shows place (j + 1/2 - 112) / 256 of the shorter side from the centre, along both axes."""
     y, x = np.mgrid[:height, :width]
     ramp = np.stack([255 * (y + 0.5) / height, 255 * (x + 0.5) / width, 0 * x], -1)
-    got = pictures.evaluation([as_tensor(np.rint(ramp).astype(np.uint8))], 224, 0.875)[0].numpy().astype(float)
+    got = pictures.evaluation([as_tensor(np.rint(ramp).astype(np.uint8))], 224, "crop", 0.875)[0].numpy().astype(float)
     place = (np.arange(224) + 0.5 - 112) / 256 * min(height, width)
     for channel, length, axis in ((0, height, 1), (1, width, 0)):
         right = 255 * (0.5 + place / length)

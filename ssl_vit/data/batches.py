@@ -126,7 +126,7 @@ class Pictures(Dataset):
         if self.train:
             image = pictures.training(images, wanted.key, self.data.size, self.data.crop_area, self.data.flip)
         else:
-            image = pictures.evaluation(images, self.data.size, self.data.eval_crop)
+            image = pictures.evaluation(images, self.data.size, self.data.eval_mode, self.data.eval_crop)
         label_B, index_B, key_B = (torch.from_numpy(a) for a in (label, wanted.index, wanted.key))
         return Batch(image, label_B, index_B, key_B, unread=tuple(unread))
 

@@ -155,10 +155,21 @@ def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np
     return inside[0][:, :, None] & inside[1][:, None, :]
 
 
-def evaluation(images: list[Tensor], size: int, crop: float) -> Tensor:
-    """Evaluation pictures uint8 (B, 3, S, S): shorter side brought to S / crop, then the centre S x S."""
-    short = round(size / crop)
+def evaluation(images: list[Tensor], size: int, mode: str, crop: float) -> Tensor:
+    """Evaluation images uint8 (B, 3, S, S), as timm's transform makes them from an export.
+
+    `mode` "crop": the shorter side is resized to floor(S / crop), then the centre S x S is cropped.
+    "squash": the whole image is resized to S x S, whatever its aspect ratio.
+    """
+    if mode == "squash":
+        return torch.stack([_squashed(image, size) for image in images])
+    short = math.floor(size / crop)  # as timm: 438 of 384 / 0.875, where rounding gives 439
     return torch.stack([F.center_crop(short_side(_middle(image), short), [size, size]) for image in images])
+
+
+def _squashed(image: Tensor, size: int) -> Tensor:
+    resize: Any = F.resize
+    return image if image.shape[1:] == (size, size) else resize(image, [size, size], antialias=True)
 
 
 def _middle(image: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from .reading import text
 
 SWEEP = "sweep"
 COMMA = re.compile(r",(?![^\[]*\])")  # none inside a list's brackets
-PICTURES = ("size", "train", "validation", "test", "image_column", "label_column", "classes", "unreadable", "eval_crop")
+PICTURES = ("size", "train", "validation", "test", "image_column", "label_column", "classes", "unreadable")
+EVALUATION = ("eval_mode", "eval_crop")  # of which a squash has no use for the second
 
 
 def split(words: Iterable[str]) -> tuple[dict[str, str], list[str] | None]:
@@ -74,4 +75,5 @@ def _pictures(base: Recipe) -> dict[str, str]:
         words[f"data.{place[0]}"] = str(getattr(base.data, place[0]))
     there = resolve(["recipe=evaluate", *(f"{key}={value}" for key, value in words.items())])
     now, was = asdict(base.data), asdict(there.data)
-    return words | {f"data.{key}": text(now[key]) for key in PICTURES if now[key] != was[key]}
+    keys = PICTURES + (EVALUATION if base.data.eval_mode == "crop" else EVALUATION[:1])
+    return words | {f"data.{key}": text(now[key]) for key in keys if now[key] != was[key]}
