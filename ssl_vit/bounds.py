@@ -43,6 +43,7 @@ CHOICES: dict[str, Collection[str]] = {
     "corruption.shape": ("patches", "blocks"),
     "supervised.loss": ("softmax", "sigmoid"),
     "supervised.pool": ("token", "avg"),
+    "probe.feature": ("encoder", "hidden"),
     "optim.name": ("adamw", "sgd"),
     "optim.nonfinite": ("stop", "skip", "back"),
     "optim.schedule": ("cosine", "linear"),
@@ -103,6 +104,7 @@ def check(recipe: Recipe) -> None:
     _check_shares(recipe.corruption)
     _check_sizes(recipe.data, recipe.model)
     _check_side(recipe)
+    _check_feature(recipe)
     _check_lengths(recipe.optim, recipe.compute)
     text = f"model.depth={recipe.model.depth} blocks are there"
     _bound((recipe.probe.layer or 1) <= recipe.model.depth, "probe.layer", recipe.probe.layer, text)
@@ -167,6 +169,18 @@ def _check_side(recipe: Recipe) -> None:
     side, grid = recipe.corruption.side, recipe.data.size // recipe.model.patch
     text = f"a picture has {grid} x {grid} patches; squares of fewer on a side are asked for"
     _bound(side == 1 or side < grid, "corruption.side", side, text)
+
+
+def _check_feature(recipe: Recipe) -> None:
+    """That the head's hidden layer is read where there is one, as it was trained to be."""
+    probe, key = recipe.probe, "probe.feature"
+    if probe.feature != "hidden":
+        return
+    text = f"is read by tools/evaluate.py; objective={recipe.objective} has no use for it"
+    _bound(recipe.objective == "probe", key, "hidden", text)
+    for name, value in (("pool", probe.pool), ("layer", probe.layer)):
+        text = f"reads what its run trained it on; leave probe.{name}={value} out"
+        _bound(value is None, key, "hidden", text)
 
 
 def _check_sizes(data: Data, model: Model) -> None:

@@ -45,26 +45,64 @@ def _measured(run: Run, accelerator: Together, splits: sources.Splits) -> dict[s
     start_from = inits.find(recipe.init)
     said |= weights.first(net, recipe.init, exported=False)
     on_main(accelerator, lambda: run.open(environment(said)))
-    pool = recipe.probe.pool or inits.pool(start_from)
+    read, pool = _reader(net, start_from, recipe, accelerator.device)
     _introduce(run, accelerator, splits, pool)
-    named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
-    probed = set(recipe.probe.measures) - {"top1"}  # which needs no features of its own
-    seen = {
-        name: frozen.features(net, _all(source, recipe, spread), recipe, accelerator, pool)
-        for name, source in named.items()
-        if source is not None and probed
-    }
+    seen, picks, images = _features(read, splits, spread, recipe, accelerator, classes)
     head = _with_its_head(net, start_from, splits, spread, recipe, accelerator) if "top1" in recipe.probe.measures else {}
     if not accelerator.is_main_process:
         accelerator.wait_for_everyone()
         return {}
     tested = len(seen["test"][1]) if seen else 0
-    metrics = {name: (value, tested) for name, value in frozen.measure(seen, recipe.probe, classes)} | head
-    pictures = sum(len(source) for name, source in named.items() if source is not None and (seen or name == "test"))
-    result = _result(recipe, metrics, pictures, began, processes) | {"pool": pool}
+    metrics = {name: (value, tested) for name, value in frozen.measure(seen, recipe.probe, classes, picks)} | head
+    result = _result(recipe, metrics, images, began, processes) | {"pool": pool}
     run.finish(result)
     accelerator.wait_for_everyone()
     return result
+
+
+def _features(
+    read: frozen.Reader,
+    splits: sources.Splits,
+    spread: batches.Spread,
+    recipe: Recipe,
+    accelerator: Together,
+    classes: int,
+) -> tuple[dict[str, frozen.Features], frozen.Picks | None, int]:
+    """Features of the splits that the measures need, the rows that few-shot draws where it is
+    alone, and how many images were forwarded. `top1` needs no features, but all test images."""
+    assert splits.test is not None
+    probed = set(recipe.probe.measures) - {"top1"}
+    if not probed:
+        return {}, None, len(splits.test)
+    named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    if "linear" not in probed:
+        del named["validation"]  # which only chooses its learning rate
+    picks, images = None, 0
+    seen: dict[str, frozen.Features] = {}
+    if probed == {"few_shot"}:
+        drawn = frozen.drawn(read, named.pop("train"), recipe, spread, accelerator, classes)
+        seen["train"], picks, images = drawn
+    for name, source in named.items():
+        seen[name] = frozen.features(read, _all(source, recipe, spread), recipe, accelerator)
+        images += len(source)
+    return seen, picks, images
+
+
+def _reader(net: Backbone, init: inits.Init, recipe: Recipe, device: torch.device) -> tuple[frozen.Reader, str]:
+    """What features are read from, and its pooling: the encoder or, with probe.feature=hidden, the
+    tanh layer that the run learned in its head.
+
+    Raises:
+        UserError: the run has no such layer.
+    """
+    if recipe.probe.feature == "encoder":
+        pool = recipe.probe.pool or inits.pool(init)
+        return frozen.reader(net, pool, recipe.probe.layer), pool
+    objective = _classifier(net, init, "probe.feature=hidden").to(device).eval()
+    if isinstance(objective.hidden, torch.nn.Identity):
+        text = f"init={init.place} learned labels with supervised.hidden=false, by one linear layer"
+        raise UserError(f"probe.feature=hidden: {text}")
+    return lambda image_B3HW: objective.hidden(net.feature(image_B3HW, objective.pool)), objective.pool
 
 
 def _all(source: sources.Source, recipe: Recipe, spread: batches.Spread) -> DataLoader:
@@ -74,6 +112,8 @@ def _all(source: sources.Source, recipe: Recipe, spread: batches.Spread) -> Data
 def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool: str) -> None:
     recipe, on = run.recipe, "class token" if pool == "token" else "mean of the patches"
     layer = f"after block {recipe.probe.layer}" if recipe.probe.layer else "after the final norm"
+    if recipe.probe.feature == "hidden":
+        layer = "after the final norm and the head's hidden tanh layer"
     assert splits.test is not None
     if accelerator.is_main_process:
         pictures = f"{len(splits.train):,} training, {len(splits.validation):,} held-out, {len(splits.test):,} test pictures"
@@ -101,7 +141,7 @@ def _with_its_head(
 ) -> dict[str, tuple[float, int]]:
     """{name: (value, n)} of top-1, top-5 and, if asked for, ReaL, by the classifier that the run learned."""
     assert splits.test is not None
-    objective = _classifier(net, init).to(accelerator.device).eval()
+    objective = _classifier(net, init, "probe.measures=top1").to(accelerator.device).eval()
     with engine.autocast(recipe, accelerator):
         told = classify.predict(objective, _all(splits.test, recipe, spread), accelerator)
     if told.label.max() >= objective.classes:
@@ -111,7 +151,7 @@ def _with_its_head(
     return classify.measure(told, objective.classes) | seen
 
 
-def _classifier(net: Backbone, init: inits.Init) -> Supervised:
+def _classifier(net: Backbone, init: inits.Init, asked_by: str) -> Supervised:
     """The supervised objective of the run that made the weights, with its heads; of a joint run, that part."""
     path = init.export / "heads.safetensors" if init.run and init.export else None
     heads = load_file(path) if path is not None and path.exists() else {}
@@ -120,7 +160,7 @@ def _classifier(net: Backbone, init: inits.Init) -> Supervised:
     }
     made = resolve([f"recipe={init.run}/recipe.yaml"]) if init.run else None
     if made is None or not learns_labels(made) or "head.bias" not in heads:
-        raise UserError(f"probe.measures=top1: init={init.place} is no run that learned labels")
+        raise UserError(f"{asked_by}: init={init.place} is no run that learned labels")
     asked = made.supervised
     words = {"loss": asked.loss, "smoothing": asked.smoothing, "hidden": asked.hidden, "pool": asked.pool}
     objective = Supervised(net, len(heads["head.bias"]), **words)  # type: ignore[arg-type]

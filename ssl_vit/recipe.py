@@ -131,6 +131,7 @@ class Probe:
     every: int | None = None  # while pre-training: steps between looks at the encoder so far; null: none
     pictures: int = 2000  # while pre-training: labelled training pictures that the probes learn from
     measures: list[str] = field(default_factory=lambda: MEASURES[:3])
+    feature: str = "encoder"  # or hidden: a supervised run's tanh layer, which reads the encoder's
     pool: str | None = None  # token or avg; default: what the encoder's export gives
     layer: int | None = None  # features of this block, from 1; default: after the last one and the final norm
     shots: list[int] = field(default_factory=lambda: [1, 5, 10, 25])  # labelled pictures a class, few-shot

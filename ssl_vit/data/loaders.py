@@ -168,9 +168,14 @@ def held_out(source: Source, data: Data, spread: Spread, most: int) -> list[Batc
 
 
 def every(source: Source, data: Data, spread: Spread, workers: int) -> DataLoader:
-    """This process's share of all pictures of a split, each in exactly one process's share, as evaluation batches; those that
-    cannot be read come without a label."""
-    index = np.array_split(np.arange(len(source)), spread.processes)[spread.rank]
+    """This process's share of all pictures of a split, as `chosen`."""
+    return chosen(source, np.arange(len(source)), data, spread, workers)
+
+
+def chosen(source: Source, rows: np.ndarray, data: Data, spread: Spread, workers: int) -> DataLoader:
+    """This process's share of these rows, each in exactly one process's share, as evaluation
+    batches; images that cannot be read come without a label."""
+    index = np.array_split(rows, spread.processes)[spread.rank]
     parts = [index[start : start + spread.device_batch] for start in range(0, len(index), spread.device_batch)]
     return _loader(Pictures(source, data, train=False, strict=True), [Samples(i, counted.key(4, i)) for i in parts], workers)
 

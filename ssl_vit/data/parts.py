@@ -30,6 +30,12 @@ class Source(Protocol):
         ...
 
 
+def labels_of(source: Source, rows: np.ndarray) -> np.ndarray:
+    """Each row's label, -1 for none; without reading the images where the source can."""
+    read = getattr(source, "label_of", None)
+    return read(rows) if read else source.fetch(rows)[1]
+
+
 class Sharded(Source, Protocol):
     """A source whose rows lie in shards, one after the other."""
 
@@ -55,6 +61,9 @@ class _Cut(ABC):
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         return self.whole.fetch(self._rows(rows))
+
+    def label_of(self, rows: np.ndarray) -> np.ndarray:
+        return labels_of(self.whole, self._rows(rows))
 
     def name(self, row: int) -> str:
         return self.whole.name(int(self._rows(np.array([row]))[0]))

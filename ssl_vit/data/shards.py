@@ -88,6 +88,16 @@ class Shards(ABC):
                 images[i], labels[i] = image, label
         return images, labels
 
+    def label_of(self, rows: np.ndarray) -> np.ndarray:
+        labels = np.full(len(rows), -1, np.int64)
+        for shard, asked, places in self._by_shard(rows):
+            labels[asked] = self._labels(shard)[places]
+        return labels
+
+    @abstractmethod
+    def _labels(self, shard: int) -> np.ndarray:
+        """The label of each of a shard's rows."""
+
     @abstractmethod
     def _load(self, shard: int) -> Any:
         """What is worth keeping of a shard: a row group's cells, a tar's index."""
@@ -141,6 +151,14 @@ class Parquet(Shards):
             label = table.column(self.label)[place].as_py() if self.label else None
             yield encoded(table.column(self.image)[place].as_py()), -1 if label is None else label
 
+    def _labels(self, shard: int) -> np.ndarray:
+        if self.label is None:
+            return np.full(int(self.sizes_S[shard]), -1, np.int64)
+        with _parquet(self.files[self.file_S[shard]]) as opened:
+            group = int(self.group_S[shard])
+            column = opened.read_row_group(group, [self.label], use_threads=False).select([self.label]).column(0)
+        return pyarrow.compute.fill_null(column, -1).to_numpy()
+
     def _load(self, shard: int) -> pyarrow.Table:
         columns = [name for name in (self.image, self.label) if name]
         with _parquet(self.files[self.file_S[shard]]) as opened:
@@ -166,6 +184,9 @@ class Tars(Shards):
         super().__init__(
             np.array([len(members) for members in found]), [], "; a tar has them as key.cls or key.json with a whole number"
         )
+
+    def _labels(self, shard: int) -> np.ndarray:
+        return self._recent(shard)["label"]
 
     def _load(self, shard: int) -> np.ndarray:
         return indexed([self.files[shard]], _members)[0]

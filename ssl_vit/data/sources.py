@@ -36,6 +36,9 @@ class Shapes:
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         return list(shapes.draw(rows, self.size, self.split)), shapes.label(rows, self.split)
 
+    def label_of(self, rows: np.ndarray) -> np.ndarray:
+        return shapes.label(rows, self.split)
+
     def name(self, row: int) -> str:
         return f"{self.split} picture {row}"
 
@@ -64,6 +67,12 @@ class Table:
         images: list[bytes | np.ndarray] = [shards.encoded(cell) for cell in got[self.image]]
         labels = got[self.label] if self.label else [-1] * len(rows)
         return images, np.array([-1 if x is None else x for x in labels], np.int64)
+
+    def label_of(self, rows: np.ndarray) -> np.ndarray:
+        if self.label is None:
+            return np.full(len(rows), -1, np.int64)
+        got = self.rows.select_columns([self.label])[rows.tolist()][self.label]
+        return np.array([-1 if x is None else x for x in got], np.int64)
 
     def name(self, row: int) -> str:
         cell = self.rows[row][self.image] or {"path": None}

@@ -58,22 +58,32 @@ def few_shot(
         UserError: a class has fewer pictures than shots.
     """
     row_S = pick(label_N, shots, classes, seed)
-    x_SD = train_ND[row_S].double()
+    return least_squares(train_ND[row_S], label_N[row_S], test_MD, classes=classes, l2=l2, bias=bias)
+
+
+def least_squares(
+    x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: int, l2: float = 1024.0, bias: float = 100.0
+) -> Tensor:
+    """`few_shot` from the picked images alone: as many of each class."""
+    x_SD = x_SD.double()
     scale = _moments(x_SD)
     # whitened and with as many of each class, the constant weighs the same for all: it moves scores, never the highest one
-    target_SC = 2.0 * F.one_hot(label_N[row_S], classes).double() - 1.0
+    target_SC = 2.0 * F.one_hot(label_S, classes).double() - 1.0
     weight_AC = _ridge(scale(x_SD, bias), target_SC, l2)
     return torch.cat([(scale(x.double(), bias) @ weight_AC).argmax(1) for x in _chunks(test_MD, classes)])
 
 
-def pick(label_N: Tensor, shots: int, classes: int, seed: int) -> Tensor:
-    """Rows (S,) of `shots` pictures of each class, class by class: those whose hash of (seed, row) is lowest.
+def pick(label_N: Tensor, shots: int, classes: int, seed: int, unread_N: np.ndarray | None = None) -> Tensor:
+    """Rows (S,) of `shots` pictures of each class, class by class: those whose hash of (seed, row) is lowest, but for rows
+    that are known to be unreadable.
 
     Raises:
         UserError: a class has fewer pictures than shots.
     """
     label = label_N.cpu().numpy()
-    count_C = np.bincount(label, minlength=classes)
+    if unread_N is not None:
+        label = np.where(unread_N, classes, label)  # a class behind all others, of which none is picked
+    count_C = np.bincount(label, minlength=classes)[:classes]
     if count_C.min() < shots:
         short = int(np.argmax(count_C < shots))
         raise UserError(f"probe.shots={shots}: class {short} has {count_C[short]} training pictures")
