@@ -65,7 +65,8 @@ def proportion(share: float, n: int) -> Interval:
     """Wilson's interval of a share that was counted on n cases, each by itself."""
     z = float(stats.norm.isf(TAIL))
     middle, reached = share + z**2 / (2 * n), z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    return Interval((middle - reached) / (1 + z**2 / n), (middle + reached) / (1 + z**2 / n))
+    low, high = (middle - reached) / (1 + z**2 / n), (middle + reached) / (1 + z**2 / n)
+    return Interval(min(max(low, 0.0), share), max(min(high, 1.0), share))  # rounding would put 0 and 1 just outside
 
 
 def sd_reach(n: int) -> Interval:

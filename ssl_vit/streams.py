@@ -9,7 +9,8 @@ import io
 import os
 import signal
 import sys
-from typing import TextIO
+from pathlib import Path
+from typing import Any, TextIO
 
 BROKEN_PIPE = 128 + signal.SIGPIPE  # the status that a shell gives a process that SIGPIPE ended
 
@@ -68,11 +69,8 @@ def prepare(lasting: bool = False) -> None:
 def _safe(stream: TextIO | None, lasting: bool) -> TextIO:
     """The same stream, safe; where the process was started with it closed, one that takes everything."""
     if stream is None:
-        return open(os.devnull, "w")  # noqa: SIM115
+        return Path(os.devnull).open("w")
     descriptor = _Descriptor(stream.fileno(), lasting)
-    return io.TextIOWrapper(
-        io.BufferedWriter(descriptor),
-        encoding=stream.encoding,
-        errors="replace",
-        line_buffering=stream.line_buffering or descriptor.isatty(),  # type: ignore[attr-defined]
-    )
+    by_lines = bool(stream.line_buffering) or descriptor.isatty()
+    raw: Any = descriptor  # a RawIOBase that can write, which the stubs know no type for
+    return io.TextIOWrapper(io.BufferedWriter(raw), stream.encoding, "replace", line_buffering=by_lines)

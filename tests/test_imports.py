@@ -9,7 +9,7 @@ from conftest import ROOT
 
 # In this order; the modules of one row ignore each other. A subpackage is one place, unless its modules are named.
 ORDER = [
-    ("streams",),
+    ("streams", "markdown"),
     ("recipe", "counted", "targets", "statistics", "processes.stopping"),
     ("hub.remote",),
     ("bounds", "inits", "uses"),

@@ -158,8 +158,8 @@ def test_the_answer_comes_first_and_is_the_hand_worked_one(whole):
     """mpp - scratch: 20, 18, 22 of 400: 5 points, sd 0.5, half-width 2.4841 x 0.5. supervised - mpp: 80, 86, 80."""
     folder, found = whole
     assert found.answer == (
-        "After the same fine-tuning, mpp gains 5.00 points of top-1 over scratch: 95% interval 3.76 to 6.24 over 3 seeds, which"
-        " excludes zero. It is 20.50 points of top-1 behind supervised: 95% interval 18.35 to 22.65 over 3 seeds, which"
+        "After the same fine-tuning, mpp minus scratch is +5.00 points of top-1: 95% interval +3.76 to +6.24 over 3 seeds, which"
+        " excludes zero. mpp minus supervised is -20.50 points of top-1: 95% interval -22.65 to -18.35 over 3 seeds, which"
         " excludes zero."
     )
     assert (folder / "report.md").read_text().split("\n\n")[:2] == ["# A gap made up", found.answer]
@@ -191,7 +191,7 @@ def test_arms_table_with_the_paper_beside_and_extra_rows_marked(whole):
     rows = table(text, "arm")
     assert rows[0] == ["arm", "n", "top-1, %", "sd", "95%, seeds", "95%, seeds and pictures", "top-5, %", "paper"]
     assert [row[0] for row in rows[1:]] == ["scratch", "mpp", "supervised", "extra: scratch, direct"]
-    assert rows[2][:5] == ["mpp", "3", "56.00", "0.87", "[53.85, 58.15]"]
+    assert rows[2][:5] == ["mpp", "3", "56.00", "0.87", "53.85 to 58.15"]
     assert [row[-1] for row in rows[1:]] == ["77.91", "79.90", "83.97", "-"]
     assert "- CIFAR-10 in place of ImageNet" in text
     assert '<tr class="marked">' in (whole[0] / "report.html").read_text()
@@ -200,7 +200,9 @@ def test_arms_table_with_the_paper_beside_and_extra_rows_marked(whole):
 def test_what_three_seeds_allow_is_said_in_words(whole):
     """t(2) = 4.30, 4.30 / sqrt(3) = 2.48, of 0.5 points 1.24; 5 seeds: 2.776 / sqrt(5) x 0.5; 10: 2.262 / sqrt(10) x 0.5."""
     said = "With n = 3 seeds Student's t is 4.30: the interval reaches 2.48 standard deviations to each side. At the spread of"
-    said += " mpp - scratch (0.50 points), a difference excludes zero above 1.24 points, 0.62 with 5 seeds, 0.36 with 10 seeds."
+    said += (
+        " mpp minus scratch (0.50 points), a difference excludes zero above 1.24 points, 0.62 with 5 seeds, 0.36 with 10 seeds."
+    )
     assert said in (whole[0] / "report.md").read_text()
 
 
@@ -208,7 +210,7 @@ def test_probes_stand_beside_fine_tuning(whole):
     rows = table((whole[0] / "report.md").read_text(), "measure")[1:]
     assert list(dict.fromkeys(row[0] for row in rows)) == ["fine-tuned", "few shot 5", "few shot 10", "linear"]
     assert rows[1][:4] == ["fine-tuned", "mpp", "3", "56.00"]
-    assert rows[10] == ["linear", "mpp", "3", "44.80", "0.69", "[43.08, 46.52]", "+4.00", "[+3.01, +4.99]"]
+    assert rows[10] == ["linear", "mpp", "3", "44.80", "0.69", "43.08 to 46.52", "+4.00", "+3.01 to +4.99"]
 
 
 def test_sweeps_mark_the_best_and_warn_of_edges(whole, gap):
@@ -336,29 +338,30 @@ def test_one_seed_has_no_interval_and_the_report_says_so(tmp_path):
     folder = study(tmp_path / "gap", {arm: counts[:1] for arm, counts in RIGHT.items()})
     found = report.write(folder)
     assert found.answer.startswith(
-        "After the same fine-tuning, mpp gains 5.00 points of top-1 over scratch, on one seed, which gives"
+        "After the same fine-tuning, mpp minus scratch is +5.00 points of top-1, on one seed, which gives"
     )
     text = (folder / "report.md").read_text()
     assert table(text, "arm")[1] == ["scratch", "1", "50.00", "-", "-", "-", "99.00", "77.91"]
     assert "One seed has no standard deviation and no interval" in text
-    assert len(table(text.split("One seed has no standard")[1], "pair")) == 4, "McNemar's test needs one seed only"
+    assert len(table(text.split("One seed has no standard")[1], "A minus B")) == 4, "McNemar's test needs one seed only"
 
 
 def test_a_loss_and_a_lead_are_said_as_such(tmp_path):
-    """mpp - scratch: 0.25, -2.5, 0 points: mean -0.75, sd 1.5207, half-width 2.4841 x 1.5207; told the other way round."""
+    """mpp - scratch: 0.25, -2.5, 0 points: mean -0.75, sd 1.5207, half-width 2.4841 x 1.5207."""
     right = {"scratch": (220, 230, 225), "mpp": (221, 220, 225), "supervised": (200, 201, 203)}
     found = report.write(study(tmp_path / "gap", right))
     assert (
-        "mpp loses 0.75 points of top-1 against scratch: 95% interval -3.03 to 4.53 over 3 seeds, which includes zero."
+        "mpp minus scratch is -0.75 points of top-1: 95% interval -4.53 to +3.03 over 3 seeds, which includes zero."
         in found.answer
     )
-    assert "It is 5.17 points of top-1 ahead of supervised: 95% interval" in found.answer
+    assert "mpp minus supervised is +5.17 points of top-1: 95% interval +" in found.answer
 
 
 def test_seeds_that_agree_to_the_last_picture_have_no_width(tmp_path):
     found = report.write(study(tmp_path / "gap", {"scratch": (200,) * 3, "mpp": (200,) * 3, "supervised": (300,) * 3}))
     assert (
-        "gains 0.00 points of top-1 over scratch: 95% interval 0.00 to 0.00 over 3 seeds, which includes zero" in found.answer
+        "mpp minus scratch is +0.00 points of top-1: 95% interval +0.00 to +0.00 over 3 seeds, which includes zero"
+        in found.answer
     )
 
 
@@ -385,7 +388,7 @@ def test_a_study_that_still_runs_is_reported_as_far_as_it_is(gap):
 def test_arms_without_a_seed_in_common(gap):
     for name in ("final-mpp-1", "final-mpp-2", "final-scratch-0"):
         shutil.rmtree(gap / name)
-    assert "mpp and scratch have no seed in common yet. It is" in report.write(gap).answer
+    assert "mpp and scratch have no seed in common yet. mpp minus supervised is" in report.write(gap).answer
 
 
 def test_a_study_may_ask_for_less(tmp_path):

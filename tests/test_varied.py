@@ -74,7 +74,7 @@ def test_the_claim_is_answered_in_one_sentence_with_its_paired_interval(whole):
     folder, found = whole
     claim, best = re.split(r"(?<=\)\.) ", found.answer, maxsplit=1)
     assert claim == (
-        "On few shot 5, corruption.rate=0.15 is 5.00 points worse than corruption.rate=0.5 (95% interval in pairs 2.52 to 7.48"
+        "On few shot 5, corruption.rate=0.5 minus corruption.rate=0.15 is +5.00 points (95% interval in pairs +2.52 to +7.48"
         " over 3 seeds, which excludes zero): this bears out the claim (paper, 4.6: slightly worse)."
     )
     assert best.startswith("Highest few shot 5: corruption.rate=0.5 with 46.00% (n = 3), which is the best of 3 settings")
@@ -84,10 +84,13 @@ def test_the_claim_is_answered_in_one_sentence_with_its_paired_interval(whole):
 @pytest.mark.parametrize(
     ("worse", "says"),
     [
-        ((0.50, 0.52, 0.54), "6.00 points better than corruption.rate=0.5 (95% interval in pairs 3.52 to 8.48"),
+        (
+            (0.50, 0.52, 0.54),
+            "corruption.rate=0.5 minus corruption.rate=0.15 is -6.00 points (95% interval in pairs -8.48 to -3.52",
+        ),
         ((0.50, 0.52, 0.54), "which excludes zero): this contradicts the claim"),
         ((0.40, 0.46, 0.52), "over 3 seeds, which includes zero): this neither bears out nor contradicts the claim"),
-        ((0.40,), "5.00 points worse than corruption.rate=0.5, on one seed, which cannot answer the claim"),
+        ((0.40,), "corruption.rate=0.15 is +5.00 points, on one seed, which cannot answer the claim"),
     ],
 )
 def test_a_claim_may_fail(tmp_path, undrawn, worse, says):
@@ -106,7 +109,10 @@ def test_a_claim_about_a_loss_is_the_other_way_round(tmp_path, undrawn):
     same = {arm: {"objective": "mpp"} for arm in RATES}
     claim = CLAIM | {"measure": "loss"}
     answer, _ = text_of(tmp_path / "made", recipes=same, report={"probes": ["probe"], "claim": claim})
-    assert "On held-out loss, corruption.rate=0.15 is 0.050 worse than corruption.rate=0.5" in answer
+    assert (
+        "On held-out loss with its sign reversed, as lower is better, corruption.rate=0.5 minus corruption.rate=0.15 is +0.050"
+        in answer
+    )
     assert "Lowest held-out loss: corruption.rate=0.5 with 2.540 (n = 3), which is the best" in answer
 
 
@@ -118,7 +124,7 @@ def test_tables_are_what_scipy_says_of_the_seeds(whole):
     assert rows[0][1:] == ["n", "mean", "sd", "95%, seeds", "best with"]
     for row, values in zip(rows[1:], FEW.values(), strict=True):
         low, high = (100 * end for end in stats.t.interval(0.95, 2, np.mean(values), stats.sem(values)))
-        assert row[1:5] == ["3", f"{100 * np.mean(values):.2f}", "1.00", f"[{low:.2f}, {high:.2f}]"]
+        assert row[1:5] == ["3", f"{100 * np.mean(values):.2f}", "1.00", f"{low:.2f} to {high:.2f}"]
     assert [row[0] for row in rows[1:]] == [f"corruption.rate={rate}" for rate in (0.15, 0.5, 0.95)]
 
 
@@ -174,7 +180,7 @@ def test_arms_that_are_no_setting_stand_beside(tmp_path):
     few = FEW | {"supervised": (0.6, 0.61, 0.62)}
     answer, text = text_of(tmp_path / "made", few=few, beside=["supervised"])
     assert "Highest few shot 5: corruption.rate=0.5" in answer
-    assert table(text, "few shot 5, %: setting")[-1] == ["supervised", "3", "61.00", "1.00", "[58.52, 63.48]", "-"]
+    assert table(text, "few shot 5, %: setting")[-1] == ["supervised", "3", "61.00", "1.00", "58.52 to 63.48", "-"]
     assert "broken lines are arms beside the settings" in text
 
 

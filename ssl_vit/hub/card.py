@@ -13,12 +13,13 @@ from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from .. import compute, inits
+from ..markdown import code, opening, plain
 from ..recipe import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Data, Recipe, flatten
 from ..runs import Run
 from ..summary import duration
 from ..words import public
 from . import measures, remote
-from .measures import code, plain, table
+from .measures import table
 
 TARGETS = {
     "mean_color": "its mean colour, 3 bits a channel (one of 512)",
@@ -39,7 +40,7 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     known, config = (json.loads(path.read_text()) for path in (run.folder / "environment.json", export / "config.json"))
     said = _told(run.recipe, config, step) | _measured(run, result) | _spent(run.recipe, result, known)
     front = yaml.safe_dump(_front(run.recipe, config["num_classes"] > 0, result), sort_keys=False, allow_unicode=True)
-    revision = f" at {known['revision']}" if known.get("revision") else ""
+    revision = f" at {plain(known['revision'])}" if known.get("revision") else ""
     return environment.get_template("card.md.j2").render(**said, front=front, revision=revision) + "\n"
 
 
@@ -96,7 +97,7 @@ def _told(recipe: Recipe, config: Mapping[str, Any], step: int | None) -> dict[s
     branch = f"step-{step:09d}" if step else None
     side = recipe.data.size
     return {
-        "name": plain(recipe.name),
+        "name": opening(recipe.name),
         "what": _what(recipe),
         "unfinished": step is not None,
         "step": f"{step or recipe.optim.steps:,}",
@@ -185,7 +186,7 @@ def _data(recipe: Recipe) -> str:
         source = "read from a copy on the trainer's own machine" + (f", not from {plain(d.hub)} of the Hub" if d.hub else "")
     share = f"; {d.share:.1%} of it was trained on" if d.share < 1 else ""
     looked = "Nothing was held out" if d.validation == 0 else "A part was held out"
-    return f"{plain(d.name)}, split {code(d.train)}, {source}{share}. {looked} to watch training."
+    return f"{opening(d.name)}, split {code(d.train)}, {source}{share}. {looked} to watch training."
 
 
 def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:

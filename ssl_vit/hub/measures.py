@@ -1,10 +1,9 @@
 """What was measured and what it must beat, as a model card's tables and sentences, and how these are written. No torch here."""
 
-import html
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..markdown import code, plain
 from ..statistics import proportion
 from ..summary import MEASURED, SHARES
 
@@ -44,18 +43,9 @@ BASELINES = {
 }
 
 
-def plain(text: Any) -> str:
-    """Somebody's text in a line of Markdown, where it means nothing but itself."""
-    return re.sub(r"([\\`*]|\](?=\())", r"\\\1", html.escape(" ".join(str(text).split()), quote=False))
-
-
-def code(text: Any) -> str:
-    """The same in letters of one width."""
-    return f"`{' '.join(str(text).split()).replace('`', chr(39))}`"
-
-
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    """Of cells that are Markdown already."""
+    lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -69,7 +59,7 @@ def _row(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
     value, n = entry["value"], entry.get("n") or 0
     interval = proportion(value, n) if _last(name) in SHARES and n else None
     told = f"{interval.low:.2%} to {interval.high:.2%}" if interval else "-"
-    return code(name), _meaning(_last(name)), entry["split"], number(name, value), told, f"{n:,}"
+    return code(name), _meaning(_last(name)), plain(entry["split"]), number(name, value), told, f"{n:,}"
 
 
 def _last(name: str) -> str:

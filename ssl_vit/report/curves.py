@@ -1,6 +1,7 @@
 """Learning curves, and accuracy against compute, as SVG text. matplotlib's Figure objects, without pyplot's state."""
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+
+from ..markdown import line
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")  # Okabe and Ito's, told apart by everyone
 SPENT = ("exaFLOP, pre-training and fine-tuning", "test top-1, %")  # the axes of accuracy against compute
@@ -65,7 +68,7 @@ def _draw(axis: Axes, arm: str, curves: Sequence[Curve], colour: str) -> None:
         axis.plot(curve.steps, curve.values, color=colour, linewidth=0.7, alpha=0.6)
     found = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
     mean = [float(np.mean([values[step] for values in found])) for step in common]
-    axis.plot(common, mean, color=colour, linewidth=2, label=arm, marker="o" if len(common) == 1 else None)
+    axis.plot(common, mean, color=colour, linewidth=2, label=label(arm), marker="o" if len(common) == 1 else None)
 
 
 def compute(points: Sequence[Point], order: Sequence[str], look: Look, labels: tuple[str, str] = SPENT) -> str:
@@ -76,7 +79,7 @@ def compute(points: Sequence[Point], order: Sequence[str], look: Look, labels: t
         colour = COLOURS[order.index(point.arm) % len(COLOURS)]
         x, y = float(np.mean(point.exaflop)), float(np.mean(point.accuracy))
         axis.plot(point.exaflop, point.accuracy, ".", color=colour, alpha=0.6)
-        axis.plot([x], [y], "D", color=colour, label=point.arm)
+        axis.plot([x], [y], "D", color=colour, label=label(point.arm))
         if point.interval:
             axis.plot([x, x], point.interval, color=colour, linewidth=1.5)
     spent = [x for point in points for x in point.exaflop if x > 0]
@@ -88,15 +91,21 @@ def compute(points: Sequence[Point], order: Sequence[str], look: Look, labels: t
     return _svg(figure, look)
 
 
+def label(text: str) -> str:
+    """Somebody's text as a label that shows it: no formula between dollars, nothing hidden for its first underscore."""
+    told = line(text).replace("$", r"\$")
+    return f" {told}" if told.startswith("_") else told
+
+
 def _figure(look: Look, width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", facecolor=look.paper)
 
 
 def _dress(axis: Axes, look: Look, x: str, y: str, title: str) -> None:
     """Labels, legend and colours that suit the page."""
-    axis.set_xlabel(x, color=look.ink)
-    axis.set_ylabel(y, color=look.ink)
-    axis.set_title(title, color=look.ink, fontsize=10)
+    axis.set_xlabel(label(x), color=look.ink)
+    axis.set_ylabel(label(y), color=look.ink)
+    axis.set_title(label(title), color=look.ink, fontsize=10)
     axis.set_facecolor(look.paper)
     axis.tick_params(which="both", colors=look.ink)
     axis.grid(alpha=0.25)
@@ -109,6 +118,7 @@ def _dress(axis: Axes, look: Look, x: str, y: str, title: str) -> None:
 def _svg(figure: Figure, look: Look) -> str:
     """The figure's text, the same each time: no date, and names that are hashed with a fixed salt."""
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "ssl_vit"}):
+    with matplotlib.rc_context({"svg.hashsalt": "ssl_vit"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a script that the font lacks: boxes are shown
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return text.getvalue()

@@ -5,14 +5,16 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from ..markdown import fenced, opening, plain, visible
 from .pictures import Picture
 from .sections import Block, Commands, Listing, Section, Table, Text
 
 
 def markdown(title: str, sections: list[Section]) -> str:
-    parts = [f"# {title}"]
+    """Every text in it means nothing but itself, as in the page."""
+    parts = [f"# {opening(title)}"]
     for section in sections:
-        parts += [f"## {section.title}"] if section.title else []
+        parts += [f"## {opening(section.title)}"] if section.title else []
         parts += [_markdown(block) for block in section.blocks]
     return "\n\n".join(parts) + "\n"
 
@@ -20,20 +22,20 @@ def markdown(title: str, sections: list[Section]) -> str:
 def _markdown(block: Block) -> str:
     match block:
         case Text(text, warning):
-            return f"> **Note:** {text}" if warning else text
+            return f"> **Note:** {plain(text)}" if warning else opening(text)
         case Listing(lines):
-            return "\n".join(f"- {line}" for line in lines)
+            return "\n".join(f"- {opening(line)}" for line in lines)
         case Table():
             return _table(block)
         case Commands(lines):
-            return "\n".join(["```bash", *lines, "```"])
+            return fenced(lines, "bash")
         case Picture():
-            return f"![{block.caption}]({block.path})"
+            return f"![{plain(block.caption)}]({block.path})"
 
 
 def _table(table: Table) -> str:
     """Columns as wide as their widest cell, so that the text reads as a table too."""
-    rows = [[cell.replace("|", "\\|") for cell in row] for row in (table.head, *table.rows)]
+    rows = [[plain(cell) for cell in row] for row in (table.head, *table.rows)]
     widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(table.head))]
     left = [i < table.labels for i in range(len(widths))]
 
@@ -48,7 +50,9 @@ def _table(table: Table) -> str:
 def html(title: str, sections: list[Section]) -> str:
     """The page, figures inside it, light or dark as the reader's machine is."""
     loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=visible
+    )
     environment.filters["embedded"] = _embedded
     environment.tests["of"] = lambda block, kind: type(block).__name__ == kind
     return environment.get_template("report.html.j2").render(title=title, sections=sections) + "\n"

@@ -9,6 +9,8 @@ from .numbers import Numbers, Pair, Sweep
 from .pictures import Picture, name
 
 SEEDS, BOTH = "95%, seeds", "95%, seeds and pictures"
+MINUS = "A minus B"
+SIGN = f"Every difference in this report is {MINUS}, as its label says, and positive where A is the better."
 NONE = "-"
 
 
@@ -65,7 +67,12 @@ def points(share: float, signed: bool = False) -> str:
 
 
 def span(interval: Interval | None, signed: bool = False) -> str:
-    return f"[{points(interval.low, signed)}, {points(interval.high, signed)}]" if interval else NONE
+    return f"{points(interval.low, signed)} to {points(interval.high, signed)}" if interval else NONE
+
+
+def minus(arm: str, other: str) -> str:
+    """What a difference is called everywhere: positive where `arm` is the better."""
+    return f"{arm} minus {other}"
 
 
 def deviation(found: Spread) -> str:
@@ -73,11 +80,8 @@ def deviation(found: Spread) -> str:
 
 
 def answer(study: Study, numbers: Numbers) -> str:
-    """The study's answer: the candidate's gain over the baseline and its distance to the reference, by seeds."""
-    gain, *distance = _asked(study, numbers)
-    told = f"After the same fine-tuning, {gain.arm} {_apart(gain, ('gains', 'over'), ('loses', 'against'))}"
-    behind = (f" It is {_apart(pair, ('', 'ahead of'), ('', 'behind'))}" for pair in distance)
-    return " ".join(f"{told}{''.join(behind)}".split())
+    """The study's answer: the candidate minus the baseline, and minus the reference, by seeds."""
+    return f"After the same fine-tuning, {' '.join(_apart(pair) for pair in _asked(study, numbers))}"
 
 
 def _asked(study: Study, numbers: Numbers) -> list[Pair]:
@@ -86,21 +90,15 @@ def _asked(study: Study, numbers: Numbers) -> list[Pair]:
     return [numbers.pair(candidate, other) for other in others if other is not None]
 
 
-def _apart(pair: Pair, more: tuple[str, str], less: tuple[str, str]) -> str:
-    """One pair in words; the interval has the sign of the words."""
+def _apart(pair: Pair) -> str:
+    """One pair in words, with the sign that it has in the table."""
     found = pair.difference
     if found is None:
-        return f"and {pair.other} have no seed in common yet."
-    sign, (verb, side) = (1, more) if found.mean >= 0 else (-1, less)
-    size = f"{verb} {points(abs(found.mean))} points of top-1 {side} {pair.other}"
+        return f"{pair.arm} and {pair.other} have no seed in common yet."
+    size = f"{minus(pair.arm, pair.other)} is {points(found.mean, True)} points of top-1"
     if found.interval is None:
         return f"{size}, on one seed, which gives no interval."
-    return f"{size}: 95% interval {in_words(found.interval, sign)} over {found.n} seeds, which {zero(found.interval)} zero."
-
-
-def in_words(interval: Interval, sign: int = 1) -> str:
-    low, high = sorted(sign * end for end in interval)
-    return f"{points(low)} to {points(high)}"
+    return f"{size}: 95% interval {span(found.interval, True)} over {found.n} seeds, which {zero(found.interval)} zero."
 
 
 def zero(interval: Interval) -> str:
@@ -111,7 +109,7 @@ def _first(study: Study, numbers: Numbers) -> Iterable[Block]:
     """The answer, the same with the pictures resampled too, and what is missing."""
     yield Text(answer(study, numbers))
     wider = [
-        f"{pair.arm} minus {pair.other} {in_words(pair.resampled)} ({zero(pair.resampled)} zero)"
+        f"{minus(pair.arm, pair.other)} {span(pair.resampled, True)} ({zero(pair.resampled)} zero)"
         for pair in _asked(study, numbers)
         if pair.resampled
     ]
@@ -150,7 +148,7 @@ def _arms(study: Study, numbers: Numbers) -> Iterable[Block]:
 
 def _in_pairs(study: Study, numbers: Numbers) -> Iterable[Block]:
     """Differences by seed, McNemar's test of each seed's two networks, and what the number of seeds allows."""
-    found = [(f"{pair.arm} - {pair.other}", pair) for pair in numbers.pairs]
+    found = [(minus(pair.arm, pair.other), pair) for pair in numbers.pairs]
     rows = []
     for label, pair in found:
         apart = pair.difference
@@ -159,14 +157,15 @@ def _in_pairs(study: Study, numbers: Numbers) -> Iterable[Block]:
         else:
             told = [points(apart.mean, True), deviation(apart), span(apart.interval, True), span(pair.resampled, True)]
             rows.append([label, str(apart.n), *told])
-    yield Table(["pair", "n", "difference, points", "sd", SEEDS, BOTH], rows)
+    yield Table([MINUS, "n", "difference, points", "sd", SEEDS, BOTH], rows)
+    yield Text(SIGN)
     yield Text(_width(numbers.pair(study.report["candidate"], study.report["baseline"])))
     tests = [
         [label, str(seed), f"{test.first:,}", f"{test.second:,}", "<0.0001" if test.p < 1e-4 else f"{test.p:.4f}"]
         for label, pair in found
         for seed, test in pair.mcnemar.items()
     ]
-    yield Table(["pair", "seed", "only the first right", "only the second right", "McNemar's p"], tests)
+    yield Table([MINUS, "seed", "only A right", "only B right", "McNemar's p"], tests)
     yield Text(
         "McNemar's exact test asks whether one seed's two networks are equally often right; of other seeds it knows nothing."
     )
@@ -179,9 +178,7 @@ def _width(pair: Pair) -> str:
         return "One seed has no standard deviation and no interval: whether another would say the same is unknown."
     n, more = found.n, [count for count in (3, 5, 10) if count > found.n]
     factor = f"With n = {n} seeds Student's t is {t_factor(n):.2f}: the interval reaches {reach(n):.2f} standard deviations to"
-    least = (
-        f"each side. At the spread of {pair.arm} - {pair.other} ({points(found.sd)} points), a difference excludes zero above"
-    )
+    least = f"each side. At the spread of {minus(pair.arm, pair.other)} ({points(found.sd)} points), a difference excludes zero above"
     fewer = "".join(f", {points(reach(count) * found.sd)} with {count} seeds" for count in more)
     return f"{factor} {least} {points(reach(n) * found.sd)} points{fewer}."
 
@@ -194,10 +191,10 @@ def _probes(study: Study, numbers: Numbers) -> Iterable[Block]:
         gain = [points(probe.gain.mean, True), span(probe.gain.interval, True)] if probe.gain else [NONE, NONE]
         value = [str(probe.value.n), points(probe.value.mean), deviation(probe.value), span(probe.value.interval)]
         rows.append([probe.measure, probe.arm, *value, *gain])
-    gained = f"over {study.report['baseline']}"
+    gained = f"{minus('arm', study.report['baseline'])}, points"
     yield Table(["measure", "arm", "n", "top-1, %", "sd", SEEDS, gained, SEEDS], rows, labels=2)
     yield Text(
-        "Probes see the pre-trained encoder as it is. Gains are in pairs of one seed; intervals are Student's t over seeds."
+        "Probes see the pre-trained encoder as it is. Differences are in pairs of one seed; intervals are Student's t over seeds."
     )
 
 

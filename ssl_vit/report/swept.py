@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from .curves import COLOURS, LIGHT, Look, _dress, _figure, _svg
+from .curves import COLOURS, LIGHT, Look, _dress, _figure, _svg, label
 
 COLUMNS = 2
 DARK = 0.6  # share of the colours above which text on them is dark
@@ -50,7 +50,9 @@ def curves(panels: Sequence[Panel], x: str, ticks: Sequence[str], log: bool, loo
         for i, (name, spots) in enumerate(panel.curves.items()):
             _draw(axis, name, sorted(spots, key=lambda spot: spot.x), COLOURS[i % len(COLOURS)], "" if ticks else "-")
         for i, (name, mean) in enumerate(panel.beside.items()):
-            axis.axhline(mean, color=COLOURS[(len(panel.curves) + i) % len(COLOURS)], linestyle="--", linewidth=1, label=name)
+            axis.axhline(
+                mean, color=COLOURS[(len(panel.curves) + i) % len(COLOURS)], linestyle="--", linewidth=1, label=label(name)
+            )
         _scale(axis, sorted({spot.x for spots in panel.curves.values() for spot in spots}), ticks, log)
         _dress(axis, look, x, panel.label, panel.title)
     for axis in cells[len(panels) :]:
@@ -60,7 +62,9 @@ def curves(panels: Sequence[Panel], x: str, ticks: Sequence[str], log: bool, loo
 
 def _draw(axis: Axes, name: str, spots: Sequence[Spot], colour: str, line: str) -> None:
     means = [float(np.mean(spot.values)) for spot in spots]
-    axis.plot([spot.x for spot in spots], means, linestyle=line, marker="D", markersize=4, color=colour, label=name or None)
+    axis.plot(
+        [spot.x for spot in spots], means, linestyle=line, marker="D", markersize=4, color=colour, label=label(name) or None
+    )
     for spot in spots:
         axis.plot([spot.x] * len(spot.values), spot.values, ".", markersize=4, alpha=0.5, color=colour)
         if spot.interval:
@@ -71,7 +75,9 @@ def _scale(axis: Axes, places: Sequence[float], ticks: Sequence[str], log: bool)
     """Ticks at the values themselves, or the categories' names."""
     if ticks:
         turned = sum(map(len, ticks)) > 30
-        axis.set_xticks(range(len(ticks)), ticks, rotation=30 if turned else 0, ha="right" if turned else "center")
+        axis.set_xticks(
+            range(len(ticks)), [label(tick) for tick in ticks], rotation=30 if turned else 0, ha="right" if turned else "center"
+        )
         axis.set_xlim(-0.5, len(ticks) - 0.5)
     elif log:
         axis.set_xscale("log")
@@ -92,8 +98,8 @@ def grid(told: Grid, look: Look) -> str:
             dark = (mean - low) / ((high - low) or 1) > DARK
             ink = LIGHT.ink if dark else LIGHT.paper
             axis.text(column + 0.5, row + 0.5, f"{mean:.2f}", ha="center", va="center", color=ink, fontsize=9)
-    axis.set_xticks([i + 0.5 for i in range(len(told.columns))], told.columns)
-    axis.set_yticks([i + 0.5 for i in range(len(told.rows))], told.rows)
+    axis.set_xticks([i + 0.5 for i in range(len(told.columns))], [label(name) for name in told.columns])
+    axis.set_yticks([i + 0.5 for i in range(len(told.rows))], [label(name) for name in told.rows])
     _dress(axis, look, told.x, told.y, told.label)
     axis.grid(False)
     return _svg(figure, look)

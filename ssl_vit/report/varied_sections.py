@@ -8,7 +8,7 @@ from .axes import Axes, axes, called, told
 from .finished import Study
 from .numbers import edges
 from .pictures import Picture
-from .sections import NONE, SEEDS, Block, Listing, Section, Table, Text, made, unfinished, zero
+from .sections import MINUS, NONE, SEEDS, SIGN, Block, Listing, Section, Table, Text, made, minus, unfinished, zero
 from .varied import Claim, Cost, Measure, Result, Varied
 from .varied_pictures import cells, scale, unit
 
@@ -24,6 +24,7 @@ def build(study: Study, numbers: Varied, drawn: Mapping[str, Picture]) -> list[S
     along = axes(numbers.settings, study.report.get("axis"))
     found = [
         Section("", list(_first(numbers, along))),
+        Section("The claim, in pairs", list(_paired(numbers.claim, numbers))),
         Section("Measures", [*_shown(drawn, "measures"), *_comparable(numbers), *_tables(numbers)]),
         Section("Interaction", list(_interaction(numbers, along, drawn))),
         Section("Compute", [*_spent(numbers), *_shown(drawn, "compute")]),
@@ -50,13 +51,28 @@ def _claimed(claim: Claim, numbers: Varied) -> str:
     found = claim.difference
     if found is None:
         return f"{worse} and {better} have no seed in common yet, so nothing is said about the claim ({said})."
-    by = f"{_size(abs(found.mean), claim.measure)} {'worse' if found.mean >= 0 else 'better'} than {better}"
+    size = f"On {_gain(claim.measure)}, {minus(better, worse)} is {_size(found.mean, claim.measure, True)}"
     if found.interval is None:
-        return f"On {claim.measure.label}, {worse} is {by}, on one seed, which cannot answer the claim ({said})."
-    sign = 1 if found.mean >= 0 else -1
-    low, high = sorted(sign * end for end in found.interval)
-    ends = f"95% interval in pairs {_figure(low, claim.measure)} to {_figure(high, claim.measure)} over {found.n} seeds"
-    return f"On {claim.measure.label}, {worse} is {by} ({ends}, which {zero(found.interval)} zero): {_verdict(found)} ({said})."
+        return f"{size}, on one seed, which cannot answer the claim ({said})."
+    ends = f"95% interval in pairs {_span(found.interval, claim.measure, True)} over {found.n} seeds"
+    return f"{size} ({ends}, which {zero(found.interval)} zero): {_verdict(found)} ({said})."
+
+
+def _gain(measure: Measure) -> str:
+    """What a difference of this measure is one of: positive is always better."""
+    return measure.label if measure.higher else f"{measure.label} with its sign reversed, as lower is better"
+
+
+def _paired(claim: Claim | None, numbers: Varied) -> Iterable[Block]:
+    """The claim's difference as a table."""
+    if claim is None or claim.difference is None:
+        return
+    found, label = claim.difference, minus(*(called(arm, numbers.settings) for arm in (claim.better, claim.worse)))
+    sd = NONE if found.sd is None else _figure(found.sd, claim.measure)
+    size = _figure(found.mean, claim.measure, True)
+    head = [MINUS, "n", f"{_gain(claim.measure)}, points" if claim.measure.percent else _gain(claim.measure), "sd", SEEDS]
+    yield Table(head, [[label, str(found.n), size, sd, _span(found.interval, claim.measure, True)]])
+    yield Text(SIGN)
 
 
 def _verdict(found: Spread) -> str:
@@ -190,16 +206,16 @@ def _sum(costs: Iterable[Cost]) -> list[str]:
     return [str(runs), f"{exaflop:.3g}", f"{hours:.3g}"]
 
 
-def _figure(value: float, measure: Measure) -> str:
-    return f"{scale(measure) * value:z.{2 if measure.percent else 3}f}"
+def _figure(value: float, measure: Measure, signed: bool = False) -> str:
+    return f"{scale(measure) * value:{'+' if signed else ''}z.{2 if measure.percent else 3}f}"
 
 
-def _size(value: float, measure: Measure) -> str:
-    return f"{_figure(value, measure)} points" if measure.percent else _figure(value, measure)
+def _size(value: float, measure: Measure, signed: bool = False) -> str:
+    return f"{_figure(value, measure, signed)}{' points' if measure.percent else ''}"
 
 
-def _span(interval: Interval | None, measure: Measure) -> str:
-    return f"[{_figure(interval.low, measure)}, {_figure(interval.high, measure)}]" if interval else NONE
+def _span(interval: Interval | None, measure: Measure, signed: bool = False) -> str:
+    return f"{_figure(interval.low, measure, signed)} to {_figure(interval.high, measure, signed)}" if interval else NONE
 
 
 def _chance(probability: float | None) -> str:
