@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .recipe import Data, Recipe, UserError, nearest
 from .runs import Run, cores, write_atomically
+from .summary import tool, typed
 from .words import parse, resolve
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ def _make(asked: Asked, splits: dict[str, Any]) -> None:
         _tell(one, f"{done}/{len(shards)} {'made' if done > len(there) else 'there already'}")
         batches.check_unread(seen - kept, seen, asked.data, one.unread[-1] if one.unread else f"in {one.file.name}")
     print(f"finished    {kept:,} of {seen:,} pictures, {size / 1e6:.1f} MB: {asked.out}")
-    print(f"next        accelerate launch tools/pretrain.py recipe=mpp data.path={asked.out} data.window={10 * asked.rows}")
+    words = ["recipe=mpp", f"data.path={asked.out}", f"data.window={10 * asked.rows}"]
+    print(f"next        {typed('accelerate', 'launch', tool('pretrain'), *words)}")
 
 
 def _tell(made: "Made", state: str) -> None:

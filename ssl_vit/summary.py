@@ -1,7 +1,11 @@
-"""How numbers are told to people. No torch here."""
+"""How numbers, and commands to type, are told to people. No torch here."""
 
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+ROOT = Path(__file__).resolve().parent.parent
 SHARES = ("accuracy", "accuracy_masked", "accuracy_random", "accuracy_kept", "top1", "top5", "real")
 MEASURED = ("loss", *SHARES)
 TO_BEAT = {
@@ -13,6 +17,17 @@ TO_BEAT = {
     "chance_loss": "loss {:.3f} (guessing)",
     "chance": "accuracy {:.1%} (guessing)",
 }
+
+
+def typed(*words: Any) -> str:
+    """A command as a shell takes it, whatever characters its words hold."""
+    return shlex.join(map(str, words))
+
+
+def tool(name: str) -> str:
+    """A tool's file, found from the folder that the command is typed in."""
+    path = ROOT / "tools" / f"{name}.py"
+    return str(path.relative_to(ROOT) if Path.cwd() == ROOT else path)
 
 
 def duration(seconds: float) -> str:

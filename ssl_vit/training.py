@@ -10,7 +10,7 @@ from .inits import CHOICES, SCRATCH, stamp
 from .processes.stopping import Asked
 from .recipe import Recipe, UserError, plain_errors
 from .runs import Run
-from .summary import duration, measured, to_beat
+from .summary import duration, measured, to_beat, tool, typed
 from .words import resolve
 
 Result = dict[str, Any]
@@ -56,7 +56,7 @@ def _main(
 
 def _trains(recipe: Recipe, words: list[str]) -> None:
     if recipe.objective == "probe":
-        raise UserError(f"objective=probe trains nothing; type tools/evaluate.py {' '.join(words)}")
+        raise UserError(f"objective=probe trains nothing; type {typed(tool('evaluate'), *words)}")
 
 
 def _finetunes(recipe: Recipe, words: list[str]) -> None:
@@ -102,11 +102,12 @@ def _conclude(run: Run, result: Result) -> None:
     _tell_metrics(result)
     for picture in sorted(run.figures.glob("*.png")):
         print(f"picture     {picture}")
-    print(f"curves      {sys.executable} -m tensorboard.main --logdir {run.folder.parent}")
+    print(f"curves      {typed(sys.executable, '-m', 'tensorboard.main', f'--logdir={run.folder.parent}')}")
     if run.recipe.hub.repo:
         _tell_hub(run)
-    load = f"timm.create_model('local-dir:{run.export}', pretrained=True)"
-    print(f'next        {sys.executable} -c "import timm; encoder = {load}; print(encoder.num_features)"')
+    place = json.dumps(f"local-dir:{run.export}", ensure_ascii=False)  # quoted as Python's own text, too
+    load = f"import timm; encoder = timm.create_model({place}, pretrained=True); print(encoder.num_features)"
+    print(f"next        {typed(sys.executable, '-c', load)}")
 
 
 def _tell_hub(run: Run) -> None:

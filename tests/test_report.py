@@ -158,9 +158,9 @@ def test_the_answer_comes_first_and_is_the_hand_worked_one(whole):
     """mpp - scratch: 20, 18, 22 of 400: 5 points, sd 0.5, half-width 2.4841 x 0.5. supervised - mpp: 80, 86, 80."""
     folder, found = whole
     assert found.answer == (
-        "After the same fine-tuning, mpp minus scratch is +5.00 points of top-1: 95% interval +3.76 to +6.24 over 3 seeds, which"
-        " excludes zero. mpp minus supervised is -20.50 points of top-1: 95% interval -22.65 to -18.35 over 3 seeds, which"
-        " excludes zero."
+        "After the same fine-tuning, mpp minus scratch is +5.00 points of top-1: 95% interval +3.76 to +6.24 over 3"
+        " seeds, which excludes zero. mpp minus supervised is -20.50 points of top-1: 95% interval -22.65 to -18.35 over 3"
+        " seeds, which excludes zero."
     )
     assert (folder / "report.md").read_text().split("\n\n")[:2] == ["# A gap made up", found.answer]
 

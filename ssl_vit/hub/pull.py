@@ -1,13 +1,14 @@
 """A pushed training state becomes a run's folder again, from which the same command goes on. Nothing of it is unpickled."""
 
 import json
-import shlex
 import shutil
 from pathlib import Path
 
+from .. import summary
 from ..inits import tool
 from ..recipe import EMBEDDED, Recipe, UserError, dump
 from ..runs import Run, write_atomically
+from ..summary import typed
 from ..words import parse, received
 from . import remote
 from .parcels import STATE
@@ -78,7 +79,7 @@ def main(words: list[str]) -> None:
     """
     place, given = asked(words)
     run = pull(place, given.get("out", "runs"), given.get("name"))
-    folder = shlex.join([f"recipe={run.folder}/recipe.yaml", f"name={run.recipe.name}", f"out={run.recipe.out}"])
-    here = "" if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else " data.path=PICTURES"
+    words = [f"recipe={run.folder}/recipe.yaml", f"name={run.recipe.name}", f"out={run.recipe.out}"]
+    words += [] if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else ["data.path=PICTURES"]
     print(f"pulled      {run.folder}")
-    print(f"go on       accelerate launch tools/{tool(run.recipe)}.py {folder}{here}")
+    print(f"go on       {typed('accelerate', 'launch', summary.tool(tool(run.recipe)), *words)}")

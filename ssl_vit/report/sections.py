@@ -1,5 +1,6 @@
 """A study's numbers in words and tables: what the report says, whatever it is written in. No torch here."""
 
+import shlex
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -178,7 +179,8 @@ def _width(pair: Pair) -> str:
         return "One seed has no standard deviation and no interval: whether another would say the same is unknown."
     n, more = found.n, [count for count in (3, 5, 10) if count > found.n]
     factor = f"With n = {n} seeds Student's t is {t_factor(n):.2f}: the interval reaches {reach(n):.2f} standard deviations to"
-    least = f"each side. At the spread of {minus(pair.arm, pair.other)} ({points(found.sd)} points), a difference excludes zero above"
+    spread = f"{minus(pair.arm, pair.other)} ({points(found.sd)} points)"
+    least = f"each side. At the spread of {spread}, a difference excludes zero above"
     fewer = "".join(f", {points(reach(count) * found.sd)} with {count} seeds" for count in more)
     return f"{factor} {least} {points(reach(n) * found.sd)} points{fewer}."
 
@@ -194,7 +196,8 @@ def _probes(study: Study, numbers: Numbers) -> Iterable[Block]:
     gained = f"{minus('arm', study.report['baseline'])}, points"
     yield Table(["measure", "arm", "n", "top-1, %", "sd", SEEDS, gained, SEEDS], rows, labels=2)
     yield Text(
-        "Probes see the pre-trained encoder as it is. Differences are in pairs of one seed; intervals are Student's t over seeds."
+        "Probes see the pre-trained encoder as it is. Differences are in pairs of one seed; intervals are Student's t over"
+        " seeds."
     )
 
 
@@ -247,7 +250,7 @@ def made(study: Study) -> Iterable[Block]:
     told: dict[tuple[str, str], str] = {}
     for task in study.about["tasks"]:
         if task.get("words"):
-            told.setdefault((task["part"], task["arm"]), f"tools/{task['tool']}.py {' '.join(task['words'])}")
+            told.setdefault((task["part"], task["arm"]), shlex.join([f"tools/{task['tool']}.py", *map(str, task["words"])]))
     if told:
         yield Text("Of each part and arm the first run. {NAME} is that run's folder; seed=, and what a sweep chose, are added:")
         yield Commands(list(told.values()))

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..bounds import BOUNDS
 from ..recipe import Recipe, UserError, nearest
 from ..runs import Run, cores
-from ..summary import duration
+from ..summary import duration, tool, typed
 from ..words import KEYS
 from . import room, slurm, sweep
 from .file import OURS, PLACEHOLDER, Study, find, read
@@ -157,7 +157,7 @@ def everything(asked: Asked, needs: dict[str, int]) -> int:
     print(f"finished    {done} of {len(asked.plan)} tasks in {duration(time.monotonic() - begun)}: {asked.folder}")
     for name, why in failed.items():
         print(f"not there   {name}: {why}")
-    print(f"next        {sys.executable} tools/report.py {asked.folder}")
+    print(f"next        {typed(sys.executable, tool('report'), asked.folder)}")
     return 1 if failed else 0
 
 
@@ -168,7 +168,7 @@ def submitted(asked: Asked, words: list[str]) -> int:
     jobs = slurm.submit(asked.name, asked.plan, asked.folder, passed, options)
     for part, job in jobs.items():
         print(f"submitted   {part}: job {job}, {asked.folder}/slurm/{part}.sh")
-    print(f"next        {sys.executable} tools/report.py {asked.folder}")
+    print(f"next        {typed(sys.executable, tool('report'), asked.folder)}")
     return 0
 
 

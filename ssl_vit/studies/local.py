@@ -16,7 +16,7 @@ from typing import Any
 
 from ..recipe import UserError
 from ..runs import cores
-from ..summary import duration
+from ..summary import duration, typed
 from . import room
 from .plan import Task, command, finished, lost
 from .screen import Running, Screen
@@ -146,7 +146,7 @@ class Local:
             words += [f"compute.workers={max(1, share - 1)}"] if "compute.workers" not in task.words else []
         log = self.folder / "logs" / f"{task.name}.txt"
         with log.open("ab") as file:
-            file.write(f"$ {sys.executable} {' '.join(words)}\n".encode())
+            file.write(f"$ {typed(sys.executable, *words)}\n".encode(errors="surrogateescape"))
             file.flush()
             start = file.tell()
             # a session of its own: what is typed at the terminal reaches only us, and we pass it on

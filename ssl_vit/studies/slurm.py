@@ -24,15 +24,32 @@ def of_part(plan: dict[str, Task], part: str) -> list[Task]:
 
 
 def script(name: str, part: str, indices: list[int], folder: Path, words: list[str], options: dict[str, str]) -> str:
-    """The text of a part's sbatch script. `words` are those of the study's command, without the launcher's."""
+    """The text of a part's sbatch script. `words` are those of the study's command, without the launcher's.
+
+    Raises:
+        UserError: a value cannot stand in a line for sbatch.
+    """
     heads = {"job-name": f"{name}-{part}", "array": ",".join(map(str, indices)), "open-mode": "append"}
-    heads |= {"output": str(folder.resolve() / "slurm" / f"{part}-%a.txt")}
+    place = str(folder.resolve() / "slurm").replace("%", "%%")  # sbatch puts numbers in for %a and its like
+    heads |= {"output": f"{place}/{part}-%a.txt"}
     heads |= {OPTIONS[key]: value for key, value in options.items()}
+    words_of = {sbatch: f"slurm.{key}" for key, sbatch in OPTIONS.items()} | {"output": "out", "job-name": "name"}
+    for key, value in heads.items():
+        _check(words_of.get(key, key), value)
     run = shlex.join([sys.executable, str(TOOLS / "study.py"), *words, f"only={part}"])
     lines = [f"#SBATCH --{key}={shlex.quote(value)}" for key, value in heads.items()]
     return "\n".join(
         ["#!/bin/bash", *lines, f"cd {shlex.quote(str(Path.cwd()))}", f"exec {run} index=$SLURM_ARRAY_TASK_ID", ""]
     )
+
+
+def _check(word: str, value: str) -> None:
+    """sbatch reads its lines one by one, quotes as a shell does and backslashes in them too: a line that ends within a value
+    would be one of the script's own, to be executed."""
+    if not value.isprintable() or "\\" in value:
+        raise UserError(
+            f"launcher=slurm: {word}={value!r}: sbatch takes no such characters; choices: printable ones, no backslash"
+        )
 
 
 def submit(name: str, plan: dict[str, Task], folder: Path, words: list[str], options: dict[str, str]) -> dict[str, str]:
@@ -43,9 +60,13 @@ def submit(name: str, plan: dict[str, Task], folder: Path, words: list[str], opt
     """
     if shutil.which("sbatch") is None:
         raise UserError("launcher=slurm: there is no sbatch here; choices: local, slurm")
+    parts = list(dict.fromkeys(task.part for task in plan.values()))
+    for part in parts:
+        script(name, part, [], folder, words, options)  # before any is submitted
+    folder = folder.resolve()  # a name that begins with a dash would be an option
     (folder / "slurm").mkdir(parents=True, exist_ok=True)
     jobs: dict[str, str] = {}
-    for part in dict.fromkeys(task.part for task in plan.values()):
+    for part in parts:
         tasks = of_part(plan, part)
         indices = [i for i, task in enumerate(tasks) if not finished(folder, task.name)]
         if not indices:
