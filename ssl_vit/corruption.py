@@ -14,6 +14,7 @@ from . import counted
 
 MASK, RANDOM, KEEP = range(3)
 SHAPES = ("patches", "blocks")
+STREAM = counted.number("corruption")  # at import, for `draw` is compiled
 BLOCKS = 64  # rectangles that are drawn for a picture; as many of them are hit as K patches take
 
 
@@ -46,7 +47,7 @@ def draw(
     `mask` and `random` are shares of the K; the rest is kept. A RANDOM patch's source is another patch, never itself, of
     the same picture (source="image") or of the whole device batch ("batch").
     """
-    key_B1 = counted.stream(key_B, "corruption")[:, None]
+    key_B1 = counted.stream(key_B, STREAM)[:, None]
     hit_BK = rank(key_B1, patches, shape, side).argsort(dim=1, stable=True)[:, : corrupted(rate, patches)]
     # thresholds in units of 2^-24, so that no float decides
     draw_BK = counted.integers(key_B1, 3 * hit_BK + 1, 1 << 24)

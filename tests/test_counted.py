@@ -1,5 +1,6 @@
 """Counted randomness: splitmix64's published numbers, the same in numpy and torch, uniform, and from no state."""
 
+import math
 import random
 
 import numpy as np
@@ -127,6 +128,76 @@ def test_keys_name_different_permutations():
     for i, one in enumerate(orders):
         for other in orders[:i]:
             assert (one == other).sum() < 12  # agreements at random are Poisson(1)
+
+
+def orders(n, keys):
+    """The permutation of each key, one a row."""
+    return counted.permute(np.arange(n), n, keys[:, None])
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6])
+def test_all_orders_of_a_few_items_are_equally_likely(n):
+    code = orders(n, counted.key(0, np.arange(72_000))) @ n ** np.arange(n)
+    _, found = np.unique(code, return_counts=True)
+    assert len(found) == math.factorial(n)
+    assert stats.chisquare(found).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("n", [7, 8, 9, 10, 12, 15, 16, 17, 19, 20, 32, 48, 63, 64])
+def test_up_to_64_items_every_one_lands_everywhere_equally_often(n):
+    keys = counted.key(1, np.arange(200_000 if n <= 20 else 20_000))  # as many as show the bias of a Feistel network
+    found = np.bincount((orders(n, keys) + n * np.arange(n)).ravel(), minlength=n * n)
+    expected = len(keys) / n
+    # rows and columns both have fixed sums: (n-1)/n of Pearson's sum has (n-1)^2 degrees of freedom
+    statistic = ((found - expected) ** 2 / expected).sum() * (n - 1) / n
+    assert stats.chi2.sf(statistic, (n - 1) ** 2) > 1e-3
+    assert stats.chi2.cdf(statistic, (n - 1) ** 2) > 1e-3  # nor more even than chance
+
+
+@pytest.mark.parametrize("n", [2, 4, 10, 16, 63, 64])
+def test_up_to_64_items_odd_and_even_permutations_occur(n):
+    made = orders(n, counted.key(2, np.arange(2000)))
+    i, j = np.triu_indices(n, 1)
+    odd = int(((made[:, i] > made[:, j]).sum(1) % 2).sum())
+    assert stats.binomtest(odd, len(made)).pvalue > 1e-3
+
+
+@settings(deadline=None, max_examples=50)
+@given(n=st.integers(1, 64), key=INT64)
+def test_a_few_items_are_sorted_by_hash_as_torch_sorts_them(n, key):
+    stream = counted.stream(torch.tensor([key]), "permute")
+    assert counted.permute(np.arange(n), n, key).tolist() == counted.bits(stream, torch.arange(n)).argsort(stable=True).tolist()
+
+
+def test_no_items_are_permuted_to_none():
+    assert counted.permute(np.arange(0), 0, counted.key(1)).shape == (0,)
+
+
+def test_permutations_of_more_than_64_items_stay_what_they_were():
+    """Written down before small ones got a way of their own: which pictures runs hold out and see when depends on them."""
+    were = {
+        65: [[9, 62, 38, 6, 20, 57], [19, 3, 17, 12, 20, 38]],
+        100: [[88, 69, 75, 15, 70, 11], [19, 81, 23, 32, 66, 4]],
+        256: [[88, 211, 94, 90, 48, 235], [19, 218, 29, 31, 95, 171]],
+        1000: [[812, 825, 268, 739, 674, 930], [560, 854, 233, 997, 597, 781]],
+        4096: [[2392, 2320, 326, 392, 1879, 1902], [489, 371, 3953, 3925, 4032, 2858]],
+        50_000: [[183, 29820, 21077, 24438, 40321, 31375], [37504, 17547, 44704, 14895, 32047, 15418]],
+        1_281_167: [[1272027, 743109, 525214, 1215140, 103559, 849949], [1066852, 232647, 1070119, 229883, 834321, 365050]],
+        10**12: [
+            [120366082196, 722169333434, 205966514364, 91785127903, 968350578013, 336138148936],
+            [903336213660, 738451876800, 51942561735, 166410377208, 666000448962, 539843676049],
+        ],
+    }
+    for n, rows in were.items():
+        place = np.arange(6) * (n // 7)
+        assert [counted.permute(place, n, counted.key(seed, 3)).tolist() for seed in (0, 1)] == rows, n
+
+
+def test_a_streams_number_is_its_names_hash():
+    """FNV-1a's published values (Noll); a compiled program and the loader must mean the same stream."""
+    assert [counted.number(name) for name in ("", "a", "foobar")] == [0x811C9DC5, 0xE40C292C, 0xBF9CF968]
+    key = counted.key(5, np.arange(3))
+    assert np.array_equal(counted.stream(key, "corruption"), counted.stream(key, counted.number("corruption")))
 
 
 def test_a_place_lands_anywhere():

@@ -277,7 +277,7 @@ def test_what_shards_cannot_do_is_said(tmp_path):
     assert the_error(path, image_column="png") == f"data.image_column=png: data.path={path} holds tars, which have no columns"
     assert the_error(tar(tmp_path / "y.tar", [("a.txt", b"x")])).endswith("no pictures in it (key.jpg, key.png, ...)")
     assert "a second picture of a" in the_error(tar(tmp_path / "z.tar", [("a.jpg", b"x"), ("a.png", b"x")]))
-    for i, count in enumerate((3, 1, 3)):  # of which a seventh is less than one row each, however rounded
+    for i, count in enumerate((3, 3, 1)):  # a seventh is less than one row each, and the shard of one is what is rounded up
         numbered(tmp_path / "few" / f"{i}.tar", range(count))
     assert the_error(tmp_path / "few", window=4) == (
         "data.window=4: 1 of 7 pictures in 3 shards come to none; say a larger data.share=, or data.validation="
