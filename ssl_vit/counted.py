@@ -42,7 +42,7 @@ def key(*parts: Any) -> np.ndarray:
 
 
 def number(purpose: str) -> int:
-    """A stream's number: the 32-bit FNV-1a hash of its name. Not for compiled code: torch 2.11 cannot trace a loop over bytes."""
+    """A stream's number: its name's 32-bit FNV-1a hash. Not in compiled code: torch 2.11 cannot trace a loop over bytes."""
     hashed = 0x811C9DC5
     for byte in purpose.encode():
         hashed = (hashed ^ byte) * 0x01000193 % 2**32

@@ -207,3 +207,19 @@ def test_timms_own_weights_come_as_safetensors(server: Hub, tmp_path: Path) -> N
     assert not any("pytorch_model" in request for request in server.requests)
     with pytest.raises(UserError, match="init=timm:no_such_vit: timm has no weights of that name on the Hub"):
         weights.start(made, inits.find("timm:no_such_vit"))
+
+
+def test_the_clients_private_names_are_what_they_were() -> None:
+    """Another version of huggingface_hub may rename them: mend `remote._default_client` and `remote._impatient` then."""
+    made, other = remote._default_client(), remote._default_client()
+    assert made is not other and "httpx" in type(made).__module__
+    assert remote._limit not in made.event_hooks["request"]
+    remote._impatient()
+    from huggingface_hub import close_session, get_session
+
+    close_session()
+    client = get_session()
+    assert client.event_hooks["request"][-1] is remote._limit
+    asked = client.build_request("GET", "http://localhost", timeout=None)
+    remote._limit(asked)
+    assert set(asked.extensions["timeout"].values()) == {remote.SILENCE}

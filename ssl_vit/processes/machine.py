@@ -1,10 +1,10 @@
 """The machine under a run: processes, threads, precision, memory, and what environment.json says of them."""
 
 import os
+import re
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -26,6 +26,8 @@ T = TypeVar("T")
 # How long the processes wait for one another: who is lost, liveness.Life finds out, and what the first one does before the
 # others may take hours. More milliseconds would not fit into 32 bits.
 FOREVER = timedelta(days=20)
+# Flags of CPUs whose instructions multiply bfloat16: x86 (AVX-512, AMX), and ARM from 8.6 on (BFDOT, BFMMLA).
+BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 TOLD, GIVEN_UP = 10.0, 1800.0  # seconds that processes wait for others at the start until they say so, and until they leave
 
 
@@ -65,14 +67,20 @@ def _end(accelerator: Accelerator | None) -> None:
     if not PartialState._shared_state:
         return
     if PartialState().distributed_type == DistributedType.DEEPSPEED:
-        from deepspeed.comm import comm
-
         if accelerator is not None:
             accelerator.free_memory()
-        comm.destroy_process_group()
-        comm.cdb = None  # or a next run in this process would take the group for alive
+        _end_deepspeed()
     PartialState().destroy_process_group()
     AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def _end_deepspeed() -> None:
+    """Its group of processes. `cdb` is DeepSpeed's own (0.19; bounded in pyproject): left as it is, a next run in this
+    process would take the group for alive."""
+    from deepspeed.comm import comm
+
+    comm.destroy_process_group()
+    comm.cdb = None
 
 
 def _start(recipe: Recipe) -> Together:
@@ -94,7 +102,7 @@ def _start(recipe: Recipe) -> Together:
         state = PartialState(cpu=cpu and not sharded, timeout=FOREVER, **({"backend": "gloo"} if cpu and sharded else {}))
     _check_processes(state.num_processes)
     if recipe.compute.precision == "auto":
-        settled = [_fastest(state.device) if state.is_main_process else None]
+        settled = [_native(state.device) if state.is_main_process else None]
         recipe.compute.precision = str(broadcast_object_list(settled)[0])
     accelerator = Together(cpu=cpu and not sharded, mixed_precision="no")  # the engine casts
     _check_sharding(accelerator)
@@ -141,7 +149,8 @@ def _waiting(place: str, choices: str) -> list[threading.Timer]:
 
 
 def _prepare_deepspeed_on_cpu() -> None:
-    """Before it is imported first; and no compiler is called for an operator that only inference needs."""
+    """Before it is imported first; and no compiler is called for an operator that only inference needs: the table of those
+    is DeepSpeed's own (0.19; bounded in pyproject)."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed.ops
 
@@ -187,20 +196,26 @@ def _check_sharding(accelerator: Accelerator) -> None:
         raise UserError("fsdp_version=1: its flat weights have no names to be saved under; choices: 2 (launch/fsdp2.yaml)")
 
 
-def _fastest(device: torch.device) -> str:
-    """bfloat16 on a GPU that has it; on a CPU, what multiplies matrices clearly faster here."""
+def _native(device: torch.device) -> str:
+    """bfloat16 where the hardware multiplies it natively, else float32. Nothing is timed, so every call gives the same."""
     if device.type == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif device.type == "cpu":
+        native = bool(_cpu_flags() & BFLOAT16)
+    else:  # mps emulates it on some generations
+        native = False
+    return "bfloat16" if native else "float32"
 
-    def seconds(dtype: torch.dtype) -> float:
-        a, took = torch.ones(768, 768, dtype=dtype), []
-        for _ in range(8):
-            before = time.perf_counter()
-            a @ a
-            took.append(time.perf_counter() - before)
-        return min(took)
 
-    return "bfloat16" if seconds(torch.bfloat16) < 0.8 * seconds(torch.float32) else "float32"
+def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
+    """What Linux says that the CPU can do; nothing on other systems. torch's own answer has a private name on 2.11, and its
+    oneDNN check is also true of CPUs that only emulate bfloat16."""
+    try:
+        text = table.read_text()
+    except OSError:
+        return set()
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)  # x86, ARM
+    return set(found[1].split()) if found else set()
 
 
 def on_main(accelerator: Together, do: Callable[[], T]) -> T | None:

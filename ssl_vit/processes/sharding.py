@@ -127,7 +127,7 @@ class Zero(Shares):
         self.zero = engine.optimizer
         self.begin(self.held)
         if self.stage < 3:
-            self.zero._lazy_init_hp_params_optimizer_state()  # DeepSpeed's own views of them
+            _view_moments(self.zero)
         return engine
 
     @property
@@ -191,6 +191,11 @@ class Zero(Shares):
         """This process's share of a tensor, as stage 3 cuts it: equal parts, the last one padded."""
         size, spread = p.ds_tensor.numel(), self.spread
         return F.pad(value.flatten(), (0, size * spread.processes - value.numel())).narrow(0, size * spread.rank, size)
+
+
+def _view_moments(zero: Any) -> None:
+    """Make DeepSpeed's views of each weight's moments, which it makes late: a private name (0.19; bounded in pyproject)."""
+    zero._lazy_init_hp_params_optimizer_state()
 
 
 class Fsdp(Shares):
