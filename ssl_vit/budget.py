@@ -21,6 +21,7 @@ PUBLISHED: dict[str, dict[str, int]] = {
     "imagenet21k": {"train": 14_197_122},
     "jft": {"train": 303_000_000},
     "pets": {"train": 3_680, "test": 3_669},
+    "flowers102": {"train": 1_020, "validation": 1_020, "test": 6_149},
 }
 ANSWERS = {"mean_color": 512, "grid_color": 16 * 512}  # that MPP's head gives a patch (B.1.2); pixels: 3 P^2
 STEM_BYTES = 2200  # a pixel, in a ResNet-50's stem, float32; measured: 2,172 with stages (3, 4, 9), 1,913 with (3, 4, 6, 3)

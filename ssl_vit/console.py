@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -18,6 +18,12 @@ def table(rows: Iterable[tuple[str, str]]) -> None:
     """Print name and text in two columns."""
     for name, text in rows:
         print(f"{name:<11} {text}", flush=True)
+
+
+def listed(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Rows of a table under one name."""
+    for i, text in enumerate(texts):
+        yield ("" if i else name), text
 
 
 def _summary(row: Row) -> str:

@@ -5,6 +5,7 @@ frozen and yields (name, value); it disturbs no random number and its failure do
 """
 
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -240,7 +241,8 @@ def _memory(device: torch.device) -> float:
     """The most memory held so far, in GiB: the device's, or on CPU this process's."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    unit = 2**30 if sys.platform == "darwin" else 2**20  # bytes on macOS, else KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def _observe(observer: Observer, state: State, row: Row, recipe: Recipe, accelerator: Accelerator, audience: Audience) -> Row:

@@ -13,6 +13,7 @@ from . import (
 )
 from .assembly import Job
 from .encoder import Encoder
+from .processes import machine
 from .words import advise_model
 
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
@@ -30,6 +31,10 @@ def introduce(job: Job) -> None:
         print(f"warning: data.hub={job.recipe.data.hub}: that this is its name on the Hub could not be checked", flush=True)
     if job.recipe.data.validation == 0:
         print("warning: data.validation=0: what is called held out below are pictures that are trained on", flush=True)
+    for text in job.splits.guesses:
+        print(f"warning: {text}", flush=True)
+    if note := machine.on_a_mac():
+        print(f"warning: {note}", flush=True)
     console.table([*_what(job), *_how(job), ("time", f"about {summary.duration(pace * left)} here ({pace:.3g} s a step)")])
     net = job.objective.encoder
     if isinstance(net, Encoder) and net.patches < 16:
@@ -45,6 +50,7 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     held_out = min(recipe.eval.pictures, len(splits.validation))
     many = f"{len(splits.train):,} pictures" if not splits.stream else f"a stream of {splits.stream.shards:,} shards"
     yield "data", f"{recipe.data.name}: {many} at {recipe.data.size} px, {held_out:,} held out"
+    yield from console.listed("images", splits.told)
     # ZeRO 3 leaves placeholders that are empty
     size = f"{sum(getattr(p, 'ds_numel', p.numel()) for p in net.parameters()) / 1e6:.2f}M parameters"
     work = f"{compute.multiply_adds(recipe) / 1e9:.3g}G multiply-adds a picture"

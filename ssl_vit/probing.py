@@ -16,7 +16,7 @@ from .encoder import Backbone
 from .evaluate import classify, frozen
 from .objectives import Supervised
 from .processes.liveness import Life
-from .processes.machine import Together, device_batch, facts, load, on_main, started
+from .processes.machine import Together, device_batch, facts, load, on_a_mac, on_main, started
 from .recipe import Data, Recipe, UserError, learns_labels
 from .runs import Run, environment, recipe_hash
 from .words import resolve
@@ -117,11 +117,16 @@ def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool:
     assert splits.test is not None
     if accelerator.is_main_process:
         pictures = f"{len(splits.train):,} training, {len(splits.validation):,} held-out, {len(splits.test):,} test pictures"
+        for text in splits.guesses:
+            print(f"warning: {text}", flush=True)
+        if note := on_a_mac():
+            print(f"warning: {note}", flush=True)
         console.table(
             [
                 ("run", str(run.folder)),
                 ("encoder", f"{recipe.init}, frozen: {on}, {layer}"),
                 ("data", f"{recipe.data.name}: {pictures} at {recipe.data.size} px, {_cut(recipe.data)}"),
+                *console.listed("images", splits.told),
             ]
         )
 

@@ -87,8 +87,9 @@ def main(words: list[str]) -> None:
     from .data import sources
 
     window = asked.rows if sources.in_parquet(asked.data) else None  # then they are not copied into the cache first
-    every = sources.every_split(dataclasses.replace(asked.data, window=window))
-    splits = {name: source for name, source in every.items() if len(source)}
+    found = sources.every_split(dataclasses.replace(asked.data, window=window))
+    splits = {name: source for name, source in found.splits.items() if len(source)}
+    _tell_found(found, splits)
     prints = {name: sources.fingerprint(source) for name, source in splits.items()}
     manner = {key: getattr(asked, key) for key in ("size", "rows", "format", "quality")}
     try:
@@ -139,6 +140,16 @@ def _make(asked: Asked, splits: dict[str, Any]) -> None:
     print(f"finished    {kept:,} of {seen:,} pictures, {size / 1e6:.1f} MB: {asked.out}")
     words = ["recipe=mpp", f"data.path={asked.out}", f"data.window={10 * asked.rows}"]
     print(f"next        {typed('accelerate', 'launch', tool('pretrain'), *words)}")
+
+
+def _tell_found(found: Any, splits: dict[str, Any]) -> None:
+    """What was taken for what, what was left out, and what was guessed."""
+    for name, source in splits.items():
+        print(f"split       {name}: {len(source):,} images")
+    if found.left:
+        print(f"left out    {', '.join(found.left)}", flush=True)
+    for text in found.guesses:
+        print(f"warning: {text}", flush=True)
 
 
 def _tell(made: "Made", state: str) -> None:

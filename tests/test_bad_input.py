@@ -87,7 +87,7 @@ def test_a_hybrid_whose_patch_is_said_wrong(said: Callable[..., str], tiny: list
 
 PICTURES = {
     "no labels": (lambda p: table(p, None), [], "has no labels in its train split (columns: image"),
-    "labels that are texts": (lambda p: table(p, ["a", "b"] * 12), [], "label (string)"),
+    "labels that are no classes": (lambda p: table(p, [0.5, 1.5] * 12), [], "label (float64)"),
     "a label column that is not there": (
         lambda p: table(p, [0, 1] * 12),
         ["data.label_column=klass"],

@@ -45,7 +45,10 @@ ORDER = [
     ("plan",),
 ]
 PLACE = {name: i for i, row in enumerate(ORDER) for name in row}
-DATA = ("shapes", "order", "parts", "shards", "columns", "stream", "sources", "pictures", "batches", "loaders", "resize")
+DATA = (
+    *("shapes", "order", "parts", "layout", "shards", "columns", "metadata", "files", "stream", "table", "formats", "sources"),
+    *("pictures", "batches", "loaders", "resize"),
+)
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((ROOT / "ssl_vit").rglob("*.py"))

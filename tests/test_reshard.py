@@ -48,7 +48,7 @@ def make(*words: str) -> None:
 
 def content(place: Path) -> dict[str, list[tuple[bytes, int]]]:
     """{split: [(encoded picture, label)]} in order."""
-    found = sources.every_split(Data(name="own", path=str(place)))
+    found = sources.every_split(Data(name="own", path=str(place))).splits
     return {k: list(zip(*(list(part) for part in v.fetch(np.arange(len(v)))), strict=True)) for k, v in found.items()}
 
 

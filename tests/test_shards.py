@@ -227,6 +227,48 @@ def test_a_damaged_header_is_named_with_what_stands_before_it(tmp_path):
     assert the_error(path) == f"data.path={path}: cut off or damaged at byte {place}, after 4 pictures"
 
 
+def _sized(size, kind=b"0"):
+    """A tar of two pictures whose second header says this size, in base 256 where it is negative or huge."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as made:
+        for name in ("0.png", "1.png"):
+            made.addfile(tarfile.TarInfo(name))
+    raw = bytearray(file.getvalue())
+    field = size.to_bytes(12, "big", signed=True) if size < 0 else b"\x80" + size.to_bytes(11, "big")
+    raw[512 + 124 : 512 + 136] = field
+    raw[512 + 156 : 512 + 157] = kind
+    raw[512 + 148 : 512 + 156] = b" " * 8
+    raw[512 + 148 : 512 + 156] = b"%06o\0 " % sum(raw[512:1024])
+    return bytes(raw)
+
+
+@pytest.mark.parametrize("kind", [b"0", b"L", b"x", b"g"])
+@pytest.mark.parametrize("size", [-512, -1024, -1, 2**40, 2**80])
+def test_a_tar_whose_sizes_are_nonsense_is_named_and_ends(tmp_path, size, kind):
+    """A negative one leads back to the member itself: read on, it would go round for ever; a huge one asks for the memory."""
+    path = tmp_path / "x.tar"
+    path.write_bytes(_sized(size, kind))
+    assert the_error(path).startswith(f"data.path={path}: ")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.lists(st.tuples(st.integers(0, 8191), st.binary(min_size=1, max_size=12)), min_size=1, max_size=4))
+def test_a_tar_damaged_anywhere_is_read_or_named_in_one_line(tmp_path, changes):
+    path = tmp_path / "x.tar"
+    tar(path, [(f"{'long' * 40}/{n}.{kind}", b"1" * 40) for n in range(2) for kind in ("png", "cls", "json")])
+    raw = bytearray(path.read_bytes())
+    for place, new in changes:
+        raw[place : place + len(new)] = new
+    path.write_bytes(raw)
+    try:
+        source = shards.Tars([path])
+    except UserError as error:
+        assert str(error).startswith(f"data.path={path}: ") and "\n" not in str(error)
+    else:
+        source.fetch(np.arange(len(source)))
+        assert all(isinstance(source.name(row), str) for row in range(len(source)))
+
+
 def test_a_row_group_that_cannot_be_read_is_named(tmp_path):
     path = parquet(tmp_path / "x.parquet", range(40))
     raw = bytearray(path.read_bytes())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ssl_vit import counted
-from ssl_vit.data import batches, loaders, pictures, shapes, sources
+from ssl_vit.data import batches, formats, loaders, parts, pictures, shapes, sources
 from ssl_vit.recipe import Data, Recipe, UserError
 
 NAMED = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
@@ -95,7 +95,7 @@ class Rows:
 def cut(length, share):
     """The splits when a train split of `length` is all there is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "_tables", lambda data: {"train": Rows(length)})
+        patch.setattr(formats, "find", lambda data: formats.Found({"train": Rows(length)}, [], []))
         return load("anywhere", validation=share)
 
 
@@ -206,20 +206,30 @@ def test_no_label_is_minus_one(tmp_path):
     assert everything(load(path)) == dict(zip(map(png, range(5)), [0, -1, 1, -1, 0], strict=True))
 
 
-def test_labels_that_are_texts_are_left_alone(tmp_path):
-    path = parquet(tmp_path / "x.parquet", {"image": cells(range(6)), "label": ["cat", "dog"] * 3})
-    assert everything(load(path)) == {png(n): -1 for n in range(6)}
+@pytest.mark.parametrize("window", [None, 4])
+def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_splits(tmp_path, window):
+    names = {"train": ["dog", "ant", "dog", None], "validation": ["cat", "dog"], "test": ["ant", "bee"]}
+    for i, (split, labels) in enumerate(names.items()):
+        numbers = range(10 * i, 10 * i + len(labels))
+        parquet(tmp_path / f"{split}.parquet", {"image": cells(numbers), "label": labels})
+    found = sources.load(Data(name="own", path=str(tmp_path), window=window), test=True)
+    known = ["ant", "bee", "cat", "dog"]
+    for i, (part, labels) in enumerate(zip(found[:3], names.values(), strict=True)):
+        assert part.classes == known and part.labels[1] == max(known.index(x) for x in labels if x)
+        wanted = {png(10 * i + n): known.index(x) if x else -1 for n, x in enumerate(labels)}
+        assert content(part) == wanted
+        rows = np.arange(len(part))
+        assert np.array_equal(parts.labels_of(part, rows), part.fetch(rows)[1])
+    assert found.train.labels[0] == -1 and found.test.labels[0] == 0
+    assert sources.classes(found, recipe()) == 4
 
 
-def test_labels_that_are_texts_become_classes_or_one_line_where_asked_for(tmp_path):
-    path = parquet(tmp_path / "x.parquet", {"image": cells(range(6)), "label": ["cat", "dog"] * 3})
-    try:
-        found = everything(load(path, label_column="label"))
-    except UserError as error:
-        assert "label" in str(error) and "\n" not in str(error)
-    else:
-        assert len({found[png(n)] for n in (0, 2, 4)}) == len({found[png(n)] for n in (1, 3, 5)}) == 1
-        assert found[png(0)] != found[png(1)]
+def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
+    rows = {"image": cells(range(100)), "label": [f"a picture of {n // 2 if n < 60 else n}" for n in range(100)]}
+    path = parquet(tmp_path / "x.parquet", rows)
+    plain = load(path)
+    assert plain.train.labels == (-1, -1) and "70 different texts for 100 images" in plain.guesses[0]
+    assert len(load(path, label_column="label").train.classes) == 70
 
 
 @settings(deadline=None, max_examples=60)

@@ -22,10 +22,11 @@ def find(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | N
     if not _holds_pictures(features[image]):
         raise UserError(f"data.image_column={image}: {where} holds no pictures there but {features[image]}")
     classes = [name for name, f in features.items() if isinstance(f, datasets.ClassLabel)]
-    named = [n for n in LABEL_NAMES if n in features and _holds_numbers(features[n])]
+    named = [n for n in LABEL_NAMES if n in features and _holds_labels(features[n])]
     label = data.label_column or next(iter([n for n in classes if n in LABEL_NAMES] + classes + named), None)
-    if label is not None and label not in classes and not _holds_numbers(features[label]):
-        raise UserError(f"data.label_column={label}: {where} holds no classes or whole numbers there but {features[label]}")
+    if label is not None and label not in classes and not _holds_labels(features[label]):
+        text = f"holds no classes, whole numbers or texts there but {features[label]}"
+        raise UserError(f"data.label_column={label}: {where} {text}")
     return image, label
 
 
@@ -35,8 +36,13 @@ def _holds_pictures(feature: Any) -> bool:
     return isinstance(feature, datasets.Image) or stored or getattr(feature, "dtype", "") in ("binary", "large_binary")
 
 
-def _holds_numbers(feature: Any) -> bool:
-    return getattr(feature, "dtype", "").removeprefix("u").startswith("int")
+def _holds_labels(feature: Any) -> bool:
+    return getattr(feature, "dtype", "").removeprefix("u").startswith("int") or holds_texts(feature)
+
+
+def holds_texts(feature: Any) -> bool:
+    """Whether labels are texts, which become the names of classes."""
+    return getattr(feature, "dtype", "") in ("string", "large_string")
 
 
 def class_names(features: dict[str, Any], label: str | None) -> list[str]:
@@ -47,7 +53,7 @@ def class_names(features: dict[str, Any], label: str | None) -> list[str]:
 def described(features: dict[str, Any]) -> str:
     """For the error that there are no labels."""
     listed = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
-    return f" (columns: {listed}); say data.label_column= with a column of classes or whole numbers"
+    return f" (columns: {listed}); say data.label_column= with a column of classes, whole numbers or texts"
 
 
 def _kind(feature: Any) -> str:

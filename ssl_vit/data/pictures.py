@@ -7,12 +7,13 @@ import io
 import math
 import re
 import warnings
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from einops import rearrange
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError, features
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms.v2 import functional as F
@@ -22,6 +23,10 @@ from .. import counted
 RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
 TRIES = 10
 STRIP = 32  # sides of its width that a strip is looked at for
+# What Pillow may decode. Its other loaders are for trusted files only: EPS starts Ghostscript, ICO and ICNS hold pictures in
+# pictures, and some are hardly tested.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
+NEEDS_AVIF = "AVIF, which this Pillow cannot decode; install 'pillow>=11.3'"
 MOST_PIXELS = 64_000_000  # of a picture that is decoded: 192 MB
 
 
@@ -46,7 +51,31 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
 def _size(raw: bytes) -> tuple[int, int]:
     """Width and height as the header tells them; nothing is decoded."""
     with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
-        return Image.open(io.BytesIO(raw)).size
+        return _open(raw).size
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Those of FORMATS that this Pillow has."""
+    Image.init()
+    there = [name for name in FORMATS if name in Image.OPEN]
+    if "AVIF" in there and not features.check("avif"):
+        there.remove("AVIF")
+    return tuple(there)
+
+
+def _open(raw: bytes) -> Image.Image:
+    """By Pillow, one of FORMATS.
+
+    Raises:
+        ValueError: it is of another format, or of one that this Pillow lacks.
+    """
+    if raw[4:12] in (b"ftypavif", b"ftypavis") and "AVIF" not in _formats():
+        raise ValueError(NEEDS_AVIF)
+    try:
+        return Image.open(io.BytesIO(raw), formats=_formats())
+    except UnidentifiedImageError:
+        raise ValueError(f"damaged, or none of {', '.join(_formats())}") from None
 
 
 def _read(raw: bytes) -> Tensor:
@@ -66,7 +95,7 @@ def _is_quick(raw: bytes) -> bool:
 
 def _by_pillow(raw: bytes) -> np.ndarray:
     """uint8 (H, W, 3)."""
-    image = ImageOps.exif_transpose(Image.open(io.BytesIO(raw)))
+    image = ImageOps.exif_transpose(_open(raw))
     if image.mode.startswith("I"):  # 16 bits; 32 may hold 8 or 16
         grey = np.asarray(image).clip(0, 65535)
         grey = grey if image.mode == "I" and grey.max() < 256 else grey >> 8

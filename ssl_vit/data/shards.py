@@ -9,7 +9,7 @@ import os
 import tarfile
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +22,11 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from ..recipe import UserError
+from .layout import IMAGES
 
-PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of a picture in a tar
+INDEXED = 2  # which files of a tar are pictures, as of which version: an older index is not used
+LONGEST = 2**20  # bytes of a label's file; a longer one is something else
 READERS = 16  # shards indexed at a time, which on a mounted disk is waiting
 RECENT = 32  # row groups, or indices of tars, that are kept in memory anyway
 
@@ -117,16 +119,41 @@ def _parquet(file: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
         raise UserError(f"data.path={file}: cannot be read: {_line(error)}") from None
 
 
+def column_of(file: Path, name: str) -> pyarrow.ChunkedArray:
+    """A column of a parquet file.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    with _parquet(file) as opened:
+        return opened.read([name], use_threads=False).select([name]).column(0)
+
+
+def numbers(texts: pyarrow.ChunkedArray, classes: list[str]) -> pyarrow.ChunkedArray:
+    """Of each text its place among the classes."""
+    known = pyarrow.array(classes, pyarrow.large_string())
+    return pyarrow.compute.index_in(texts.cast(pyarrow.large_string()), value_set=known)
+
+
 class Parquet(Shards):
-    """Row groups of parquet files.
+    """Row groups of parquet files. With `texts` the labels are texts, each the name of its class.
 
     Raises:
         UserError: a file that is cut off or is no parquet file.
     """
 
-    def __init__(self, files: list[Path], image: str, label: str | None, classes: list[str], columns: str) -> None:
+    def __init__(
+        self,
+        files: list[Path],
+        image: str,
+        label: str | None,
+        classes: list[str],
+        columns: str,
+        texts: bool = False,
+    ) -> None:
         found = indexed(files, groups)
         self.files, self.image, self.label = files, image, label
+        self.number = {name: i for i, name in enumerate(classes)} if texts else None
         self.file_S = np.repeat(np.arange(len(files)), [len(rows) for rows in found])
         self.group_S = np.concatenate([np.arange(len(rows)) for rows in found])
         super().__init__(np.concatenate(found), classes, columns)
@@ -140,8 +167,9 @@ class Parquet(Shards):
         return min((low for low, _ in ranges), default=-1), max((high for _, high in ranges), default=-1)
 
     def _label_range(self, file: Path) -> tuple[int, int] | None:
-        with _parquet(file) as opened:
-            column = opened.read([self.label], use_threads=False).select([self.label]).column(0)
+        column = column_of(file, str(self.label))
+        if self.number is not None:
+            column = numbers(column, self.classes)
         found = pyarrow.compute.min_max(pyarrow.compute.fill_null(column, -1)).as_py()
         return (found["min"], found["max"]) if len(column) else None
 
@@ -149,6 +177,8 @@ class Parquet(Shards):
         table = self._recent(shard)
         for place in places:
             label = table.column(self.label)[place].as_py() if self.label else None
+            if self.number is not None:
+                label = None if label is None else self.number[label]
             yield encoded(table.column(self.image)[place].as_py()), -1 if label is None else label
 
     def _labels(self, shard: int) -> np.ndarray:
@@ -157,6 +187,8 @@ class Parquet(Shards):
         with _parquet(self.files[self.file_S[shard]]) as opened:
             group = int(self.group_S[shard])
             column = opened.read_row_group(group, [self.label], use_threads=False).select([self.label]).column(0)
+        if self.number is not None:
+            column = numbers(column, self.classes)
         return pyarrow.compute.fill_null(column, -1).to_numpy()
 
     def _load(self, shard: int) -> pyarrow.Table:
@@ -202,9 +234,14 @@ class Tars(Shards):
 
     def name(self, row: int) -> str:
         ((shard, _, (place,)),) = self._by_shard(np.array([row]))
-        with self.files[shard].open("rb") as file:
-            header = os.pread(file.fileno(), tarfile.BLOCKSIZE, int(self._recent(shard)["offset"][place]) - tarfile.BLOCKSIZE)
-        return f"{self.files[shard].name}, {tarfile.TarInfo.frombuf(header, 'utf-8', 'replace').name}"
+        at = int(self._recent(shard)["offset"][place]) - tarfile.BLOCKSIZE
+        try:
+            with self.files[shard].open("rb") as file:
+                header = os.pread(file.fileno(), tarfile.BLOCKSIZE, at)
+            name = tarfile.TarInfo.frombuf(header, "utf-8", "replace").name
+        except (OSError, tarfile.TarError):  # it has changed since it was indexed
+            name = f"row {place}"
+        return f"{self.files[shard].name}, {name}"
 
 
 def indexed(files: list[Path], walk: Callable[[Path], np.ndarray]) -> list[np.ndarray]:
@@ -221,7 +258,7 @@ def _remembered(file: Path, walk: Callable[[Path], np.ndarray]) -> np.ndarray:
     cache = Path(datasets.config.HF_DATASETS_CACHE) / "ssl_vit"
     try:
         stat = file.stat()
-        known = f"{walk.__name__} {file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+        known = f"{walk.__name__} {INDEXED} {file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
         kept = cache / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.npy"
         if (found := _kept(kept)) is not None:
             return found
@@ -261,20 +298,23 @@ def _members(file: Path) -> np.ndarray:
     """The pictures of a tar, from its headers.
 
     Raises:
-        ValueError: it does not end as a tar does, or has no pictures.
+        ValueError: it does not end as a tar does, is damaged, or has no pictures.
     """
     found: dict[str, tuple[int, int]] = {}
     labels: dict[str, dict[str, int]] = {}
     with tarfile.open(file, "r:") as tar, file.open("rb") as raw:
-        for member in tar:
-            key, kind = _key(member.name)
-            if member.isreg() and kind in PICTURES:
-                if key in found:
-                    raise ValueError(f"{member.name}: a second picture of {key}")
-                found[key] = member.offset_data, member.size
-            elif member.isreg() and kind in ("cls", "json"):
-                text = os.pread(raw.fileno(), member.size, member.offset_data)
-                labels.setdefault(key, {})[kind] = _label(kind, text)
+        try:
+            for member in _forward(tar, file.stat().st_size, found):
+                key, kind = _key(member.name)
+                if member.isreg() and kind in IMAGES:
+                    if key in found:
+                        raise ValueError(f"{member.name}: a second picture of {key}")
+                    found[key] = member.offset_data, member.size
+                elif member.isreg() and kind in ("cls", "json") and member.size <= LONGEST:
+                    text = os.pread(raw.fileno(), member.size, member.offset_data)
+                    labels.setdefault(key, {})[kind] = _label(kind, text)
+        except (MemoryError, RecursionError, LookupError) as error:  # of headers that say nonsense
+            raise ValueError(f"damaged after {len(found)} pictures: {type(error).__name__}") from None
         if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
             raise ValueError(f"cut off or damaged at byte {tar.offset}, after {len(found)} pictures")
     if not found:
@@ -282,6 +322,22 @@ def _members(file: Path) -> np.ndarray:
     told = [labels.get(key, {}) for key in found]
     best = [label.get("cls", label.get("json", -1)) for label in told]
     return np.array([(*place, label) for place, label in zip(found.values(), best, strict=True)], MEMBER)
+
+
+def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfile.TarInfo]:
+    """The members, each behind the one before: a damaged size may lead back, and round for ever.
+
+    Raises:
+        ValueError: one does not lie so, or not in the file.
+    """
+    reached = -1
+    while (member := tar.next()) is not None:
+        fits = 0 <= member.size <= length - member.offset_data or not member.isreg()
+        if member.offset <= reached or not fits:
+            raise ValueError(f"cut off or damaged at byte {member.offset}, after {len(found)} pictures")
+        reached = member.offset
+        yield member
+        tar.members.clear()  # type: ignore[attr-defined]  # there may be millions
 
 
 def _key(name: str) -> tuple[str, str]:

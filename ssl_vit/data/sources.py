@@ -1,23 +1,22 @@
 """Where pictures come from: a data set's name or place -> a Source per split (embedded, shards, image folder, Hub)."""
 
-import glob
 import hashlib
-import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
-import datasets
 import numpy as np
-import pyarrow.compute
-import pyarrow.parquet
 
 from ..recipe import EMBEDDED, LEARNS_LABELS, OBJECTIVES, Data, Recipe, UserError, nearest
-from . import columns, shapes, shards
+from . import formats, layout, shapes
+from .formats import Found, Streams
+from .layout import HELD_OUT
 from .parts import Part, Sharded, ShardedPart, Source
 from .stream import FIRST, Stream
 
-HELD_OUT = ("validation", "valid", "val", "dev")
+# Sets of which other divisions than their authors' are about: training pictures of the one that papers report on. Copies on
+# the Hub train on 7,169 of the flowers, most of them the authors' test.
+AUTHORS = {"flowers102": 1020}
 
 
 class Shapes:
@@ -43,42 +42,6 @@ class Shapes:
         return f"{self.split} picture {row}"
 
 
-class Table:
-    """A split of a `datasets.Dataset` whose pictures stay encoded until they are wanted."""
-
-    def __init__(self, rows: datasets.Dataset, image: str, label: str | None) -> None:
-        self.classes = columns.class_names(rows.features, label)
-        self.rows = rows.select_columns([image] + ([label] if label else [])).cast_column(image, datasets.Image(decode=False))
-        self.image, self.label = image, label
-        self.columns = columns.described(rows.features)
-
-    @property
-    def labels(self) -> tuple[int, int]:
-        if self.label is None:
-            return -1, -1
-        found = pyarrow.compute.min_max(pyarrow.compute.fill_null(self.rows.data.column(self.label), -1)).as_py()
-        return found["min"], found["max"]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        got = self.rows[rows.tolist()]
-        images: list[bytes | np.ndarray] = [shards.encoded(cell) for cell in got[self.image]]
-        labels = got[self.label] if self.label else [-1] * len(rows)
-        return images, np.array([-1 if x is None else x for x in labels], np.int64)
-
-    def label_of(self, rows: np.ndarray) -> np.ndarray:
-        if self.label is None:
-            return np.full(len(rows), -1, np.int64)
-        got = self.rows.select_columns([self.label])[rows.tolist()][self.label]
-        return np.array([-1 if x is None else x for x in got], np.int64)
-
-    def name(self, row: int) -> str:
-        cell = self.rows[row][self.image] or {"path": None}
-        return f"row {row}" + (f" ({cell['path']})" if cell["path"] else "")
-
-
 HELD_OUT_KEY, SHARE_KEY = 1, 3  # of the permutations by which a share is held out, and by which a subset is taken
 
 
@@ -87,20 +50,24 @@ class Splits(NamedTuple):
     validation: Source
     test: Source | None = None  # where it is asked for
     stream: Stream | None = None  # what is trained on, where it is one; `train` are then its first pictures
+    told: tuple[str, ...] = ()  # what was taken for what, and what was left out
+    guesses: tuple[str, ...] = ()  # each is worth a warning
 
 
-def every_split(data: Data) -> dict[str, Source]:
+def every_split(data: Data) -> Found:
     """Each split that a recipe's `data` names; with a window, in shards.
 
     Raises:
         UserError: a place that holds no pictures or, with a window, no shards.
     """
-    return _embedded(data) if data.name == EMBEDDED and not (data.path or data.hub) else _tables(data)
+    if data.name == EMBEDDED and not (data.path or data.hub):
+        return Found(_embedded(data), [], [])
+    return formats.find(data)
 
 
 def in_parquet(data: Data) -> bool:
     """Whether a recipe's `data` are parquet files here, which can be read in place."""
-    return bool(data.path and _shards(Path(data.path), "parquet"))
+    return bool(data.path and formats.look(Path(data.path)).kind == "parquet")
 
 
 def load(data: Data, test: bool = False, first: int = FIRST, seed: int = 0) -> Splits:
@@ -112,51 +79,105 @@ def load(data: Data, test: bool = False, first: int = FIRST, seed: int = 0) -> S
     """
     if data.stream:
         return _streamed(data, first, seed)
-    splits = every_split(data)
-    for key, name in _named(data, test, splits).items():
+    found = every_split(data)
+    splits = found.splits
+    names = _named(data, test, splits)
+    for key, name in names.items():
         if not len(splits[name]):
             raise UserError(
                 f"{key}={name}: {_place(data)} has no pictures in that split; splits with pictures: {_filled(splits)}"
             )
-    train, validation = _held_out(_subset(splits[data.train], data), splits, data)
-    return Splits(train, validation, splits[data.test] if test else None)
+    _check_authors(data, splits[names["data.train"]])
+    train, validation = _held_out(_subset(splits[names["data.train"]], data), splits, data)
+    tested = splits[names["data.test"]] if test else None
+    told = _told(found, data, names, train, validation)
+    return Splits(train, validation, tested, told=told, guesses=_guesses(found, data))
+
+
+def _check_authors(data: Data, train: Source) -> None:
+    """That a set of which other divisions are about is divided as its authors did.
+
+    Raises:
+        UserError: it is not.
+    """
+    wanted = AUTHORS.get(data.name)
+    if wanted is not None and len(train) != wanted:
+        raise UserError(
+            f"data={data.name}: {_place(data)} has {len(train):,} training pictures, its authors' division {wanted:,}: "
+            "results would not compare; leave data= out to train on these"
+        )
 
 
 def _named(data: Data, test: bool, splits: Collection[str]) -> dict[str, str]:
-    """The keys that name a split, all of which are there."""
+    """For the keys that name a split the split, which is there, by that or another name of its role."""
     names = {"data.train": data.train} | ({"data.test": data.test} if test else {})
     if isinstance(data.validation, str):
         names["data.validation"] = data.validation
+    found: dict[str, str] = {}
     for key, name in names.items():
-        if name not in splits:
+        chosen = layout.choose(name, splits)
+        if chosen is None:
             more = ", or a share of train" if key == "data.validation" and not data.stream else ""
             raise UserError(f"{key}={name}: no such split; {nearest(name, splits)}{more}")
-    return names
+        found[key] = chosen
+    return found
 
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
     """Splits that are read from their beginning: the training pictures as a stream, and the first of both."""
-    datasets.disable_progress_bars()
-    where = _where(data)
-    found = _opened(data, _shards(Path(data.path), "parquet") if data.path else {}, where)
-    _named(data, False, found)
-    held_out = next((name for name in HELD_OUT if name in found), None) if data.validation is None else data.validation
+    found = formats.streams(data)
+    names = _named(data, False, found.splits)
+    held_out = names.get("data.validation", data.validation)
     if held_out is None:
-        raise UserError(f"data.validation=null: {where} has no split for it; say one of {', '.join(found)}, or 0 for none")
-    train = _stream(found[data.train], data, where, seed)
-    seen = _stream(found[held_out], data, where, 0) if isinstance(held_out, str) else train
-    return Splits(train.take(first), seen.take(first), stream=train)
+        held_out = next((name for name in HELD_OUT if name in found.splits), None)
+    if held_out is None:
+        choices = f"say one of {', '.join(found.splits)}, or 0 for none"
+        raise UserError(f"data.validation=null: {formats.where(data)} has no split for it; {choices}")
+    train = found.splits[names["data.train"]](seed)
+    seen = found.splits[held_out](0) if isinstance(held_out, str) else train
+    used = [names["data.train"], *([held_out] if isinstance(held_out, str) else [])]
+    told = [f"{name}: a stream from {_place(data)}" for name in used]
+    if unused := [name for name in found.splits if name not in used]:
+        told.append(f"not used: {', '.join(unused)}")
+    told += [f"left out: {', '.join(found.left)}"] if found.left else []
+    guesses = _guesses(found, data)
+    return Splits(train.take(first), seen.take(first), None, train, tuple(told), guesses)
 
 
-def _stream(rows: datasets.IterableDataset, data: Data, where: str, seed: int) -> Stream:
-    rows = rows if rows.features else rows._resolve_features()
-    image, label = columns.find(rows.features, data, where)
-    told = columns.class_names(rows.features, label), columns.described(rows.features)
-    return Stream(rows, image, label, told, where, seed)
+def _guesses(found: Found | Streams, data: Data) -> tuple[str, ...]:
+    return tuple(f"{formats.where(data)}: {text}" for text in dict.fromkeys(found.guesses))
 
 
-def _where(data: Data) -> str:
-    return f"data.path={data.path}" if data.path else f"data.hub={data.hub}"
+def _told(found: Found, data: Data, names: dict[str, str], train: Source, validation: Source) -> tuple[str, ...]:
+    """What was taken for what, a line each, and what was left out."""
+    place, chosen = _place(data), names["data.train"]
+    whole = found.splits[chosen]
+    share = f", of which data.share={data.share:g}" if data.share != 1 else ""
+    told = [f"train: {_many(whole)} from {place}{_under(chosen)}{share}"]
+    held_out = _held_out_name(data, found.splits)
+    if held_out is not None:
+        told.append(f"validation: {_many(found.splits[held_out])} from {place}{_under(held_out)}")
+    elif data.validation == 0:
+        told.append(f"validation: none; {len(validation):,} of train are looked at, and trained on")
+    else:
+        told.append(f"validation: {len(validation):,} images taken from train, which keeps {len(train):,}")
+    if "data.test" in names:
+        tested = names["data.test"]
+        told.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
+    used = {*names.values(), held_out}
+    unused = [f"{name} ({len(x):,} images)" for name, x in found.splits.items() if name not in used]
+    told += [f"not used: {', '.join(unused)}"] if unused else []
+    told += [f"left out: {', '.join(found.left)}"] if found.left else []
+    return tuple(told)
+
+
+def _many(source: Source) -> str:
+    classes = f" in {len(source.classes):,} classes" if source.classes else ""
+    return f"{len(source):,} images{classes}"
+
+
+def _under(split: str) -> str:
+    return f", its split {split}"
 
 
 def _place(data: Data) -> str:
@@ -187,15 +208,23 @@ def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Source:
     return part
 
 
+def _held_out_name(data: Data, splits: dict[str, Source]) -> str | None:
+    """The split that is held out; None where a share of train is, or nothing."""
+    if isinstance(data.validation, str):
+        return layout.choose(data.validation, splits)
+    if data.validation is not None:
+        return None
+    return next((name for name in HELD_OUT if name in splits and len(splits[name])), None)
+
+
 def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Source, Source]:
     """What is trained on and what is held out of it: a split, a share of train, or with 0 nothing (then training pictures
     are looked at instead)."""
-    held_out = data.validation
-    if held_out is None:
-        held_out = next((name for name in HELD_OUT if name in splits and len(splits[name])), None)
-    if isinstance(held_out, str):
-        return train, splits[held_out]
-    count = min(len(train) // 100, 10_000) if not held_out else round(held_out * len(train))
+    name, held_out = _held_out_name(data, splits), data.validation
+    if name is not None:
+        return train, splits[name]
+    count = round(held_out * len(train)) if isinstance(held_out, float) else 0
+    count = count if held_out else min(len(train) // 100, 10_000)
     if held_out == 0:
         return train, _part(train, 0, max(1, count), HELD_OUT_KEY, data)
     if len(train) < 2:
@@ -207,75 +236,6 @@ def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Sou
 
 def _embedded(data: Data) -> dict[str, Source]:
     return {split: Shapes(split, data.size) for split in shapes.SIZES}
-
-
-def _tables(data: Data) -> dict[str, Source]:
-    """Every split of the data set at data.path or of the Hub's data.hub."""
-    datasets.disable_progress_bars()
-    where = _where(data)
-    parquet, tars = (_shards(Path(data.path), kind) if data.path else {} for kind in ("parquet", "tar"))
-    if tars and not parquet:
-        return _tars(tars, data, where)
-    shards.indexed([file for files in parquet.values() for file in files], shards.groups)  # names one that is cut off
-    if data.window:
-        return _in_place(parquet, data, where)
-    found = _opened(data, parquet, where)
-    return {name: Table(rows, *columns.find(rows.features, data, where)) for name, rows in found.items()}
-
-
-def _tars(files: dict[str, list[Path]], data: Data, where: str) -> dict[str, Source]:
-    for key, name in (("data.image_column", data.image_column), ("data.label_column", data.label_column)):
-        if name is not None:
-            raise UserError(f"{key}={name}: {where} holds tars, which have no columns")
-    return {name: shards.Tars(some) for name, some in files.items()}
-
-
-def _in_place(files: dict[str, list[Path]], data: Data, where: str) -> dict[str, Source]:
-    """Parquet files that are read where they lie, a window of them at a time."""
-    if not files:
-        raise UserError(f"data.window={data.window}: {where} holds no shards, which are parquet files or tars")
-    splits: dict[str, Source] = {}
-    for name, some in files.items():
-        features = datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(some[0]))
-        image, label = columns.find(features, data, where)
-        told = columns.class_names(features, label), columns.described(features)
-        splits[name] = shards.Parquet(some, image, label, *told)
-    return splits
-
-
-def _opened(data: Data, parquet: dict[str, list[Path]], where: str) -> dict[str, Any]:
-    """Each split as `datasets` has it: a Dataset, or an IterableDataset of a stream."""
-    try:
-        return _open(data, parquet)
-    except Exception as error:  # whatever a reader of foreign files may raise
-        text = " ".join(str(error).split())[:300]
-        if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
-            text = f"its split {empty[1]} has no pictures; take its files away, or unpack them"
-        raise UserError(f"{where}: {text}") from None
-
-
-def _open(data: Data, parquet: dict[str, list[Path]]) -> dict[str, Any]:
-    if not data.path:
-        return datasets.load_dataset(data.hub, streaming=data.stream)
-    tars = {} if parquet else _shards(Path(data.path), "tar")
-    if parquet or tars:
-        files = {split: [glob.escape(str(file)) for file in some] for split, some in (parquet or tars).items()}
-        return datasets.load_dataset("parquet" if parquet else "webdataset", data_files=files, streaming=data.stream)
-    if Path(data.path).is_file():
-        raise ValueError("a parquet file, a tar, or a folder of them or of pictures is asked for")
-    return datasets.load_dataset("imagefolder", data_dir=glob.escape(data.path), streaming=data.stream)
-
-
-def _shards(place: Path, kind: str) -> dict[str, list[Path]]:
-    """Files of a kind by the first split named in their path (train-00000-of-00002.parquet, test/0.parquet); else train."""
-    if place.is_file():
-        return {"train": [place]} if place.suffix == f".{kind}" else {}
-    splits: dict[str, list[Path]] = {}
-    for file in sorted(place.rglob(f"*.{kind}")):
-        parts = re.split(r"[^a-z]+", str(file.relative_to(place)).lower())
-        split = next((part for part in parts if part in ("train", "test", *HELD_OUT)), "train")
-        splits.setdefault(split, []).append(file)
-    return splits
 
 
 def fingerprint(source: Source, probes: int = 64) -> str:

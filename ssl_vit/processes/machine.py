@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
@@ -267,6 +268,14 @@ def load(recipe: Recipe, accelerator: Together, test: bool) -> sources.Splits:
     return found or sources.load(recipe.data, test, first, recipe.seed)
 
 
+def on_a_mac() -> str | None:
+    """What a user of a Mac should know."""
+    if sys.platform != "darwin" or torch.cuda.is_available():
+        return None
+    slower = "the CPU computes, which is much slower than a CUDA GPU"
+    return f"macOS is untested: {slower}; the Mac's own GPU (MPS) is not used"
+
+
 def fits(recipe: Recipe, accelerator: Accelerator) -> int:
     """Pictures whose activations take half of the memory of one process."""
     return max(1, int(_memory(accelerator) / 2 / budget.activations(recipe, fused=accelerator.device.type == "cuda")))
@@ -281,7 +290,7 @@ def _memory(accelerator: Accelerator) -> float:
     """Bytes of memory for one process: its GPU's, or its share of the machine's."""
     if accelerator.device.type == "cuda":
         return torch.cuda.get_device_properties(accelerator.device).total_memory
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return psutil.virtual_memory().total / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def workers(recipe: Recipe, accelerator: Accelerator) -> int:
@@ -297,6 +306,7 @@ def facts(recipe: Recipe, accelerator: Accelerator, spread: batches.Spread, spli
     named = {"train": splits.train, "validation": splits.validation} | ({"test": splits.test} if splits.test else {})
     return {
         "data": {name: sources.fingerprint(source) for name, source in named.items()},
+        "classes": list(splits.train.classes),  # label 0 is the first
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": spread.processes,
         "device_batch": spread.device_batch,

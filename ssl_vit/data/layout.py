@@ -1,0 +1,268 @@
+"""What lies in a folder of images: which files are data, and which of them belong to which split.
+
+The rule, for every format (also in docs/guide.md):
+
+- A folder is a split where its whole name is a split's: `train`, `Val`, `test2017`, `training_set`, `eval images`; not
+  `training_shoe`. Images belong to splits where *all* folders of one level are such. A mixture is classes, with a warning,
+  unless train and a held-out folder hold the same class folders: then the others are left out, with a warning.
+- A shard (parquet, tar) belongs to the first split named by its folders, else by a whole word of its own name
+  (`imagenet-val-0001.tar`, `testing_3.parquet`). One that names none is for training, with a warning beside others that do.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..recipe import UserError
+
+# Each split's names, the usual one first; `eval` is test as `datasets` has it, so that nothing is chosen on it
+ROLES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+HELD_OUT = ROLES["validation"]
+ROLE = {word: role for role, words in ROLES.items() for word in words}
+WORD = "|".join(sorted(ROLE, key=len, reverse=True))
+WHOLE = re.compile(rf"({WORD})(?:[-_. ]*(?:set|split|data|images?|imgs?|\d+))*")
+FIRST = re.compile(rf"({WORD})(?![a-z])")
+PART = re.compile(rf"({WORD})(?:set)?")
+
+# What Pillow is allowed to decode (pictures.FORMATS), by the names of files
+IMAGES = (
+    *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib", "tif", "tiff"),
+    *("avif", "ppm", "pgm", "pbm", "pnm"),
+)
+SHARDS = ("parquet", "tar")
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet")
+
+
+class Folder(NamedTuple):
+    """One folder with data, by its path below the root ("" for the root), and the names of its files of each kind."""
+
+    path: str
+    images: list[str]
+    parquet: list[str]
+    tar: list[str]
+    metadata: list[str]
+
+
+class Tree(NamedTuple):
+    """The folders with data, sorted by path; and how many files of which kind are no data."""
+
+    folders: list[Folder]
+    left: Counter[str]
+
+    def holds(self, kind: str) -> bool:
+        return any(getattr(folder, kind) for folder in self.folders)
+
+    def count(self, kind: str) -> int:
+        return sum(len(getattr(folder, kind)) for folder in self.folders)
+
+
+class Division(NamedTuple):
+    """The split and the class of each folder of images ("" for none; None where the folder is left out), the folders that
+    each split comes from, and what was guessed."""
+
+    split: list[str | None]
+    label: list[str]
+    guesses: list[str]
+
+
+def split_of_folder(name: str) -> str | None:
+    """The split whose name is the whole of a folder's name, in lower case.
+
+    >>> split_of_folder("Train2017"), split_of_folder("training_shoe")
+    ('train', None)
+    """
+    found = WHOLE.fullmatch(name.lower())
+    return found[1] if found else None
+
+
+def splits_in_file(name: str) -> list[str]:
+    """The splits that whole words of a file's name are, in their order.
+
+    >>> splits_in_file("imagenet-val-0001.tar"), splits_in_file("latest.tar")
+    (['val'], [])
+    """
+    words = (PART.fullmatch(word) for word in re.split(r"[^a-z]+", name.lower()))
+    return [word[1] for word in words if word]
+
+
+def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The split of each image of the only folder there is, and what was guessed: those that all names begin with."""
+    found = [FIRST.match(name.lower()) for name in names]
+    if all(found):
+        return [first[1] for first in found if first], []
+    named = [name for name, first in zip(names, found, strict=True) if first]
+    text = f"{len(named):,} of {len(names):,} images are called like a split ({_some(named)})"
+    return ["train"] * len(names), [f"{text}: all are taken as train"] if named else []
+
+
+def choose(name: str, splits: Collection[str]) -> str | None:
+    """The split that is called so or, where none is, the only one by another name of the same role."""
+    if name in splits:
+        return name
+    same = [split for split in splits if ROLE.get(split.lower()) == ROLE.get(name, name)]
+    return same[0] if len(same) == 1 else None
+
+
+def walk(root: Path) -> Tree:
+    """All files below a folder, through links.
+
+    Raises:
+        UserError: a folder cannot be read, or a link leads back to a folder around it.
+    """
+    folders: list[Folder] = []
+    left: Counter[str] = Counter()
+    waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
+    while waiting:
+        path, around = waiting.pop()
+        try:
+            known = os.stat(root / path)  # noqa: PTH116
+            inside = around | {(known.st_dev, known.st_ino)}
+            if len(inside) == len(around):
+                raise UserError(f"data.path={root}: {path} is a link to a folder that it lies in")
+            with os.scandir(root / path) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            raise UserError(f"data.path={root}: {path or '.'}: {error.strerror}") from None
+        folder = Folder(path, [], [], [], [])
+        for entry in found:
+            if entry.name.startswith(".") or entry.name == "__MACOSX":
+                left["hidden folders" if _is_folder(entry) else "hidden files"] += 1
+            elif _is_folder(entry):
+                waiting.append((f"{path}/{entry.name}".lstrip("/"), inside))
+            else:
+                _sort_in(entry.name, folder, left)
+        if any(folder[1:]):
+            folders.append(folder)
+    return Tree(sorted(folders), left)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself: as a file it is named when it is read
+        return False
+
+
+def _sort_in(name: str, folder: Folder, left: Counter[str]) -> None:
+    kind = name.rpartition(".")[2].lower() if "." in name else ""
+    if name.lower() in METADATA:
+        folder.metadata.append(name)
+    elif kind in IMAGES:
+        folder.images.append(name)
+    elif kind in SHARDS:
+        getattr(folder, kind).append(name)
+    else:
+        left[f".{kind} files" if kind else "files without an ending"] += 1
+
+
+def shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]], list[str]]:
+    """The files of a kind by their splits, and what was guessed."""
+    splits: dict[str, list[Path]] = {}
+    unnamed: list[str] = []
+    guesses: list[str] = []
+    for folder in tree.folders:
+        above = [split_of_folder(part) for part in folder.path.split("/")]
+        for name in getattr(folder, kind):
+            named = [split for split in above if split] + splits_in_file(name)
+            place = f"{folder.path}/{name}".lstrip("/")
+            if not named:
+                unnamed.append(place)
+            elif len({ROLE[split] for split in named}) > 1:
+                guesses.append(f"{place} names {' and '.join(dict.fromkeys(named))}: taken as {named[0]}")
+            splits.setdefault(named[0] if named else "train", []).append(root / place)
+    if unnamed and (set(splits) != {"train"} or len(unnamed) < len(splits["train"])):
+        guesses.append(f"{_some(unnamed)} beside named splits: taken as train")
+    return {name: sorted(files) for name, files in splits.items()}, guesses
+
+
+def divide(folders: Sequence[Folder]) -> Division:
+    """Which split and which class each folder of images is; every folder is kept, or named in the guesses."""
+    paths = [tuple(folder.path.split("/")) if folder.path else () for folder in folders]
+    level, guesses = _level(paths)
+    split: list[str | None] = ["train"] * len(paths)
+    if level is not None:
+        split = [split_of_folder(path[level]) if len(path) > level else None for path in paths]
+        outside = [(p, f) for p, f, name in zip(paths, folders, split, strict=True) if name is None]
+        if outside:
+            count = sum(len(folder.images) for _, folder in outside)
+            names = _some(sorted({"/".join(path[: level + 1]) or "the top" for path, _ in outside}))
+            guesses = [f"{count:,} images in {names}, beside folders of splits, are left out"]
+        paths = [path[:level] + path[level + 1 :] for path in paths]
+    kept = [path for path, name in zip(paths, split, strict=True) if name is not None]
+    label, more = _classes(kept)
+    return Division(split, [label.get(path, "") for path in paths], guesses + more)
+
+
+def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
+    """The first level of folders that are all splits, or None; and what was guessed about mixtures."""
+    guesses: list[str] = []
+    common = len(_common(paths))
+    for level in range(max(map(len, paths), default=0)):
+        deep = [path for path in paths if len(path) > level]
+        loose = {path for path in paths if len(path) <= level}
+        named = {path[level]: split_of_folder(path[level]) for path in deep}
+        alone = level == common and loose <= {deep[0][:level]}  # images beside the splits' folders
+        if all(named.values()) and (not loose or alone):
+            return level, []
+        if not any(named.values()):
+            continue
+        if level <= common and _same_classes(deep, level, named):
+            return level, []
+        splits = _some(sorted(name for name, split in named.items() if split))
+        others = sorted(name for name, split in named.items() if not split)
+        beside = f"{_some(others)} beside it is not" if others else "other images lie beside it"
+        guesses.append(f"{splits} could be a split's name, but {beside}: all are taken as classes")
+    return None, guesses
+
+
+def _same_classes(paths: Iterable[tuple[str, ...]], level: int, named: dict[str, str | None]) -> bool:
+    """Whether a training and another split's folder hold folders of the same names: no classes look like that."""
+    inside: dict[str, set[str]] = {}
+    for path in paths:
+        if (split := named[path[level]]) and len(path) > level + 1:
+            inside.setdefault(ROLE[split], set()).add(path[level + 1])
+    train = inside.pop("train", set())
+    return any(2 * len(train & other) > len(other) for other in inside.values())
+
+
+def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The folders that all images but those at the top lie in."""
+    below = [path for path in paths if path]
+    if not below:
+        return ()
+    first, last = min(below), max(below)
+    same = [a == b for a, b in zip(first, last, strict=False)]
+    return first[: same.index(False)] if False in same else first[: len(same)]
+
+
+def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], str], list[str]]:
+    """The class of each folder: the innermost name where all lie equally deep, else the first that differs."""
+    lowest = _common(paths)
+    inner = [path for path in set(paths) if len(path) > len(lowest)]
+    if len({len(path) for path in inner}) <= 1:
+        label = {path: path[-1] for path in inner}
+        twice = sorted(name for name, count in Counter(label.values()).items() if count > 1)
+        guesses = [f"folders of the same name are one class: {_some(twice)}"] if twice else []
+    else:
+        label = {path: path[len(lowest)] for path in inner}
+        guesses = ["folders lie at different depths: the classes are the outermost of them"]
+    if len(set(label.values())) < 2:
+        return {}, []
+    loose = [path for path in set(paths) if path not in label]
+    if loose:
+        places = _some(["/".join(path) or "the top" for path in loose])
+        guesses.append(f"images in {places}, beside folders of classes, have no label")
+    return label, guesses
+
+
+def _some(names: Sequence[str], most: int = 4) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,107 @@
+"""Labels of an image folder from metadata files beside the images, as `datasets` reads them: a row per image, with its
+`file_name` below the file's folder.
+"""
+
+import csv
+import io
+import json
+import posixpath
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from ..recipe import UserError, nearest
+from .columns import LABEL_NAMES
+from .layout import Tree
+
+
+class Told(NamedTuple):
+    """What metadata files say: the label of each file, by its path below the root; which columns there are; the one that
+    holds the labels (None: no such column); and what was not used."""
+
+    label: dict[str, Any]
+    columns: list[str]
+    column: str | None
+    guesses: list[str]
+
+
+def read(root: Path, tree: Tree, label_column: str | None) -> Told:
+    """What all metadata files of a folder say. Of two that name a file the inner one counts.
+
+    Raises:
+        UserError: a file that is damaged, or `label_column` is none of the columns.
+    """
+    tables: list[tuple[str, list[dict[str, Any]]]] = []
+    guesses: list[str] = []
+    for folder in tree.folders:  # sorted, so the outer ones come first
+        for name in folder.metadata:
+            file = f"{folder.path}/{name}".lstrip("/")
+            rows = _rows(root / file)
+            if rows and not isinstance(rows[0].get("file_name"), str):
+                guesses.append(f"{file} has no column file_name and is not used")
+            elif rows:
+                tables.append((folder.path, rows))
+    keys = dict.fromkeys(key for _, rows in tables for row in rows for key in row)
+    columns = [key for key in keys if key not in (None, "file_name")]
+    known = [label_column] if label_column is not None else LABEL_NAMES
+    column = next((name for name in known if name in columns), None)
+    if tables and label_column is not None and label_column not in columns:
+        where = f"the metadata in data.path={root}"
+        text = f"data.label_column={label_column}: {where} has no such column"
+        raise UserError(f"{text}; {nearest(label_column, columns)}")
+    if "split" in columns:
+        guesses.append("the column split of the metadata is not used: folders tell the splits")
+    label = {
+        posixpath.normpath(posixpath.join(path, str(row.get("file_name")))): row.get(column or "")
+        for path, rows in tables
+        for row in rows
+    }
+    return Told(label, columns, column, guesses)
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of one file; none where it is JSON of another kind.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        if file.suffix.lower() == ".parquet":
+            return pyarrow.parquet.read_table(file).to_pylist()
+        text = file.read_text(encoding="utf-8-sig")
+        if file.suffix.lower() == ".csv":
+            return list(csv.DictReader(io.StringIO(text, newline="")))
+        if file.suffix.lower() == ".jsonl":
+            rows = [json.loads(line) for line in text.split("\n") if line.strip()]
+        else:
+            rows = json.loads(text)
+    except (OSError, ValueError, RecursionError, csv.Error, pyarrow.ArrowException) as error:
+        line = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+        raise UserError(f"data.path={file}: cannot be read: {line}") from None
+    known = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    return rows if known else [{}]
+
+
+def numbered(values: Sequence[Any], where: str) -> tuple[np.ndarray, list[str]]:
+    """Labels as int64 (-1 for none), and the classes' names: none where the values are whole numbers, also as text.
+
+    Raises:
+        UserError: they are neither whole numbers nor texts.
+    """
+    for value in values:
+        odd = isinstance(value, float) and not value.is_integer()
+        if odd or not isinstance(value, str | int | float | None):
+            raise UserError(f"{where}: {value} is neither a whole number nor the name of a class")
+    given = {value for value in values if value is not None and value != ""}
+    try:
+        number = {value: int(value) for value in given}
+        names: list[str] = []
+    except ValueError:
+        names = sorted({str(value) for value in given})
+        place = {name: i for i, name in enumerate(names)}
+        number = {value: place[str(value)] for value in given}
+    return np.array([number.get(value, -1) for value in values], np.int64), names

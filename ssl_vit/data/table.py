@@ -1,0 +1,55 @@
+"""A split that `datasets` has read: of parquet, of a `save_to_disk` folder, of the Hub."""
+
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow.compute
+
+from . import columns, shards
+
+
+class Table:
+    """A split of a `datasets.Dataset` whose pictures stay encoded until they are wanted. With `classes` its labels are
+    texts, each the name of one."""
+
+    def __init__(self, rows: datasets.Dataset, image: str, label: str | None, classes: list[str] | None = None) -> None:
+        self.classes = classes or columns.class_names(rows.features, label)
+        self.number = {name: i for i, name in enumerate(classes)} if classes else None
+        kept = [image] + ([label] if label else [])
+        self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
+        self.image, self.label = image, label
+        self.columns = columns.described(rows.features)
+
+    @property
+    def labels(self) -> tuple[int, int]:
+        if self.label is None:
+            return -1, -1
+        column = self.rows.data.column(self.label)
+        if self.number is not None:
+            column = shards.numbers(column, self.classes)
+        found = pyarrow.compute.min_max(pyarrow.compute.fill_null(column, -1)).as_py()
+        return (found["min"], found["max"]) if len(column) else (-1, -1)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
+        got = self.rows[rows.tolist()]
+        images: list[bytes | np.ndarray] = [shards.encoded(cell) for cell in got[self.image]]
+        labels = self._numbers(got[self.label]) if self.label else np.full(len(rows), -1, np.int64)
+        return images, labels
+
+    def label_of(self, rows: np.ndarray) -> np.ndarray:
+        if self.label is None:
+            return np.full(len(rows), -1, np.int64)
+        return self._numbers(self.rows.select_columns([self.label])[rows.tolist()][self.label])
+
+    def _numbers(self, labels: list[Any]) -> np.ndarray:
+        if self.number is not None:
+            labels = [None if text is None else self.number[text] for text in labels]
+        return np.array([-1 if x is None else x for x in labels], np.int64)
+
+    def name(self, row: int) -> str:
+        cell = self.rows[row][self.image] or {"path": None}
+        return f"row {row}" + (f" ({cell['path']})" if cell["path"] else "")
