@@ -21,7 +21,7 @@ done
 
 launch() { # on machine $1, as a process of its own
     ip netns exec "vit$1" env GLOO_SOCKET_IFNAME="cable$1" "$python" -m accelerate.commands.launch -q \
-        --config_file launch/zero2.yaml --num_machines 2 --num_processes 2 --machine_rank $(($1 - 1)) \
+        --config_file launch/two_machines_zero2.yaml --num_processes 2 --machine_rank $(($1 - 1)) \
         --main_process_ip 10.77.0.1 --main_process_port 29511 \
         tools/pretrain.py "${words[@]}" compute.batch=8 name=two >>"$out/machine$1.txt" 2>&1
 }

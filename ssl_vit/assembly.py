@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import checkpoint, encoder, inits, objectives, optim, weights
+from . import checkpoint, encoder, inits, objectives, optim, summary, weights
 from .data import batches, loaders, sources
 from .data.parts import Source
 from .evaluate.frozen import WhileTraining
@@ -33,6 +33,7 @@ class Job:
     held_out: HeldOut
     probes: WhileTraining | None
     workers: int
+    sharding: dict[str, Any]  # how the weights lie on the processes
     pusher: background.Pusher | None = None
 
     @property
@@ -62,18 +63,21 @@ def assemble(run: Run, accelerator: machine.Together, splits: sources.Splits) ->
     said |= _first(net, run)
     if recipe.plugin:
         said["plugin"] = {"text": sha256(Path(recipe.plugin).read_bytes()).hexdigest()[:16]}
-    machine.on_main(accelerator, lambda: run.open(environment(said)))
     objective = objectives.build(recipe, net, classes).to(accelerator.device)
     average = optim.averaged(objective, recipe.optim.average)
     optimizer, schedule = optim.build(objective, recipe.optim)
+    setup = machine.sharding_facts(accelerator)
     learner = sharding.learner(objective, optimizer, recipe, spread, accelerator)
+    said["sharding"] = sharded = setup | learner.facts()
+    machine.on_main(accelerator, lambda: run.open(environment(said)))
     held_out = HeldOut(loaders.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
     _check_held_out(held_out, recipe)
     reading = loaders.Reading(splits.stream, recipe.data, spread) if splits.stream else None
     state = State(objective, learner, schedule, average, reading)
     probes = WhileTraining(splits, held_out.batches, recipe, spread, accelerator) if recipe.probe.every else None
     pusher = background.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
-    return Job(run, accelerator, spread, splits, state, held_out, probes, machine.workers(recipe, accelerator), pusher)
+    workers = machine.workers(recipe, accelerator)
+    return Job(run, accelerator, spread, splits, state, held_out, probes, workers, sharded, pusher)
 
 
 def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
@@ -128,4 +132,5 @@ def resume(job: Job, most: int | None = None) -> None:
         job.state.load(saved, job.accelerator)
     if job.accelerator.is_main_process:
         job.run.cut_back(job.state.step)
-        job.run.note(f"started at step {job.state.step} on {job.spread.processes} processes, process {os.getpid()}")
+        how = f"{job.spread.processes} processes, {summary.sharded(job.sharding)}"
+        job.run.note(f"started at step {job.state.step} on {how}, process {os.getpid()}")

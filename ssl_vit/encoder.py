@@ -86,6 +86,26 @@ class Encoder(Backbone):
         return h_BTD[:, 0] if pool == "token" else h_BTD[:, self.prefix :].mean(1)
 
 
+class DropPath(nn.Module):
+    """Leaves out a residual branch for some samples and scales the others, as timm's.
+
+    The rate is a tensor: a float would be compiled in, and blocks that are compiled one by one,
+    each with a rate of its own, would exceed the compiler's limit of graphs and run uncompiled.
+    """
+
+    keep: Tensor
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.register_buffer("keep", torch.tensor(1 - rate), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        kept = torch.rand(len(x), *[1] * (x.ndim - 1), device=x.device) < self.keep
+        return x * (kept / self.keep).to(x.dtype)
+
+
 def timm_args(model: Model, size: int) -> dict[str, Any]:
     """What timm's create_model needs beside the architecture's name to build this model for pictures of side `size`."""
     if model.convolutional:
@@ -140,6 +160,10 @@ def build(model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
     for key, here, there in (("patch", model.patch, net.patch_size), ("stem_width", model.stem_width, stem)):
         if here != there:
             raise UserError(f"model.{key}={here}: model.timm={model.timm} has {there}")
+    for parent in list(backbone.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, timm.layers.DropPath):
+                setattr(parent, name, DropPath(child.drop_prob))
     backbone.fc_norm.requires_grad_(False)  # part of timm's own head, which never runs here
     for module in backbone.modules():
         if hasattr(module, "fused_attn"):  # on a CPU the fused kernel's backward is the slower (docs/speed.md)

@@ -262,13 +262,23 @@ def _observe(observer: Observer, state: State, row: Row, recipe: Recipe, acceler
 def seconds_per_step(state: State, batch: Batch, recipe: Recipe, spread: Spread, accelerator: Accelerator) -> float:
     """Measured here: forward and backward of one batch (the second of two, the first warms up) times the accumulation. Running
     means, which a forward moves, are put back."""
+    batch = _as_trained(batch, state, recipe, accelerator)
     took, kept = 0.0, [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
     for _ in range(2):
         start = time.perf_counter()
-        state.learner.rehearse(to_device(batch, accelerator.device), autocast(recipe, accelerator))
+        state.learner.rehearse(batch, autocast(recipe, accelerator))
         if accelerator.device.type == "cuda":
             torch.cuda.synchronize(accelerator.device)
         took = time.perf_counter() - start
     for buffer, value in kept:
         buffer.copy_(value)
     return took * spread.accumulation
+
+
+def _as_trained(batch: Batch, state: State, recipe: Recipe, accelerator: Accelerator) -> Batch:
+    """A batch with all that a training pass has, so that no graph is compiled for the rehearsal alone."""
+    batch = to_device(batch, accelerator.device)
+    if max(recipe.data.mixup, recipe.data.cutmix) > 0:
+        share = torch.ones(len(batch.key), device=accelerator.device)
+        batch = batch._replace(partner=batch.label.clone(), share=share)
+    return _counted_labels([batch], accelerator)[0] if state.objective.uses_labels else batch

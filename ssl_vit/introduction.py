@@ -12,6 +12,7 @@ from . import (
     summary,
 )
 from .assembly import Job
+from .data import loaders
 from .encoder import Encoder
 from .processes import machine
 from .words import advise_model
@@ -36,6 +37,9 @@ def introduce(job: Job) -> None:
     if note := machine.on_a_mac():
         print(f"warning: {note}", flush=True)
     console.table([*_what(job), *_how(job), ("time", f"about {summary.duration(pace * left)} here ({pace:.3g} s a step)")])
+    if limit := loaders.bounded(job.workers, loaders.batch_bytes(job.recipe.data, job.spread)).limit:
+        job.run.note(f"warning: {limit}")
+        print(f"warning: {limit}", flush=True)
     net = job.objective.encoder
     if isinstance(net, Encoder) and net.patches < 16:
         few = f"warning: {net.patches} patches a picture are few to learn from"

@@ -40,12 +40,17 @@ class State:
 
     @contextmanager
     def watched(self) -> Iterator[Objective]:
-        """What is looked at and exported: the averaged weights where there are any. All processes enter and leave together."""
-        if self.average:
-            yield cast(Objective, self.average.module)
-            return
-        with self.learner.whole() as objective:
-            yield objective
+        """What is looked at and exported: the averaged weights where there are any. All processes enter and leave together.
+
+        Not compiled: evaluation mode and a last batch that is smaller would be two graphs more,
+        for a few pictures now and then.
+        """
+        with torch.compiler.set_stance("force_eager"):
+            if self.average:
+                yield cast(Objective, self.average.module)
+                return
+            with self.learner.whole() as objective:
+                yield objective
 
     def save(self, accelerator: Accelerator) -> dict[str, Any]:
         """The state of all processes as tensors in plain containers; each of them calls this."""
@@ -65,20 +70,37 @@ class State:
             "seen": seen,
             "unread": unread,
             "average": self.average.state_dict() if self.average else None,
+            "device_batch": self.learner.spread.device_batch,
             "stream": gather_object([list(self.reading.at(self.step))]) if self.reading else None,
         }
+
+    def _check_masks(self, saved: dict[str, Any]) -> None:
+        """That dropout and drop path draw what the unbroken run would: their masks are seeded by pass.
+
+        Raises:
+            UserError: passes are of another size than those before.
+        """
+        settings, now = self.learner.settings, self.learner.spread.device_batch
+        was = saved.get("device_batch", now)  # older checkpoints do not tell
+        used = {name: getattr(settings, name) for name in ("dropout", "drop_path")}
+        said = [f"optim.{name}={rate:g}" for name, rate in used.items() if rate > 0]
+        if said and was != now:
+            why = f"the run was stopped with {was} pictures a pass, and masks of {said[0]} are drawn by pass"
+            raise UserError(f"compute.batch={now}: {why}; say compute.batch={was}, on any number of processes that it suits")
 
     def load(self, saved: dict[str, Any], accelerator: Accelerator) -> None:
         """Go on from there. What was summed over processes is the first one's from here on.
 
         Raises:
-            UserError: an older version saved it; or a stream was read by another number of processes.
+            UserError: an older version saved it; a stream was read by another number of processes; or
+                dropout would draw other masks.
         """
         if "moments" not in saved:
             raise UserError("resume=true: the checkpoint is an older version's; go on with that one, or begin again, name=NEW")
         if self.reading and len(saved["stream"]) != accelerator.num_processes:
             stopped = f"{len(saved['stream'])} processes, and a stream goes on only on as many, not {accelerator.num_processes}"
             raise UserError(f"data.stream=true: the run was stopped on {stopped}")
+        self._check_masks(saved)
         main, device = accelerator.is_main_process, accelerator.device
         self.learner.load(saved)
         self.schedule.load_state_dict(saved["schedule"])

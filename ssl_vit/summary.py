@@ -55,3 +55,14 @@ def to_beat(values: Mapping[str, float]) -> str:
     """What they must beat, where `values` says so."""
     known = [(*name.rpartition("/"), value) for name, value in values.items()]
     return ", ".join(f"{part}{' ' if part else ''}{TO_BEAT[name].format(v)}" for part, _, name, v in known if name in TO_BEAT)
+
+
+def sharded(facts: Mapping[str, Any]) -> str:
+    """How the weights lie on the processes: "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"."""
+    if facts["strategy"] == "none":
+        return "not sharded"
+    details = [f"DeepSpeed {facts['deepspeed']}"] if "deepspeed" in facts else []
+    details += [f"{what} offloaded to {where}" for what, where in facts.get("offload", {}).items()]
+    if facts["machines"] > 1:
+        details.append(f"{facts['machines']} machines")
+    return f"{facts['strategy']} ({', '.join(details)})" if details else facts["strategy"]

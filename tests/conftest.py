@@ -17,6 +17,7 @@ TINY = [
     *("recipe=mpp", "data.size=16", "model.patch=4", "model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64"),
     *("optim.steps=12", "optim.batch=16", "optim.warmup=2", "checkpoint.every=4", "eval.every=4", "eval.pictures=24"),
     *("log.every=2", "log.tensorboard=false", "compute.precision=float32", "compute.threads=1"),
+    "compute.compile=false",  # where there is a GPU the default is true: minutes a run
 ]
 
 
@@ -47,6 +48,7 @@ def together(count: int, *command: str, **environment: str) -> list[subprocess.P
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     found = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    found |= {"CUDA_VISIBLE_DEVICES": ""}  # on the CPU: no two of them may share a GPU
     return [
         subprocess.Popen(
             [sys.executable, *command],

@@ -3,6 +3,7 @@
 import io
 import itertools
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ssl_vit.data import batches, loaders
-from ssl_vit.data.batches import Spread
+from ssl_vit.data.batches import Pictures, Spread
 from ssl_vit.recipe import Data, UserError, plain_errors
 
 DATA = Data(name="numbered", size=8, crop_area=0.3, eval_crop=1.0)
@@ -260,3 +261,43 @@ def test_a_png_and_a_drawn_picture_may_share_a_batch():
 
     known = loaders.held_out(Numbered(10), DATA, Spread(5, 5, 0, 1), 10)
     assert same(loaders.held_out(Mixed(10), DATA, Spread(5, 5, 0, 1), 10), known)
+
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("free", "processes", "batch", "wanted"),
+    [
+        (8 * MIB, 1, MIB // 16, (4, 4)),  # room for 64 batches
+        (8 * MIB, 1, MIB // 2, (4, 2)),  # for 8
+        (8 * MIB, 1, MIB, (4, 1)),
+        (8 * MIB, 1, 2 * MIB, (2, 1)),
+        (8 * MIB, 4, MIB, (1, 1)),  # each process has its share
+        (8 * MIB, 1, 5 * MIB, (0, 0)),  # none: the process itself reads
+    ],
+)
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker")  # of machines with fewer cores
+def test_workers_hold_no_more_than_half_of_the_shared_memory(monkeypatch, free, processes, batch, wanted) -> None:
+    monkeypatch.setattr(loaders.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    used = loaders.bounded(4, batch)
+    assert used[:2] == wanted and used.number * used.ahead * batch * processes <= free / 2
+    assert bool(used.limit) == (wanted != (4, 4))
+    made = loaders._loader(Pictures(Numbered(8), DATA, train=False), [], 4, batch)
+    assert (made.num_workers, made.prefetch_factor or 0) == wanted
+
+
+def test_little_shared_memory_changes_no_batch(monkeypatch) -> None:
+    plain = list(loader(Spread(4, 4, 0, 1), stop=3))
+    size = loaders.batch_bytes(DATA, Spread(4, 4, 0, 1))
+    monkeypatch.setattr(loaders.shutil, "disk_usage", lambda path: SimpleNamespace(free=2 * size))
+    made = loader(Spread(4, 4, 0, 1), stop=3, workers=3)
+    assert made.num_workers == 1 and same(list(made), plain)
+
+
+def test_a_batch_is_as_large_as_is_counted() -> None:
+    (batch,) = loader(Spread(4, 4, 0, 1), stop=1)
+    counted = loaders.batch_bytes(DATA, Spread(4, 4, 0, 1))
+    held = sum(x.nbytes for x in (batch.image, batch.label, batch.index, batch.key))
+    assert held <= counted < held + 4 * 64

@@ -31,7 +31,7 @@ def test_a_row_says_what_timm_builds(name: str) -> None:
 
 
 def test_a_resnet_is_fine_tuned_and_evaluated_like_any_encoder(tmp_path: Path) -> None:
-    out = [f"out={tmp_path}", "compute.threads=1", "eval.pictures=4"]
+    out = [f"out={tmp_path}", "compute.threads=1", "compute.compile=false", "eval.pictures=4"]
     small = ["model.timm=resnet10t.c3_in1k", "model.width=512"]  # for speed; a BiT is as deep as it is
     training.finetune(
         ["recipe=finetune", "init=scratch", "model=bit_r50x1", *small, *FAST, *out, "name=tuned", "eval.test=false"]
@@ -48,7 +48,7 @@ def test_a_resnet_is_fine_tuned_and_evaluated_like_any_encoder(tmp_path: Path) -
 def test_running_means_are_those_of_the_steps(tmp_path: Path) -> None:
     """What is measured before the first step, at each start anew, leaves none."""
     small = ["recipe=finetune", "init=scratch", "model=noisy_student_b0", *FAST, "eval.test=false", "eval.pictures=4"]
-    run = Run(resolve([*small, "compute.threads=1", f"out={tmp_path}", "name=run"]))
+    run = Run(resolve([*small, "compute.threads=1", "compute.compile=false", f"out={tmp_path}", "name=run"]))
     with machine.started(run) as accelerator:
         job = assembly.assemble(run, accelerator, machine.load(run.recipe, accelerator, test=False))
         before = {name: value.clone() for name, value in job.objective.named_buffers()}

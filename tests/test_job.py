@@ -360,3 +360,21 @@ def test_unreadable_pictures_are_named_and_too_many_stop_the_run(tiny: list[str]
     assert "07.png" in (done.folder / "log.txt").read_text()
     with pytest.raises(UserError, match=r"data\.unreadable=0\.0: 1 of .* cannot be read, .*07\.png"):
         run([*words, "name=none", "data.unreadable=0"])
+
+
+@pytest.mark.parametrize("own", [["optim.dropout=0.1"], ["optim.drop_path=0.1"], []])
+def test_masks_of_dropout_go_on_with_the_same_device_batch_only(tiny: list[str], own: list[str]) -> None:
+    """They are seeded by pass; without them a run goes on with any device batch."""
+    short = altered(tiny, *own, "optim.steps=4", "compute.batch=8", "name=run")
+    folder = run(short).folder
+    (folder / "result.json").unlink()
+    before = (folder / "metrics.jsonl").read_text()
+    if own:
+        text = rf"compute\.batch=4: the run was stopped with 8 pictures a pass, .*{own[0]} .*say compute\.batch=8"
+        with pytest.raises(UserError, match=text):
+            run(altered(short, "compute.batch=4"))
+        assert (folder / "metrics.jsonl").read_text() == before
+        run(short)
+    else:
+        run(altered(short, "compute.batch=4"))
+    assert (folder / "result.json").exists()

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,7 +28,8 @@ from ssl_vit import checkpoint
 from ssl_vit.data.batches import Spread, samples
 from ssl_vit.job import train
 from ssl_vit.processes import machine, sharding
-from ssl_vit.recipe import UserError
+from ssl_vit.recipe import ToldError, UserError
+from ssl_vit.report import sections
 from ssl_vit.runs import Run
 from ssl_vit.words import resolve
 
@@ -288,6 +290,37 @@ def test_a_run_goes_on_under_another_way_of_sharing(trained, unbroken) -> None:
     assert_alike(one, other, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("way", "strategy", "accelerate"),
+    [
+        ("ddp", "DDP", "MULTI_CPU"),
+        *((way, f"ZeRO-{way[4]}", "DEEPSPEED") for way in ZERO),
+        ("fsdp2", "FSDP2", "FSDP"),
+    ],
+)
+def test_a_run_tells_how_it_was_sharded(trained, way: str, strategy: str, accelerate: str) -> None:
+    """environment.json, log.txt and the report's sentence."""
+    folder = trained[0] / way
+    environment = json.loads((folder / "environment.json").read_text())
+    said = environment["sharding"]
+    assert (said["strategy"], said["accelerate"]) == (strategy, accelerate)
+    assert (said["backend"], said["processes"], said["machines"]) == ("gloo", 2, 1)
+    assert said.get("offload", {}) == {}
+    zero = way in ZERO
+    assert said.get("deepspeed") == (version("deepspeed") if zero else None)
+    text = f"{strategy} (DeepSpeed {version('deepspeed')})" if zero else strategy
+    assert f"started at step 0 on 2 processes, {text}, process " in (folder / "log.txt").read_text()
+    assert f"), {text}, 1 threads" in sections._machine(SimpleNamespace(environment=environment))
+
+
+def test_a_run_of_one_process_is_not_sharded(tmp_path: Path) -> None:
+    run = Run(resolve([*altered(TINY, "optim.steps=4"), f"out={tmp_path}", "name=one"]))
+    train(run)
+    said = json.loads((run.folder / "environment.json").read_text())["sharding"]
+    assert said == {"accelerate": "NO", "backend": None, "processes": 1, "machines": 1, "strategy": "none"}
+    assert "on 1 processes, not sharded, process" in run.log.read_text()
+
+
 def test_what_is_compiled(trained) -> None:
     """The objective as one graph under DDP; block by block where the rest is gathered on the way; nothing under ZeRO 3."""
     said = {way: trained[1][f"{way}_compiled"]["compiled"] for way in ("ddp", "zero2", "zero3", "fsdp2")}
@@ -340,15 +373,17 @@ def test_every_configuration_is_what_it_says() -> None:
     """As Accelerate's own classes read it, with no word that they do not know."""
     found = {path.stem: load_config_from_file(str(path)) for path in sorted(LAUNCH.glob("*.yaml"))}
     default = load_config_from_file(str(ROOT / "accelerate_config.yaml"))
-    assert set(found) == {*ZERO, "zero3_offload", "fsdp2", "two_machines"}
+    assert set(found) == {*ZERO, "zero3_offload", "fsdp2", "two_machines", "two_machines_zero2"}
     for name, config in (*found.items(), ("default", default)):
         assert config.mixed_precision == "no" and config.main_training_function == "main", name
-        sharded = {"zero": "DEEPSPEED", "fsdp": "FSDP"}.get(name[:4], "MULTI_GPU")
+        sharded = "DEEPSPEED" if "zero" in name else "FSDP" if "fsdp" in name else "MULTI_GPU"
         assert config.distributed_type.value == sharded, name
     for name in (*ZERO, "zero3_offload"):
         assert found[name].deepspeed_config["zero_stage"] == int(name[4])
     assert found["zero3_offload"].deepspeed_config["offload_optimizer_device"] == "cpu"
-    assert found["two_machines"].num_machines == 2 and found["two_machines"].num_processes == 16
+    for name in ("two_machines", "two_machines_zero2"):
+        assert found[name].num_machines == 2 and found[name].num_processes == 16
+    assert found["two_machines_zero2"].deepspeed_config == found["zero2"].deepspeed_config
     assert found["fsdp2"].fsdp_config["fsdp_version"] == 2
     hyperparameters = {"gradient_accumulation_steps", "gradient_clipping", "deepspeed_config_file"}
     for path in (*LAUNCH.glob("*.yaml"), ROOT / "accelerate_config.yaml"):
@@ -397,6 +432,20 @@ def test_processes_that_each_believe_they_are_alone_are_refused(monkeypatch) -> 
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="WORLD_SIZE=2: only 1 of the launched processes"):
         machine._check_processes(1)
+
+
+@pytest.mark.parametrize(("local_rank", "kind"), [("0", UserError), ("1", ToldError)])
+def test_processes_that_would_share_a_gpu_are_refused(local_rank, kind, monkeypatch, tiny) -> None:
+    """One line for a machine, before the processes look for one another."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    with pytest.raises(UserError, match=r"LOCAL_WORLD_SIZE=2: .* this machine has 1; choices: --num_processes 1") as told:
+        machine._start(resolve([*tiny, "name=run"]))
+    assert type(told.value) is kind
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    machine._check_gpus()
 
 
 STANDS_IN = {

@@ -1,10 +1,12 @@
 """What brings the batches: of steps by number, of a stream, of held-out pictures, of all of a split."""
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -18,6 +20,9 @@ from .batches import Batch, Pictures, Samples, Spread, samples
 from .order import Windows
 from .parts import Sharded, Source
 from .stream import WINDOW, Cell, Cursor, Stream, Taken
+
+SHARED = Path("/dev/shm")  # where batches of the workers lie until they are used
+AHEAD = 4  # batches that each worker keeps ready
 
 
 def _windows(source: Source, data: Data, batch: int) -> Windows | None:
@@ -110,15 +115,47 @@ def _as_is(batch: Batch) -> Batch:
     return batch
 
 
-def _loader(pictures: Dataset, order: object, workers: int) -> DataLoader:
+class Workers(NamedTuple):
+    number: int
+    ahead: int  # batches that each keeps ready
+    limit: str  # why there are fewer than were requested; "" where there are not
+
+
+def bounded(workers: int, batch_bytes: int) -> Workers:
+    """The workers requested, each AHEAD batches ahead, or as many as the shared memory has room for.
+
+    Workers hand over batches there; one that finds it full dies of SIGBUS. Containers often have
+    64 MiB. Half of what is free is shared by the processes of this machine; the other half is for
+    batches that are being used, and for everybody else.
+    """
+    if not workers or not SHARED.is_dir():
+        return Workers(workers, AHEAD, "")
+    free = shutil.disk_usage(SHARED).free
+    room = free // 2 // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) // max(1, batch_bytes)
+    if room >= workers * AHEAD:
+        return Workers(workers, AHEAD, "")
+    count = min(workers, room)
+    ahead = min(AHEAD, room // count) if count else 0
+    fewer = f"{count} of {workers} data workers, each {ahead} of {AHEAD} batches ahead"
+    return Workers(count, ahead, f"{SHARED} has {free / 2**20:,.0f} MiB free: {fewer}")
+
+
+def batch_bytes(data: Data, spread: Spread) -> int:
+    """Of a pass's pictures and what comes with each of them."""
+    return spread.device_batch * (3 * data.size**2 + 64)
+
+
+def _loader(pictures: Dataset, order: object, workers: int, size: int = 0) -> DataLoader:
+    """`size`: bytes of a batch."""
+    used = bounded(workers, size)
     return DataLoader(
         pictures,
         batch_sampler=order,  # type: ignore[arg-type]
         collate_fn=_as_is,  # type: ignore[arg-type]
-        num_workers=workers,
+        num_workers=used.number,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # its own, so that no global random number is drawn
-        prefetch_factor=4 if workers else None,
+        prefetch_factor=used.ahead if used.number else None,
         worker_init_fn=_unstopped,
     )
 
@@ -142,11 +179,12 @@ def training(
     source: Source | Reading, data: Data, spread: Spread, seed: int, start: int, stop: int, workers: int
 ) -> DataLoader:
     """This process's passes of steps start .. stop-1, `accumulation` to a step."""
+    size = batch_bytes(data, spread)
     if isinstance(source, Reading):
-        return _loader(_Streamed(source.stream, data), source.passes(seed, start, stop), workers)
+        return _loader(_Streamed(source.stream, data), source.passes(seed, start, stop), workers, size)
     if data.window:  # a pass reads a stretch of the window, or its end and its beginning
         cast(Sharded, source).keep(data.window // spread.processes, 2 * spread.accumulation)
-    return _loader(Pictures(source, data, train=True), _Steps(source, data, spread, seed, start, stop), workers)
+    return _loader(Pictures(source, data, train=True), _Steps(source, data, spread, seed, start, stop), workers, size)
 
 
 def held_out(source: Source, data: Data, spread: Spread, most: int) -> list[Batch]:
@@ -177,7 +215,8 @@ def chosen(source: Source, rows: np.ndarray, data: Data, spread: Spread, workers
     batches; images that cannot be read come without a label."""
     index = np.array_split(rows, spread.processes)[spread.rank]
     parts = [index[start : start + spread.device_batch] for start in range(0, len(index), spread.device_batch)]
-    return _loader(Pictures(source, data, train=False, strict=True), [Samples(i, counted.key(4, i)) for i in parts], workers)
+    wanted = [Samples(i, counted.key(4, i)) for i in parts]
+    return _loader(Pictures(source, data, train=False, strict=True), wanted, workers, batch_bytes(data, spread))
 
 
 def first(source: Source, data: Data, seed: int, count: int, size: int = 256) -> Iterator[Batch]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from .. import optim
@@ -42,6 +43,10 @@ class Learner:
             self.objective.compile(fullgraph=True, dynamic=False)
         self.begin(p for group in self.optimizer.param_groups for p in group["params"])
         return self.accelerator.prepare(self.objective)
+
+    def facts(self) -> dict[str, Any]:
+        """How the weights lie on the processes, as what was set up says, not what was configured."""
+        return {"strategy": "DDP" if isinstance(self.prepared, DistributedDataParallel) else "none"}
 
     def begin(self, held: Iterable[Tensor]) -> None:
         """Moments for what this process holds of the weights. Not earlier: whole ones may not fit."""

@@ -88,10 +88,11 @@ def _start(recipe: Recipe) -> Together:
     """Threads, precision and processes. A precision of auto is settled here, on the first process, and written into the recipe.
 
     Raises:
-        UserError: as `_check_processes` and `_check_sharding`.
+        UserError: as `_check_gpus`, `_check_processes` and `_check_sharding`.
     """
     torch.set_num_threads(recipe.compute.threads or max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     cpu, sharded = not torch.cuda.is_available(), _asked("DEEPSPEED")
+    _check_gpus()
     if sharded and "LOCAL_RANK" not in os.environ:
         raise UserError("distributed_type=DEEPSPEED: no launcher has started this process; use `accelerate launch` or srun")
     if sharded and not is_deepspeed_available():
@@ -161,6 +162,19 @@ def _prepare_deepspeed_on_cpu() -> None:
 def _asked(way: str) -> bool:
     """Whether the launcher was told to share by DEEPSPEED or FSDP."""
     return os.environ.get(f"ACCELERATE_USE_{way}", "false").lower() == "true"
+
+
+def _check_gpus() -> None:
+    """That each process of this machine has a GPU of its own, where there are any.
+
+    Raises:
+        UserError: there are too few; the first process of the machine speaks.
+    """
+    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if torch.cuda.is_available() and here > gpus:
+        choices = f"choices: --num_processes {gpus}, or CUDA_VISIBLE_DEVICES= for the CPU"
+        kind = UserError if os.environ.get("LOCAL_RANK", "0") == "0" else ToldError
+        raise kind(f"LOCAL_WORLD_SIZE={here}: processes share no GPU, and this machine has {gpus}; {choices}")
 
 
 def _check_processes(found: int) -> None:
@@ -298,6 +312,17 @@ def workers(recipe: Recipe, accelerator: Accelerator) -> int:
         return recipe.compute.workers
     share = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return min(16, max(1, share - 1)) if accelerator.device.type == "cuda" else 0  # on a CPU they only take cores away
+
+
+def sharding_facts(accelerator: Accelerator) -> dict[str, Any]:
+    """What Accelerate has set up, whatever its configuration requested."""
+    together = accelerator.num_processes > 1
+    return {
+        "accelerate": accelerator.distributed_type.value,
+        "backend": distributed.get_backend() if together else None,
+        "processes": accelerator.num_processes,
+        "machines": gather_object([accelerator.local_process_index]).count(0) if together else 1,
+    }
 
 
 def facts(recipe: Recipe, accelerator: Accelerator, spread: batches.Spread, splits: sources.Splits) -> dict[str, Any]:

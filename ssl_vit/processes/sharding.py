@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -120,8 +121,7 @@ class Zero(Shares):
         if self.stage == 3:
             self.copy = deepcopy(self.objective).cpu()
         elif self.compiles:
-            for block in _blocks(self.objective):
-                block.compile(dynamic=False)
+            compile_blocks(self.objective)
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # an update left out is told by the engine
         engine, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.zero = engine.optimizer
@@ -129,6 +129,15 @@ class Zero(Shares):
         if self.stage < 3:
             _view_moments(self.zero)
         return engine
+
+    def facts(self) -> dict[str, Any]:
+        engine = self.prepared
+        offloaded = {"optimizer": engine.zero_offload_optimizer(), "weights": engine.zero_offload_param()}
+        return {
+            "strategy": f"ZeRO-{engine.zero_optimization_stage()}",
+            "deepspeed": version("deepspeed"),
+            "offload": {name: str(where.device) for name, where in offloaded.items() if _used(where)},
+        }
 
     @property
     def held(self) -> list[Tensor]:
@@ -198,19 +207,33 @@ def _view_moments(zero: Any) -> None:
     zero._lazy_init_hp_params_optimizer_state()
 
 
+def _used(offload: Any) -> bool:
+    """Whether DeepSpeed's section on offloading moves anything."""
+    return offload is not None and str(getattr(offload.device, "value", offload.device)) != "none"
+
+
 class Fsdp(Shares):
     """FSDP2: shares of weights, gradients and moments, block by block. The host waits once a step, to leave out an update."""
 
     def prepare(self) -> nn.Module:
         self.copy = deepcopy(self.objective).cpu()
         if self.compiles:
-            for block in _blocks(self.objective):
-                block.compile(dynamic=False)
+            compile_blocks(self.objective)
         for group in self.optimizer.param_groups:
             group["fused"] = self.settings.name == "adamw"  # the fused kernel for SGD knows no shares
         prepared, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.begin(p for group in self.optimizer.param_groups for p in group["params"])
         return prepared
+
+    def facts(self) -> dict[str, Any]:
+        shared = all(isinstance(p, DTensor) for p in self.weights)
+        on_cpu = {p.device.type for p in self.weights} == {"cpu"} and self.accelerator.device.type != "cpu"
+        plugin = self.accelerator.state.fsdp_plugin
+        return {
+            "strategy": "FSDP2" if shared else "none",
+            "reshard_after_forward": plugin.reshard_after_forward,
+            "offload": {"weights": "cpu"} if on_cpu else {},
+        }
 
     def update(self) -> tuple[Tensor, Tensor]:
         norm = _whole(optim.clip(self.weights, self.settings.clip)).double()
@@ -282,8 +305,10 @@ def filled(clip: float | None, bfloat16: bool, spread: Spread) -> dict[str, Any]
     }
 
 
-def _blocks(objective: Objective) -> list[nn.Module]:
-    return list(getattr(objective.encoder.backbone, "blocks", []))
+def compile_blocks(objective: Objective) -> None:
+    """Compile the encoder block by block, where what stands between the blocks cannot be."""
+    for block in getattr(objective.encoder.backbone, "blocks", []):
+        block.compile(dynamic=False)
 
 
 def _whole(x: Any) -> Tensor:

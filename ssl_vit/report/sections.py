@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ..statistics import RESAMPLES, Interval, Spread, reach, t_factor
+from ..summary import sharded
 from .finished import Finished, Study
 from .numbers import Numbers, Pair, Sweep
 from .pictures import Picture, name
@@ -264,6 +265,8 @@ def _machine(run: Finished) -> str:
     """Where a run was made and with what."""
     told, host = run.environment, run.environment.get("host") or {}
     device = f"{told.get('processes', 1)} x {told.get('device', 'unknown device')} ({host.get('cpu', 'unknown processor')})"
+    if isinstance(told.get("sharding"), dict):  # older runs do not tell
+        device = f"{device}, {sharded(told['sharding'])}"
     spread = f"{told.get('threads', 'unknown')} threads, precision {told.get('precision', 'unknown')}"
     packages = ", ".join(f"{package} {version}" for package, version in (told.get("packages") or {}).items())
     revision = (told.get("revision") or "unknown")[:10] + ("+" if (told.get("revision") or "").endswith("+") else "")
