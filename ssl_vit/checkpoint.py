@@ -42,9 +42,9 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     """
     final = root / f"step-{step:09d}"
     beside = root / f".{final.name}.{os.getpid()}"
-    root.mkdir(parents=True, exist_ok=True)
+    root.mkdir(exist_ok=True)  # not what it lies in: a run's folder that was moved stays moved
     for left in root.glob(".step-*"):  # what a kill left half-written or half-removed
-        shutil.rmtree(left)
+        _clear(left)
     _write(beside, step, state)
     if final.exists():
         _remove(final)
@@ -65,7 +65,7 @@ def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
         (folder / MANIFEST).write_text(json.dumps({"step": step, "files": {"state.pt": _facts(folder / "state.pt")}}, indent=2))
         for path in (folder / "state.pt", folder / MANIFEST, folder):
             _sync(path)
-    except (OSError, RuntimeError):  # the latter is torch's word for a disk that is full
+    except Exception:  # a RuntimeError is torch's word for a disk that is full
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
@@ -74,7 +74,15 @@ def _remove(path: Path) -> None:
     """Out of sight first, so that a kill in between leaves no half of it."""
     hidden = path.with_name(f".{path.name}.old")
     path.rename(hidden)
-    shutil.rmtree(hidden)
+    _clear(hidden)
+
+
+def _clear(path: Path) -> None:
+    """Remove a folder with all in it; of a link the link alone, as what it leads to is another's."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
 
 
 def found(root: Path) -> list[Path]:
@@ -121,12 +129,16 @@ class Saver:
         """
         self.wait()
         self.step = step
-        if self.settings.background:
-            self.thread = threading.Thread(target=self._save, args=(step, _copied(state)))
-            self.thread.start()
-        else:
+        if not self.settings.background:
             self._save(step, state)
-            self.wait()
+            return self.wait()
+        try:
+            copied = _copied(state)
+        except (MemoryError, RuntimeError) as error:  # the latter is torch's word for no memory
+            self.error = error
+            return self.wait()
+        self.thread = threading.Thread(target=self._save, args=(step, copied))
+        return self.thread.start()
 
     def wait(self) -> None:
         """Let the running save end, and tell if it failed.
@@ -139,7 +151,8 @@ class Saver:
         if error is None:
             return
         self.failed += 1
-        text = f"step {self.step} could not be saved, the checkpoints before it are kept: {' '.join(str(error).split())[:200]}"
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        text = f"step {self.step} could not be saved, the checkpoints before it are kept: {why}"
         self.warn(text)
         if self.failed >= self.settings.failures:
             raise UserError(f"checkpoint.failures={self.failed}: that many saves in a row failed; {text}")
@@ -156,7 +169,7 @@ class Saver:
             size = (path / "state.pt").stat().st_size / 2**20
             self.note(f"saved {path.name}, {size:.1f} MiB, in {time.perf_counter() - before:.2f} s")
             self.failed, self.kept = 0, step
-        except (OSError, RuntimeError) as error:
+        except Exception as error:  # no room on the disk or in memory, and whatever else: told by `wait`, also from a thread
             self.error = error
 
 

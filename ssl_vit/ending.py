@@ -18,10 +18,14 @@ from .data import batches, loaders, sources
 from .evaluate import classify
 from .objectives import Objective
 from .runs import recipe_hash
+from .tracking import Notes
 
 
 def finish(job: Job) -> dict[str, Any]:
     """The export, the picture, result.json, and what to type next."""
+    if job.probes and not job.probes.looked:  # resumed after the last step
+        audience = engine.Audience([Notes(job.run)])
+        engine.observe(job.probes, job.state, {}, job.recipe, job.accelerator, audience)
     with job.state.watched() as trained:
         if not job.held_out.latest:  # resumed after the last step
             with torch.no_grad(), engine.autocast(job.recipe, job.accelerator):
@@ -32,6 +36,7 @@ def finish(job: Job) -> dict[str, Any]:
 
 def _concluded(job: Job, trained: Objective, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
     run = job.run
+    run.check_place()
     export(job, trained, run.export)
     _draw(job, trained)
     result = _result(job, told)
@@ -57,8 +62,8 @@ def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
     if source is None:
         return {}
     loader = loaders.every(source, recipe.data, job.spread, job.workers)
-    with engine.autocast(recipe, job.accelerator):
-        told = classify.predict(trained, loader, job.accelerator)
+    with engine.autocast(recipe, job.accelerator), loaders.Patient(loader) as test:
+        told = classify.predict(trained, job.accelerator.reading(test), job.accelerator)
     for text in told.unread:
         job.run.note(f"warning: a test picture is left out: {text}")
         job.accelerator.print(f"warning: a test picture is left out: {text}")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from . import counted
 from .data.batches import Batch, Spread, check_unread
+from .data.loaders import Interrupted
 from .objectives import Objective, Step
 from .recipe import Recipe
 from .state import State
@@ -112,17 +113,21 @@ def train(
     while state.step < recipe.optim.steps:
         if stop(state.step):
             return save()
-        with clock.running(state, spread.processes):
-            _update(state, passes, recipe, spread, accelerator, clock, audience)
-            last = state.step == recipe.optim.steps
-            values = _read(state, accelerator, trouble) if last or state.step % recipe.log.every == 0 else {}
+        try:
+            with clock.running(state, spread.processes):
+                _update(state, passes, recipe, spread, accelerator, clock, audience)
+                last = state.step == recipe.optim.steps
+                values = _read(state, accelerator, trouble) if last or state.step % recipe.log.every == 0 else {}
+        except Interrupted:  # while data were waited for: nothing of the step was done
+            stop(state.step)
+            return save()
         row: Row = {}
         if values:
             row, clock = _row(values, state, recipe, accelerator, clock), Clock()
         audience.tell(methodcaller("on_step", state.step))
         for watch in watches:
             if last or state.step % watch.every == 0:
-                row |= {"step": state.step} | _observe(watch.observer, state, row, recipe, accelerator, audience)
+                row |= {"step": state.step} | observe(watch.observer, state, row, recipe, accelerator, audience)
         if row:
             audience.tell(methodcaller("on_row", row))
         if last or state.step % recipe.checkpoint.every == 0:
@@ -245,7 +250,7 @@ def _memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
-def _observe(observer: Observer, state: State, row: Row, recipe: Recipe, accelerator: Accelerator, audience: Audience) -> Row:
+def observe(observer: Observer, state: State, row: Row, recipe: Recipe, accelerator: Accelerator, audience: Audience) -> Row:
     """What an observer says of the frozen objective; nothing, with a warning, if it fails."""
     gpus = [accelerator.device] if accelerator.device.type == "cuda" else []
     with state.watched() as watched:

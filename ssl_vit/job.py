@@ -33,8 +33,8 @@ def train(run: Run, asked: stopping.Asked | None = None) -> dict[str, Any]:
         rank, processes = accelerator.process_index, accelerator.num_processes
         life = held.enter_context(Life(rank, processes, run.recipe.compute.patience))
         splits = machine.load(run.recipe, accelerator, test=run.recipe.eval.test)
-        machine.on_main(accelerator, lambda: held.enter_context(run.lock()))
-        accelerator.mark = life.mark
+        machine.on_main(accelerator, lambda: held.enter_context(run.lock(asked.take)))
+        accelerator.mark, accelerator.reading = life.mark, life.reading
         job = assemble(run, accelerator, splits)
         if processes > 1:
             job.state.learner.tell(life.mark)
@@ -104,7 +104,7 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> int:
         nonlocal saved
         if state.step != saved:
             saved, whole = state.step, state.save(accelerator) | {"recipe": recipe_hash(recipe)}
-            machine.on_main(accelerator, lambda: saver.save(saved, whole))
+            machine.on_main(accelerator, lambda: _saved(run, saver, saved, whole))
 
     watches = [Watch(job.held_out, recipe.eval.every)]
     if job.probes and recipe.probe.every:
@@ -114,13 +114,38 @@ def _fit(job: Job, agreed: stopping.Agreement, life: Life) -> int:
         watches.append(Watch(milestones, recipe.hub.every))
     policy = trouble.Policy(run, job.pictures, seed, audience.warn, accelerator.is_main_process)
     try:
-        passes = life.marked(loader, state.step)
-        engine.train(state, passes, recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
-        machine.on_main(accelerator, saver.wait)
+        with loaders.Patient(loader, agreed.alone) as brought:
+            passes = life.marked(brought, state.step)
+            engine.train(state, passes, recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
+        machine.on_main(accelerator, lambda: _settled(run, saver))
         return machine.from_main(accelerator, lambda: first if saver.kept is None else saver.kept)
     finally:
         saver.close()
         audience.close()
+
+
+def _saved(run: Run, saver: checkpoint.Saver, step: int, whole: dict[str, Any]) -> None:
+    """Save a step's state, where the run's folder was moved to if it was.
+
+    Raises:
+        UserError: it was moved or removed, or too many saves have failed.
+    """
+    run.follow()
+    saver.root = run.checkpoints
+    saver.save(step, whole)
+    if run.moved:
+        saver.wait()
+    run.check_place()
+
+
+def _settled(run: Run, saver: checkpoint.Saver) -> None:
+    """Let the last save end, in the run's own folder.
+
+    Raises:
+        UserError: as `_saved`.
+    """
+    saver.wait()
+    run.check_place()
 
 
 class _Steps(Listener):

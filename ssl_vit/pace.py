@@ -75,5 +75,6 @@ def _steps(made: "Job") -> list[float]:
             ends.append(time.perf_counter())
 
     loader = loaders.training(made.pictures, recipe.data, made.spread, recipe.seed, 0, recipe.optim.steps, made.workers)
-    engine.train(made.state, loader, recipe, made.spread, made.accelerator, audience=engine.Audience([Clock()]))
+    with loaders.Patient(loader) as passes:
+        engine.train(made.state, passes, recipe, made.spread, made.accelerator, audience=engine.Audience([Clock()]))
     return [after - before for before, after in itertools.pairwise(ends)]

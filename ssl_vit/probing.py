@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
-from torch.utils.data import DataLoader
 
 from . import compute, console, encoder, engine, inits, weights
 from .data import batches, loaders, sources
@@ -29,7 +28,8 @@ def probe(run: Run) -> dict[str, Any]:
         UserError: the pictures, the weights or the folder do not suit the recipe.
     """
     with started(run) as accelerator, ExitStack() as held:
-        held.enter_context(Life(accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience))
+        life = Life(accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience)
+        accelerator.reading = held.enter_context(life).reading
         splits = load(run.recipe, accelerator, test=True)
         on_main(accelerator, lambda: held.enter_context(run.lock()))
         return _measured(run, accelerator, splits)
@@ -83,7 +83,8 @@ def _features(
         drawn = frozen.drawn(read, named.pop("train"), recipe, spread, accelerator, classes)
         seen["train"], picks, images = drawn
     for name, source in named.items():
-        seen[name] = frozen.features(read, _all(source, recipe, spread), recipe, accelerator)
+        with _all(source, recipe, spread) as brought:
+            seen[name] = frozen.features(read, accelerator.reading(brought), recipe, accelerator)
         images += len(source)
     return seen, picks, images
 
@@ -105,8 +106,8 @@ def _reader(net: Backbone, init: inits.Init, recipe: Recipe, device: torch.devic
     return lambda image_B3HW: objective.hidden(net.feature(image_B3HW, objective.pool)), objective.pool
 
 
-def _all(source: sources.Source, recipe: Recipe, spread: batches.Spread) -> DataLoader:
-    return loaders.every(source, recipe.data, spread, recipe.compute.workers or 0)
+def _all(source: sources.Source, recipe: Recipe, spread: batches.Spread) -> loaders.Patient:
+    return loaders.Patient(loaders.every(source, recipe.data, spread, recipe.compute.workers or 0))
 
 
 def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool: str) -> None:
@@ -142,13 +143,13 @@ def _with_its_head(
     splits: sources.Splits,
     spread: batches.Spread,
     recipe: Recipe,
-    accelerator: Accelerator,
+    accelerator: Together,
 ) -> dict[str, tuple[float, int]]:
     """{name: (value, n)} of top-1, top-5 and, if asked for, ReaL, by the classifier that the run learned."""
     assert splits.test is not None
     objective = _classifier(net, init, "probe.measures=top1").to(accelerator.device).eval()
-    with engine.autocast(recipe, accelerator):
-        told = classify.predict(objective, _all(splits.test, recipe, spread), accelerator)
+    with engine.autocast(recipe, accelerator), _all(splits.test, recipe, spread) as pictures:
+        told = classify.predict(objective, accelerator.reading(pictures), accelerator)
     if told.label.max() >= objective.classes:
         text = f"{objective.classes} classes, data={recipe.data.name} has labels up to {told.label.max()}"
         raise UserError(f"probe.measures=top1: the head of init={init.place} knows {text}")

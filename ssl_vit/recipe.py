@@ -48,9 +48,17 @@ NOT_COMPUTED = (
 class UserError(ValueError):
     """Something a user can mend. Its text is one line: the key, the value, the choices."""
 
+    status = 2  # exit status
+
 
 class ToldError(UserError):
     """The same on the other processes, which need not say it again."""
+
+
+class LostError(UserError):
+    """A process that this one depends on was lost; the same command goes on from the last checkpoint."""
+
+    status = 69  # sysexits.h: EX_UNAVAILABLE
 
 
 @dataclass
@@ -304,7 +312,7 @@ def plain_errors(everywhere: bool = False) -> Iterator[None]:
             )  # whole: others write too
         with suppress(streams.OutputError):
             sys.stdout.flush()
-        sys.exit(2)
+        sys.exit(error.status)
     except streams.OutputError as error:
         if error.pipe:
             sys.exit(streams.BROKEN_PIPE)  # without a word, as everything does that stands before `| head`

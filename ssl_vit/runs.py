@@ -5,29 +5,30 @@ runs/<name>/  recipe.yaml  environment.json  metrics.jsonl  log.txt  checkpoints
 """
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import platform
 import shutil
-import socket
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from . import inits
+from . import inits, lock
 from .hub import remote
 from .recipe import Recipe, UserError, computed, dump
 from .words import resolve
 
-HEARTBEAT = 30.0  # seconds between signs of life in the lock
-DEAD_AFTER = 100.0  # seconds without one, on another machine; more than a network's disk may keep to itself
+# What a run writes in its folder, and removes
+OWN = (
+    *("recipe.yaml", "environment.json", "metrics.jsonl", "metrics.damaged", "log.txt", "result.json", "predictions.npz"),
+    *("not_finite.json", "checkpoints", "export", "figures", "tensorboard", "lock", "hub.json", "hub"),
+    *("hub/lock", "hub/log.txt"),
+)
 
 
 def cores() -> int:
@@ -38,7 +39,8 @@ def cores() -> int:
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file's text whole, or leave it as it was."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("w", encoding="utf-8") as file:
+    beside.unlink(missing_ok=True)
+    with beside.open("x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -93,7 +95,12 @@ class Run:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.folder = Path(recipe.out) / recipe.name
+        self.place: lock.Place | None = None  # while this process holds the lock
+        self.moved = ""  # what became of the folder meanwhile, in words
+        self._lie_in(Path(recipe.out) / recipe.name)
+
+    def _lie_in(self, folder: Path) -> None:
+        self.folder = folder
         self.checkpoints, self.export = self.folder / "checkpoints", self.folder / "export"
         self.figures, self.tensorboard = self.folder / "figures", self.folder / "tensorboard"
         self.predictions = self.folder / "predictions.npz"
@@ -187,6 +194,12 @@ class Run:
             raise UserError(f"init={self.recipe.init}: {text}")
 
     def finish(self, result: dict[str, Any]) -> None:
+        """Write result.json.
+
+        Raises:
+            UserError: as `check_place`.
+        """
+        self.check_place()
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
@@ -211,75 +224,69 @@ class Run:
         Raises:
             OSError: it cannot be written, and is not there in part.
         """
+        self._check_there()
         append(self.metrics, f"{json.dumps(row)}\n".encode())
 
     def note(self, text: str) -> None:
         """A line for log.txt, in the same way."""
+        self._check_there()
         append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode(errors="replace"))
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keep a second writer out while the body runs.
+    def lock(self, gone: Callable[[str], None] = lambda why: None) -> Iterator[None]:
+        """Keep a second writer out while the body runs; `gone` is told if the folder is moved or removed meanwhile.
 
         The operating system drops the lock with the process, however it ends, so a killed run can be started again at once;
         the host and the heartbeat written inside keep out a machine whose locks do not reach this one. Whether that is alive is
         seen by waiting, not told from clocks, which differ.
 
         Raises:
-            UserError: another process that is alive holds the folder.
+            UserError: another process that is alive holds the folder; or what the run writes there is not its own.
         """
-        path = self.folder / "lock"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+")
-        except OSError as error:
-            raise UserError(f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}") from None
-        with file:
-            _take(path, file)
-            done = threading.Event()
-            threading.Thread(target=_beat, args=(path, done), daemon=True).start()
+        self.check_own()
+        with lock.held(self.folder, self.recipe.out, lambda: gone(f"the loss of its folder {self.folder}")) as self.place:
             try:
                 yield
             finally:
-                done.set()
-                file.truncate(0)
+                self.place = None
 
+    def check_own(self) -> None:
+        """That what is written in the folder is the run's own.
 
-def _take(path: Path, file: TextIO) -> None:
-    """Lock the open file and write who holds it."""
-    file.seek(0)
-    try:
-        holder = json.loads(file.read() or "{}")
-    except ValueError:
-        holder = {}
-    holder = holder if isinstance(holder, dict) else {}
-    held = f"process {holder.get('pid')} on {holder.get('host')}"
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process's own: not inherited by data workers
-        taken = False
-    except OSError as error:
-        taken = error.errno in (errno.EACCES, errno.EAGAIN)  # others: a file system that knows no locks
-    if taken or (holder.get("host") not in (None, socket.gethostname()) and _beats(path, held)):
-        raise UserError(f"name={path.parent.name}: {path.parent} is being written by {held}; wait, or take another name=")
-    file.truncate(0)
-    file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
-    file.flush()
+        Raises:
+            UserError: something there is a link, or another run; or the folder lies in another run's.
+        """
+        lock.check_own(f"name={self.recipe.name}", self.folder, OWN)
 
+    def follow(self) -> None:
+        """Go on where the folder was moved to, as far as that is known; `check_place` then tells of it."""
+        if self.place is None or self.place.there():
+            return
+        before, now = self.folder, self.place.now()
+        self.moved = f"{before} was removed while the run wrote it"
+        if now is not None:
+            self.moved = f"{before} was moved to {now} while the run wrote it; name={now.name} out={now.parent} goes on there"
+            self.place.folder = now
+            self._lie_in(now)
 
-def _beats(path: Path, held: str) -> bool:
-    """Whether somebody elsewhere gives signs of life."""
-    print(f"waiting up to {DEAD_AFTER:.0f} s to see whether {held} still writes {path.parent}", flush=True)
-    before, until = path.stat().st_mtime_ns, time.monotonic() + DEAD_AFTER
-    while time.monotonic() < until:
-        if path.stat().st_mtime_ns != before:
-            return True
-        time.sleep(min(1.0, DEAD_AFTER / 10))
-    return False
+    def check_place(self) -> None:
+        """That the folder is where it was.
 
+        Raises:
+            UserError: it was moved or removed.
+        """
+        self.follow()
+        if self.moved:
+            raise UserError(f"name={self.recipe.name}: {self.moved}")
 
-def _beat(path: Path, done: threading.Event) -> None:
-    while not done.wait(HEARTBEAT):
-        path.touch()
+    def _check_there(self) -> None:
+        """For one line.
+
+        Raises:
+            OSError: the folder is not where it was; another one may be.
+        """
+        if self.place is not None and not self.place.there():
+            raise FileNotFoundError(errno.ENOENT, "moved or removed while the run wrote it", str(self.folder))
 
 
 def environment(extra: dict[str, Any]) -> dict[str, Any]:

@@ -242,9 +242,13 @@ def export(
     for left in folder.parent.glob(f".{folder.name}.*"):  # what a kill left
         shutil.rmtree(left)
     beside.mkdir(parents=True)
-    (beside / "config.json").write_text(json.dumps(_config(encoder, model, data, pool, classes), indent=2) + "\n")
-    (beside / "model.safetensors").write_bytes(_packed(encoder.backbone.state_dict() | (heads if classes else {})))
-    (beside / "heads.safetensors").write_bytes(_packed(heads))
+    try:
+        (beside / "config.json").write_text(json.dumps(_config(encoder, model, data, pool, classes), indent=2) + "\n")
+        (beside / "model.safetensors").write_bytes(_packed(encoder.backbone.state_dict() | (heads if classes else {})))
+        (beside / "heads.safetensors").write_bytes(_packed(heads))
+    except Exception:  # so that a full disk has room again
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
     shutil.rmtree(folder, ignore_errors=True)
     beside.replace(folder)
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ssl_vit import checkpoint
+from ssl_vit.recipe import Checkpoint, UserError
 
 
 class Killed(BaseException):
@@ -255,3 +256,37 @@ def test_no_code_runs_from_a_checkpoint(tmp_path):
     with pytest.raises(Exception, match="weights_only"):
         checkpoint.load(path)
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("place", ["save", "_copied"])
+def test_a_save_that_finds_no_memory_is_told_and_counted(tmp_path, monkeypatch, background, place):
+    def full(*values):
+        raise MemoryError
+
+    notes, warnings = [], []
+    saver = checkpoint.Saver(tmp_path, Checkpoint(failures=2, background=background), notes.append, warnings.append)
+    monkeypatch.setattr(checkpoint, place, full)
+    if place == "_copied" and not background:
+        pytest.skip("nothing is copied")
+    saver.save(1, {"x": torch.ones(1)})
+    saver.wait()
+    assert saver.failed == 1 and "step 1 could not be saved" in warnings[0] and warnings[0].endswith("kept: MemoryError")
+    with pytest.raises(UserError, match=r"checkpoint\.failures=2: "):
+        saver.save(2, {"x": torch.ones(1)})
+        saver.wait()
+    monkeypatch.undo()
+    saver.save(3, {"x": torch.ones(1)})
+    saver.wait()
+    assert saver.failed == 0 and saver.kept == 3
+
+
+def test_a_linked_step_blocks_no_save_and_its_target_stays(tmp_path):
+    other, root = tmp_path / "other", tmp_path / "mine"
+    root.mkdir()
+    theirs = save(other, 2)
+    (root / "step-000000002").symlink_to(theirs)
+    (root / ".step-000000009.77").symlink_to(theirs)
+    for step in (2, 4, 6):
+        save(root, step, keep=1)
+    assert steps(root) == [6] and checkpoint.sound(theirs)

@@ -5,9 +5,9 @@ import pytest
 import torch
 from conftest import altered
 from sklearn.neighbors import KNeighborsClassifier
-from test_job import run
+from test_job import Killed, run
 
-from ssl_vit import encoder, weights
+from ssl_vit import encoder, ending, weights
 from ssl_vit.data import batches, loaders, sources
 from ssl_vit.inits import find
 from ssl_vit.recipe import UserError
@@ -70,3 +70,17 @@ def test_probes_are_refused_where_there_are_no_labels(tiny: list[str], tmp_path)
 def test_a_probe_that_fails_ends_no_run(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
     done = run(altered(tiny, *PROBED, "probe.shots=[100]", "name=run"))
     assert done.result() is not None and "WhileTraining failed" in done.log.read_text()
+
+
+def test_a_run_killed_before_its_export_has_the_probes_in_its_result(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*values: object) -> None:
+        raise Killed
+
+    whole, broken = (run(altered(tiny, *PROBED, "name=whole")), altered(tiny, *PROBED, "name=broken"))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(ending, "export", killed)
+        run(broken)
+    results = [one.result() for one in (whole, run(broken))]
+    timed = {"finished", "seconds", "device_hours", "total_device_hours"}
+    untimed = [{key: value for key, value in result.items() if key not in timed} for result in results]
+    assert untimed[0] == untimed[1] and "probe_knn" in untimed[0]["metrics"]

@@ -1,5 +1,6 @@
 """What a push must not do: write over what is not this run, wait for ever, let one part keep back the rest, stop training."""
 
+import errno
 import json
 import os
 import shlex
@@ -15,8 +16,9 @@ import pytest
 from conftest import ROOT, TINY, altered
 from hub_server import Fault, Hub
 from test_hub import REPO, finished, milestone, pushed, run, server
+from torch import nn
 
-from ssl_vit import inits, training
+from ssl_vit import encoder, inits, training, weights
 from ssl_vit.hub import background, ledger, parcels, pull, push, remote
 from ssl_vit.recipe import UserError
 from ssl_vit.runs import Run
@@ -394,3 +396,32 @@ def test_what_a_pull_says_to_type_can_be_typed(server: Hub, run: Run, tmp_path: 
     pull.main([f"hf-hub:{REPO}", f"out={tmp_path}/my runs"])
     words = shlex.split(capsys.readouterr().out.splitlines()[-1])
     assert f"out={tmp_path}/my runs" in words and f"recipe={tmp_path}/my runs/mpp/recipe.yaml" in words
+
+
+def test_milestones_that_cannot_be_pushed_stay_few_and_leave_checkpoints_their_room(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    pusher = background.Pusher(run)
+    monkeypatch.setattr(pusher, "start", lambda: None)  # the Hub is out of reach
+    milestones = background.Milestones(pusher, lambda folder, trained: folder.mkdir())
+    (run.outbox / ".step-000000001.77").mkdir(parents=True)
+    for step in range(1, 8):
+        assert milestones(step, {}, nn.Linear(2, 2)) == ()
+    assert sorted(path.name for path in run.outbox.iterdir()) == [f"step-{step:09d}" for step in range(4, 8)]
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in said] == ["step-000000001", "step-000000002", "step-000000003"]
+    usage, most = shutil.disk_usage("."), max(path.stat().st_size for path in run.checkpoints.glob("step-*/*"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=most))
+    milestones(8, {}, nn.Linear(2, 2))
+    assert not list(run.outbox.iterdir()) and "the milestone of step 8 is left out" in capsys.readouterr().out
+
+
+def test_an_export_that_finds_no_room_leaves_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*values: object) -> bytes:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    net = encoder.build_any(run.recipe.model, run.recipe.data)
+    monkeypatch.setattr(weights, "_packed", full)
+    with pytest.raises(OSError, match="No space"):
+        weights.export(tmp_path / "out" / "export", net, {}, run.recipe.model, run.recipe.data, "avg")
+    assert not list((tmp_path / "out").iterdir())

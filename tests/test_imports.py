@@ -11,7 +11,7 @@ from conftest import ROOT
 ORDER = [
     ("streams", "markdown"),
     ("recipe", "counted", "targets", "statistics", "processes.stopping"),
-    ("hub.remote",),
+    ("hub.remote", "lock"),
     ("bounds", "inits", "uses"),
     ("words",),
     ("encoder",),

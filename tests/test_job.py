@@ -378,3 +378,24 @@ def test_masks_of_dropout_go_on_with_the_same_device_batch_only(tiny: list[str],
     else:
         run(altered(short, "compute.batch=4"))
     assert (folder / "result.json").exists()
+
+
+def test_a_folder_moved_while_it_is_written_stops_the_run_and_nothing_is_lost(
+    unbroken: Path, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that was trained is saved where the folder is now, nothing is made where it was, and the run goes on there."""
+    place, new = tmp_path / "runs" / "run", tmp_path / "runs" / "new"
+
+    class Mover(Listener):
+        def on_step(self, step: int) -> None:
+            if step == 5:
+                place.rename(new)
+
+    whole = job._listeners
+    with monkeypatch.context() as patch, pytest.raises(UserError) as caught:
+        patch.setattr(job, "_listeners", lambda made: [*whole(made), Mover()])
+        run([*tiny, "name=run"])
+    text = f"name=run: {place} was moved to {new} while the run wrote it; name=new out={new.parent} goes on there"
+    assert str(caught.value) == text and not place.exists()
+    assert checkpoint.step(checkpoint.found(new / "checkpoints")[-1]) == 8, "the next one that was due"
+    assert_same_end(unbroken, run([*tiny, "name=new"]).folder)

@@ -190,9 +190,3 @@ def test_nobody_is_named_where_all_wait_or_have_left() -> None:
     assert "process 0 on here has not moved for 60 s" in judged(between, within._replace(marks=8), left, stood=61)
     before = liveness.Sign(1, 0, inf, "here")
     assert judged(before, before._replace(marks=1), stood=1e6) == ""
-
-
-def test_one_process_watches_nobody(tmp_path: Path) -> None:
-    with liveness.Life(0, 1, 1.0) as life:
-        assert list(life.marked([1, 2], 0)) == [1, 2]
-    assert not life.talk.is_alive() and not life.watch.is_alive()

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ssl_vit import lock as locking
 from ssl_vit import runs
 from ssl_vit.recipe import Compute, Data, Model, Optim, Recipe, UserError
 from ssl_vit.runs import Run, recipe_hash
@@ -86,9 +88,9 @@ def take(run):
 
 HOLD = """
 import os, sys, time
-from ssl_vit import runs
+from ssl_vit import lock, runs
 from ssl_vit.recipe import Recipe
-runs.HEARTBEAT = 0.02
+lock.HEARTBEAT = 0.02
 with runs.Run(Recipe(name="it", out=sys.argv[1])).lock():
     child = os.fork() if sys.argv[2] == "with a child" else 1
     if not child:
@@ -249,7 +251,7 @@ def test_a_killed_writer_holds_nothing(tmp_path, child):
 @pytest.mark.parametrize("ahead", [0, 86_400, -86_400])
 def test_a_folder_that_another_machine_writes_is_refused_until_it_falls_silent(tmp_path, monkeypatch, ahead):
     """By waiting, whatever that machine's clock says."""
-    monkeypatch.setattr(runs, "DEAD_AFTER", 0.5)
+    monkeypatch.setattr(locking, "DEAD_AFTER", 0.5)
     run, lock, done = Run(recipe(tmp_path)), tmp_path / "it" / "lock", threading.Event()
     lock.parent.mkdir()
     lock.write_text(json.dumps({"host": "elsewhere", "pid": 41}))
@@ -266,12 +268,12 @@ def test_a_folder_that_another_machine_writes_is_refused_until_it_falls_silent(t
     alive.join()
     with run.lock():
         holds = subprocess.check_output(["cat", lock])  # opened here, closing it would let go of the lock
-    assert json.loads(holds) == {"host": socket.gethostname(), "pid": os.getpid()}
+    assert json.loads(holds).items() > {"host": socket.gethostname(), "pid": os.getpid()}.items()
     assert lock.read_text() == ""
 
 
 def test_a_writer_gives_signs_of_life(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(locking, "HEARTBEAT", 0.01)
     run, lock = Run(recipe(tmp_path)), tmp_path / "it" / "lock"
     with run.lock():
         os.utime(lock, (0, 0))
@@ -404,3 +406,138 @@ def test_the_environment_names_versions_and_the_revision():
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(runs.__file__).parent, capture_output=True, text=True)
     assert (facts["revision"] or "").rstrip("+") == head.stdout.strip()
     assert json.loads(json.dumps(facts)) == facts
+
+
+def test_a_link_in_the_folder_is_refused_and_its_target_kept(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for name in ("lock", "log.txt", "checkpoints", "hub.json"):
+        link = tmp_path / "it" / name
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(precious)
+        assert the_error(take, Run(recipe(tmp_path))).startswith(f"name=it: {link} is a link")
+        assert precious.read_text() == "mine"
+        link.unlink()
+    (tmp_path / "it" / "lock").symlink_to(precious)
+    with pytest.raises(OSError, match="lock"):
+        locking.opened(tmp_path / "it" / "lock")
+    assert precious.read_text() == "mine"
+
+
+def test_a_link_to_the_whole_folder_is_taken(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "it").symlink_to(tmp_path / "elsewhere")
+    take(Run(recipe(tmp_path)))
+    assert (tmp_path / "elsewhere" / "lock").exists()
+
+
+@pytest.mark.parametrize("inner", ["tensorboard", "export", "anywhere/deep"])
+def test_a_run_inside_another_runs_folder_is_refused(tmp_path, inner):
+    outer = Run(recipe(tmp_path))
+    outer.open(FACTS)
+    within = Run(Recipe(name=f"it/{inner}", out=str(tmp_path)))
+    text = the_error(take, within)
+    assert text.startswith(f"name=it/{inner}: ") and f"lies inside another run's folder, {tmp_path}/it;" in text
+    assert not within.folder.exists() or not list(within.folder.iterdir())
+    take(outer)
+
+
+def test_a_run_is_not_begun_over_another_in_its_folder(tmp_path):
+    inner = Run(Recipe(name="it/export", out=str(tmp_path)))
+    inner.open(FACTS)
+    assert f"{tmp_path}/it/export holds another run" in the_error(take, Run(recipe(tmp_path)))
+
+
+HOLD_UNLOCKED = HOLD.replace(
+    "from ssl_vit.recipe import Recipe\n",
+    """from ssl_vit.recipe import Recipe
+import errno, fcntl
+def lockf(*values):
+    raise OSError(errno.ENOLCK, "no locks")
+fcntl.lockf = lockf
+lock.SETTLES = 0.01
+""",
+)
+
+
+def unlocked(monkeypatch):
+    def lockf(*values):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(locking.fcntl, "lockf", lockf)
+    monkeypatch.setattr(locking, "SETTLES", 0.01)
+
+
+def test_without_locks_a_second_process_on_the_same_machine_is_refused(tmp_path, monkeypatch):
+    """By the first one's number and the time of its start; once it is killed the folder is free at once."""
+    unlocked(monkeypatch)
+    monkeypatch.setitem(globals(), "HOLD", HOLD_UNLOCKED)
+    with holder(tmp_path) as (process, _):
+        text = the_error(take, Run(recipe(tmp_path)))
+        assert f"is being written by process {process.pid} on {socket.gethostname()}" in text
+        process.kill()
+        process.wait()
+        take(Run(recipe(tmp_path)))
+
+
+def test_without_locks_a_number_that_another_process_has_by_now_holds_nothing(tmp_path, monkeypatch):
+    unlocked(monkeypatch)
+    held = {"host": socket.gethostname(), "pid": os.getppid(), "start": "1"}
+    (tmp_path / "it").mkdir()
+    (tmp_path / "it" / "lock").write_text(json.dumps(held))
+    take(Run(recipe(tmp_path)))
+
+
+def test_without_locks_of_two_that_begin_at_once_the_first_to_write_gives_way(tmp_path, monkeypatch):
+    unlocked(monkeypatch)
+    sleep, path = time.sleep, tmp_path / "it" / "lock"
+
+    def meanwhile(seconds):
+        path.write_text('{"host": "here", "pid": 77}')
+        sleep(seconds)
+
+    monkeypatch.setattr(locking.time, "sleep", meanwhile)
+    assert "is being written by another process" in the_error(take, Run(recipe(tmp_path)))
+
+
+def test_signs_of_life_go_on_after_one_that_failed(tmp_path, monkeypatch):
+    utime, tried, again = os.utime, [], threading.Event()
+
+    def failing(path, *values):
+        tried.append(path)
+        if len(tried) == 1:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        utime(path, *values)
+        again.set()
+
+    monkeypatch.setattr(locking, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(locking.os, "utime", failing)
+    with Run(recipe(tmp_path)).lock():
+        assert again.wait(60)
+
+
+def test_a_folder_that_is_moved_is_noticed_and_followed(tmp_path, monkeypatch):
+    monkeypatch.setattr(locking, "HEARTBEAT", 0.01)
+    run, told, seen = Run(recipe(tmp_path)), [], threading.Event()
+    with run.lock(lambda why: (told.append(why), seen.set())):
+        run.append({"step": 1})
+        run.folder.rename(tmp_path / "new")
+        assert seen.wait(60) and told == [f"the loss of its folder {tmp_path}/it"]
+        (tmp_path / "it").mkdir()  # another run's
+        with pytest.raises(FileNotFoundError):
+            run.append({"step": 2})
+        assert the_error(run.check_place) == (
+            f"name=it: {tmp_path}/it was moved to {tmp_path}/new while the run wrote it; name=new out={tmp_path} goes on there"
+        )
+        run.append({"step": 3})
+    assert [row["step"] for row in Run(Recipe(name="new", out=str(tmp_path))).rows()] == [1, 3]
+    assert not list((tmp_path / "it").iterdir())
+
+
+def test_a_folder_that_is_removed_is_told(tmp_path):
+    run = Run(recipe(tmp_path))
+    with run.lock():
+        (run.folder / "lock").unlink()
+        run.folder.rmdir()
+        assert the_error(lambda: run.finish({})) == f"name=it: {tmp_path}/it was removed while the run wrote it"
+    assert not run.folder.exists()

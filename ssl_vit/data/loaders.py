@@ -3,11 +3,14 @@
 import os
 import shutil
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
+from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import NamedTuple, cast
+from types import TracebackType
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -15,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .. import counted
 from ..processes.stopping import SIGNALS
-from ..recipe import Data, UserError
+from ..recipe import Data, LostError, UserError, in_a_line
 from .batches import Batch, Pictures, Samples, Spread, samples
 from .order import Windows
 from .parts import Sharded, Source
@@ -23,6 +26,7 @@ from .stream import WINDOW, Cell, Cursor, Stream, Taken
 
 SHARED = Path("/dev/shm")  # where batches of the workers lie until they are used
 AHEAD = 4  # batches that each worker keeps ready
+LOOK = 1.0  # seconds between looks at whether to go on waiting for data workers
 
 
 def _windows(source: Source, data: Data, batch: int) -> Windows | None:
@@ -160,12 +164,65 @@ def _loader(pictures: Dataset, order: object, workers: int, size: int = 0) -> Da
     )
 
 
+class Interrupted(Exception):
+    """Data are waited for no longer."""
+
+
+class Patient:
+    """The batches of a loader, whose workers are gone when its body ends: one that hangs would hold up this process for ever.
+    While they bring nothing, `leave` is asked every LOOK seconds whether to go on waiting.
+
+    Raises:
+        Interrupted: not to.
+        LostError: a worker died.
+    """
+
+    def __init__(self, loader: DataLoader, leave: Callable[[], bool] = lambda: False) -> None:
+        self.loader, self.leave = loader, leave
+        self.left: Any = None
+
+    def __enter__(self) -> "Patient":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        if shut := getattr(self.left, "_shutdown_workers", None):
+            shut()  # asks each to end, waits 5 seconds, sends SIGTERM
+        for worker in getattr(self.left, "_workers", ()):
+            worker.kill()
+        if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
+            text = "the same command goes on from the last checkpoint; fewer compute.workers= need less memory"
+            raise LostError(f"compute.workers: {in_a_line(error)}; {text}") from None
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.loader.timeout = LOOK if self.loader.num_workers else 0
+        self.left = iter(self.loader)
+        return self
+
+    def __next__(self) -> Batch:
+        while True:
+            try:
+                return cast(Batch, next(self.left))
+            except RuntimeError as error:
+                if not str(error).startswith("DataLoader timed out"):
+                    raise
+            if self.leave():
+                raise Interrupted
+
+
 def _unstopped(number: int) -> None:
     """In a worker: a signal to the whole group of processes is for the process that it works for, which still needs it."""
+    Queue._on_queue_feeder_error = staticmethod(_end_unheard)  # type: ignore[attr-defined]
     signal.set_wakeup_fd(-1)  # that process's own
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_unheard(error: Exception, item: object) -> None:
+    """In a worker whose batch does not get into shared memory: end, as who waits for that batch would wait for ever."""
+    sys.stderr.write(f"a data worker could not hand over its batch: {in_a_line(error)}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _end_with_parent(parent: int) -> None:

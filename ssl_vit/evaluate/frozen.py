@@ -154,9 +154,10 @@ class WhileTraining:
         self.classes = sources.known_classes(splits, recipe)
         self.learned = loaders.held_out(splits.train, recipe.data, spread, recipe.probe.pictures)
         self.latest: dict[str, tuple[float, int]] = {}
+        self.looked = False  # all processes alike
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
-        self.latest = {}
+        self.latest, self.looked = {}, True
         pool = self.recipe.probe.pool or objective.pool
         read = reader(objective.encoder, pool, self.recipe.probe.layer)
         learned, test = (features(read, seen, self.recipe, self.accelerator) for seen in (self.learned, self.held_out))

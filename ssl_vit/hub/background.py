@@ -4,6 +4,7 @@ Training waits for neither. What fails stays owed: it is told, tried again at th
 tools/push.py whenever.
 """
 
+import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +16,9 @@ from ..engine import Listener, Row
 from ..objectives import Objective
 from ..runs import Run
 from . import ledger
-from .parcels import step_branch
+from .parcels import step_branch, steps
+
+KEPT = 4  # milestones that wait for the Hub at most
 
 
 class Pusher(Listener):
@@ -81,6 +84,35 @@ class Milestones:
         run = self.pusher.run
         if step < run.recipe.optim.steps and step_branch(step) not in ledger.known(run):
             run.outbox.mkdir(exist_ok=True)
-            self.export(run.outbox / step_branch(step), objective)
+            if self._room(run, sum(value.nbytes for value in objective.state_dict().values())):
+                self.export(run.outbox / step_branch(step), objective)
+            else:
+                _warn(run, f"the milestone of step {step} is left out: the disk has no room for it beside the checkpoints")
             self.pusher.start()
         return ()
+
+    def _room(self, run: Run, size: int) -> bool:
+        """Whether there is room for one more milestone of this many bytes. Those that the Hub has not got give way, the oldest
+        first, where they are KEPT already or the checkpoints to come would find no room: training needs these."""
+        for left in run.outbox.glob(".step-*"):  # what a kill left
+            shutil.rmtree(left, ignore_errors=True)
+        waiting = [path for _, path in steps(run.outbox) if path.name not in ledger.known(run)]
+        needed = size + _checkpoints_to_come(run, size)
+        while waiting and (len(waiting) >= KEPT or shutil.disk_usage(run.outbox).free < needed):
+            oldest = waiting.pop(0)
+            shutil.rmtree(oldest, ignore_errors=True)
+            _warn(run, f"{oldest.name} was not pushed yet and is dropped, for those after it: the Hub has not been reached")
+        return shutil.disk_usage(run.outbox).free >= needed
+
+
+def _checkpoints_to_come(run: Run, weights: int) -> int:
+    """Bytes of the checkpoints that are still to be kept, and of one that is being written beside them."""
+    known = steps(run.checkpoints)
+    files = known[-1][1].iterdir() if known else ()
+    size = sum(path.stat().st_size for path in files) or 4 * weights  # with two moments, and perhaps a mean
+    return size * (1 + max(0, run.recipe.checkpoint.keep - len(known)))
+
+
+def _warn(run: Run, text: str) -> None:
+    print(f"warning: {text}", flush=True)
+    run.note(f"warning: {text}")

@@ -54,16 +54,16 @@ def step_branch(step: int) -> str:
 def parcels(run: Run) -> Iterator[Parcel]:
     """All that there is to push: milestones by step, the finished run, last the newest training state."""
     name = run.recipe.name
-    for step, folder in _steps(run.outbox):
+    for step, folder in steps(run.outbox):
         message = f"{name} after {step:,} of {run.recipe.optim.steps:,} steps"
         yield Parcel(folder.name, "", message, partial(_export, run, folder, step))
     if result := run.result():
         yield Parcel("main", result["finished"], f"{name}, finished", partial(_finished, run))
-    if run.recipe.hub.state and (saved := _steps(run.checkpoints)):
+    if run.recipe.hub.state and (saved := steps(run.checkpoints)):
         yield Parcel("state", saved[-1][1].name, f"{name}, the training state", partial(_state, run))
 
 
-def _steps(folder: Path) -> list[tuple[int, Path]]:
+def steps(folder: Path) -> list[tuple[int, Path]]:
     """The folders of steps in a folder, by step; whatever else lies there is nobody's."""
     found = ((STEP.fullmatch(path.name), path) for path in folder.glob("step-*"))
     return sorted((int(name[1]), path) for name, path in found if name)

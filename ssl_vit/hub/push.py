@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .. import lock
 from ..bounds import BOUNDS
 from ..recipe import UserError, computed, flatten, nearest
 from ..runs import Run
@@ -72,6 +73,8 @@ def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
         except Exception as error:
             if remote.passing(error):
                 raise
+            if STEP.fullmatch(parcel.branch) and not (run.outbox / parcel.branch).exists():
+                continue  # training dropped it meanwhile
             tried[parcel.branch] = error
         _sweep(run)
     if failed := [error for error in tried.values() if error]:
@@ -190,8 +193,9 @@ def patiently(run: Run, do: Callable[[], T]) -> T:
 def _alone(run: Run, wait: bool) -> Iterator[None]:
     """One push of a run at a time; the system frees the lock with the process."""
     try:
+        run.check_own()
         run.outbox.mkdir(exist_ok=True)
-        file = (run.outbox / "lock").open("w")
+        file = lock.opened(run.outbox / "lock")
     except OSError as error:
         raise UserError(f"{run.outbox} cannot be written: {error.strerror}") from None
     with file:

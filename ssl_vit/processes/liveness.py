@@ -1,4 +1,5 @@
 """Who is still there: a process that died, hangs or failed is named by the others, who then leave, and do not wait for ever.
+One process alone is watched by a thread of its own.
 
 Each process says every BEAT seconds, in a key-value store on the CPU, that it lives, and how many marks its main thread made.
 All make the same marks in the same order, and each makes one before whatever they do together: so the one that the others wait
@@ -6,30 +7,34 @@ for has the fewest. The first process watches all; the others watch the first an
 """
 
 import json
+import multiprocessing
 import os
+import shutil
 import socket
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from math import inf
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from torch import distributed
 
-from ..recipe import ToldError, in_a_line
-from .stopping import store
+from ..recipe import LostError, ToldError, in_a_line
+from .stopping import leave, store
 
-LOST = 69  # exit status (sysexits.h: EX_UNAVAILABLE): another process was lost; the same command goes on
+LOST = LostError.status  # exit status: another process was lost; the same command goes on
 BEAT = 2.0  # seconds between signs of life
 DEAD = 60.0  # seconds without one, or the patience where that is less
 HURRY = 3 * BEAT  # the same once a connection to another process has broken
 BETWEEN = 6  # times the patience for what is done between steps: saves, looks at held-out pictures
 STILL = 3  # times the patience for all standing still within a step
+SHARED = "/dev/shm"  # where data workers lay their batches
 LEFT = "left"
 GOES_ON = "the same command goes on from the last checkpoint"
+END = object()
 Item = TypeVar("Item")
 
 
@@ -52,32 +57,36 @@ class Heard(NamedTuple):
 
 
 class Life:
-    """The watch over the processes while its body runs; with one process nothing happens.
+    """The watch over the processes while its body runs.
 
-    `patience`: seconds that a process may stay behind the others within a step. What comes before the first step is not judged.
+    `patience`: seconds that a process may stay behind the others within a step, and that one process alone waits for data. What
+    comes before the first step is not judged.
     """
 
     def __init__(self, rank: int, processes: int, patience: float) -> None:
         self.rank, self.processes, self.patience, self.dead = rank, processes, patience, min(DEAD, patience)
-        self.beats = self.marks = self.step = 0
+        self.beats = self.marks = self.step = self.read = 0
+        self.waits = False  # for data
         self.allowed = inf
         self.verdict, self.end = "", LEFT
         now = time.monotonic()
         self.heard = {other: Heard(Sign(), now, now) for other in (range(processes) if rank == 0 else (0,))}
         self.done = threading.Event()
         self.talk = threading.Thread(target=self._talk, daemon=True)
-        self.watch = threading.Thread(target=self._watch, daemon=True)
+        self.watch = threading.Thread(target=self._watch if processes > 1 else self._watch_alone, daemon=True)
 
     def __enter__(self) -> "Life":
         if self.processes > 1:
             self.store: Any = store("life")
             self.talk.start()
-            self.watch.start()
+        self.watch.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         """Leave, and say by which error. A broken connection is the sign of a lost process, whose name is waited for."""
         if self.processes == 1:
+            self.done.set()
+            self.watch.join()
             return
         if isinstance(error, RuntimeError):
             self.dead = min(self.dead, HURRY)
@@ -95,10 +104,29 @@ class Life:
         """The passes of the steps from `step` on. From where one is asked for until `stepped` this process is within a step."""
         self.step = step
         self._within()
-        for item in items:
+        for item in self.reading(items):
             self.mark()
             yield item
             self._within()
+
+    def reading(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items of a loader, each of which one process alone waits for no longer than its patience."""
+        left = iter(items)
+        while True:
+            with self._waiting():
+                item = next(left, END)
+            if item is END:
+                return
+            yield cast(Item, item)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self.read += 1
+        self.waits = True
+        try:
+            yield
+        finally:
+            self.waits = False
 
     def _within(self) -> None:
         self.allowed = self.patience
@@ -159,6 +187,24 @@ class Life:
                 self._leave(verdict)
             self.talk.join(BEAT)
 
+    def _watch_alone(self) -> None:
+        """Count the beats in which nothing moved, not the time: one that was stopped, and goes on, has not been waiting."""
+        before, stood = (0, 0, False), 0.0
+        while not self.done.wait(BEAT):
+            now = (self.marks, self.read, self.waits)
+            stood = 0.0 if now != before else stood + BEAT
+            before = now
+            if verdict := self._judged_alone(stood):
+                leave(LOST, f"error: {verdict}")
+
+    def _judged_alone(self, stood: float) -> str:
+        """What this process waits for in vain, if it does."""
+        if self.waits and stood > self.patience:
+            return f"compute.patience={self.patience:g}: no data came for so many seconds, {_loader()}; {GOES_ON}"
+        if self.allowed == self.patience and stood > STILL * self.patience:
+            return f"this process has not moved for {STILL * self.patience:g} s, after step {self.step}; {GOES_ON}"
+        return ""
+
     def _judged(self) -> str:
         """Who is lost, in words, if somebody is."""
         here = {rank: heard for rank, heard in self.heard.items() if heard.sign.end != LEFT}
@@ -196,3 +242,15 @@ class Life:
         print(f"error: {verdict}", file=sys.stderr, flush=True)
         time.sleep(2 * BEAT if self.rank == 0 else 0)  # the store is the first one's: the others hear it first
         os._exit(LOST)
+
+
+def _loader() -> str:
+    """What brings the data, and how much room it has."""
+    workers = len(multiprocessing.active_children())
+    if not workers:
+        return "read by this process itself"
+    try:
+        room = shutil.disk_usage(SHARED)
+    except OSError:
+        return f"from {workers} data workers"
+    return f"from {workers} data workers, {SHARED} with {room.free >> 20} of {room.total >> 20} MiB free"

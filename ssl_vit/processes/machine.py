@@ -5,7 +5,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch import distributed
 
 from .. import budget
 from ..data import batches, sources
+from ..data.batches import Batch
 from ..recipe import Recipe, ToldError, UserError, in_a_line
 from ..runs import Run, cores
 
@@ -33,9 +34,10 @@ TOLD, GIVEN_UP = 10.0, 1800.0  # seconds that processes wait for others at the s
 
 
 class Together(Accelerator):
-    """Accelerate's. `mark` is called before what the processes do together."""
+    """Accelerate's. `mark` is called before what the processes do together; what a loader brings comes through `reading`."""
 
     mark: Callable[[], None] = staticmethod(lambda: None)
+    reading: Callable[[Iterable[Batch]], Iterable[Batch]] = staticmethod(lambda batches: batches)
 
     def reduce(self, *values: Any, **settings: Any) -> Any:
         self.mark()

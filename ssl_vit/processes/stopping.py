@@ -6,16 +6,22 @@ the signals are taken.
 """
 
 import itertools
+import multiprocessing
 import os
 import signal
+import sys
 import threading
+import time
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STOPPED = 75  # exit status (sysexits.h: EX_TEMPFAIL): saved; the same command goes on
 NOT_SAVED = 74  # (EX_IOERR): the same, but the last steps could not be saved, which repeats itself where nobody makes room
-INTERRUPTED = 130  # what a shell says of SIGINT: not saved
+AT_ONCE = 128  # plus the number of the second signal, as a shell counts: not saved
+INTERRUPTED = AT_ONCE + signal.SIGINT
+AGAIN = 1.0  # seconds from which on a signal is a second one: launchers pass on what the whole group of processes got already
 VOTE = 5  # steps
 _uses = itertools.count()  # of the store in this process, all processes alike
 
@@ -28,8 +34,8 @@ def store(purpose: str) -> Any:
 
 
 class Asked:
-    """Takes the signals while its body runs; `name` is the first one's, or empty. A SIGINT after another ends the process at
-    once, also where the main thread waits for other processes and runs no handler: a thread reads what the system writes."""
+    """Takes the signals while its body runs; `name` is the first one's, or empty. A second one ends the process at once, also
+    where the main thread waits for something and runs no handler: a thread reads what the system writes."""
 
     name = ""
 
@@ -50,18 +56,36 @@ class Asked:
             signal.set_wakeup_fd(self.wakeup)
             os.close(self.writing)  # the thread reads to its end
 
+    def take(self, name: str) -> None:
+        """Stop for this reason, unless there was one before."""
+        self.name = self.name or name
+
     def _take(self, number: int, frame: FrameType | None) -> None:
-        self.name = self.name or signal.Signals(number).name
+        self.take(signal.Signals(number).name)
 
 
 def _leave_at_the_second(reading: int) -> None:
-    """Read the numbers of signals; end this process at a SIGINT that is not the first of SIGNALS."""
+    """Read the numbers of signals; end this process at the second of SIGNALS. A Ctrl-C is a person's: it counts at once."""
     with os.fdopen(reading, "rb", buffering=0) as signals:
-        first = True
+        first: float | None = None
         while number := signals.read(1):
-            if not first and number[0] == signal.SIGINT:
-                os._exit(INTERRUPTED)
-            first = first and number[0] not in SIGNALS
+            if number[0] not in SIGNALS:
+                continue
+            if first is None:
+                first = time.monotonic()
+            elif number[0] == signal.SIGINT or time.monotonic() - first >= AGAIN:
+                name = signal.Signals(number[0]).name
+                leave(AT_ONCE + number[0], f"stopped     at once, by {name} after another signal; not saved")
+
+
+def leave(status: int, text: str) -> None:
+    """End this process from any thread, whatever its main thread waits for, and the data workers with it: a stopped one would
+    stay for ever."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+    os._exit(status)
 
 
 class Agreement:
@@ -73,6 +97,10 @@ class Agreement:
         self.said = ""  # what stops the run, once something does
         if processes > 1:
             self.store = store("stop")
+
+    def alone(self) -> bool:
+        """Whether the only process was asked to stop, and need wait for nobody's step."""
+        return self.processes == 1 and bool(self.asked.name)
 
     def __call__(self, step: int) -> str:
         self.said = self.said or (self.asked.name if self.processes == 1 else self._agreed(step))
