@@ -33,7 +33,7 @@ print(json.dumps(chaos.storm(Path(sys.argv[1]), kills=4, steps=200, longest=1.5,
 @pytest.mark.parametrize("harm", ["kill", "harm"])
 def test_kills_at_random_moments_lose_nothing(harm: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", STORM, str(tmp_path), harm], cwd=ROOT, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", STORM, str(tmp_path), harm], cwd=ROOT, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
@@ -49,7 +49,7 @@ def mounts(folder: Path) -> bool:
 def test_a_tiny_file_system_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     if not mounts(tmp_path):
         pytest.skip("no file system may be mounted here")
-    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["bit-equal"] and told["filled"] and told["saves that failed"], told

@@ -13,6 +13,7 @@ from conftest import TINY, altered, outcome, together
 from ssl_vit import checkpoint
 from ssl_vit.processes import liveness
 
+PATIENCE = 15  # seconds: more than a healthy process is kept waiting for a core
 WORDS = altered(TINY, "optim.steps=3000", "optim.warmup=2", "checkpoint.every=5", "eval.every=40", "log.every=1")
 STUCK = """
 import os, time
@@ -50,12 +51,12 @@ training.pretrain({words!r})
 
 
 def started(tmp_path: Path, **environment: str):
-    words = [*WORDS, f"out={tmp_path}", "name=run", "compute.patience=4"]
+    words = [*WORDS, f"out={tmp_path}", "name=run", f"compute.patience={PATIENCE}"]
     return together(2, "-c", STUCK.replace("{words!r}", repr(words)), **environment)
 
 
 def until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -66,13 +67,11 @@ def test_a_process_that_dies_or_stands_still_is_named_and_the_others_leave(tmp_p
     pair = started(tmp_path)
     until(lambda: checkpoint.found(tmp_path / "run" / "checkpoints"))
     pair[victim].send_signal(number)
-    before = time.monotonic()
-    codes, said = outcome([pair[1 - victim]], 60)
-    assert time.monotonic() - before < 30
+    codes, said = outcome([pair[1 - victim]])
     pair[victim].kill()
     pair[victim].communicate()
     assert codes == [liveness.LOST], said
-    assert f"error: process {victim} on {socket.gethostname()} gave no sign of life for" in said[0]
+    assert f"error: process {victim} on {socket.gethostname()} gave no sign of life for {PATIENCE} s" in said[0]
     assert checkpoint.sound(checkpoint.found(tmp_path / "run" / "checkpoints")[-1])
 
 
@@ -94,7 +93,7 @@ with life:
     time.sleep(30)
 """
     pair = together(2, "-c", script)
-    codes, said = outcome([pair[1 - victim]], 60)
+    codes, said = outcome([pair[1 - victim]])
     pair[victim].kill()
     pair[victim].communicate()
     assert codes == [liveness.LOST], said
@@ -102,24 +101,24 @@ with life:
 
 
 @pytest.mark.parametrize(
-    ("who", "place", "seconds"), [(1, "fetch", 4), (1, "forward", 4), (1, "backward", 4), (1, "look", 8), (0, "save", 8)]
+    ("who", "place", "times"), [(1, "fetch", 1), (1, "forward", 1), (1, "backward", 1), (1, "look", 2), (0, "save", 2)]
 )
-def test_a_process_that_hangs_is_named(tmp_path: Path, who: int, place: str, seconds: int) -> None:
-    codes, said = outcome(started(tmp_path, WHO=str(who), PLACE=place), 120)
+def test_a_process_that_hangs_is_named(tmp_path: Path, who: int, place: str, times: int) -> None:
+    codes, said = outcome(started(tmp_path, WHO=str(who), PLACE=place))
     assert codes == [liveness.LOST] * 2, said
-    text = f"error: process {who} on {socket.gethostname()} has not moved for {seconds} s; the others wait for it"
+    text = f"error: process {who} on {socket.gethostname()} has not moved for {times * PATIENCE} s; the others wait for it"
     assert all(text in each for each in said), said
 
 
 def test_all_that_hang_together_leave(tmp_path: Path) -> None:
-    codes, said = outcome(started(tmp_path, WHO="01", PLACE="forward"), 120)
+    codes, said = outcome(started(tmp_path, WHO="01", PLACE="forward"))
     assert codes == [liveness.LOST] * 2, said
-    assert all("error: no process has moved for 8 s, after step " in text for text in said), said
+    assert all(f"error: no process has moved for {2 * PATIENCE} s, after step " in text for text in said), said
 
 
 @pytest.mark.parametrize(("who", "error"), [(0, "user"), (1, "system")])
 def test_an_error_on_one_process_is_told_by_the_others_in_a_line(tmp_path: Path, who: int, error: str) -> None:
-    codes, said = outcome(started(tmp_path, WHO=str(who), PLACE="fails", ERROR=error, OMP_NUM_THREADS="1"), 120)
+    codes, said = outcome(started(tmp_path, WHO=str(who), PLACE="fails", ERROR=error, OMP_NUM_THREADS="1"))
     text, line = {
         "user": ("data.some=0: broken", "error: data.some=0: broken"),
         "system": ("OSError: [Errno 5] no such disk", f"error on process 1: out={tmp_path}: {tmp_path}/run: no such disk"),
@@ -140,17 +139,18 @@ from ssl_vit.data import sources
 distributed_c10d.default_pg_timeout = timedelta(seconds=8)
 load = sources.load
 def late(*values):
-    time.sleep(12 if os.environ["RANK"] == "0" else 0)
+    time.sleep(20 if os.environ["RANK"] == "0" else 0)
     return load(*values)
 sources.load = late
 """
-    words = [*altered(TINY, "optim.steps=2", "optim.warmup=1"), f"out={tmp_path}", "name=run", "compute.patience=4"]
+    words = [*altered(TINY, "optim.steps=2", "optim.warmup=1"), f"out={tmp_path}", "name=run", f"compute.patience={PATIENCE}"]
     script = STUCK.replace("training.pretrain", f"{slow}training.pretrain").replace("{words!r}", repr(words))
-    codes, said = outcome(together(2, "-c", script), 120)
+    codes, said = outcome(together(2, "-c", script))
     assert codes == [0, 0], said
 
 
 def test_an_evaluation_names_a_lost_process_too(tmp_path: Path) -> None:
+    words = ["recipe=evaluate", "init=scratch", *TINY[1:7], f"compute.patience={PATIENCE}", f"out={tmp_path}", "name=run"]
     script = f"""
 import os, signal
 from ssl_vit import bounds, probing, training
@@ -161,14 +161,14 @@ def lost(*values):
     os.kill(os.getpid(), signal.SIGSTOP)
 if os.environ["RANK"] == "1":
     probing._measured = lost
-training.evaluate({["recipe=evaluate", "init=scratch", *TINY[1:7], "compute.patience=4", f"out={tmp_path}", "name=run"]!r})
+training.evaluate({words!r})
 """
     pair = together(2, "-c", script)
-    codes, said = outcome(pair[:1], 60)
+    codes, said = outcome(pair[:1])
     pair[1].kill()
     pair[1].communicate()
     assert codes == [liveness.LOST], said
-    assert "error: process 1 on" in said[0] and "gave no sign of life for 4 s" in said[0]
+    assert "error: process 1 on" in said[0] and f"gave no sign of life for {PATIENCE} s" in said[0]
 
 
 def judged(*signs: liveness.Sign, patience: float = 10, stood: float = 0) -> str:

@@ -173,7 +173,7 @@ def alone(words: list[str], port: int, script: str) -> tuple[int, list[str]]:
     found = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
     script = f"{script}; from ssl_vit import training; training.pretrain({words!r})"
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | found, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | found, capture_output=True, text=True, timeout=300)
     assert "Traceback" not in done.stderr
     return done.returncode, (done.stdout + done.stderr).splitlines()
 
