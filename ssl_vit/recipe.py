@@ -276,7 +276,12 @@ def load(path: Path) -> dict[str, Any]:
 def computed(recipe: Recipe) -> dict[str, Any]:
     """{dotted key: value} of what is computed: all but NOT_COMPUTED. Two runs with equal ones are the same run."""
     flat = flatten(dataclasses.asdict(recipe))
-    return {k: v for k, v in flat.items() if k == "compute.precision" or not k.startswith(NOT_COMPUTED)}
+    return {k: v for k, v in flat.items() if counts(k)}
+
+
+def counts(key: str) -> bool:
+    """Whether a dotted key changes what is computed."""
+    return key == "compute.precision" or not key.startswith(NOT_COMPUTED)
 
 
 def learns_labels(recipe: Recipe) -> bool:

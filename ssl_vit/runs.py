@@ -20,7 +20,7 @@ from typing import Any
 
 from . import inits, lock
 from .hub import remote
-from .recipe import Recipe, UserError, computed, dump
+from .recipe import Recipe, UserError, computed, counts, dump
 from .words import resolve
 
 # What a run writes in its folder, and removes
@@ -66,7 +66,16 @@ def append(path: Path, content: bytes) -> None:
 def recipe_hash(recipe: Recipe) -> str:
     """Names what is computed; equal hashes are the same run. Where a local `init` lies is not in it: environment.json knows the
     weights."""
-    known = computed(recipe) | ({"init": "local"} if inits.local(recipe.init) else {})
+    return _hash(computed(recipe))
+
+
+def written_hash(written: dict[str, Any]) -> str:
+    """The same of a recipe as a run's folder has it, {dotted key: value}, whether or not its keys are still those of today."""
+    return _hash({key: value for key, value in written.items() if counts(key)})
+
+
+def _hash(known: dict[str, Any]) -> str:
+    known = known | ({"init": "local"} if inits.local(str(known.get("init"))) else {})
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,9 @@
 """Reports of made-up studies whose answer is known."""
 
 import base64
+import copy
 import dataclasses
+import functools
 import json
 import re
 import shutil
@@ -16,9 +18,11 @@ from conftest import ROOT
 from scipy import stats
 
 from ssl_vit import report
-from ssl_vit.recipe import UserError
+from ssl_vit.recipe import UserError, dump
 from ssl_vit.report import finished
+from ssl_vit.runs import recipe_hash
 from ssl_vit.studies.plan import Task
+from ssl_vit.words import resolve
 
 PICTURES = 400
 RIGHT = {"scratch": (200, 208, 204), "mpp": (220, 226, 226), "supervised": (300, 312, 306)}  # of 400, by seed
@@ -98,6 +102,19 @@ def finish(folder, one, count):
     (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if part in ("final", "direct"):
         predict(place, np.arange(PICTURES) < count)
+
+
+@functools.cache
+def meant(words):
+    return resolve([*words, "name=x", "init=scratch"])
+
+
+def planned(folder, one, *words):
+    """A recipe.yaml of the run that the task's words mean, or of others, and the result's hash with it."""
+    recipe = copy.deepcopy(meant(tuple(words or [word for word in one["words"] if not word.startswith("seed=")])))
+    recipe.seed, recipe.name = one["seed"], one["name"]
+    (folder / one["name"] / "recipe.yaml").write_text(dump(recipe))
+    altered(folder / one["name"] / "result.json", recipe=recipe_hash(recipe))
 
 
 def predict(place, right_M, labels=None):
@@ -259,11 +276,47 @@ def test_the_words_are_told_where_the_study_tells_them(gap):
     about = json.loads((gap / "study.json").read_text())
     for one in about["tasks"]:
         one["words"] = ["recipe=finetune", f"seed={one['seed']}"]
+        planned(gap, one)
     write(gap / "study.json", about)
     report.write(gap)
     text = (gap / "report.md").read_text()
     assert text.count("tools/finetune.py recipe=finetune seed=0") == 7, "three sweeps, three final parts, one extra"
     assert "seed=1" not in text
+
+
+@pytest.mark.parametrize(
+    ("copied", "why"),
+    [
+        ("steps", "optim.steps 7 there, 9 planned"),
+        ("another task", "its recipe.yaml is of a run called final-mpp-2"),
+        ("result", "its result.json is of another recipe than its recipe.yaml"),
+        ("none", "its recipe.yaml is missing or damaged"),
+    ],
+)
+def test_a_copied_foreign_run_is_named_and_left_out(gap, copied, why):
+    about = json.loads((gap / "study.json").read_text())
+    for one in (one for one in about["tasks"] if one["name"].startswith("final-mpp")):
+        one["words"] = ["recipe=finetune", "init={x}", "optim.steps=9", "optim.warmup=1"]
+        planned(gap, one, *(word for word in one["words"] if "{" not in word))
+    write(gap / "study.json", about)
+    assert "left out" not in (report.write(gap), (gap / "report.md").read_text())[1]
+    place, one = gap / "final-mpp-1", next(one for one in about["tasks"] if one["name"] == "final-mpp-1")
+    if copied == "steps":
+        planned(gap, one, "recipe=finetune", "optim.steps=7", "optim.warmup=1")
+    elif copied == "another task":
+        shutil.rmtree(place)
+        shutil.copytree(gap / "final-mpp-2", place)
+    elif copied == "result":
+        altered(place / "result.json", recipe="1" * 16)
+    else:
+        (place / "recipe.yaml").unlink()
+    found = report.write(gap)
+    assert found.numbers.pair("mpp", "scratch").difference.n == 2
+    said = f"Not the runs that were planned, and left out: final-mpp-1 ({why})."
+    assert f"> **Note:** {said}" in (gap / "report.md").read_text()
+    for seed in (0, 2):
+        shutil.rmtree(gap / f"final-mpp-{seed}")
+    assert f"left out: final-mpp-1 ({why})" in error(gap)
 
 
 def test_the_same_study_gives_the_same_bytes(whole, tmp_path):

@@ -13,6 +13,7 @@ from matplotlib.text import Text
 
 from ssl_vit import markdown, report
 from ssl_vit.report import curves, swept
+from ssl_vit.runs import written_hash
 
 NUMBER = r"[+-]?\d+\.\d+"
 SAID = re.compile(
@@ -144,6 +145,8 @@ def test_names_in_a_report_cannot_become_markup(tmp_path) -> None:
     about = json.loads((folder / "study.json").read_text())
     for one in about["tasks"]:
         one["words"] = ["recipe=finetune", "data.name=```\n<b>"]
+        (folder / one["name"] / "recipe.yaml").write_text(f"name: {one['name']}\n")
+        arms.altered(folder / one["name"] / "result.json", recipe=written_hash({}))
     arms.write(folder / "study.json", about)
     for path in folder.glob("probe-mpp-*"):
         (path / "result.json").unlink()

@@ -6,14 +6,16 @@ Legend: M labelled test pictures.
 import json
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..recipe import Recipe, UserError
 from ..runs import Run
+from . import belonging
 
 STUDY = ("name", "title", "arms", "report", "tasks")
 REPORT = ("final", "baseline", "candidate")
@@ -56,6 +58,9 @@ class Study(NamedTuple):
     done: dict[str, Finished]
     missing: list[str]
     right: dict[str, np.ndarray]
+    foreign: Mapping[str, str] = MappingProxyType(
+        {}
+    )  # task -> why the run in its folder is not the planned one, and is left out
 
     @property
     def report(self) -> dict[str, Any]:
@@ -112,7 +117,12 @@ def read(folder: Path) -> Study:
         raise UserError(f"{folder}: its study asks for no report: under report: it says no {' and no '.join(lacking)}")
     found = [_finished(folder, task) for task in about["tasks"]]
     done = {run.name: run for run in found if run}
-    study = Study(folder, about, done, [task["name"] for task in about["tasks"] if task["name"] not in done], {})
+    tasks = {task["name"]: task for task in about["tasks"]}
+    strange = {name: belonging.foreign(run.run.folder, tasks[name], about["tasks"], run.result) for name, run in done.items()}
+    strange = {name: why for name, why in strange.items() if why}
+    done = {name: run for name, run in done.items() if name not in strange}
+    missing = [name for name in tasks if name not in done and name not in strange]
+    study = Study(folder, about, done, missing, {}, strange)
     (_check_varied if study.vary else _check_arms)(study)
     _check_fingerprints(study)
     return study if study.vary else study._replace(right=_right(_tested(study)))
@@ -159,6 +169,7 @@ def _check_arms(study: Study) -> None:
     state = f"{unfinished} of {len(study.about['tasks'])} tasks are not finished" + (
         ", see tools/study.py" if unfinished else ""
     )
+    state += left_out(study)
     if not any(study.runs(final, arm) for arm in study.about["arms"]):
         raise UserError(f"{study.folder}: no arm has a finished run of part {final}; {state}")
     for role in ("baseline", "candidate", "reference"):
@@ -172,8 +183,15 @@ def _check_varied(study: Study) -> None:
     parts = study.told or study.trained
     having = {run.arm for run in study.done.values() if run.part in parts}
     state = f"{len(study.missing)} of {len(study.about['tasks'])} tasks are not finished, see tools/study.py"
+    state += left_out(study)
     if not having & study.vary.keys():
         raise UserError(f"{study.folder}: no setting has a finished run of part {' or '.join(parts)}; {state}")
+
+
+def left_out(study: Study) -> str:
+    """The runs that are in the study's folder and not of its plan."""
+    told = ", ".join(f"{name} ({why})" for name, why in study.foreign.items())
+    return f"; not the runs that were planned, and left out: {told}" if told else ""
 
 
 def _tested(study: Study) -> list[Finished]:

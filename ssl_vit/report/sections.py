@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ..statistics import RESAMPLES, Interval, Spread, reach, t_factor
 from ..summary import sharded
-from .finished import Finished, Study
+from .finished import Finished, Study, left_out
 from .numbers import Numbers, Pair, Sweep
 from .pictures import Picture, name
 
@@ -119,6 +119,13 @@ def _first(study: Study, numbers: Numbers) -> Iterable[Block]:
         yield Text(f"With the test pictures resampled together with the seeds, the intervals are: {'; '.join(wider)}.")
     if numbers.missing:
         yield unfinished(numbers.missing, numbers.tasks)
+    yield from strangers(study)
+
+
+def strangers(study: Study) -> Iterable[Text]:
+    """Runs that somebody put into the study's folder."""
+    if study.foreign:
+        yield Text(f"N{left_out(study).removeprefix('; n')}.", warning=True)
 
 
 def unfinished(missing: list[str], tasks: int) -> Text:

@@ -8,7 +8,7 @@ from .axes import Axes, axes, called, told
 from .finished import Study
 from .numbers import edges
 from .pictures import Picture
-from .sections import MINUS, NONE, SEEDS, SIGN, Block, Listing, Section, Table, Text, made, minus, unfinished, zero
+from .sections import MINUS, NONE, SEEDS, SIGN, Block, Listing, Section, Table, Text, made, minus, strangers, unfinished, zero
 from .varied import Claim, Cost, Measure, Result, Varied
 from .varied_pictures import cells, scale, unit
 
@@ -23,7 +23,7 @@ def build(study: Study, numbers: Varied, drawn: Mapping[str, Picture]) -> list[S
     """All that the report says, in order; sections without content are left out."""
     along = axes(numbers.settings, study.report.get("axis"))
     found = [
-        Section("", list(_first(numbers, along))),
+        Section("", [*_first(numbers, along), *strangers(study)]),
         Section("The claim, in pairs", list(_paired(numbers.claim, numbers))),
         Section("Measures", [*_shown(drawn, "measures"), *_comparable(numbers), *_tables(numbers)]),
         Section("Interaction", list(_interaction(numbers, along, drawn))),
