@@ -2,8 +2,6 @@
 
 import os
 from dataclasses import asdict, dataclass
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,8 +59,7 @@ def assemble(run: Run, accelerator: machine.Together, splits: sources.Splits) ->
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
     said |= _first(net, run)
-    if recipe.plugin:
-        said["plugin"] = {"text": sha256(Path(recipe.plugin).read_bytes()).hexdigest()[:16]}
+    machine.on_main(accelerator, lambda: run.open(environment(said)))
     objective = objectives.build(recipe, net, classes).to(accelerator.device)
     average = optim.averaged(objective, recipe.optim.average)
     optimizer, schedule = optim.build(objective, recipe.optim)

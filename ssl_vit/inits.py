@@ -216,15 +216,23 @@ def pool(init: Init) -> str:
 
 
 def stamp(place: str) -> str | None:
-    """A hash of an export's weights as they lie there; None of other places, and where they lie no more."""
+    """A hash of the file of weights, in an export or by itself; None of other places, and where it lies no more."""
     try:
         folder = find(place).export
     except UserError:
         return None
-    if folder is None:
+    if folder is None and not local(place):
         return None
-    with (folder / "model.safetensors").open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return file_stamp(folder / "model.safetensors" if folder else Path(place))
+
+
+def file_stamp(path: Path) -> str | None:
+    """A hash of a file; None where there is none that can be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError:
+        return None
 
 
 def spent(init: Init) -> dict[str, float]:

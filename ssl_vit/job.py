@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from . import checkpoint, console, ending, engine, trouble
+from . import checkpoint, console, ending, engine, identity, trouble
 from .assembly import Job, assemble, resume
 from .data import loaders
 from .engine import Listener, Watch
@@ -34,6 +34,8 @@ def train(run: Run, asked: stopping.Asked | None = None) -> dict[str, Any]:
         life = held.enter_context(Life(rank, processes, run.recipe.compute.patience))
         splits = machine.load(run.recipe, accelerator, test=run.recipe.eval.test)
         machine.on_main(accelerator, lambda: held.enter_context(run.lock(asked.take)))
+        if done := machine.from_main(accelerator, lambda: identity.finished(run)):  # while this one waited
+            return done
         accelerator.mark, accelerator.reading = life.mark, life.reading
         job = assemble(run, accelerator, splits)
         if processes > 1:

@@ -9,16 +9,16 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 
-from . import compute, console, encoder, engine, inits, weights
+from . import compute, console, encoder, engine, identity, inits, weights
 from .data import batches, loaders, sources
 from .encoder import Backbone
 from .evaluate import classify, frozen
 from .objectives import Supervised
 from .processes.liveness import Life
-from .processes.machine import Together, device_batch, facts, load, on_a_mac, on_main, started
-from .recipe import Data, Recipe, UserError, learns_labels
+from .processes.machine import Together, check_same, device_batch, facts, from_main, load, on_a_mac, on_main, started
+from .recipe import OBJECTIVES, Data, Recipe, UserError, learns_labels
 from .runs import Run, environment, recipe_hash
-from .words import resolve
+from .words import read
 
 
 def probe(run: Run) -> dict[str, Any]:
@@ -32,6 +32,8 @@ def probe(run: Run) -> dict[str, Any]:
         accelerator.reading = held.enter_context(life).reading
         splits = load(run.recipe, accelerator, test=True)
         on_main(accelerator, lambda: held.enter_context(run.lock()))
+        if done := from_main(accelerator, lambda: identity.finished(run)):  # while this one waited
+            return done
         return _measured(run, accelerator, splits)
 
 
@@ -40,6 +42,7 @@ def _measured(run: Run, accelerator: Together, splits: sources.Splits) -> dict[s
     size, processes = device_batch(recipe, accelerator), accelerator.num_processes
     spread = batches.Spread(size * processes, size, accelerator.process_index, processes)
     said, classes = facts(recipe, accelerator, spread, splits), sources.classes(splits, recipe)
+    check_same(accelerator, {f"pictures of {name}": text for name, text in said["data"].items()})
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data).to(accelerator.device).eval()
     start_from = inits.find(recipe.init)
@@ -164,8 +167,9 @@ def _classifier(net: Backbone, init: inits.Init, asked_by: str) -> Supervised:
     heads = {
         name.removeprefix("parts.supervised."): value for name, value in heads.items() if not name.startswith("parts.mpp.")
     }
-    made = resolve([f"recipe={init.run}/recipe.yaml"]) if init.run else None
-    if made is None or not learns_labels(made) or "head.bias" not in heads:
+    made = read(init.run / "recipe.yaml") if init.run else None  # whose plugin, if it names one, does not run
+    known = made is not None and made.objective in OBJECTIVES
+    if made is None or not known or not learns_labels(made) or "head.bias" not in heads:
         raise UserError(f"{asked_by}: init={init.place} is no run that learned labels")
     asked = made.supervised
     words = {"loss": asked.loss, "smoothing": asked.smoothing, "hidden": asked.hidden, "pool": asked.pool}

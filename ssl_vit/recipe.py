@@ -44,6 +44,17 @@ NOT_COMPUTED = (
     "hub.",
 )
 
+# What is not computed but changes what a result says: it may change while a run goes on, and no more once it has finished.
+IN_RESULT = (
+    "data.unreadable",
+    "optim.nonfinite",
+    "probe.every",
+    "probe.pictures",
+    "eval.pictures",
+    "eval.test",
+    "eval.real",
+)
+
 
 class UserError(ValueError):
     """Something a user can mend. Its text is one line: the key, the value, the choices."""

@@ -84,13 +84,13 @@ def main(words: list[str]) -> None:
         UserError: a mistake in the words, a folder that holds something else, or too many pictures that cannot be read.
     """
     asked = ask(words)
-    from .data import sources
+    from .data import fingerprints, sources
 
     window = asked.rows if sources.in_parquet(asked.data) else None  # then they are not copied into the cache first
     found = sources.every_split(dataclasses.replace(asked.data, window=window))
     splits = {name: source for name, source in found.splits.items() if len(source)}
     _tell_found(found, splits)
-    prints = {name: sources.fingerprint(source) for name, source in splits.items()}
+    prints = {name: fingerprints.fingerprint(source) for name, source in splits.items()}
     manner = {key: getattr(asked, key) for key in ("size", "rows", "format", "quality")}
     try:
         _check_folder(asked.out)

@@ -14,14 +14,15 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from . import inits, lock
 from .hub import remote
-from .recipe import Recipe, UserError, computed, counts, dump
-from .words import resolve
+from .recipe import IN_RESULT, Recipe, UserError, computed, counts, dump, flatten, load
+from .words import read, resolve
 
 # What a run writes in its folder, and removes
 OWN = (
@@ -79,6 +80,18 @@ def _hash(known: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def _hash_of_file(path: Path) -> str:
+    """`recipe_hash` of a recipe.yaml, over the keys that it names: an older version's had fewer."""
+    recipe, named = read(path), flatten(load(path))
+    return _hash({key: value for key, value in computed(recipe).items() if key in named})
+
+
+def _in_result(recipe: Recipe) -> dict[str, Any]:
+    """{key: value} of what is not computed but changes what the result says."""
+    flat = flatten(asdict(recipe))
+    return {key: flat[key] for key in IN_RESULT}
+
+
 def _read(path: Path, *keys: str) -> dict[str, Any]:
     """A JSON object of the run folder, which has at least these keys."""
     try:
@@ -125,12 +138,14 @@ class Run:
         """
         path = self.folder / "recipe.yaml"
         if not path.exists():
+            self._check_new(path)
             self._pin(None)
             return self.recipe
         if not self.recipe.resume:
             raise UserError(f"resume=false: {self.folder} holds a run already; take another name= or remove it")
-        place = [f"data.path={self.recipe.data.path}"] if self.recipe.data.path else []
-        here = resolve([f"recipe={path}", f"out={self.recipe.out}", *place])
+        self.check_unedited(path)
+        plugin = [f"plugin={self.recipe.plugin}"] if self.recipe.plugin else []
+        here = resolve([f"recipe={path}", f"out={self.recipe.out}", *plugin], here=False)
         if self.recipe.compute.precision == "auto":
             self.recipe.compute.precision = here.compute.precision
         self._pin(here.init)
@@ -141,6 +156,25 @@ class Run:
             text = f"{self.folder} holds another recipe: {', '.join(differ)}"
             raise UserError(f"name={self.recipe.name}: {text}; take another name=")
         return self.recipe
+
+    def _check_new(self, path: Path) -> None:
+        """That the folder holds no run whose recipe was taken away."""
+        if left := [name for name in ("result.json", "environment.json") if (self.folder / name).exists()]:
+            text = f"{path} is missing, so what {left[0]} belongs to is not known; take another name="
+            raise UserError(f"name={self.recipe.name}: {text}")
+
+    def check_unedited(self, path: Path) -> None:
+        """That recipe.yaml is the one that the run was made with, as far as its other files tell.
+
+        Raises:
+            UserError: it was edited since, or a file is another run's.
+        """
+        files = [file for name in ("result.json", "environment.json") if (file := self.folder / name).exists()]
+        known = {file: _read(file).get("recipe") for file in files}
+        for file, told in known.items():
+            if told is not None and told != _hash_of_file(path):
+                text = f"{path} is not the recipe that {file.name} was made with; restore it, or take another name="
+                raise UserError(f"name={self.recipe.name}: {text}")
 
     def _pin(self, before: str | None) -> None:
         """Give first weights from the Hub their commit: the folder's own, or what the revision means now."""
@@ -170,17 +204,10 @@ class Run:
             for folder in (self.figures, self.checkpoints):
                 folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / "environment.json"
-            before = _read(path, "data") if path.exists() else environment
-            for key, said in (
-                ("data", f"data={self.recipe.data.name}: the pictures"),
-                ("init", f"init={self.recipe.init}: the weights"),
-                ("plugin", f"plugin={self.recipe.plugin}: its text"),
-            ):
-                was, now = before.get(key) or {}, environment.get(key) or {}
-                if not isinstance(was, dict):
-                    raise UserError(f"{path} is damaged; remove it, or take another name=")
-                if any(was[name] != now[name] for name in was.keys() & now.keys()):
-                    raise UserError(f"{said} differ from what {self.folder} was made with; take another name=")
+            environment = environment | self.stamps() | {"recipe": recipe_hash(self.recipe), "options": _in_result(self.recipe)}
+            if path.exists():
+                for key in ("data", "init", "plugin"):
+                    self.compare(key, environment.get(key) or {})
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
         except OSError as error:
@@ -191,16 +218,53 @@ class Run:
         path = self.folder / "result.json"
         return _read(path, "steps", "seconds", "metrics", "finished") if path.exists() else None
 
-    def check_start(self, stamp: str | None) -> None:
-        """That the file the finished run's first weights came from is still the one that it was.
+    def stamps(self) -> dict[str, Any]:
+        """What environment.json says of the files that this recipe names: which they are."""
+        named = {"plugin": ("text", self.recipe.plugin), "real": ("file", self.recipe.eval.real)}
+        return {key: {kind: inits.file_stamp(Path(place))} for key, (kind, place) in named.items() if place}
+
+    def recorded(self, key: str) -> dict[str, Any]:
+        """What environment.json says of the images, the first weights and the files that the run was made with."""
+        path = self.folder / "environment.json"
+        known = _read(path, "data").get(key) or {}
+        if not isinstance(known, dict):
+            raise UserError(f"{path} is damaged; remove it, or take another name=")
+        return known
+
+    def compare(self, key: str, now: dict[str, Any]) -> None:
+        """That the images (`data`), first weights (`init`) or a file (`plugin`, `real`) are those that the run was made with,
+        as far as both are known.
 
         Raises:
-            UserError: it is another.
+            UserError: they are others, or a plugin was added or left out.
         """
-        was = self.begun().get("init", {}).get("file")
-        if was is not None and stamp is not None and was != stamp:
-            text = f"the weights there are not those that {self.folder} was made with; take another name="
-            raise UserError(f"init={self.recipe.init}: {text}")
+        was, recipe = self.recorded(key), self.recipe
+        differ = [name for name in was.keys() & now.keys() if was[name] != now[name]]
+        if not differ and (key != "plugin" or was.keys() == now.keys()):
+            return
+        images = f"data.path={recipe.data.path}" if recipe.data.path else f"data={recipe.data.name}"
+        said = {
+            "data": f"{images}: the pictures of {', '.join(sorted(differ))}",
+            "init": f"init={recipe.init}: the weights",
+            "plugin": f"plugin={recipe.plugin}: its text",
+            "real": f"eval.real={recipe.eval.real}: the labels",
+        }
+        raise UserError(f"{said[key]} differ from what {self.folder} was made with; take another name=")
+
+    def check_options(self) -> None:
+        """That the finished run's result says what this recipe asks to be told.
+
+        Raises:
+            UserError: it was made with other values of IN_RESULT.
+        """
+        was, now = self.recorded("options"), _in_result(self.recipe)
+        was = was or _in_result(read(self.folder / "recipe.yaml"))
+        was["eval.real"], now["eval.real"] = bool(was.get("eval.real")), bool(now["eval.real"])  # the file is compared
+        differ = [f"{key} ({was[key]} there, {now[key]} here)" for key in IN_RESULT if was.get(key) != now[key]]
+        if differ:
+            measure = f", or tools/evaluate.py recipe=evaluate init={self.folder} probe.measures=[top1] for the test split"
+            text = f"{self.folder} has finished with other values: {', '.join(differ)}; take another name="
+            raise UserError(f"name={self.recipe.name}: {text}{measure if self.recipe.eval.test else ''}")
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write result.json.

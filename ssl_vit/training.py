@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .inits import CHOICES, SCRATCH, stamp
+from . import identity
+from .bounds import check_place
+from .inits import CHOICES, SCRATCH
 from .processes.stopping import Asked
 from .recipe import Recipe, UserError, plain_errors
 from .runs import Run
@@ -39,12 +41,7 @@ def _main(
 ) -> None:
     as_json, words = "--json" in words, [word for word in words if word != "--json"]
     with plain_errors():
-        recipe = resolve(words)
-        check(recipe, words)
-        run = Run(recipe)
-        run.adopt()
-        if result := run.result():
-            run.check_start(stamp(recipe.init))
+        run, result = _found(words, check)
     if result is None:
         with plain_errors(everywhere=True):
             result = do(run)
@@ -52,6 +49,26 @@ def _main(
         tell(run, result)
         if as_json:
             print(json.dumps({"folder": str(run.folder), **result}))
+
+
+def _found(words: list[str], check: Callable[[Recipe, list[str]], None]) -> tuple[Run, Result | None]:
+    """The run that the words mean, and its result where it has finished.
+
+    Raises:
+        UserError: a mistake in the words, or the folder holds another run.
+    """
+    recipe = resolve(words, here=False)
+    check(recipe, words)
+    run = Run(recipe)
+    run.adopt()
+    result = run.result()
+    if result is None:
+        identity.check_begun(run)
+        check_place(recipe.data)
+    elif os.environ.get("RANK", "0") == "0":  # the others only leave
+        for doubt in identity.check(run):
+            print(f"warning: {doubt}", flush=True)
+    return run, result
 
 
 def _trains(recipe: Recipe, words: list[str]) -> None:

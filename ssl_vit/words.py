@@ -178,8 +178,8 @@ def _from_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return rows, own
 
 
-def resolve(words: Iterable[str]) -> Recipe:
-    """The recipe that the words of a command line mean, checked.
+def resolve(words: Iterable[str], here: bool = True) -> Recipe:
+    """The recipe that the words of a command line mean, checked; `here`: its images are on this machine, which is checked too.
 
     Raises:
         UserError: an unknown word, preset or recipe, a value of the wrong type or out of bounds.
@@ -208,7 +208,8 @@ def resolve(words: Iterable[str]) -> Recipe:
     objective = given.get("objective", values.get("objective"))
     told = given.keys() | (said.keys() if chosen["data"] is None else set())
     values |= _treatment(start, told, frozen=objective == "probe")
-    _plug(given.get("plugin") or values.get("plugin"))
+    _check_named(given, values.get("plugin"), path)
+    _plug(given.get("plugin"))
     before, recipe = _build(values), _build(values | given)
     uses.check(recipe, given)
     _check_normalisation(recipe, start)
@@ -218,7 +219,8 @@ def resolve(words: Iterable[str]) -> Recipe:
         before.init = recipe.init
         recipe.name = _default_name([part for part in parts if part], computed(before), computed(recipe))
     check(recipe)
-    check_place(recipe.data)
+    if here:
+        check_place(recipe.data)
     for place, key in ((recipe.data, "path"), (recipe, "plugin"), (recipe, "init")):  # found again from any folder
         if (value := getattr(place, key)) and value != inits.SCRATCH and not value.startswith(inits.REMOTE):
             setattr(place, key, str(Path(value).resolve()))
@@ -236,17 +238,37 @@ def public(recipe: Recipe) -> Recipe:
     return shown
 
 
+def read(path: Path) -> Recipe:
+    """The recipe of a file as it stands there, typed but not checked; no plugin runs.
+
+    Raises:
+        UserError: it is no recipe.
+    """
+    rows, said = _from_file(path)
+    return _build(rows | said)
+
+
 def received(path: Path, out: str, name: str | None) -> Recipe:
     """The public part of a recipe that others wrote, checked, but for its pictures, which may be elsewhere.
 
     Raises:
         UserError: as `resolve`.
     """
-    rows, said = _from_file(path)
-    recipe = public(_build(rows | said))
+    recipe = public(read(path))
     recipe.out, recipe.name = out, name or recipe.name.replace("/", "_")
     check(recipe)
     return recipe
+
+
+def _check_named(given: dict[str, str], plugin: str | None, path: Path) -> None:
+    """That the command line names the plugin that a recipe file asks for: files are handed on, and a plugin is code.
+
+    Raises:
+        UserError: it does not.
+    """
+    if plugin and "plugin" not in given:
+        text = f"{path} asks for it, and a plugin runs only where the command line names it"
+        raise UserError(f"plugin={plugin}: {text}; add plugin={plugin} if you trust that file")
 
 
 def _plug(place: str | None) -> None:

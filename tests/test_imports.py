@@ -21,6 +21,7 @@ ORDER = [
     ("optim",),
     ("compute", "summary"),
     ("runs", "budget", "hub.measures"),
+    ("identity",),
     ("studies", "report", "hub.card", "reshard"),
     ("interop",),
     ("weights", "processes.learner"),
@@ -47,6 +48,7 @@ ORDER = [
 PLACE = {name: i for i, row in enumerate(ORDER) for name in row}
 DATA = (
     *("shapes", "order", "parts", "layout", "shards", "columns", "metadata", "files", "stream", "table", "formats", "sources"),
+    "fingerprints",
     *("pictures", "batches", "loaders", "resize"),
 )
 MODULES = {
@@ -136,6 +138,8 @@ def test_nothing_imports_the_tools():
         "counted",
         "compute",
         "runs",
+        "identity",
+        "data.fingerprints",
         "inits",
         "training",
         "studies.command",

@@ -89,7 +89,7 @@ def test_a_target_of_ones_own(plugin: Path, tiny: list[str]) -> None:
     run = trained([*tiny, f"plugin={plugin}", "target=brightness", "name=run"])
     first, last = run.rows()[0], run.rows()[-1]
     assert last["loss"] < first["loss"] and "validation/variance" in last
-    assert resolve([f"recipe={run.folder}/recipe.yaml"]).plugin == str(plugin)
+    assert resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={plugin}"]).plugin == str(plugin)
 
 
 def test_an_objective_of_ones_own_refuses_words_it_cannot_use(plugin: Path, tiny: list[str]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_sources import content, everything
 
-from ssl_vit.data import batches, loaders, shards, sources
+from ssl_vit.data import batches, fingerprints, loaders, shards, sources
 from ssl_vit.data.parts import ShardedPart
 from ssl_vit.recipe import Data, UserError
 
@@ -332,7 +332,7 @@ def test_the_fingerprint_tells_pictures_and_labels_but_not_where_they_lie(tmp_pa
 
     def prints(name, numbers):
         found = load(write(tmp_path / name / f"x.{kind}", numbers).parent, window=8, validation=0.5)
-        return [sources.fingerprint(part) for part in found[:2]]
+        return [fingerprints.fingerprint(part) for part in found[:2]]
 
     known = prints("here", range(8))
     assert prints("there", range(8)) == known

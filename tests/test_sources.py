@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ssl_vit import counted
-from ssl_vit.data import batches, formats, loaders, parts, pictures, shapes, sources
+from ssl_vit.data import batches, fingerprints, formats, loaders, parts, pictures, shapes, sources
 from ssl_vit.recipe import Data, Recipe, UserError
 
 NAMED = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
@@ -316,7 +316,7 @@ def test_the_fingerprint_tells_pictures_and_labels_but_not_where_they_lie(tmp_pa
         return fingerprint(root)
 
     def fingerprint(root):
-        return [sources.fingerprint(part) for part in load(root, validation=0.3)[:2]]
+        return [fingerprints.fingerprint(part) for part in load(root, validation=0.3)[:2]]
 
     known = write(tmp_path / "here", [0, 1, 2, 3, 4, 5])
     shutil.copytree(tmp_path / "here", tmp_path / "there" / "copy")
@@ -335,7 +335,7 @@ def test_the_fingerprint_tells_the_classes(tmp_path):
     for name, names in (("a", ["ant", "bee"]), ("b", ["bee", "ant"])):
         features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
         parquet(tmp_path / f"{name}.parquet", {"image": cells(range(4)), "label": [0, 1, 0, 1]}, features)
-    prints = {sources.fingerprint(load(tmp_path / f"{name}.parquet").train) for name in "ab"}
+    prints = {fingerprints.fingerprint(load(tmp_path / f"{name}.parquet").train) for name in "ab"}
     assert len(prints) == 2
 
 

@@ -13,6 +13,7 @@ from ..recipe import UserError, nearest
 from . import layout, metadata
 from .layout import Tree
 from .metadata import Told
+from .parts import Units, file_bytes
 
 GROUP = 256  # files of a stream that are read and mixed as one shard, at most
 
@@ -50,6 +51,15 @@ class Files:
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
         return self.label_N[rows]
+
+    def units(self) -> Units:
+        """Single files."""
+        size_U = np.array([file_bytes(self.path(row)) for row in range(len(self))], np.int64)
+        names = map(os.fsdecode, self.names.to_pylist())
+        return Units(np.ones_like(size_U), size_U, lambda: names)
+
+    def forget(self) -> None:
+        pass
 
     def name(self, row: int) -> str:
         return f"row {row} ({os.fsencode(self.path(row)).decode(errors='backslashreplace')})"

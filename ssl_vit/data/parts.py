@@ -3,8 +3,11 @@
 Legend: S shards.
 """
 
+import os
 from abc import ABC, abstractmethod
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,6 +37,42 @@ def labels_of(source: Source, rows: np.ndarray) -> np.ndarray:
     """Each row's label, -1 for none; without reading the images where the source can."""
     read = getattr(source, "label_of", None)
     return read(rows) if read else source.fetch(rows)[1]
+
+
+class Units(NamedTuple):
+    """What a whole split is read in: single images, or row groups of them. U units.
+
+    `names` gives the relative paths of the files, where images lie in files; they are asked for in large sets only.
+    """
+
+    rows_U: np.ndarray  # rows in each
+    bytes_U: np.ndarray  # bytes of their encoded images, without reading them
+    names: Callable[[], Iterable[str]] = list
+
+
+class Whole(Source, Protocol):
+    """A split that is no share of another."""
+
+    def units(self) -> Units: ...
+
+    def forget(self) -> None:
+        """Drop what was kept in memory of the rows that were read."""
+        ...
+
+
+def relative(files: Iterable[str]) -> list[str]:
+    """Paths below the folder that all have in common, so that a moved copy has the same ones."""
+    known = list(files)
+    common = os.path.commonpath(known) if known and all(map(os.path.isabs, known)) else ""
+    return [os.path.relpath(file, common) if common else file for file in known]
+
+
+def file_bytes(path: str | Path | None) -> int:
+    """A file's size; 0 where it is missing or forbidden, as it then has no image."""
+    try:
+        return Path(path or "").stat().st_size
+    except OSError:
+        return 0
 
 
 class Sharded(Source, Protocol):

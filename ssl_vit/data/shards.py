@@ -23,6 +23,7 @@ import pyarrow.parquet
 
 from ..recipe import UserError
 from .layout import IMAGES
+from .parts import Units, relative
 
 MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of a picture in a tar
 INDEXED = 2  # which files of a tar are pictures, as of which version: an older index is not used
@@ -74,6 +75,9 @@ class Shards(ABC):
         """Keep in memory what so many rows lie in, which are read side by side in so many stretches."""
         shards = rows * len(self.sizes_S) // len(self) + 2 * stretches  # a stretch begins and ends amid one
         self._recent.most = max(RECENT, shards)
+
+    def forget(self) -> None:
+        self._recent.kept.clear()
 
     def _by_shard(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """For each shard: which of `rows` lie in it, and their places there."""
@@ -166,6 +170,12 @@ class Parquet(Shards):
             ranges = [r for r in pool.map(self._label_range, self.files) if r]
         return min((low for low, _ in ranges), default=-1), max((high for _, high in ranges), default=-1)
 
+    def units(self) -> Units:
+        """Row groups, of which none can be read in part."""
+        sizes = np.concatenate(indexed(self.files, group_bytes))
+        names = relative(map(str, self.files))
+        return Units(self.sizes_S, sizes, lambda: [f"{names[f]} {n}" for f, n in zip(self.file_S, self.sizes_S, strict=True)])
+
     def _label_range(self, file: Path) -> tuple[int, int] | None:
         column = column_of(file, str(self.label))
         if self.number is not None:
@@ -219,6 +229,15 @@ class Tars(Shards):
 
     def _labels(self, shard: int) -> np.ndarray:
         return self._recent(shard)["label"]
+
+    def units(self) -> Units:
+        """Single images."""
+        found = indexed(self.files, _members)
+        names = relative(map(str, self.files))
+        known = zip(names, found, strict=True)
+        sizes = np.concatenate([members["size"] for members in found])
+        labels = (f"{name} {hashlib.sha256(members['label'].tobytes()).hexdigest()}" for name, members in known)
+        return Units(np.ones_like(sizes), sizes, lambda: labels)
 
     def _load(self, shard: int) -> np.ndarray:
         return indexed([self.files[shard]], _members)[0]
@@ -292,6 +311,13 @@ def groups(file: Path) -> np.ndarray:
     """Rows of each row group of a parquet file, from its footer."""
     known = pyarrow.parquet.read_metadata(file)
     return np.array([known.row_group(i).num_rows for i in range(known.num_row_groups)], np.int64)
+
+
+def group_bytes(file: Path) -> np.ndarray:
+    """Bytes of each row group as it lies in a parquet file, from its footer."""
+    known = pyarrow.parquet.read_metadata(file)
+    found = [known.row_group(i) for i in range(known.num_row_groups)]
+    return np.array([sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in found], np.int64)
 
 
 def _members(file: Path) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Where pictures come from: a data set's name or place -> a Source per split (embedded, shards, image folder, Hub)."""
 
-import hashlib
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -11,7 +10,7 @@ from ..recipe import EMBEDDED, LEARNS_LABELS, OBJECTIVES, Data, Recipe, UserErro
 from . import formats, layout, shapes
 from .formats import Found, Streams
 from .layout import HELD_OUT
-from .parts import Part, Sharded, ShardedPart, Source
+from .parts import Part, Sharded, ShardedPart, Source, Units
 from .stream import FIRST, Stream
 
 # Sets of which other divisions than their authors' are about: training pictures of the one that papers report on. Copies on
@@ -37,6 +36,13 @@ class Shapes:
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
         return shapes.label(rows, self.split)
+
+    def units(self) -> Units:
+        each_U = np.ones(len(self), np.int64)
+        return Units(each_U, each_U * 3 * self.size**2)
+
+    def forget(self) -> None:
+        pass
 
     def name(self, row: int) -> str:
         return f"{self.split} picture {row}"
@@ -236,16 +242,6 @@ def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Sou
 
 def _embedded(data: Data) -> dict[str, Source]:
     return {split: Shapes(split, data.size) for split in shapes.SIZES}
-
-
-def fingerprint(source: Source, probes: int = 64) -> str:
-    """What the data are, wherever they lie: a hash of their number, their classes and some rows' pictures and labels."""
-    rows = np.unique(np.linspace(0, len(source) - 1, probes).astype(np.int64))
-    images, labels = source.fetch(rows)
-    digest = hashlib.sha256(f"{len(source)} {source.classes} {labels.tolist()}".encode())
-    for image in images:
-        digest.update(image if isinstance(image, bytes) else image.tobytes())
-    return digest.hexdigest()[:16]
 
 
 def classes(splits: Splits, recipe: Recipe) -> int:

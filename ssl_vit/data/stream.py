@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import counted
 from ..recipe import UserError
+from .parts import Units
 from .shards import encoded
 
 WINDOW = 10_000  # pictures that are mixed at a time, where the recipe does not say
@@ -46,6 +47,14 @@ class Taken:
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         found = [self.cells[row] for row in rows.tolist()]
         return [cell.image for cell in found], np.array([cell.label for cell in found], np.int64)
+
+    def units(self) -> Units:
+        """Of as many as every recipe looks at."""
+        size_U = np.array([len(cell.image) for cell in self.cells[:FIRST]], np.int64)
+        return Units(np.ones_like(size_U), size_U)
+
+    def forget(self) -> None:
+        pass
 
     def name(self, row: int) -> str:
         return f"shard {self.cells[row].shard}, picture {self.cells[row].row}"

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.compute
 
 from . import columns, shards
+from .parts import Units, file_bytes, relative
 
 
 class Table:
@@ -49,6 +50,19 @@ class Table:
         if self.number is not None:
             labels = [None if text is None else self.number[text] for text in labels]
         return np.array([-1 if x is None else x for x in labels], np.int64)
+
+    def units(self) -> Units:
+        """Single images, in the table or in files."""
+        column = self.rows.data.column(self.image)
+        inside = pyarrow.compute.binary_length(pyarrow.compute.struct_field(column, "bytes"))
+        paths = pyarrow.compute.struct_field(column, "path").to_pylist()
+        size_U = pyarrow.compute.fill_null(inside, -1).to_numpy().astype(np.int64)
+        outside = np.flatnonzero(size_U < 0)
+        size_U[outside] = [file_bytes(paths[row]) for row in outside]
+        return Units(np.ones_like(size_U), size_U, lambda: relative(paths[row] or "" for row in outside))
+
+    def forget(self) -> None:
+        pass
 
     def name(self, row: int) -> str:
         cell = self.rows[row][self.image] or {"path": None}

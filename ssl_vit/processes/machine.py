@@ -19,7 +19,7 @@ from accelerate.utils import DistributedType, broadcast_object_list, gather_obje
 from torch import distributed
 
 from .. import budget
-from ..data import batches, sources
+from ..data import batches, fingerprints, sources
 from ..data.batches import Batch
 from ..recipe import Recipe, ToldError, UserError, in_a_line
 from ..runs import Run, cores
@@ -327,12 +327,17 @@ def sharding_facts(accelerator: Accelerator) -> dict[str, Any]:
     }
 
 
+def _first_there(recipe: Recipe, accelerator: Accelerator) -> bool:
+    """Whether this process is the first of those on its machine that read the same place, which need not all hash it."""
+    here = (socket.gethostname(), recipe.data.path)
+    return gather_object([here]).index(here) == accelerator.process_index
+
+
 def facts(recipe: Recipe, accelerator: Accelerator, spread: batches.Spread, splits: sources.Splits) -> dict[str, Any]:
     """What environment.json says beyond versions and hardware."""
     device = accelerator.device
-    named = {"train": splits.train, "validation": splits.validation} | ({"test": splits.test} if splits.test else {})
     return {
-        "data": {name: sources.fingerprint(source) for name, source in named.items()},
+        "data": fingerprints.of(splits, recipe.data.path) if _first_there(recipe, accelerator) else {},
         "classes": list(splits.train.classes),  # label 0 is the first
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": spread.processes,

@@ -8,7 +8,7 @@ from ..recipe import UserError, computed, flatten, load
 from ..runs import written_hash
 from ..words import resolve
 
-FROM_INIT = ("model.", "data.mean", "data.std")  # what the run before a task decides
+FROM_INIT = ("model.", "data.mean", "data.std", "data.eval_mode", "data.eval_crop")  # what the run before a task decides
 OPEN = ("init", "compute.precision")  # where weights lie, and what auto became on that machine
 
 

@@ -15,7 +15,7 @@ from ..words import KEYS
 from . import room, slurm, sweep
 from .file import OURS, PLACEHOLDER, Study, find, read
 from .local import Local, gpus
-from .plan import Task, check, command, finished, keep, lost, stale, tasks
+from .plan import Task, check, check_finished, command, finished, keep, lost, tasks
 from .screen import Screen
 from .vary import MATCHES
 
@@ -47,19 +47,21 @@ def main(words: list[str]) -> int:
     made = check(asked.plan)
     with Run(Recipe(name=asked.name, out=asked.own.get("out", "runs"))).lock():
         keep(asked.study, asked.name, asked.plan, asked.folder)
-        _check_finished(asked)
+        for doubt in _check_finished(asked):
+            print(f"warning: {doubt}", flush=True)
         if asked.own.get("launcher") == "slurm":
             return submitted(asked, words)
         needs = {name: room.need(recipe, bool(gpus())) for name, recipe in made.items()}
         return everything(asked, needs)
 
 
-def _check_finished(asked: Asked) -> None:
-    """That the runs which are there already are those that would be made now."""
+def _check_finished(asked: Asked) -> list[str]:
+    """That the runs which are there already are those that would be made now; what could not be checked, in words."""
+    doubts: list[str] = []
     for task in asked.plan.values():
-        there = all(finished(asked.folder, name) for name in (task.name, *task.needs))  # or its values may still be chosen
-        if there and (text := stale(task, asked.plan, asked.folder)):
-            raise UserError(f"{asked.folder / task.name} was made otherwise: {text}; remove it, or take another name=")
+        if all(finished(asked.folder, name) for name in (task.name, *task.needs)):  # or its values may still be chosen
+            doubts += check_finished(task, asked.plan, asked.folder)
+    return list(dict.fromkeys(doubts))
 
 
 def ask(words: list[str]) -> Asked:

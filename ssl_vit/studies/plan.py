@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import identity, inits
 from ..hub import remote
 from ..recipe import LEARNS_LABELS, NOT_COMPUTED, OBJECTIVES, Recipe, UserError, computed, flatten
-from ..runs import write_atomically
+from ..runs import Run, write_atomically
 from ..words import find, load, resolve
 from . import match
 from .file import PLACEHOLDER, Part, Study
@@ -49,6 +50,9 @@ def tasks(study: Study, places: dict[str, str], words: dict[str, str]) -> dict[s
             said = part.words[arm] | suits
             if study.match == "exaflop" and part.tool == "pretrain":
                 said |= match.steps(part, arm, suits, places)
+            if "plugin" in said and said["plugin"] != words.get("plugin"):
+                text = "the study's file asks for it, and a plugin runs only where the command line names it"
+                raise UserError(f"part {part.name}, arm {arm}: plugin={said['plugin']}: {text}")
             for seed, values in itertools.product(part.seeds or study.seeds, itertools.product(*part.grid.values())):
                 task = _task(part, arm, seed, dict(zip(part.grid, values, strict=True)), found, places, said)
                 found[task.name] = task
@@ -212,24 +216,42 @@ def _metrics(path: Path) -> dict[str, Any]:
     raise UserError(f"{path} is damaged; remove its folder and give the command again")
 
 
-FROM_INIT = (
-    "model.",
-    "data.mean",
-    "data.std",
-    "init",
-    "compute.precision",
-)  # what the runs before a task decide, or the machine
+# What the runs before a task decide
+FROM_INIT = ("model.", "data.mean", "data.std", "data.eval_mode", "data.eval_crop", "init")
 
 
-def stale(task: Task, plan: dict[str, Task], folder: Path) -> str:
-    """How a finished task's run differs from what its words mean now, as after a recipe's change; empty where it does not."""
+def check_finished(task: Task, plan: dict[str, Task], folder: Path) -> list[str]:
+    """That a finished task's run is the one that its words mean now, also after a recipe or a table was edited, of the images,
+    weights and files that are there now; what could not be checked, in words.
+
+    Raises:
+        UserError: it is another; the differences are named.
+    """
     path = folder / task.name / "recipe.yaml"
+    recipe, left_out = _meant(task, plan, folder)
     if not path.exists():
-        return ""
-    now = computed(resolve(word for word in command(task, plan, folder)[1:] if not word.startswith("init=")))
-    was = flatten(load(path))
-    differ = [key for key in now if key in was and was[key] != now[key] and not key.startswith(FROM_INIT)]
-    return "; ".join(f"{key} {was[key]} there, {now[key]} here" for key in differ)
+        raise UserError(f"{path} is missing; remove its folder, or take another name=")
+    now, was = computed(recipe), flatten(load(path))
+    left_out += ("compute.precision",) if recipe.compute.precision == "auto" else ()
+    differ = [key for key in now if key in was and was[key] != now[key] and not key.startswith(left_out)]
+    if differ:
+        text = "; ".join(f"{key} {was[key]} there, {now[key]} here" for key in differ)
+        raise UserError(f"{path.parent} was made otherwise: {text}; remove it, or take another name=")
+    run = Run(recipe)
+    run.check_unedited(path)
+    return identity.check(run)
+
+
+def _meant(task: Task, plan: dict[str, Task], folder: Path) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe of a finished task's words as they are read now, and the beginnings of the keys that it does not tell: those
+    that come from first weights which are not here any more."""
+    words = command(task, plan, folder)[1:]
+    init = next((word.partition("=")[2] for word in words if word.startswith("init=")), inits.SCRATCH)
+    if init == inits.SCRATCH:
+        return resolve(words, here=False), ()
+    if inits.local(init) and inits.stamp(init) is not None:
+        return resolve(words, here=False), ("init",)  # whose weights are compared
+    return resolve((word for word in words if not word.startswith("init=")), here=False), FROM_INIT
 
 
 def command(task: Task, plan: dict[str, Task], folder: Path) -> list[str]:

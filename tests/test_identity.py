@@ -1,0 +1,402 @@
+"""Which run is whose: a result is told, and a run goes on, only where the recipe, the images, the first weights, the plugin and
+the files are the same."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY, altered
+from PIL import Image
+from test_runs import FREE
+
+from ssl_vit import identity, job, training
+from ssl_vit.recipe import UserError
+from ssl_vit.runs import Run
+from ssl_vit.studies import plan as plans
+from ssl_vit.studies.command import ask
+from ssl_vit.words import KEYS, resolve
+
+# A finished run may be asked for with another value of these, and an unfinished one goes on with it: they do not change what
+# the result says. Everything else is refused by name.
+ALWAYS_FREE = {
+    "name": "names another folder",
+    "out": "names another folder",
+    "data.path": "images may move; their fingerprint is compared",
+    "compute.batch": "images of a pass; the global batch stays",
+    "compute.compile": "how the same is computed",
+    "compute.workers": "who reads the images",
+    "compute.threads": "how many cores compute",
+    "compute.patience": "when a process is given up",
+    "checkpoint.every": "what a kill costs",
+    "checkpoint.keep": "what a kill costs",
+    "checkpoint.background": "what a kill costs",
+    "checkpoint.failures": "what a full disk costs",
+    "eval.every": "how often is looked; the result is of the last step",
+    "log.every": "how often is looked",
+    "log.tensorboard": "another copy of metrics.jsonl",
+    "hub.repo": "where it is pushed",
+    "hub.private": "who may see what is pushed",
+    "hub.every": "how often is pushed",
+    "hub.state": "what is pushed",
+    "hub.wait": "how long is waited for a push",
+}
+# These change what the result says, at its end: an unfinished run may go on with another value.
+FREE_UNTIL_FINISHED = {
+    "data.unreadable": "a bound that stops the run",
+    "optim.nonfinite": "what becomes of a run that would otherwise stop",
+    "probe.every": "which probes the result tells",
+    "probe.pictures": "what those probes learn from",
+    "eval.pictures": "how many held-out images the result is over",
+    "eval.test": "whether the result tells the test split",
+    "eval.real": "whether it tells ImageNet-ReaL",
+}
+# Another valid value of each key whose type alone does not give one
+VALUES = {
+    "resume": "false",
+    "objective": "supervised",
+    "target": "pixels",
+    "init": "FINISHED",
+    "plugin": "PLUGIN",
+    "data.path": "MOVED",
+    "data.hub": "user/name",
+    "data.size": "32",
+    "data.train": "test",
+    "data.share": "0.5",
+    "data.validation": "0.25",
+    "data.test": "train",
+    "data.image_column": "image",
+    "data.label_column": "label",
+    "data.classes": "3",
+    "data.eval_mode": "squash",
+    "data.mean": "[0.4,0.4,0.4]",
+    "data.std": "[0.4,0.4,0.4]",
+    "data.stream": "true",
+    "data.verified": "false",
+    "data.mixup": "0.1",
+    "data.cutmix": "0.1",
+    "model.timm": "vit_small_patch16_224",
+    "model.patch": "8",
+    "model.heads": "4",
+    "model.stem_width": "8",
+    "corruption.mask": "0.8",  # the three shares are changed together, below
+    "corruption.source": "batch",
+    "corruption.shape": "blocks",
+    "corruption.side": "2",
+    "supervised.loss": "sigmoid",
+    "supervised.pool": "avg",
+    "probe.measures": "[knn]",
+    "probe.pool": "token",
+    "probe.feature": "hidden",
+    "probe.layer": "1",
+    "probe.shots": "[2]",
+    "probe.rates": "[0.5]",
+    "optim.name": "sgd",
+    "optim.batch": "8",
+    "optim.schedule": "linear",
+    "optim.nonfinite": "skip",
+    "optim.betas": "[0.8,0.9]",
+    "optim.layer_decay": "0.9",
+    "optim.average": "0.9",
+    "compute.batch": "4",
+    "compute.precision": "bfloat16",
+    "compute.patience": "60",
+    "eval.real": "REAL",
+    "hub.repo": "user/name",
+    "hub.every": "5",
+}
+STEM = ("model.stem_width", "model.convolutional")  # refused as model=, with what they make of it
+SHARES = {"corruption.mask": (0.7, 0.2, 0.1), "corruption.random": (0.7, 0.2, 0.1), "corruption.keep": (0.7, 0.1, 0.2)}
+
+
+def images(root: Path, first: int = 0) -> Path:
+    """An image folder of two classes and two splits; a picture follows from its number."""
+    for split, count in (("train", 40), ("test", 12)):
+        for i in range(count):
+            path = root / split / ("ant", "bee")[i % 2] / f"{i:03d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draw = np.random.default_rng(first + i + 1000 * (split == "test"))
+            Image.fromarray(draw.integers(0, 256, (16, 16, 3), np.uint8)).save(path)
+    return root
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with images, a moved copy of them, others under the same name, and runs/joint, which has finished."""
+    root = tmp_path_factory.mktemp("identity")
+    shutil.copytree(images(root / "a" / "own"), root / "b" / "own")
+    images(root / "c" / "own", 500)
+    (root / "plugin.py").write_text("")
+    (root / "real.json").write_text("[]")
+    run = Run(resolve(words(root)))
+    run.adopt()
+    job.train(run)
+    return root
+
+
+def words(root: Path, *more: str) -> list[str]:
+    few = [
+        "recipe=joint",
+        "optim.steps=2",
+        "optim.warmup=0",
+        "eval.every=2",
+        "probe.every=2",
+        "probe.pictures=20",
+        "name=joint",
+    ]
+    own = ["probe.measures=[few_shot]", "probe.shots=[1]", "eval.test=true", f"data.path={root}/a/own", f"out={root}/runs"]
+    return altered(TINY, *few, *own, "data.validation=0.2", "compute.batch=16", *more)
+
+
+def other(key: str, now: object, root: Path) -> list[str]:
+    """Words that give a key another value."""
+    if key in SHARES:
+        return [f"corruption.{name}={share}" for name, share in zip(("mask", "random", "keep"), SHARES[key], strict=True)]
+    if key in VALUES:
+        known = {"FINISHED": root / "runs" / "joint", "PLUGIN": root / "plugin.py", "MOVED": root / "b" / "own"}
+        return [f"{key}={known.get(VALUES[key], root / 'real.json' if VALUES[key] == 'REAL' else VALUES[key])}"]
+    if isinstance(now, bool):
+        return [f"{key}={str(not now).lower()}"]
+    if isinstance(now, float):
+        return [f"{key}={now / 2 if now else 0.1}"]
+    return [f"{key}={f'{now}x' if isinstance(now, str) else (now or 3) + 1}"]
+
+
+def value(recipe: object, key: str) -> object:
+    for name in key.split("."):
+        recipe = getattr(recipe, name)
+    return recipe
+
+
+def found(said: list[str]) -> tuple[Run, dict | None]:
+    """What a tool does before it trains."""
+    return training._found(said, lambda recipe, said: None)
+
+
+def the_error(act, *arguments) -> str:
+    with pytest.raises(UserError) as caught:
+        act(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
+def test_every_key_is_refused_by_name_or_is_free_for_a_reason(place: Path, tmp_path: Path, finished: bool) -> None:
+    root, free = place, ALWAYS_FREE | ({} if finished else FREE_UNTIL_FINISHED)
+    assert {*ALWAYS_FREE, *FREE_UNTIL_FINISHED, "resume", "plugin"} == FREE, "what the recipe's hash leaves out"
+    if not finished:
+        root = tmp_path
+        shutil.copytree(place, root, dirs_exist_ok=True)
+        (root / "runs" / "joint" / "result.json").unlink()
+    base = resolve(words(root))
+    for key in KEYS:
+        now = value(base, key)
+        said = words(root, *other(key, now, place))
+        if key.startswith("hub.") and key != "hub.repo":
+            said.append("hub.repo=user/name")
+        try:
+            run, result = found(said)
+        except UserError as error:
+            assert key not in free, f"{key}: {error}"
+            named = (key, f", .{key.partition('.')[2]}=", "needs patches" if key in STEM else key)
+            assert any(text in str(error) for text in named), f"{key}: {error}"
+        else:
+            assert key in free, f"{key} may change without a reason"
+            assert value(run.recipe, key) != now, f"{key} was not changed"
+            assert (result is not None) == (finished and key not in ("name", "out")), key
+
+
+def test_the_same_words_answer_with_the_result(place: Path) -> None:
+    _, result = found(words(place))
+    assert result == json.loads((place / "runs" / "joint" / "result.json").read_text())
+
+
+def test_a_test_that_was_not_made_is_not_answered(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "runs", tmp_path / "runs")
+    said = words(place, "eval.test=false", f"out={tmp_path}/runs")
+    text = the_error(found, said)
+    assert "eval.test (True there, False here)" in text
+    environment = tmp_path / "runs" / "joint" / "environment.json"
+    told = json.loads(environment.read_text())
+    environment.write_text(json.dumps(told | {"options": told["options"] | {"eval.test": False}}))
+    text = the_error(found, words(place, f"out={tmp_path}/runs"))
+    assert "eval.test (False there, True here)" in text and "probe.measures=[top1]" in text and "name=" in text
+
+
+def test_a_finished_run_is_told_for_its_own_images_only(place: Path, tmp_path: Path, capsys) -> None:
+    assert "the pictures of test, train, validation differ" in the_error(found, words(place, f"data.path={place}/c/own"))
+    assert found(words(place, f"data.path={place}/b/own"))[1] is not None
+    assert "warning" not in capsys.readouterr().out
+    assert found(words(place, f"data.path={tmp_path}/own"))[1] is not None  # gone
+    assert "the images are the same was not checked" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"no such file or folder"):
+        found(words(place, f"data.path={tmp_path}/own", "name=new"))
+
+
+def test_folders_of_one_name_are_not_mixed_up(place: Path, tmp_path: Path) -> None:
+    """Under the run's default name, finished and not."""
+    unnamed = [word for word in words(place, f"out={tmp_path}/runs") if not word.startswith("name=")]
+    here, there = (altered(unnamed, f"data.path={place}/{which}/own") for which in "ac")
+    run, _ = found(here)
+    job.train(run)
+    assert resolve(there).name == run.recipe.name
+    assert f"data.path={place}/c/own: the pictures of" in the_error(found, there)
+    (run.folder / "result.json").unlink()
+    before = contents(run.folder)
+    assert f"data.path={place}/c/own: the pictures of" in the_error(job.train, found(there)[0])
+    assert contents(run.folder) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    kept = ("recipe.yaml", "environment.json", "result.json", "metrics.jsonl")
+    return {name: (folder / name).read_bytes() for name in kept if (folder / name).exists()}
+
+
+@pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
+def test_a_recipe_that_was_edited_or_taken_away_is_refused(place: Path, tmp_path: Path, finished: bool) -> None:
+    shutil.copytree(place / "runs", tmp_path / "runs")
+    folder = tmp_path / "runs" / "joint"
+    if not finished:
+        (folder / "result.json").unlink()
+    path = folder / "recipe.yaml"
+    text = path.read_text()
+    assert text.count("  lr: 0.001\n") == 1
+    path.write_text(text.replace("  lr: 0.001\n", "  lr: 0.5\n"))
+    said = words(place, f"out={tmp_path}/runs")
+    for typed in (said, altered(said, "optim.lr=0.5")):
+        assert f"{path} is not the recipe that" in the_error(found, typed)
+    path.unlink()
+    assert f"{path} is missing" in the_error(found, said)
+    path.write_text(text)
+    assert (found(said)[1] is not None) == finished
+
+
+def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path) -> None:
+    """Its hash is compared over those that it has."""
+    shutil.copytree(place / "runs", tmp_path / "runs")
+    folder = tmp_path / "runs" / "joint"
+    recipe = resolve(words(place, f"out={tmp_path}/runs"))
+    from ssl_vit.recipe import computed
+    from ssl_vit.runs import _hash
+
+    known = {key: value for key, value in computed(recipe).items() if key != "data.flip"}
+    text = (folder / "recipe.yaml").read_text()
+    assert text.count("  flip: true\n") == 1
+    (folder / "recipe.yaml").write_text(text.replace("  flip: true\n", ""))
+    for name in ("result.json", "environment.json"):
+        told = json.loads((folder / name).read_text()) | {"recipe": _hash(known)}
+        (folder / name).write_text(json.dumps(told))
+    assert found(words(place, f"out={tmp_path}/runs"))[1] is not None
+
+
+def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(place: Path, tmp_path: Path) -> None:
+    """Whoever looked before it was there, and comes after it has finished, neither overwrites it nor trains it again."""
+    said = words(place, f"out={tmp_path}/runs", "name=race")
+    late, same, elsewhere = (found(altered(said, *more))[0] for more in (["optim.lr=0.5"], [], [f"data.path={place}/c/own"]))
+    first, _ = found(said)
+    result = job.train(first)
+    before = contents(first.folder)
+    assert "optim.lr (0.001 there, 0.5 here)" in the_error(job.train, late)
+    assert job.train(same) == result
+    assert "the pictures of" in the_error(job.train, elsewhere)
+    assert contents(first.folder) == before
+
+
+def test_another_may_begin_the_run_while_this_one_waits_for_the_lock(place: Path, tmp_path: Path) -> None:
+    said = words(place, f"out={tmp_path}/runs", "name=race")
+    late = found(altered(said, "optim.lr=0.5"))[0]
+    shutil.copytree(place / "runs" / "joint", tmp_path / "runs" / "race")
+    (tmp_path / "runs" / "race" / "result.json").unlink()
+    before = contents(late.folder)
+    assert "optim.lr (0.001 there, 0.5 here)" in the_error(job.train, late)
+    assert contents(late.folder) == before
+
+
+def test_an_evaluation_checks_again_under_the_lock(place: Path, tmp_path: Path) -> None:
+    from ssl_vit import probing
+
+    common = [f"init={place}/runs/joint", f"data.path={place}/a/own", f"out={tmp_path}/runs", "name=look", "data.size=16"]
+    said = ["recipe=evaluate", *common, "compute.precision=float32", "compute.threads=1", "probe.measures=[knn]"]
+    late, first = found([*said, "probe.neighbors=3"])[0], found(said)[0]
+    probing.probe(first)
+    before = contents(first.folder)
+    assert "probe.neighbors (20 there, 3 here)" in the_error(probing.probe, late)
+    assert contents(first.folder) == before and found(said)[1] is not None
+    weights = place / "runs" / "joint" / "export" / "model.safetensors"
+    kept = weights.read_bytes()
+    try:
+        weights.write_bytes(kept + b" ")
+        assert "the weights differ" in the_error(found, said)
+    finally:
+        weights.write_bytes(kept)
+
+
+def test_a_plugin_runs_only_where_the_command_line_names_it(place: Path, tmp_path: Path) -> None:
+    """Not one that a run's folder or a recipe file brings along."""
+    plugin, ran = tmp_path / "theirs.py", tmp_path / "ran"
+    plugin.write_text(f"from pathlib import Path\nPath({str(ran)!r}).write_text('x')\n")
+    shutil.copytree(place / "runs", tmp_path / "runs")
+    folder = tmp_path / "runs" / "joint"
+    path = folder / "recipe.yaml"
+    assert path.read_text().count("plugin: null") == 1
+    path.write_text(path.read_text().replace("plugin: null", f"plugin: {plugin}"))
+    said = words(place, f"out={tmp_path}/runs")
+    for typed in (said, [f"recipe={path}"], [f"recipe={path}", "name=again"]):
+        text = the_error(found, typed)
+        assert str(plugin) in text and "plugin" in text and f"add plugin={plugin}" in text
+    assert not ran.exists()
+
+    from ssl_vit import probing
+
+    own = [f"data.path={place}/a/own", "data.size=16", f"out={tmp_path}/runs", "compute.precision=float32", "compute.threads=1"]
+    top1 = ["recipe=evaluate", f"init={folder}", *own, "probe.measures=[top1]", "name=look"]
+    assert "top1" in probing.probe(found(top1)[0])["metrics"]
+    found(["recipe=finetune", f"init={folder}", *own, "name=fine"])
+    assert not ran.exists()
+    assert "its text differ" in the_error(found, [*said, f"plugin={plugin}"])  # it was made without one
+    assert ran.read_text() == "x"
+
+
+def test_a_studys_file_runs_no_plugin_of_its_own(tmp_path: Path) -> None:
+    plugin, ran, study = tmp_path / "theirs.py", tmp_path / "ran", tmp_path / "theirs.yaml"
+    plugin.write_text(f"from pathlib import Path\nPath({str(ran)!r}).write_text('x')\n")
+    part = f"{{tool: pretrain, words: {{recipe: mpp, plugin: {plugin}}}}}"
+    study.write_text(f"title: t\nvary: {{corruption.rate: [0.1, 0.5]}}\nparts: {{pretrain: {part}}}\n")
+    assert f"plugin={plugin}: the study's file asks for it" in the_error(ask, [f"recipe={study}"])
+    plans.check(ask([f"recipe={study}", f"plugin={plugin}"]).plan)
+    assert ran.read_text() == "x"
+
+
+def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(place: Path, tmp_path: Path, monkeypatch) -> None:
+    shutil.copytree(place / "runs" / "joint", tmp_path / "runs" / "pretrain-joint-0")
+    said = dict(word.split("=", 1) for word in words(place) if not word.startswith(("name=", "out=")))
+    path = tmp_path / "runs" / "pretrain-joint-0" / "recipe.yaml"
+    text = path.read_text()
+
+    def told(**more: str) -> list[str]:
+        task = plans.Task("pretrain-joint-0", "pretrain", "pretrain", "joint", 0, {}, (), said | more)
+        return plans.check_finished(task, {task.name: task}, tmp_path / "runs")
+
+    assert told() == []
+    assert "optim.lr 0.001 there, 0.01 here" in the_error(lambda: told(**{"optim.lr": "0.01"}))
+    assert "model.width 32 there, 64 here" in the_error(lambda: told(**{"model.width": "64"}))
+    assert "the pictures of" in the_error(lambda: told(**{"data.path": f"{place}/c/own"}))
+    assert "eval.test" in the_error(lambda: told(**{"eval.test": "false"}))
+    (doubt,) = told(**{"data.path": f"{tmp_path}/own"})
+    assert "was not checked" in doubt
+    path.write_text(text.replace("  lr: 0.001\n", "  lr: 0.01\n"))
+    assert "is not the recipe" in the_error(lambda: told(**{"optim.lr": "0.01"}))
+    path.unlink()
+    assert "recipe.yaml is missing" in the_error(told)
+
+
+def test_images_are_hashed_once_for_all_runs_that_share_them(place: Path, monkeypatch) -> None:
+    from ssl_vit.data import fingerprints
+
+    identity._fingerprints.cache_clear()
+    real, times = fingerprints.of, []
+    monkeypatch.setattr(fingerprints, "of", lambda *a: times.append(1) or real(*a))
+    for _ in range(2):
+        found(words(place))
+    assert len(times) == 1
