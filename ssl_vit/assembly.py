@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -112,6 +113,25 @@ def _newest(job: Job, most: int | None) -> str | None:
     return None
 
 
+def _restore(job: Job, path: Path) -> None:
+    """Load a checkpoint whose file is whole, whatever is in it.
+
+    Raises:
+        UserError: it is another run's, or no training state of this model.
+    """
+    said = f"name={job.recipe.name}: {path}"
+    try:
+        saved = checkpoint.load(path)
+        if saved.get("recipe", recipe_hash(job.recipe)) != recipe_hash(job.recipe) or saved["step"] != checkpoint.step(path):
+            raise UserError(f"{said} is another run's, or another step's; remove it")
+        job.state.load(saved, job.accelerator)
+    except UserError:
+        raise
+    except Exception as error:  # torch, pickle and each part of the state have errors of their own for what is not theirs
+        text = " ".join(str(error).split())[:200]
+        raise UserError(f"{said} holds no training state of this run ({type(error).__name__}: {text}); remove it") from None
+
+
 def resume(job: Job, most: int | None = None) -> None:
     """Go back to the newest sound checkpoint (of step `most` or before), which the first process chooses, and cut the metrics
     back to its step.
@@ -123,10 +143,7 @@ def resume(job: Job, most: int | None = None) -> None:
     if name is not None:
         path = job.run.checkpoints / name
         machine.check_same(job.accelerator, {f"out= has {name}": path.exists()})
-        saved = checkpoint.load(path)
-        if saved.get("recipe", recipe_hash(job.recipe)) != recipe_hash(job.recipe) or saved["step"] != checkpoint.step(path):
-            raise UserError(f"name={job.recipe.name}: {path} is another run's, or another step's; remove it")
-        job.state.load(saved, job.accelerator)
+        _restore(job, path)
     if job.accelerator.is_main_process:
         job.run.cut_back(job.state.step)
         how = f"{job.spread.processes} processes, {summary.sharded(job.sharding)}"

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -17,9 +18,10 @@ from typing import Any
 
 import torch
 
+from .files import read_json
 from .recipe import Checkpoint, UserError
 
-MANIFEST = "manifest.json"
+MANIFEST, STATE = "manifest.json", "state.pt"
 
 
 def _sync(path: Path) -> None:
@@ -98,9 +100,10 @@ def step(path: Path) -> int:
 def sound(path: Path) -> bool:
     """Whether a checkpoint's files are those that were written."""
     try:
-        files = json.loads((path / MANIFEST).read_text())["files"]
-        return "state.pt" in files and all(_facts(path / name) == facts for name, facts in files.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        told = read_json(path / MANIFEST, {"files": {"state.pt": {"bytes": int, "sha256": str}}})["files"]
+        regular = stat.S_ISREG((path / STATE).lstat().st_mode)  # what else it may be could be endless
+        return set(told) == {STATE} and regular and _facts(path / STATE) == told[STATE]
+    except (OSError, ValueError):
         return False
 
 

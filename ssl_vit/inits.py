@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import files
+from .files import load
 from .hub import remote
-from .recipe import PLAIN_NAME, Recipe, UserError, load
+from .recipe import PLAIN_NAME, Recipe, UserError
 
 SCRATCH = "scratch"
 REMOTE = ("timm:", remote.SCHEME)
@@ -39,7 +41,7 @@ def find(place: str) -> Init:
         raise UserError(f"init={place}: after timm: a model's plain name is asked for; say hf-hub:USER/NAME for a repository")
     if place == SCRATCH or place.startswith(REMOTE):
         return Init(place)
-    path = Path(place)
+    path = files.place(place, "init")
     if path.suffix == ".npz" and path.is_file():
         return Init(place)
     if not path.is_dir():
@@ -93,6 +95,22 @@ def row(init: Init) -> dict[str, Any]:
         raise UserError(f"init={init.place}: its config.json or recipe.yaml cannot be read: {error!r}") from None
 
 
+def config(folder: Path) -> dict[str, Any]:
+    """config.json of an export that this project made.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    told = {"mean": [files.NUMBER], "std": [files.NUMBER], "input_size": [int], "interpolation": str}
+    try:
+        found: dict[str, Any] = files.read_json(
+            folder / "config.json", files.CONFIG | {"num_classes": int, "global_pool": str, "pretrained_cfg": told}
+        )
+        return found
+    except (OSError, ValueError):
+        raise UserError(f"{folder} is no export: its config.json is damaged, or another program's") from None
+
+
 def export(init: Init, *names: str) -> Path | None:
     """The folder of the export, with those files of it if it comes from the Hub; None of other places.
 
@@ -105,7 +123,7 @@ def export(init: Init, *names: str) -> Path | None:
     if not (folder / "config.json").exists():
         raise UserError(f"init={init.place}: the repository is no encoder: it has no config.json")
     try:
-        why = _unread(json.loads((folder / "config.json").read_text()))
+        why = _unread(files.read_json(folder / "config.json", files.CONFIG))
     except Exception as error:  # whatever a foreign file makes of this
         raise UserError(f"init={init.place}: its config.json cannot be read: {error!r}") from None
     if why:
@@ -245,7 +263,7 @@ def spent(init: Init) -> dict[str, float]:
     if path is None or not path.exists():
         return {"exaflop": 0.0, "device_hours": 0.0}
     try:
-        result = json.loads(path.read_text())
+        result = files.read_json(path, files.RESULT)
         return {key: float(result.get(f"total_{key}", result[key])) for key in ("exaflop", "device_hours")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"init={init.place}: {path} is damaged") from None

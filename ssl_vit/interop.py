@@ -21,6 +21,8 @@ from timm.layers import PatchEmbed
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from .files import place
+from .inits import config as config_of
 from .inits import find
 from .recipe import UserError, nearest
 from .words import parse
@@ -99,7 +101,7 @@ def to_transformers(export: Path, out: Path) -> None:
     Raises:
         UserError: it is something that transformers' ViT cannot be.
     """
-    config, model = json.loads((export / "config.json").read_text()), _load(export)
+    config, model = config_of(export), _load(export)
     classes = config["num_classes"]
     if why := _beyond(model):
         raise UserError(f"{export}: transformers' ViT {why}; leave it as it is: AutoModel reads it through timm")
@@ -212,7 +214,7 @@ def to_onnx(export: Path, out: Path) -> None:
         import onnxscript  # noqa: F401
     except ImportError:
         raise UserError("format=onnx: onnx and onnxscript are not installed; type pip install -e '.[onnx]'") from None
-    config, model = json.loads((export / "config.json").read_text()), _load(export)
+    config, model = config_of(export), _load(export)
     for module in model.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = False
@@ -252,7 +254,7 @@ def asked(words: list[str]) -> tuple[str, str, Path]:
         raise UserError("say one folder, format= and out=: tools/export.py runs/mpp format=onnx out=mpp.onnx")
     if given["format"] not in FORMATS:
         raise UserError(f"format={given['format']}: unknown; {nearest(given['format'], FORMATS)}")
-    return folders[0], given["format"], Path(given["out"])
+    return folders[0], given["format"], place(given["out"], "out")
 
 
 def main(words: list[str]) -> None:

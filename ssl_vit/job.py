@@ -32,6 +32,7 @@ def train(run: Run, asked: stopping.Asked | None = None) -> dict[str, Any]:
         accelerator = held.enter_context(machine.started(run))
         rank, processes = accelerator.process_index, accelerator.num_processes
         life = held.enter_context(Life(rank, processes, run.recipe.compute.patience))
+        held.enter_context(loaders.workers_named())
         splits = machine.load(run.recipe, accelerator, test=run.recipe.eval.test)
         machine.on_main(accelerator, lambda: held.enter_context(run.lock(asked.take)))
         if done := machine.from_main(accelerator, lambda: identity.finished(run)):  # while this one waited

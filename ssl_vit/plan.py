@@ -14,12 +14,12 @@ from .words import parse
 FLAGS = ("--json", "--probe")
 # The plan's own words -> their type, what they must be, and how that is said
 NUMBERS: dict[str, tuple[type, Callable[[Any], bool], str]] = {
-    "processes": (int, lambda v: v >= 1, "a whole number of at least 1 is asked for"),
-    "price": (float, lambda v: 0 <= v < math.inf, "a number of at least 0, for a device-hour, is asked for"),
+    "processes": (int, lambda v: 1 <= v < 2**40, "a whole number of at least 1 is asked for"),
+    "price": (float, lambda v: 0 <= v < 1e12, "a number of at least 0, for a device-hour, is asked for"),
     "zero": (int, lambda v: v in range(4), "0 (plain DDP), 1, 2 or 3 is asked for"),
     "efficiency": (float, lambda v: 0 < v <= 1, "a share of the device's peak, above 0 and at most 1, is asked for"),
-    "epochs": (float, lambda v: 0 < v < math.inf, "a number above 0 is asked for"),
-    "pictures": (int, lambda v: v >= 1, "a whole number of training pictures is asked for"),
+    "epochs": (float, lambda v: 0 < v < 1e9, "a number above 0 is asked for"),
+    "pictures": (int, lambda v: 1 <= v < 2**50, "a whole number of training pictures is asked for"),
 }
 
 

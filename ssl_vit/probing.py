@@ -30,6 +30,7 @@ def probe(run: Run) -> dict[str, Any]:
     with started(run) as accelerator, ExitStack() as held:
         life = Life(accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience)
         accelerator.reading = held.enter_context(life).reading
+        held.enter_context(loaders.workers_named())
         splits = load(run.recipe, accelerator, test=True)
         on_main(accelerator, lambda: held.enter_context(run.lock()))
         if done := from_main(accelerator, lambda: identity.finished(run)):  # while this one waited

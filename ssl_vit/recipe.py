@@ -8,8 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -266,24 +265,6 @@ def means_more(value: Any) -> bool:
     return "${" in str(value) or (isinstance(value, str) and (value.strip() == "???" or len(value.splitlines()) > 1))
 
 
-def load(path: Path) -> dict[str, Any]:
-    """A YAML file's mapping. What OmegaConf would replace, by a variable of the environment say, is refused: files travel.
-
-    Raises:
-        UserError: it cannot be read, or is no such mapping.
-    """
-    try:
-        loaded = OmegaConf.to_container(OmegaConf.load(path))
-    except Exception as error:  # whatever YAML finds wrong
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
-    if not isinstance(loaded, dict):
-        raise UserError(f"{path}: a mapping is asked for")
-    for key, value in flatten(loaded).items():
-        if "${" in str(value):
-            raise UserError(f"{path}: {key}: {' '.join(str(value).split())} cannot be taken as a value")
-    return cast(dict[str, Any], loaded)
-
-
 def computed(recipe: Recipe) -> dict[str, Any]:
     """{dotted key: value} of what is computed: all but NOT_COMPUTED. Two runs with equal ones are the same run."""
     flat = flatten(dataclasses.asdict(recipe))
@@ -313,6 +294,12 @@ def in_a_line(error: BaseException) -> str:
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
 
 
+def printable(text: str, longest: int = 2000) -> str:
+    """Text of others as a terminal may have it: no control characters, no halves of characters, and not endless."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return shown if len(shown) <= longest else f"{shown[: longest // 2]} ... {shown[-longest // 2 :]}"
+
+
 @contextmanager
 def plain_errors(everywhere: bool = False) -> Iterator[None]:
     """Answer a UserError in one line and exit with status 2; an interrupt, with 130. The first process speaks, or each one
@@ -321,7 +308,7 @@ def plain_errors(everywhere: bool = False) -> Iterator[None]:
         yield
         sys.stdout.flush()  # what is only then found to be unwritable is told, not left to the end of the process
     except UserError as error:
-        line, rank = in_a_line(error), os.environ.get("RANK", "0")
+        line, rank = printable(in_a_line(error)), os.environ.get("RANK", "0")
         if rank == "0" or (everywhere and not isinstance(error, ToldError)):
             sys.stderr.write(
                 f"error: {line}\n" if rank == "0" else f"error on process {rank}: {line}\n"

@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .files import place, read_json
 from .recipe import Data, Recipe, UserError, nearest
 from .runs import Run, cores, write_atomically
 from .summary import tool, typed
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 FORMATS = ("jpeg", "webp")
 # The tool's own numbers -> what is taken without a word, the most, and how both are said
 NUMBERS: dict[str, tuple[int, float, str]] = {
-    "size": (256, math.inf, "the shorter side in pixels, at least 1, is asked for"),
-    "rows": (10_000, math.inf, "pictures to a shard, at least 1, are asked for"),
+    "size": (256, 2**14, "the shorter side in pixels, 1 to 16,384, is asked for"),
+    "rows": (10_000, 2**31, "pictures to a shard, at least 1, are asked for"),
     "quality": (90, 100, "a whole number from 1 to 100 is asked for"),
-    "workers": (cores(), math.inf, "processes, at least 1, are asked for"),
+    "workers": (cores(), 4096, "processes, 1 to 4,096, are asked for"),
 }
 
 
@@ -62,7 +63,7 @@ def ask(words: list[str]) -> Asked:
     if form not in FORMATS:
         raise UserError(f"format={form}: unknown; {nearest(form, FORMATS)}")
     data = resolve(["recipe=mpp", *(f"{key}={text}" for key, text in given.items())]).data
-    out = Path(own["out"]).resolve()
+    out = place(own["out"], "out").resolve()
     if data.path and out.is_relative_to(data.path):
         raise UserError(
             f"out={own['out']}: lies in data.path={data.path}, where it would be taken for pictures; say another folder"
@@ -72,7 +73,7 @@ def ask(words: list[str]) -> Asked:
 
 def _number(key: str, text: str) -> int:
     _, most, said = NUMBERS[key]
-    if not text.isdecimal() or not 1 <= int(text) <= most:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20) or not 1 <= int(text) <= most:
         raise UserError(f"{key}={text}: {said}")
     return int(text)
 
@@ -84,7 +85,7 @@ def main(words: list[str]) -> None:
         UserError: a mistake in the words, a folder that holds something else, or too many pictures that cannot be read.
     """
     asked = ask(words)
-    from .data import fingerprints, sources
+    from .data import fingerprints, loaders, sources
 
     window = asked.rows if sources.in_parquet(asked.data) else None  # then they are not copied into the cache first
     found = sources.every_split(dataclasses.replace(asked.data, window=window))
@@ -96,7 +97,8 @@ def main(words: list[str]) -> None:
         _check_folder(asked.out)
         with Run(Recipe(name=asked.out.name, out=str(asked.out.parent))).lock():
             _open(asked.out, {"data": prints, **manner})
-            _make(asked, splits)
+            with loaders.workers_named():
+                _make(asked, splits)
     except OSError as error:  # one of a worker's carries its traceback along
         text = error.strerror or str(error).strip().splitlines()[-1]
         raise UserError(f"out={asked.out}: {error.filename or 'not written'}: {text}") from None
@@ -112,7 +114,7 @@ def _open(out: Path, now: dict[str, Any]) -> None:
     """Say in the folder what its shards are, or check that they are these."""
     path = out / "shards.json"
     try:
-        was = json.loads(path.read_text()) if path.exists() else now
+        was = read_json(path, {}) if path.exists() else now
     except ValueError:
         raise UserError(f"out={out}: {path} is damaged; say another folder") from None
     if differ := [f"{key} ({was.get(key)} there, {now[key]} here)" for key in now if was.get(key) != now[key]]:

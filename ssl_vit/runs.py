@@ -13,15 +13,15 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from . import inits, lock
+from . import files, inits, lock
 from .hub import remote
-from .recipe import IN_RESULT, Recipe, UserError, computed, counts, dump, flatten, load
+from .recipe import IN_RESULT, Recipe, UserError, computed, counts, dump, flatten
 from .words import read, resolve
 
 # What a run writes in its folder, and removes
@@ -82,7 +82,7 @@ def _hash(known: dict[str, Any]) -> str:
 
 def _hash_of_file(path: Path) -> str:
     """`recipe_hash` of a recipe.yaml, over the keys that it names: an older version's had fewer."""
-    recipe, named = read(path), flatten(load(path))
+    recipe, named = read(path), flatten(files.load(path))
     return _hash({key: value for key, value in computed(recipe).items() if key in named})
 
 
@@ -92,14 +92,10 @@ def _in_result(recipe: Recipe) -> dict[str, Any]:
     return {key: flat[key] for key in IN_RESULT}
 
 
-def _read(path: Path, *keys: str) -> dict[str, Any]:
-    """A JSON object of the run folder, which has at least these keys."""
-    try:
-        value = json.loads(path.read_text())
-        if isinstance(value, dict) and all(key in value for key in keys):
-            return value
-    except (OSError, ValueError):
-        pass
+def _read(path: Path, shape: dict[Any, Any]) -> dict[str, Any]:
+    """A JSON object of the run folder, of that shape."""
+    with suppress(OSError, ValueError):
+        return cast(dict[str, Any], files.read_json(path, shape))
     raise UserError(f"{path} is damaged; remove it, or take another name=")
 
 
@@ -107,9 +103,9 @@ def _row(line: str) -> dict[str, Any] | None:
     """A row of metrics.jsonl; None for anything else."""
     try:
         row = json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
+    return row if files.fits(row, {"step": int}) and files.fits(row, {str: files.NUMBER}) else None
 
 
 class Run:
@@ -169,8 +165,8 @@ class Run:
         Raises:
             UserError: it was edited since, or a file is another run's.
         """
-        files = [file for name in ("result.json", "environment.json") if (file := self.folder / name).exists()]
-        known = {file: _read(file).get("recipe") for file in files}
+        found = [file for name in ("result.json", "environment.json") if (file := self.folder / name).exists()]
+        known = {file: _read(file, {}).get("recipe") for file in found}
         for file, told in known.items():
             if told is not None and told != _hash_of_file(path):
                 text = f"{path} is not the recipe that {file.name} was made with; restore it, or take another name="
@@ -188,10 +184,18 @@ class Run:
         if here.init != self.recipe.init and (file := inits.stamp(self.recipe.init)):
             here.init = self.recipe.init if file == self.begun().get("init", {}).get("file") else here.init
 
+    def environment(self) -> dict[str, Any]:
+        """What environment.json says.
+
+        Raises:
+            UserError: it is damaged, or not there.
+        """
+        return _read(self.folder / "environment.json", files.ENVIRONMENT)
+
     def begun(self) -> dict[str, Any]:
         """What environment.json says of the first weights: which they are (`init`), and what they took (`before`)."""
         path = self.folder / "environment.json"
-        known = _read(path) if path.exists() else {}
+        known = _read(path, files.ENVIRONMENT) if path.exists() else {}
         return {key: known[key] for key in ("init", "before") if isinstance(known.get(key), dict)}
 
     def open(self, environment: dict[str, Any]) -> None:
@@ -216,7 +220,7 @@ class Run:
     def result(self) -> dict[str, Any] | None:
         """The finished run's result, or None."""
         path = self.folder / "result.json"
-        return _read(path, "steps", "seconds", "metrics", "finished") if path.exists() else None
+        return _read(path, files.RESULT) if path.exists() else None
 
     def stamps(self) -> dict[str, Any]:
         """What environment.json says of the files that this recipe names: which they are."""
@@ -226,7 +230,7 @@ class Run:
     def recorded(self, key: str) -> dict[str, Any]:
         """What environment.json says of the images, the first weights and the files that the run was made with."""
         path = self.folder / "environment.json"
-        known = _read(path, "data").get(key) or {}
+        known = _read(path, files.ENVIRONMENT | {"data": {str: object}}).get(key) or {}
         if not isinstance(known, dict):
             raise UserError(f"{path} is damaged; remove it, or take another name=")
         return known

@@ -14,9 +14,23 @@ from torch.optim.swa_utils import AveragedModel
 
 from .data.loaders import Reading
 from .data.stream import Cursor
+from .files import NUMBER, fits
 from .objectives import Objective
 from .processes.learner import Learner
 from .recipe import UserError
+
+SHAPE = {  # of what is saved, but for the parts' own states
+    "step": int,
+    "detour": int,
+    "seconds": NUMBER,
+    "device_seconds": NUMBER,
+    "names": [str],
+    "sums": (Tensor, type(None)),
+    "norms": (Tensor, type(None)),
+    "left_out": [bool],
+    "seen": int,
+    "unread": int,
+}
 
 
 @dataclass
@@ -97,6 +111,8 @@ class State:
         """
         if "moments" not in saved:
             raise UserError("resume=true: the checkpoint is an older version's; go on with that one, or begin again, name=NEW")
+        if not fits(saved, SHAPE):
+            raise UserError("resume=true: the checkpoint holds no training state; remove it")
         if self.reading and len(saved["stream"]) != accelerator.num_processes:
             stopped = f"{len(saved['stream'])} processes, and a stream goes on only on as many, not {accelerator.num_processes}"
             raise UserError(f"data.stream=true: the run was stopped on {stopped}")

@@ -58,7 +58,7 @@ class Policy:
     def _dump(self, path: Path, steps: list[int]) -> None:
         """Add the steps' samples to the file, or begin it where it is damaged; where the disk is full, training goes on."""
         told = {str(step): self._indices(step) for step in steps}
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             told = {**json.loads(path.read_text())["steps"], **told}
         try:
             write_atomically(path, json.dumps({"steps": told}) + "\n")

@@ -9,26 +9,27 @@ import dataclasses
 import difflib
 import hashlib
 import importlib.util
+import math
 import re
 import sys
 import typing
+import unicodedata
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from . import inits, uses
 from .bounds import check, check_place
+from .files import load, place, yaml_value
 from .recipe import (
     EMBEDDED,
     Recipe,
     UserError,
     computed,
     flatten,
-    load,
     means_more,
     nearest,
 )
@@ -36,6 +37,7 @@ from .recipe import (
 OWN = ("out", "resume", "plugin", "hub", "data.path", "eval.real")  # of one machine or one person
 EVALUATION = {"data.eval_mode", "data.eval_crop"}
 TABLES = ("models", "datasets", "vtab")  # files under recipes/ that are none
+CONTROL = {"Cc", "Cs", "Zl", "Zp"}  # Unicode's categories of control characters, of bytes that are no UTF-8, of ends of lines
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 
 
@@ -68,6 +70,11 @@ def _check_key(key: str, where: str) -> None:
     raise UserError(f"{where}unknown key {key}; {hint}choices: {', '.join(choices)}")
 
 
+def _odd(value: Any) -> bool:
+    """Whether a text has characters that a line, or UTF-8, has none of."""
+    return isinstance(value, str) and not CONTROL.isdisjoint(map(unicodedata.category, set(value)))
+
+
 def parse(words: Iterable[str]) -> dict[str, str]:
     """{key: text} of key=value words. The order never matters, so a key may be said once only."""
     given: dict[str, str] = {}
@@ -75,7 +82,7 @@ def parse(words: Iterable[str]) -> dict[str, str]:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise UserError(f"{word}: words are key=value, as in recipe=mpp")
-        if means_more(text):
+        if means_more(text) or _odd(word):
             raise UserError(f"{key}={' '.join(text.split())}: cannot be taken as a value")
         if given.setdefault(key, text) != text:
             raise UserError(f"{key} is said twice: {given[key]} and {text}")
@@ -102,7 +109,7 @@ def find(word: str | None) -> Path:
     if word in names:
         return RECIPES / f"{word}.yaml"
     if word.endswith((".yaml", ".yml")):
-        if Path(word).is_file():
+        if place(word, "recipe").is_file():
             return Path(word)
         raise UserError(f"recipe={word}: no such file")
     if word.startswith("study/"):
@@ -110,24 +117,65 @@ def find(word: str | None) -> Path:
     raise UserError(f"recipe={word}: unknown; {nearest(word, names)}, or a file's path")
 
 
+FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?\.?(inf|nan)", re.IGNORECASE)
+
+
 def _typed(key: str, value: Any) -> Any:
-    """A word's text as its key's type; 1e6 and 1e6's float are whole numbers where one is asked for."""
+    """A word's text, or a value of a file, as its key's type; 1e6 and 1e6's float are whole numbers where one is asked for.
+
+    Raises:
+        UserError: it is of another type, or a list with something of another type in it.
+    """
     kind = KEYS[key]
-    allowed = typing.get_args(kind) if typing.get_origin(kind) is not list else (kind,)
-    allowed = allowed or (kind,)
-    if isinstance(value, str) and value.lower() in ("null", "none") and type(None) in allowed:
+    listed = typing.get_origin(kind) is list
+    allowed = typing.get_args(kind) or (kind,)
+    said = " ".join(str(value).split())
+    try:
+        if isinstance(value, str):
+            value = _of_list(value) if listed else _of_text(value, allowed)
+        if not listed:
+            return _one(value, allowed)
+        if isinstance(value, list):
+            return [_one(part, allowed) for part in value]
+    except ValueError:
+        pass
+    raise UserError(f"{key}={said}: {_asked(key)} is asked for")
+
+
+def _of_list(text: str) -> Any:
+    """A list's text as YAML reads it; none is endless."""
+    if not text.lstrip().startswith("["):
+        raise ValueError(text)
+    return yaml_value(text)
+
+
+def _of_text(text: str, allowed: tuple[Any, ...]) -> Any:
+    """A word's text as the first of the types that reads it."""
+    if text.lower() in ("null", "none") and type(None) in allowed:
         return None
-    if isinstance(value, str) and int in allowed and re.fullmatch(r"[+-]?\d+", value):
-        return int(value)  # 010 is ten
-    if isinstance(value, str) and (str not in allowed or float in allowed):
-        try:
-            value = OmegaConf.from_dotlist([f"value={value}"]).value
-        except (OmegaConfBaseException, YAMLError):
-            raise UserError(f"{key}={value}: {_asked(key)} is asked for") from None
+    if bool in allowed and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if int in allowed and re.fullmatch(r"[+-]?[0-9]{1,40}", text):
+        return int(text)  # 010 is ten
+    if (int in allowed or float in allowed) and FLOAT.fullmatch(text):
+        return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return text
+
+
+def _one(value: Any, allowed: tuple[Any, ...]) -> Any:
+    """A value as one of the types.
+
+    Raises:
+        ValueError: it is of none of them.
+    """
     if int in allowed and isinstance(value, float) and value.is_integer():
         return int(value)
-    if float in allowed and type(value) is int:
-        return float(value)
+    if type(value) is int and int not in allowed and float in allowed:
+        return float(value) if abs(value) < 2**1000 else math.inf
+    if type(value) in (int, float) and str in allowed and float not in allowed:
+        return str(value)  # of a file, which has no quotes around it
+    if type(value) not in allowed:
+        raise ValueError(value)
     return value
 
 
@@ -148,7 +196,7 @@ def _build(values: dict[str, Any]) -> Recipe:
     """The typed recipe from {dotted key: value}."""
     config = OmegaConf.structured(Recipe)
     for key, value in values.items():
-        if means_more(value):
+        if means_more(value) or _odd(value):
             raise UserError(f"{key}={' '.join(str(value).split())}: cannot be taken as a value")
         try:
             OmegaConf.update(config, key, _typed(key, value))
@@ -221,9 +269,9 @@ def resolve(words: Iterable[str], here: bool = True) -> Recipe:
     check(recipe)
     if here:
         check_place(recipe.data)
-    for place, key in ((recipe.data, "path"), (recipe, "plugin"), (recipe, "init")):  # found again from any folder
-        if (value := getattr(place, key)) and value != inits.SCRATCH and not value.startswith(inits.REMOTE):
-            setattr(place, key, str(Path(value).resolve()))
+    for group, key in ((recipe.data, "path"), (recipe, "plugin"), (recipe, "init")):  # found again from any folder
+        if (value := getattr(group, key)) and value != inits.SCRATCH and not value.startswith(inits.REMOTE):
+            setattr(group, key, str(Path(value).resolve()))
     return recipe
 
 
@@ -271,21 +319,21 @@ def _check_named(given: dict[str, str], plugin: str | None, path: Path) -> None:
         raise UserError(f"plugin={plugin}: {text}; add plugin={plugin} if you trust that file")
 
 
-def _plug(place: str | None) -> None:
+def _plug(named: str | None) -> None:
     """Run a plugin's file, once: it adds its names to recipe.OBJECTIVES or recipe.TARGETS, and what builds them."""
-    if not place or place in ("null", "none"):
+    if not named or named in ("null", "none"):
         return
-    path = Path(place).resolve()
+    path = place(named, "plugin").resolve()
     name = f"ssl_vit_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise UserError(f"plugin={place}: no such Python file")
+        raise UserError(f"plugin={named}: no such Python file")
     if name not in sys.modules:
         module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:  # whatever is wrong in somebody's file
-            raise UserError(f"plugin={place}: {' '.join(repr(error).split())}") from None
+            raise UserError(f"plugin={named}: {' '.join(repr(error).split())}") from None
         sys.modules[name] = module
 
 
@@ -309,8 +357,8 @@ def _check_normalisation(recipe: Recipe, start: dict[str, Any]) -> None:
 
 def _own_pictures(given: dict[str, str], values: dict[str, Any]) -> dict[str, Any]:
     """The data of someone's own pictures (data.path= or data.hub= without data=): a name, and the recipe's way of cutting."""
-    place = Path(given.get("data.path") or "")
-    name = (place.resolve().stem if place.is_file() else place.resolve().name) if "data.path" in given else given["data.hub"]
+    there = place(given.get("data.path") or ".", "data.path")
+    name = (there.resolve().stem if there.is_file() else there.resolve().name) if "data.path" in given else given["data.hub"]
     kept = {f"data.{key}" for key in ("size", "crop_area", "flip", "eval_mode", "eval_crop", "mean", "std")}
     return {k: v for k, v in values.items() if k in kept} | {"data.name": name.replace("/", "--")}
 
@@ -318,7 +366,9 @@ def _own_pictures(given: dict[str, str], values: dict[str, Any]) -> dict[str, An
 def _default_name(parts: list[str], was: dict[str, Any], now: dict[str, Any]) -> str:
     """The recipe's name, the presets' and the words that change what is computed, in an order of their own."""
     parts += [f"{key}={_word(now[key])}" for key in sorted(now) if now[key] != was[key] and key != "data.hub"]
-    name = "-".join(parts).replace("/", "_")
+    name = "-".join(parts).replace("/", "_").strip()
+    if len(name) <= 120 < len(name.encode(errors="replace")) - 120:  # of letters of several bytes
+        return f"{name[:50]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return name if len(name) <= 120 else f"{name[:110]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 

@@ -17,8 +17,9 @@ from safetensors.torch import load_file, save_file
 from test_hub import REPO, exported, finished, run, server
 
 from ssl_vit import encoder, inits, job, training, weights
+from ssl_vit.files import load
 from ssl_vit.hub import parcels, plain, pull, push, remote
-from ssl_vit.recipe import Data, Model, UserError, load
+from ssl_vit.recipe import Data, Model, UserError
 from ssl_vit.recipe import Hub as Pushing
 from ssl_vit.runs import Run
 from ssl_vit.words import resolve

@@ -11,7 +11,7 @@ from conftest import ROOT
 ORDER = [
     ("streams", "markdown"),
     ("recipe", "counted", "targets", "statistics", "processes.stopping"),
-    ("hub.remote", "lock"),
+    ("hub.remote", "lock", "files"),
     ("bounds", "inits", "uses"),
     ("words",),
     ("encoder",),

@@ -11,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ssl_vit import report, streams
+from ssl_vit.files import place
 from ssl_vit.recipe import UserError, plain_errors
 
 
@@ -21,7 +22,7 @@ def main(words: list[str]) -> None:
             raise UserError(
                 f"{' '.join(words) or 'nothing'} is said; say one study's folder, and --json: tools/report.py runs/gap"
             )
-        folder = Path(folders[0])
+        folder = place(folders[0], "folder")
         found = report.write(folder)
         print(found.answer)
         print(f"report      {folder / 'report.html'}, {folder / 'report.md'}")

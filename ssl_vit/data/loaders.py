@@ -1,11 +1,13 @@
 """What brings the batches: of steps by number, of a stream, of held-out pictures, of all of a split."""
 
 import os
+import re
 import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -113,6 +115,26 @@ def of_step(step: int, source: Source | Reading, data: Data, batch: int, seed: i
     if isinstance(source, Reading):
         return np.arange(step * batch, (step + 1) * batch)
     return samples(step * batch, batch, len(source), seed, _windows(source, data, batch)).index
+
+
+WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([0-9, ]+)\) (.*)")  # torch's words, for any way in which one ends
+
+
+@contextmanager
+def workers_named() -> Iterator[None]:
+    """Say in a line that a data worker was lost: torch raises wherever the main thread is just then.
+
+    Raises:
+        LostError: one was.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if found := WORKER.search(str(error)):
+            why = found[2].split(".")[0].strip()
+            text = f"data worker (process {found[1]}) {why}; if memory was short, say a smaller compute.workers="
+            raise LostError(f"{text}; the same command goes on from the last checkpoint, if there is one") from None
+        raise
 
 
 def _as_is(batch: Batch) -> Batch:

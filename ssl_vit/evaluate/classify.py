@@ -3,7 +3,6 @@
 Legend: M pictures, C classes, K the classes told first (at most 5).
 """
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +16,7 @@ from accelerate.utils import gather_object
 from ..data.batches import Batch
 from ..data.sources import Source
 from ..engine import to_device
+from ..files import read_json
 from ..objectives import Objective
 from ..recipe import UserError
 
@@ -70,10 +70,10 @@ def real(told: Predictions, source: Source, path: str) -> dict[str, tuple[float,
         UserError: no such list, or pictures whose names lack ImageNet's numbers.
     """
     try:
-        seen = json.loads(Path(path).read_text())
+        seen = read_json(Path(path), [[int]])
     except (OSError, ValueError) as error:
         raise UserError(f"eval.real={path}: {error}") from None
-    if not isinstance(seen, list) or len(seen) != IMAGENET:
+    if len(seen) != IMAGENET:
         raise UserError(f"eval.real={path}: a list of {IMAGENET:,} lists is asked for")
     numbers = [re.search(r"val_(\d{8})", source.name(int(row))) for row in told.index]
     if not all(numbers):

@@ -1,7 +1,6 @@
 """The model card of a run, finished or on its way: what its folder says, for somebody who has never seen it. No torch here."""
 
 import io
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -37,7 +36,7 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     result = None if step else run.result()
-    known, config = (json.loads(path.read_text()) for path in (run.folder / "environment.json", export / "config.json"))
+    known, config = run.environment(), inits.config(export)
     said = _told(run.recipe, config, step) | _measured(run, result) | _spent(run.recipe, result, known)
     front = yaml.safe_dump(_front(run.recipe, config["num_classes"] > 0, result), sort_keys=False, allow_unicode=True)
     revision = f" at {plain(known['revision'])}" if known.get("revision") else ""

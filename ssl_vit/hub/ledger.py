@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..files import fits
 from ..runs import Run, write_atomically
 from .parcels import Parcel, opened, parcels
 
@@ -19,7 +20,7 @@ def read(run: Run) -> dict[str, Any]:
     """The ledger: `pushed` as {repository: {branch: {stamp, commit}}}, `trouble` in words or None, and what else is in it."""
     try:
         value = json.loads(run.ledger.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         value = {}
     value = value if isinstance(value, dict) else {}
     pushed = value.get("pushed")
@@ -30,7 +31,7 @@ def read(run: Run) -> dict[str, Any]:
 
 def _branches(there: Any) -> dict[str, dict[str, str]]:
     entries = there.items() if isinstance(there, dict) else ()
-    return {branch: entry for branch, entry in entries if isinstance(entry, dict) and {"stamp", "commit"} <= entry.keys()}
+    return {branch: entry for branch, entry in entries if fits(entry, {"stamp": str, "commit": str})}
 
 
 def write(run: Run, **what: Any) -> None:

@@ -71,7 +71,7 @@ def steps(folder: Path) -> list[tuple[int, Path]]:
 
 def identity(run: Run) -> dict[str, Any]:
     """What of the run its recipe does not tell: the fingerprints of its data, first weights and plugin."""
-    known = json.loads((run.folder / "environment.json").read_text())
+    known = run.environment()
     return {key: known[key] for key in SAME if known.get(key)}
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from .. import lock
 from ..bounds import BOUNDS
+from ..files import place
 from ..recipe import UserError, computed, flatten, nearest
 from ..runs import Run
 from ..words import load, parse
@@ -237,7 +238,7 @@ def asked(words: list[str]) -> tuple[Path, dict[str, Any]]:
     for key in given:
         if key not in choices:
             raise UserError(f"unknown key {key}; {nearest(key, choices)}")
-    return Path(folders[0]), {key: choices[key](text) for key, text in given.items()}
+    return place(folders[0], "folder"), {key: choices[key](text) for key, text in given.items()}
 
 
 def _truth(text: str) -> bool:

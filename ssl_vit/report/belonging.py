@@ -4,7 +4,8 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from ..recipe import UserError, computed, flatten, load
+from .. import files
+from ..recipe import UserError, computed, flatten
 from ..runs import written_hash
 from ..words import resolve
 
@@ -17,7 +18,7 @@ def foreign(folder: Path, task: dict[str, Any], tasks: list[dict[str, Any]], res
     if not task.get("words"):
         return ""
     try:
-        written = flatten(load(folder / "recipe.yaml"))
+        written = flatten(files.load(folder / "recipe.yaml"))
     except UserError:
         return "its recipe.yaml is missing or damaged"
     if written.get("name") != task["name"]:

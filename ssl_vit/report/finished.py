@@ -3,21 +3,33 @@
 Legend: M labelled test pictures.
 """
 
-import json
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from .. import files
+from ..bounds import is_name
 from ..recipe import Recipe, UserError
 from ..runs import Run
 from . import belonging
 
-STUDY = ("name", "title", "arms", "report", "tasks")
+UNREAD = (
+    OSError,
+    ValueError,
+    LookupError,
+    EOFError,
+    TypeError,
+    RuntimeError,
+    MemoryError,
+    OverflowError,
+)  # of numpy and zipfile
 REPORT = ("final", "baseline", "candidate")
 TASK = ("name", "part", "tool", "arm", "seed", "values", "needs")
 
@@ -110,8 +122,8 @@ def read(folder: Path) -> Study:
     """
     if not (folder / "study.json").exists():
         raise UserError(f"{folder} is no study: it holds no study.json; tools/study.py makes one")
-    about = _object(folder / "study.json", *STUDY)
-    if not all(key in task for task in about["tasks"] for key in TASK):
+    about = _object(folder / "study.json", files.STUDY)
+    if not _in_order(about["tasks"]):
         raise _damaged(folder / "study.json")
     if lacking := [key for key in REPORT if key not in about["report"] and not about.get("vary")]:
         raise UserError(f"{folder}: its study asks for no report: under report: it says no {' and no '.join(lacking)}")
@@ -128,15 +140,21 @@ def read(folder: Path) -> Study:
     return study if study.vary else study._replace(right=_right(_tested(study)))
 
 
-def _object(path: Path, *keys: str) -> dict[str, Any]:
-    """A JSON object with at least these keys."""
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError):
-        value = None
-    if not isinstance(value, dict) or not all(key in value for key in keys):
-        raise _damaged(path)
-    return value
+def _in_order(tasks: list[dict[str, Any]]) -> bool:
+    """Whether each task has a name of its own, which is a folder's, and comes after those that it needs."""
+    known: set[str] = set()
+    for task in tasks:
+        if task["name"] in known or not is_name(task["name"]) or not known.issuperset(task["needs"]):
+            return False
+        known.add(task["name"])
+    return True
+
+
+def _object(path: Path, shape: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object of that shape."""
+    with suppress(OSError, ValueError):
+        return cast(dict[str, Any], files.read_json(path, shape))
+    raise _damaged(path)
 
 
 def _damaged(path: Path) -> UserError:
@@ -146,9 +164,7 @@ def _damaged(path: Path) -> UserError:
 
 def _sound(result: dict[str, Any]) -> bool:
     """Whether a result tells what the report reads of every run."""
-    entries = result["metrics"].values() if isinstance(result["metrics"], dict) else [None]
-    metrics = all(isinstance(entry, dict) and {"value", "split"} <= entry.keys() for entry in entries)
-    return metrics and {"images", "exaflop", "device_hours"} <= result.keys()
+    return {"images", "exaflop", "device_hours"} <= result.keys()
 
 
 def _finished(folder: Path, task: dict[str, Any]) -> Finished | None:
@@ -158,7 +174,7 @@ def _finished(folder: Path, task: dict[str, Any]) -> Finished | None:
         return None
     if not _sound(result):
         raise _damaged(run.folder / "result.json")
-    environment = _object(run.folder / "environment.json", "data")
+    environment = _object(run.folder / "environment.json", files.ENVIRONMENT | {"data": {str: object}})
     told = {key: task[key] for key in TASK if key != "tool"}
     return Finished(**told, run=run, result=result, environment=environment)
 
@@ -233,8 +249,9 @@ def _predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     try:
         with path.open("rb") as file, np.load(file) as arrays:
             index, label, top5 = arrays["index"], arrays["label"], arrays["top5"]
-        if index.shape == label.shape == top5[:, 0].shape:
+        whole = all(np.issubdtype(array.dtype, np.integer) for array in (index, label, top5))
+        if whole and index.shape == label.shape == top5[:, 0].shape:
             return index, label, top5[:, 0] == label
-    except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error):
+    except (*UNREAD, zipfile.BadZipFile, zlib.error, struct.error):
         pass
     raise _damaged(path)

@@ -205,7 +205,7 @@ def edges(tried: list[dict[str, Any]], best: dict[str, Any]) -> list[str]:
     """Keys whose best value is the smallest or the largest of several numbers."""
     found = []
     for key, value in best.items():
-        values = {entry[key] for entry in tried}
+        values = {entry[key] for entry in tried if key in entry}
         numeric = all(isinstance(entry, (int, float)) for entry in values)
         if numeric and len(values) > 1 and value in (min(values), max(values)):
             found.append(key)

@@ -4,9 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from omegaconf import OmegaConf
-
 from .. import statistics
+from ..files import load
 from ..recipe import UserError, flatten, nearest
 from ..statistics import Spread
 from .finished import Finished, Study
@@ -182,7 +181,7 @@ def _recipe(study: Study, arm: str) -> dict[str, Any]:
     """The recipe of an arm's pre-training as {dotted key: value}; empty where none is finished."""
     runs = [run for part in study.trained for run in study.runs(part, arm).values()]
     path = runs[0].run.folder / "recipe.yaml" if runs else None
-    return flatten(OmegaConf.to_container(OmegaConf.load(path))) if path and path.exists() else {}
+    return flatten(load(path)) if path and path.exists() else {}
 
 
 def _values(runs: Mapping[int, Finished], name: str) -> dict[int, float]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from .vary import MATCHES
 SLURM = tuple(f"slurm.{key}" for key in slurm.OPTIONS)
 OWN = ("recipe", "match", "name", "out", "seeds", "parallel", "launcher", "only", "index", *SLURM)
 LAUNCHERS = ("local", "slurm")
+SEED = re.compile(r"-?[0-9]{1,18}")
+MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,10 @@ def ask(words: list[str]) -> Asked:
     if ("only" in own) != ("index" in own):
         raise UserError("only= and index= belong together: a part, and the number of one of its tasks")
     name = own.get("name", stem)
-    holds, said = BOUNDS["name"]
-    if not holds(name):
-        raise UserError(f"name={name}: {said}")
+    for key, value in (("name", name), ("out", own.get("out", "runs"))):
+        holds, said = BOUNDS[key]
+        if not holds(value):
+            raise UserError(f"{key}={value}: {said}")
     _number(own, "parallel", 1)
     plan = tasks(study, places, over)
     return Asked(study, plan, name, Path(own.get("out", "runs")) / name, own)
@@ -130,18 +134,20 @@ def _whole(place: str) -> str:
 
 def _seeds(text: str) -> tuple[int, ...]:
     """`3` is 0, 1, 2; `0,1` and `5,` are lists."""
-    try:
-        seeds = tuple(map(int, text.rstrip(",").split(","))) if "," in text else tuple(range(int(text)))
-    except ValueError:
-        seeds = ()
-    if not seeds or len(set(seeds)) != len(seeds):
+    parts = text.removesuffix(",").split(",")
+    numbers = [int(part) for part in parts if SEED.fullmatch(part)]
+    seeds = tuple(numbers)
+    if "," not in text and numbers:
+        seeds = tuple(range(min(numbers[0], MOST_SEEDS + 1)))
+    whole = len(numbers) == len(parts) and len(set(seeds)) == len(seeds)
+    if not whole or not 0 < len(seeds) <= MOST_SEEDS:
         raise UserError(f"seeds={text}: how many (seeds=3) or which ones (seeds=0,2) is asked for")
     return seeds
 
 
 def _number(own: dict[str, str], key: str, default: int, least: int = 1) -> int:
     text = own.get(key, str(default))
-    if not text.isdecimal() or int(text) < least:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10) or int(text) < least:
         raise UserError(f"{key}={text}: a whole number of at least {least} is asked for")
     return int(text)
 

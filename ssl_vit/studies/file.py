@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..files import LONGEST_NAME
+from ..files import place as place_of
 from ..recipe import UserError, flatten, nearest
 from ..words import RECIPES, load, means_more
 from .reading import hold, known, listed, mapping, text
@@ -59,8 +61,8 @@ def find(word: str | None) -> Path:
     names = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in (RECIPES / "study").rglob("*.yaml"))
     if word is None:
         raise UserError(f"recipe= is missing; choices: {', '.join(names)}, or a file's path")
-    path = RECIPES / f"{word}.yaml" if word in names else Path(word)
-    if word not in names and (RECIPES / f"{word}.yaml").is_file():
+    path = RECIPES / f"{word}.yaml" if word in names else place_of(word, "recipe")
+    if word not in names and len(word) < LONGEST_NAME - 5 and (RECIPES / f"{word}.yaml").is_file():
         raise UserError(f"recipe={word}: is no study; to sweep it, say sweep and keys with several values")
     if path.suffix not in (".yaml", ".yml"):
         raise UserError(f"recipe={word}: no such study; {nearest(word, names)}, or a file's path")

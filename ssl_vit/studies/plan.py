@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from .. import identity, inits
+from .. import files, identity, inits
 from ..hub import remote
 from ..recipe import LEARNS_LABELS, NOT_COMPUTED, OBJECTIVES, Recipe, UserError, computed, flatten
 from ..runs import Run, write_atomically
@@ -208,10 +208,8 @@ def chosen(task: Task, plan: dict[str, Task], folder: Path) -> dict[str, Any]:
 
 def _metrics(path: Path) -> dict[str, Any]:
     try:
-        metrics: dict[str, Any] = json.loads(path.read_text())["metrics"]
-        if all({"value", "split"} <= entry.keys() for entry in metrics.values()):
-            return metrics
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return cast(dict[str, Any], files.read_json(path, {"metrics": files.METRICS})["metrics"])
+    except (OSError, ValueError):
         pass
     raise UserError(f"{path} is damaged; remove its folder and give the command again")
 
@@ -276,15 +274,16 @@ def keep(study: Study, name: str, plan: dict[str, Task], folder: Path) -> None:
     made |= {"parts": list(study.parts), "tasks": [_record(task) for task in plan.values()]}
     if path.exists():
         try:
-            before = {task["name"]: task for task in json.loads(path.read_text())["tasks"]}
-        except (ValueError, KeyError, TypeError):
+            kept = files.read_json(path, {"tasks": [{**files.TASK, "words": [str]}]})
+            before = {task["name"]: task for task in kept["tasks"]}
+        except (OSError, ValueError):
             raise UserError(f"{path} is damaged; remove it, or take another name=") from None
         now = {task["name"]: task for task in json.loads(json.dumps(made))["tasks"]}
         if differ := [said for key in before | now if (said := _differs(key, before.get(key), now.get(key)))]:
             more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
             raise UserError(f"name={name}: {folder} holds another plan: {', '.join(differ[:3])}{more}; take another name=")
     content = json.dumps(made, indent=2) + "\n"
-    if not path.exists() or path.read_text() != content:
+    if not path.exists() or path.read_text(errors="replace") != content:
         write_atomically(path, content)
 
 

@@ -3,16 +3,18 @@
 import json
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ..files import NUMBER, fits, load
+from ..recipe import UserError, flatten
 from ..summary import duration, measured
 
 QUIET = 15.0  # seconds between plain lines
@@ -31,9 +33,10 @@ def last_rows(path: Path) -> dict[str, Any]:
     newest: dict[str, Any] = {}
     for line in lines:
         try:
-            newest |= json.loads(line)
-        except (ValueError, TypeError):
+            row = json.loads(line)
+        except (ValueError, RecursionError):
             continue
+        newest |= row if fits(row, {str: NUMBER}) else {}
     return newest
 
 
@@ -58,7 +61,9 @@ class Running:
     def _steps(self) -> int:
         path = self.folder / "recipe.yaml"
         if not self.steps and path.exists():
-            self.steps = OmegaConf.load(path).optim.steps
+            with suppress(UserError):
+                steps = flatten(load(path)).get("optim.steps", 0)
+                self.steps = int(steps) if fits(steps, int) else 0
         return self.steps
 
     def _left(self, step: int) -> str:
