@@ -42,15 +42,15 @@ def scripted(name: str, count: int, folder: Path) -> dict:
 
 
 def test_wrong_command_lines_are_answered_in_one_line(tmp_path: Path) -> None:
-    told = scripted("fuzz", 150, tmp_path)
+    told = scripted("fuzz", 100, tmp_path)
     assert told["found"] == [] and told["tracebacks"] == told["hangs"] == told["nonsense accepted"] == 0
-    assert told["answered in one line"] + told["accepted"] == 150 and told["accepted"] > 5
+    assert told["answered in one line"] + told["accepted"] == 100 and told["accepted"] > 5
 
 
 def test_altered_files_are_answered_in_one_line(tmp_path: Path) -> None:
-    told = scripted("mutations", 40, tmp_path)
+    told = scripted("mutations", 18, tmp_path)
     assert told["found"] == [] and told["tracebacks"] == told["hangs"] == told["wrong results"] == 0
-    assert told["answered in one line"] + told["accepted"] == 40 and told["answered in one line"] > 5
+    assert told["answered in one line"] + told["accepted"] == 18 and told["answered in one line"] > 3
 
 
 REFUSED = [
