@@ -60,7 +60,8 @@ def test_a_batch_that_does_not_get_into_shared_memory_ends_the_run_in_a_line(tmp
     process = started(tmp_path, "refused")
     said = process.communicate(timeout=300)[0]
     assert process.returncode == liveness.LOST, said
-    assert said.splitlines()[-1].startswith("error: compute.workers: "), said
+    last = said.splitlines()[-1]
+    assert last.startswith("error: data worker (process ") and "compute.workers=" in last, said
     assert "a data worker could not hand over its batch: " in said and "Traceback" not in said
 
 

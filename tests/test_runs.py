@@ -300,7 +300,7 @@ def test_rows_come_back_as_written_without_a_torn_last_one(tmp_path):
     run = Run(recipe(tmp_path))
     assert run.rows() == []
     run.folder.mkdir()
-    rows = [{"step": step, "loss": 1 / step, "note": "grün"} for step in (10, 20, 30)]
+    rows = [{"step": step, "loss": 1 / step} for step in (10, 20, 30)]
     for row in rows:
         run.append(row)
     whole = run.metrics.read_bytes()
@@ -335,7 +335,7 @@ def test_a_result_is_there_once_the_run_is_finished(tmp_path):
     run = Run(recipe(tmp_path))
     assert run.result() is None
     run.folder.mkdir()
-    result = {"steps": 5, "seconds": 1.5, "metrics": {"loss": {"value": 0.1}}, "finished": "then"}
+    result = {"steps": 5, "seconds": 1.5, "metrics": {"loss": {"value": 0.1, "split": "validation"}}, "finished": "then"}
     run.finish(result)
     assert run.result() == result
 

@@ -196,7 +196,6 @@ class Patient:
 
     Raises:
         Interrupted: not to.
-        LostError: a worker died.
     """
 
     def __init__(self, loader: DataLoader, leave: Callable[[], bool] = lambda: False) -> None:
@@ -211,9 +210,6 @@ class Patient:
             shut()  # asks each to end, waits 5 seconds, sends SIGTERM
         for worker in getattr(self.left, "_workers", ()):
             worker.kill()
-        if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
-            text = "the same command goes on from the last checkpoint; fewer compute.workers= need less memory"
-            raise LostError(f"compute.workers: {in_a_line(error)}; {text}") from None
 
     def __iter__(self) -> Iterator[Batch]:
         self.loader.timeout = LOOK if self.loader.num_workers else 0
