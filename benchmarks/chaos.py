@@ -22,9 +22,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from safetensors.torch import load_file
 
-from ssl_vit import checkpoint, job
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.jobs import train as train_job
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import checkpoint
 
 WORDS = [
     *("recipe=mpp", "data.size=16", "model.patch=4", "model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64"),
@@ -58,7 +59,7 @@ def begin(out: Path, name: str, steps: int, said: Path | None = None) -> int:
         os.dup2(sink, 2)
         run = Run(resolve([*WORDS, f"optim.steps={steps}", f"out={out}", f"name={name}"]))
         run.adopt()
-        job.train(run)
+        train_job.train(run)
         status = 0
     finally:
         os._exit(status)

@@ -30,11 +30,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from forked import ACCEPTED, ANSWERED, HANG, TRACEBACK, Accepted, outcome
 
-from ssl_vit import interop, plan, reshard, training
+from ssl_vit.config.resolve import KEYS
+from ssl_vit.config.schema import flatten
+from ssl_vit.errors import plain_errors
 from ssl_vit.hub import pull, push
-from ssl_vit.recipe import flatten, plain_errors
+from ssl_vit.jobs import cli, make_shards
+from ssl_vit.models import interop
+from ssl_vit.planning import plan
 from ssl_vit.studies import command
-from ssl_vit.words import KEYS
 
 TOOLS = Path(__file__).resolve().parent.parent / "tools"
 NUMBERS = ["0", "-1", "-0.0", "017", "0x10", "1e3", "1e-3", "1e-30", "1.5", "1e400", "nan", "inf", "-inf", ".inf", "1_0"]
@@ -287,27 +290,27 @@ def _plain(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
 
 
 MAINS: dict[str, Callable[[list[str]], Any]] = {
-    "pretrain": training.pretrain,
-    "finetune": training.finetune,
-    "evaluate": training.evaluate,
+    "pretrain": cli.pretrain,
+    "finetune": cli.finetune,
+    "evaluate": cli.evaluate,
     "plan": _plain(plan.main),
     "study": _plain(command.main),
     "report": _report,
     "export": _plain(interop.main),
     "push": _plain(push.main),
     "pull": _plain(pull.main),
-    "shards": _plain(reshard.main),
+    "shards": _plain(make_shards.main),
 }
 
 
 def disarm() -> None:
     """Take out what accepted words would begin."""
-    training._train = training._probe = _accept_run  # type: ignore[assignment]
+    cli._train = cli._probe = _accept_run  # type: ignore[assignment]
     command.everything = command.submitted = _accept  # type: ignore[assignment]
     command.os.execv = _accept  # type: ignore[assignment]
-    reshard._make = _accept  # type: ignore[assignment]
+    make_shards._make = _accept  # type: ignore[assignment]
     push.push = _accept  # type: ignore[assignment]
-    from ssl_vit import forecast
+    from ssl_vit.planning import forecast
 
     forecast.measure = _accept  # type: ignore[assignment]
 

@@ -71,7 +71,7 @@ TEXTUAL = ("recipe.yaml", "environment.json", "result.json", "metrics.jsonl", "c
 
 def _pushed(words: list[str]) -> None:
     """tools/push.py as far as it reads the run's folder: all that would go to the Hub is put together."""
-    from ssl_vit.hub.parcels import parcels
+    from ssl_vit.hub.payload import parcels
 
     def collect(run: Any, **_: Any) -> None:
         for parcel in parcels(run):

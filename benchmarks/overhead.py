@@ -24,19 +24,18 @@ os.environ |= {"OMP_NUM_THREADS": "1"}
 import numpy as np
 import torch
 
-from ssl_vit import engine, optim
-from ssl_vit.assembly import Job, assemble
-from ssl_vit.data import batches, loaders
-from ssl_vit.data.order import Windows
-from ssl_vit.processes import machine
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.data import batching, loaders
+from ssl_vit.data.sampler import Windows
+from ssl_vit.jobs.setup import Job, assemble
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import distributed, loop, optim
 
 LENGTH = 303_000_000  # pictures
 STEP, BATCH = 10**6, 4096
 
 
-def bare(job: Job, drawn: list[batches.Batch]) -> None:
+def bare(job: Job, drawn: list[batching.Batch]) -> None:
     """Train on the batches, without an engine."""
     state, recipe = job.state, job.recipe
     optimizer, objective = state.learner.optimizer, state.objective.train()
@@ -50,11 +49,11 @@ def bare(job: Job, drawn: list[batches.Batch]) -> None:
         state.schedule.step()
 
 
-def with_engine(job: Job, drawn: list[batches.Batch]) -> None:
+def with_engine(job: Job, drawn: list[batching.Batch]) -> None:
     """The same with all that the engine does, and a row at the end."""
     recipe, state = copy.deepcopy(job.recipe), job.state
     state.step, recipe.optim.steps, recipe.log.every = 0, len(drawn), len(drawn)
-    engine.train(state, drawn, recipe, job.spread, job.accelerator)
+    loop.train(state, drawn, recipe, job.spread, job.accelerator)
 
 
 def seconds(do: Callable[[], Any]) -> float:
@@ -66,8 +65,8 @@ def seconds(do: Callable[[], Any]) -> float:
 def overhead(words: list[str], pairs: int, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as out:
         run = Run(resolve(["recipe=mpp", "compute.threads=1", "compute.workers=0", *words, f"out={out}", "name=run"]))
-        with machine.started(run) as accelerator:
-            job = assemble(run, accelerator, machine.load(run.recipe, accelerator, test=False))
+        with distributed.started(run) as accelerator:
+            job = assemble(run, accelerator, distributed.load(run.recipe, accelerator, test=False))
             drawn = list(loaders.training(job.splits.train, run.recipe.data, job.spread, 0, 0, steps, 0))
             bare(job, drawn[:2]), with_engine(job, drawn[:2])
             ratios = []
@@ -95,7 +94,7 @@ def seeking() -> dict[str, Any]:
             for turn in range(20):  # each its own epoch
                 epoch = turn * LENGTH
                 timed.append(
-                    1000 * seconds(lambda at=epoch + step * BATCH, w=windows: batches.samples(at, BATCH, LENGTH, 0, w))
+                    1000 * seconds(lambda at=epoch + step * BATCH, w=windows: batching.samples(at, BATCH, LENGTH, 0, w))
                 )
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
             said[f"{name}, step {step:,}, ms"] = told(timed) | {"grown, MiB": round(grown, 1)}

@@ -15,7 +15,7 @@ import pytest
 from conftest import ROOT, altered
 from PIL import Image
 
-from ssl_vit import training
+from ssl_vit.jobs import cli
 
 TRAIN, HELD_OUT = 24, 4
 
@@ -39,7 +39,7 @@ def table(path: Path, labels: list | None, images: list[bytes] | None = None, na
 def said(tiny: list[str], capsys: pytest.CaptureFixture) -> Callable[..., str]:
     """The line that pretrain.py answers to these words, which name the run `run`."""
 
-    def say(*words: str, tool: Callable[[list[str]], None] = training.pretrain) -> str:
+    def say(*words: str, tool: Callable[[list[str]], None] = cli.pretrain) -> str:
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
             tool(altered([*tiny, "eval.pictures=2", "name=run"], *words))
@@ -81,7 +81,7 @@ def test_words(said: Callable[..., str], tmp_path: Path, words: list[str], says:
 def test_a_hybrid_whose_patch_is_said_wrong(said: Callable[..., str], tiny: list[str], capsys: pytest.CaptureFixture) -> None:
     words = [w for w in tiny if not w.startswith(("model.", "recipe", "data.size"))]
     with pytest.raises(SystemExit):
-        training.pretrain([*words, "recipe=supervised", "model=r50_vit_b16", "model.patch=8", "data.size=64"])
+        cli.pretrain([*words, "recipe=supervised", "model=r50_vit_b16", "model.patch=8", "data.size=64"])
     assert "model.patch=8: model.timm=vit_base_r50_s16_224 has 16" in capsys.readouterr().err
 
 
@@ -154,7 +154,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_folder_that_holds_another_recipe(said: Callable[..., str], tiny: list[str], tmp_path: Path) -> None:
-    training.pretrain(altered([*tiny, "name=run"], "optim.steps=4"))
+    cli.pretrain(altered([*tiny, "name=run"], "optim.steps=4"))
     before = files(tmp_path / "runs")
     line = said("optim.lr=0.5")
     assert "optim.lr (0.001 there, 0.5 here)" in line and "name=" in line
@@ -194,7 +194,7 @@ def test_a_cut_off_jpeg_is_named_and_replaced(tiny: list[str], tmp_path: Path, c
     (tmp_path / "own").mkdir()
     table(tmp_path / "own" / "train.parquet", None, images)
     table(tmp_path / "own" / "validation.parquet", None)
-    training.pretrain(altered([*tiny, "name=run"], f"data.path={tmp_path}/own", "optim.steps=6"))
+    cli.pretrain(altered([*tiny, "name=run"], f"data.path={tmp_path}/own", "optim.steps=6"))
     out, folder = capsys.readouterr().out, tmp_path / "runs" / "run"
     assert "replaced by the next: row 5: not a whole picture" in out and ".cpp" not in out
     assert "replaced by the next: row 9" in (folder / "log.txt").read_text()
@@ -208,7 +208,7 @@ def test_too_many_unreadable_pictures(said: Callable[..., str], tiny: list[str],
     path = table(tmp_path / "own.parquet", None, images)
     words = [f"data.path={path}", "data.validation=0.2", "eval.pictures=5"]
     assert "data.unreadable=0.0: " in (line := said(*words, "data.unreadable=0")) and "row " in line
-    training.pretrain(altered([*tiny, "name=run"], *words, "data.unreadable=0.5"))  # what the line asks for
+    cli.pretrain(altered([*tiny, "name=run"], *words, "data.unreadable=0.5"))  # what the line asks for
 
 
 def test_too_many_unreadable_held_out_pictures(said: Callable[..., str], tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_two_processes_and_a_batch_that_does_not_divide(tiny: list[str], tmp_pat
 def test_steps_without_a_label_are_no_mistake(tiny: list[str], tmp_path: Path, recipe: str) -> None:
     path = table(tmp_path / "own.parquet", [0, 1, *[None] * (TRAIN - 2)])
     words = [f"recipe={recipe}", f"data.path={path}", "data.validation=0.2", "optim.batch=4", "log.every=1", "name=run"]
-    training.pretrain(altered(tiny, *words))
+    cli.pretrain(altered(tiny, *words))
     rows = [json.loads(line) for line in (tmp_path / "runs" / "run" / "metrics.jsonl").read_text().splitlines()]
     name = "loss" if recipe == "supervised" else "supervised/loss"
     assert 0 < sum(name in row for row in rows) < len(rows) == 12

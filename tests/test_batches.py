@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ssl_vit.data import batches, loaders
-from ssl_vit.data.batches import Pictures, Spread
-from ssl_vit.recipe import Data, UserError, plain_errors
+from ssl_vit.config.schema import Data
+from ssl_vit.data import batching, loaders
+from ssl_vit.data.batching import Pictures, Spread
+from ssl_vit.errors import UserError, plain_errors
 
 DATA = Data(name="numbered", size=8, crop_area=0.3, eval_crop=1.0)
 
@@ -48,13 +49,13 @@ def same(some, others):
 
 def whole(some):
     """Batches put one after the other, as one."""
-    return batches.Batch(*map(torch.cat, zip(*(batch[:4] for batch in some), strict=True)))
+    return batching.Batch(*map(torch.cat, zip(*(batch[:4] for batch in some), strict=True)))
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 500), st.integers(0, 2**31), st.integers(0, 10**6))
 def test_every_epoch_is_a_permutation(length, seed, epoch):
-    stream = batches.samples(epoch * length, length, length, seed)
+    stream = batching.samples(epoch * length, length, length, seed)
     assert stream.index.dtype == stream.key.dtype == np.int64
     assert np.array_equal(np.sort(stream.index), np.arange(length))
 
@@ -64,15 +65,15 @@ def test_every_epoch_is_a_permutation(length, seed, epoch):
 def test_the_stream_is_the_same_however_it_is_cut(length, first, counts):
     parts, at = [], first
     for count in counts:
-        parts.append(batches.samples(at, count, length, 3))
+        parts.append(batching.samples(at, count, length, 3))
         at += count
-    known = batches.samples(first, sum(counts), length, 3)
+    known = batching.samples(first, sum(counts), length, 3)
     assert np.array_equal(np.concatenate([p.index for p in parts]), known.index)
     assert np.array_equal(np.concatenate([p.key for p in parts]), known.key)
 
 
 def test_epochs_and_seeds_have_their_own_orders_and_keys():
-    streams = [batches.samples(epoch * 100, 100, 100, seed) for seed in (0, 1) for epoch in range(3)]
+    streams = [batching.samples(epoch * 100, 100, 100, seed) for seed in (0, 1) for epoch in range(3)]
     assert len({tuple(s.index) for s in streams}) == 6
     assert len({key for s in streams for key in s.key.tolist()}) == 600
     moved = [np.mean(a.index == b.index) for a, b in itertools.combinations(streams, 2)]
@@ -81,7 +82,7 @@ def test_epochs_and_seeds_have_their_own_orders_and_keys():
 
 def test_an_order_has_no_trace_of_the_first():
     """Neighbours in the stream are no neighbours in the split: ranks are uncorrelated (standard deviation 0.01)."""
-    index = batches.samples(0, 10_000, 10_000, 0).index
+    index = batching.samples(0, 10_000, 10_000, 0).index
     assert abs(np.corrcoef(index[1:], index[:-1])[0, 1]) < 0.04
     assert abs(np.corrcoef(index, np.arange(10_000))[0, 1]) < 0.04
 
@@ -89,11 +90,11 @@ def test_an_order_has_no_trace_of_the_first():
 def test_a_far_step_of_a_huge_set_is_like_any_other():
     """Step 10^6 of the paper's batch on JFT's 303 million pictures: epoch 13, position 157 million."""
     length, first = 303_000_000, 10**6 * 4096
-    far = batches.samples(first, 4096, length, 0)
+    far = batching.samples(first, 4096, length, 0)
     assert len(set(far.index.tolist())) == len(set(far.key.tolist())) == 4096
     assert far.index.min() >= 0 and far.index.max() < length
     assert np.histogram(far.index, 8, (0, length))[0].min() > 400  # 512 expected, standard deviation 21
-    again = batches.samples(first + 1000, 10, length, 0)
+    again = batching.samples(first + 1000, 10, length, 0)
     assert np.array_equal(again.index, far.index[1000:1010]) and np.array_equal(again.key, far.key[1000:1010])
 
 
@@ -110,7 +111,7 @@ def test_a_far_step_of_a_huge_set_is_like_any_other():
     ],
 )
 def test_the_global_batch_lies_on_processes(batch, wanted, limit, processes, device_batch, accumulation):
-    spread = batches.spread(batch, wanted, limit, processes - 1, processes)
+    spread = batching.spread(batch, wanted, limit, processes - 1, processes)
     assert spread == Spread(batch, device_batch, processes - 1, processes)
     assert spread.accumulation == accumulation
 
@@ -118,18 +119,18 @@ def test_the_global_batch_lies_on_processes(batch, wanted, limit, processes, dev
 @settings(deadline=None, max_examples=80)
 @given(st.integers(1, 400), st.integers(1, 400), st.integers(1, 9))
 def test_the_largest_device_batch_that_fits_is_taken(share, limit, processes):
-    got = batches.spread(share * processes, None, limit, 0, processes).device_batch
+    got = batching.spread(share * processes, None, limit, 0, processes).device_batch
     assert got <= limit and share % got == 0
     assert not any(share % d == 0 for d in range(got + 1, min(limit, share) + 1))
 
 
 def test_what_does_not_divide_is_said():
     with pytest.raises(UserError, match=r"^optim.batch=10: .*3 processes$"):
-        batches.spread(10, None, 100, 0, 3)
+        batching.spread(10, None, 100, 0, 3)
     with pytest.raises(UserError, match=r"^compute.batch=5: .*optim.batch=12$"):
-        batches.spread(12, 5, 100, 0, 1)
+        batching.spread(12, 5, 100, 0, 1)
     with pytest.raises(UserError, match=r"^compute.batch=8: .*optim.batch=8$"):
-        batches.spread(8, 8, 100, 0, 2)
+        batching.spread(8, 8, 100, 0, 2)
 
 
 @pytest.mark.parametrize(("processes", "device_batch"), [(1, 12), (1, 4), (2, 6), (2, 3), (4, 3), (4, 1)])
@@ -139,7 +140,7 @@ def test_processes_and_passes_together_make_the_global_batch(processes, device_b
     accumulation = 12 // (device_batch * processes)
     assert all(len(some) == 3 * accumulation for some in passes)
     rebuilt = [passes[rank][step * accumulation + micro] for step, micro, rank in np.ndindex(3, accumulation, processes)]
-    stream = batches.samples(36, 36, 50, 0)
+    stream = batching.samples(36, 36, 50, 0)
     assert np.array_equal(whole(rebuilt).index, stream.index) and np.array_equal(whole(rebuilt).key, stream.key)
     assert same([whole(rebuilt)], [whole(loader(Spread(12, 12, 0, 1), start=3, stop=6))])
     chunks = [Spread(12, device_batch, rank, processes).chunk(micro) for micro, rank in np.ndindex(accumulation, processes)]
@@ -241,7 +242,7 @@ def test_held_out_pictures_are_spread_over_the_split_and_keep_their_keys():
     few, many = (whole(loaders.held_out(Numbered(1000), DATA, Spread(50, 50, 0, 1), most)) for most in (50, 200))
     assert torch.equal(few.index, many.index[:50]) and torch.equal(few.key, many.key[:50])
     assert torch.bincount(many.index // 250, minlength=4).min() > 25  # 50 expected
-    assert not set(many.key.tolist()) & set(batches.samples(0, 1000, 1000, 0).key.tolist())
+    assert not set(many.key.tolist()) & set(batching.samples(0, 1000, 1000, 0).key.tolist())
 
 
 def test_the_first_samples_are_those_of_the_stream_at_most_one_epoch():

@@ -4,10 +4,13 @@ import pytest
 import torch
 from conftest import ROOT, altered
 
-from ssl_vit import budget, encoder, objectives, optim
-from ssl_vit.data import batches, sources
-from ssl_vit.recipe import Data
-from ssl_vit.words import resolve
+from ssl_vit import costs, objectives
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data
+from ssl_vit.data import batching, sources
+from ssl_vit.models import encoder
+from ssl_vit.planning import budget
+from ssl_vit.training import optim
 
 H100 = budget.devices()["h100"]
 SMALL = ("data=shapes", "data.size=32", "model=vit_p8", "optim.warmup=0", "compute.precision=float32")
@@ -18,7 +21,7 @@ SMALL = ("data=shapes", "data.size=32", "model=vit_p8", "optim.warmup=0", "compu
 )
 def test_training_pictures_are_those_that_a_run_finds(words):
     data = Data(**{"validation": "validation"} | words)
-    assert budget.trained_on(data) == len(sources.load(data).train)
+    assert costs.trained_on(data) == len(sources.load(data).train)
 
 
 def test_the_papers_core_days_are_a_plausible_share_of_the_peak():
@@ -48,8 +51,8 @@ def held(words, size, fused=False):
         block.attn.fused_attn = fused
     objective = objectives.build(recipe, net, 10)
     averaged, (optimizer, _) = optim.averaged(objective, recipe.optim.average), optim.build(objective, recipe.optim)
-    batch = batches.Pictures(sources.load(recipe.data).train, recipe.data, True).__getitems__(
-        batches.samples(0, size, 50_000, 0)
+    batch = batching.Pictures(sources.load(recipe.data).train, recipe.data, True).__getitems__(
+        batching.samples(0, size, 50_000, 0)
     )
     own, kept = {p.untyped_storage().data_ptr() for p in objective.parameters()}, {}
 
@@ -89,7 +92,7 @@ def held(words, size, fused=False):
 def test_tensors_take_the_bytes_that_are_predicted(words, fused):
     """Weights, gradients, moments and averaged weights exactly; activations within 10%, and so the sum."""
     recipe, found, activations = held(altered(SMALL, *words), size=16, fused=fused)
-    said = budget.memory(recipe, processes=1, zero=0, batch=16, fused=fused)
+    said = costs.memory(recipe, processes=1, zero=0, batch=16, fused=fused)
     assert {name: said[name] for name in found} == found
     assert said["activations"] + said["copies"] == pytest.approx(activations, rel=0.1)
     assert sum(said.values()) == pytest.approx(sum(found.values()) + activations, rel=0.1)
@@ -98,9 +101,9 @@ def test_tensors_take_the_bytes_that_are_predicted(words, fused):
 def test_zero_shards_by_its_papers_formula(monkeypatch):
     """Rajbhandari et al., 2020, Figure 1: 7.5B parameters at 16 bytes on 64 devices, 120 GB and 1.9 GB. Here weights and
     gradients have 4 bytes, the moments 8, so that ZeRO-2's 4 + 12 / 64 bytes are 31.4 GB and ZeRO-1's 8 + 8 / 64 are 60.9."""
-    monkeypatch.setattr(budget, "parameters", lambda recipe: 7_500_000_000)
+    monkeypatch.setattr(costs, "parameters", lambda recipe: 7_500_000_000)
     recipe = resolve(["recipe=mpp", "compute.precision=float32"])
-    found = [budget.memory(recipe, processes=64, zero=zero, batch=0, fused=True) for zero in range(4)]
+    found = [costs.memory(recipe, processes=64, zero=zero, batch=0, fused=True) for zero in range(4)]
     buckets = [each.pop("buckets") / 1e9 for each in found]
     assert buckets == [30, 0, 0, 0]  # DDP's, for its gradients
     assert [sum(each.values()) / 1e9 for each in found] == pytest.approx([120, 60.94, 31.41, 1.875], abs=0.01)
@@ -111,5 +114,5 @@ def test_zero_shards_by_its_papers_formula(monkeypatch):
 def test_the_device_batch_is_that_of_a_run(batch, wanted, processes):
     words = ["recipe=paper/mpp_b16_imagenet", "compute.precision=bfloat16", f"optim.batch={batch}"]
     recipe = resolve([*words, *([f"compute.batch={wanted}"] if wanted else [])])
-    limit = int(78 * 2**30 / 2 / budget.activations(recipe, fused=True))  # machine.py's rule, on this device
-    assert budget.device_batch(recipe, processes, H100) == batches.spread(batch, wanted, limit, 0, processes).device_batch
+    limit = int(78 * 2**30 / 2 / costs.activations(recipe, fused=True))  # machine.py's rule, on this device
+    assert budget.device_batch(recipe, processes, H100) == batching.spread(batch, wanted, limit, 0, processes).device_batch

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from ssl_vit.engine import Row
-from ssl_vit.runs import Run
-from ssl_vit.tracking import Record
-from ssl_vit.words import resolve
+from ssl_vit.callbacks import Row
+from ssl_vit.config.resolve import resolve
+from ssl_vit.runs.folder import Run
+from ssl_vit.runs.trackers import Record
 
 FULL = """
 import json, random, sys

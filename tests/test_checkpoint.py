@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssl_vit import checkpoint
-from ssl_vit.recipe import Checkpoint, UserError
+from ssl_vit.config.schema import Checkpoint
+from ssl_vit.errors import UserError
+from ssl_vit.training import checkpoint
 
 
 class Killed(BaseException):

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ssl_vit import reshard, summary, training
+from ssl_vit import formatting
+from ssl_vit.config.schema import Recipe
+from ssl_vit.errors import UserError
 from ssl_vit.hub import pull
-from ssl_vit.recipe import Recipe, UserError
-from ssl_vit.report import sections
-from ssl_vit.runs import Run
+from ssl_vit.jobs import cli, make_shards
+from ssl_vit.reports import sections
+from ssl_vit.runs.folder import Run
 from ssl_vit.studies import slurm
 
 AWKWARD = "a b'c\"d $(touch gone) `touch gone` ;&|*"
@@ -37,7 +39,7 @@ def said(name: str, text: str) -> str:
 
 def test_what_a_finished_run_says_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     run = Run(Recipe(out=str(tmp_path / AWKWARD), name="run"))
-    training._conclude(run, {"steps": 1, "seconds": 1.0, "finished": "now", "metrics": {}})
+    cli._conclude(run, {"steps": 1, "seconds": 1.0, "finished": "now", "metrics": {}})
     text = capsys.readouterr().out
     assert pasted(said("curves", text), tmp_path)[1:] == ["-m", "tensorboard.main", f"--logdir={tmp_path / AWKWARD}"]
     code = pasted(said("next", text), tmp_path)[2]
@@ -50,8 +52,8 @@ def test_what_a_finished_run_says_can_be_pasted(tmp_path: Path, capsys: pytest.C
 def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
     words = ["recipe=evaluate", f"init={AWKWARD}"]
     with pytest.raises(UserError) as caught:
-        training._trains(Recipe(objective="probe"), words)
-    assert pasted(str(caught.value).partition("type ")[2], tmp_path) == [summary.tool("evaluate"), *words]
+        cli._trains(Recipe(objective="probe"), words)
+    assert pasted(str(caught.value).partition("type ")[2], tmp_path) == [formatting.tool("evaluate"), *words]
 
 
 def test_what_shards_say_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -60,9 +62,9 @@ def test_what_shards_say_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "own").mkdir()
     Image.new("RGB", (16, 16)).save(tmp_path / "own" / "a.png")
     out = tmp_path / "a b'c $(touch gone)"
-    reshard.main([f"data.path={tmp_path}/own", f"out={out}", "workers=1", "rows=4"])
+    make_shards.main([f"data.path={tmp_path}/own", f"out={out}", "workers=1", "rows=4"])
     words = pasted(said("next", capsys.readouterr().out), tmp_path)
-    assert words == ["accelerate", "launch", summary.tool("pretrain"), "recipe=mpp", f"data.path={out}", "data.window=40"]
+    assert words == ["accelerate", "launch", formatting.tool("pretrain"), "recipe=mpp", f"data.path={out}", "data.window=40"]
 
 
 def test_what_pull_says_can_be_pasted(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
@@ -88,9 +90,9 @@ def test_the_commands_of_a_report_can_be_pasted(tmp_path: Path) -> None:
 
 def test_a_tool_is_found_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Path(summary.tool("report")).is_file()
-    monkeypatch.chdir(summary.ROOT)
-    assert summary.tool("report") == "tools/report.py"
+    assert Path(formatting.tool("report")).is_file()
+    monkeypatch.chdir(formatting.ROOT)
+    assert formatting.tool("report") == "tools/report.py"
 
 
 def test_a_slurm_script_runs_nothing_of_a_folders_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

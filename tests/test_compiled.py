@@ -8,11 +8,13 @@ from conftest import altered
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from ssl_vit import encoder, job, objectives
-from ssl_vit.processes import sharding
-from ssl_vit.recipe import Data, Model
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit import objectives
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.jobs import train as train_job
+from ssl_vit.models import encoder
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import sharding
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
 )
 def test_a_run_compiles_one_graph(counter: CompileCounter, tiny: list[str], own: list[str]) -> None:
     """The rehearsal's is training's; looking at 24 held-out pictures, the last 8 alone, needs none."""
-    job.train(Run(resolve(altered(tiny, *own, "compute.compile=true", "optim.steps=4", "name=run"))))
+    train_job.train(Run(resolve(altered(tiny, *own, "compute.compile=true", "optim.steps=4", "name=run"))))
     assert counter.frame_count == 1
 
 

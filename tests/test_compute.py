@@ -5,8 +5,8 @@ import timm
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ssl_vit import compute, summary
-from ssl_vit.recipe import Compute, Data, Model, Recipe
+from ssl_vit import costs, formatting
+from ssl_vit.config.schema import Compute, Data, Model, Recipe
 
 JFT, IMAGENET = 303_000_000, 1_281_167
 B = {"width": 768, "depth": 12, "heads": 12, "mlp": 3072}
@@ -47,7 +47,7 @@ def counted(name, backward=False, **options):
     ],
 )
 def test_the_papers_table_6(model, patch, images, exaflop, within):
-    assert compute.exaflop(recipe(patch=patch, **model), images) == pytest.approx(exaflop, rel=within)
+    assert costs.exaflop(recipe(patch=patch, **model), images) == pytest.approx(exaflop, rel=within)
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,16 @@ def test_the_papers_table_6(model, patch, images, exaflop, within):
     ],
 )
 def test_multiply_adds_are_those_that_torch_counts(name, size, model):
-    assert 2 * compute.multiply_adds(recipe(size, **model)) == pytest.approx(counted(name, img_size=size), rel=0.01)
+    assert 2 * costs.multiply_adds(recipe(size, **model)) == pytest.approx(counted(name, img_size=size), rel=0.01)
 
 
 def test_forward_and_backward_are_three_forwards():
     small = recipe(patch=16, width=384, depth=12, heads=6, mlp=1536)
-    assert compute.exaflop(small, 10**18) == pytest.approx(counted("vit_small_patch16_224", backward=True), rel=0.02)
+    assert costs.exaflop(small, 10**18) == pytest.approx(counted("vit_small_patch16_224", backward=True), rel=0.02)
 
 
 def test_tokens_are_the_patches_and_one():
-    assert [compute.tokens(recipe(size, patch=patch)) for size, patch in ((224, 16), (224, 14), (32, 4))] == [197, 257, 65]
+    assert [costs.tokens(recipe(size, patch=patch)) for size, patch in ((224, 16), (224, 14), (32, 4))] == [197, 257, 65]
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_tokens_are_the_patches_and_one():
     ],
 )
 def test_seconds_are_said_for_people(seconds, text):
-    assert summary.duration(seconds) == text
+    assert formatting.duration(seconds) == text

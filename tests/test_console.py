@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ssl_vit import console
+from ssl_vit.runs import console
 
 
 class Clock:

@@ -11,17 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from ssl_vit import corruption, counted
-from ssl_vit.corruption import KEEP, MASK, RANDOM
-from ssl_vit.data import batches, loaders
-from ssl_vit.recipe import Data
+from ssl_vit import rng
+from ssl_vit.config.schema import Data
+from ssl_vit.data import batching, loaders
+from ssl_vit.objectives import corruption
+from ssl_vit.objectives.corruption import KEEP, MASK, RANDOM
 
 SHAPES = pytest.mark.parametrize("shape", [("patches", 1), ("patches", 2), ("blocks", 1)], ids=["single", "squares", "blocks"])
 SOURCES = pytest.mark.parametrize("source", ["image", "batch"])
 
 
 def keys(count, seed=0):
-    return torch.from_numpy(counted.key(seed, 0, np.arange(count)))
+    return torch.from_numpy(rng.key(seed, 0, np.arange(count)))
 
 
 def slow_rank(key, patches, shape, side):
@@ -29,10 +30,10 @@ def slow_rank(key, patches, shape, side):
     grid, chosen = math.isqrt(patches), []
 
     def number(slot, n):
-        return int(counted.integers(key, slot, n)[0])
+        return int(rng.integers(key, slot, n)[0])
 
     def hashed(n):
-        return int(counted.bits(key, 3 * n)[0]) % 2**64 // 2**33
+        return int(rng.bits(key, 3 * n)[0]) % 2**64 // 2**33
 
     if shape == "patches":
         squares = [
@@ -41,8 +42,8 @@ def slow_rank(key, patches, shape, side):
             for left in range(0, grid, side)
         ]
         if side == 1:
-            return sorted(range(patches), key=lambda n: (int(counted.bits(key, 3 * n)[0]), n))
-        in_order = sorted(squares, key=lambda square: int(counted.bits(key, 3 * patches + square[0])[0]) % 2**64 // 2**33)
+            return sorted(range(patches), key=lambda n: (int(rng.bits(key, 3 * n)[0]), n))
+        in_order = sorted(squares, key=lambda square: int(rng.bits(key, 3 * patches + square[0])[0]) % 2**64 // 2**33)
         return [n for square in in_order for n in sorted(square, key=hashed)]
     least, span = max(1, grid // 4), max(1, grid // 2) - max(1, grid // 4) + 1
     for j in range(corruption.BLOCKS):
@@ -56,17 +57,17 @@ def slow_rank(key, patches, shape, side):
 
 def slow_draw(key_B, patches, hit, mask, random, source, shape="patches", side=1):
     """(patch, kind, source) of each hit patch of each picture, in numpy and lists, one number at a time."""
-    stream = counted.stream(np.asarray(key_B), "corruption")
+    stream = rng.stream(np.asarray(key_B), "corruption")
     pictures = []
     for b in range(len(stream)):
         key = stream[b : b + 1]
         rows = []
         for n in slow_rank(key, patches, shape, side)[:hit]:
-            number = int(counted.integers(key, 3 * n + 1, 2**24)[0])
+            number = int(rng.integers(key, 3 * n + 1, 2**24)[0])
             kind = MASK if number < round(mask * 2**24) else RANDOM if number < round((mask + random) * 2**24) else KEEP
             pictures_asked = [b] if source == "image" else range(len(stream))
             others = [i * patches + m for i in pictures_asked for m in range(patches) if (i, m) != (b, n)]
-            rows.append((n, kind, others[int(counted.integers(key, 3 * n + 2, len(others))[0])]))
+            rows.append((n, kind, others[int(rng.integers(key, 3 * n + 2, len(others))[0])]))
         pictures.append(rows)
     return pictures
 
@@ -248,7 +249,7 @@ def corrupted_samples(processes, device_batch):
     """[(step, index, key, hit patches, kinds, sources in the picture)] of steps 0 .. 4 of 24 pictures, over all processes."""
     found = []
     for rank in range(processes):
-        spread = batches.spread(24, device_batch, 24, rank, processes)
+        spread = batching.spread(24, device_batch, 24, rank, processes)
         loader = loaders.training(Grey(), Data(size=8), spread, seed=3, start=0, stop=5, workers=0)
         for number, batch in enumerate(loader):
             drawn = corruption.draw(batch.key, 16, 0.5)
@@ -315,7 +316,7 @@ def test_a_gpu_hits_the_same_patches(source, shape):
 @SHAPES
 def test_compiled_code_draws_the_same(shape):
     """Inductor folds the arithmetic of an arange into symbols without an overflow of their own; hashes must not meet that."""
-    key = torch.from_numpy(counted.key(0, 3, np.arange(6)))
+    key = torch.from_numpy(rng.key(0, 3, np.arange(6)))
     asked = (64, 0.5, 0.8, 0.1, "image", *shape)
     compiled = torch.compile(lambda k: corruption.draw(k, *asked), fullgraph=True, dynamic=False)
     for made, right in zip(compiled(key), corruption.draw(key, *asked), strict=True):

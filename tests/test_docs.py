@@ -7,12 +7,14 @@ import pytest
 from commands import commands
 from conftest import ROOT
 
-from ssl_vit import interop, plan, reshard
+from ssl_vit.config.resolve import resolve
 from ssl_vit.hub import pull, push
+from ssl_vit.jobs import make_shards
+from ssl_vit.models import interop
+from ssl_vit.planning import plan
 from ssl_vit.studies.command import ask
-from ssl_vit.studies.file import read
 from ssl_vit.studies.plan import check
-from ssl_vit.words import resolve
+from ssl_vit.studies.spec import read
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TOOLS = {"push.py": push.asked, "pull.py": pull.asked, "export.py": interop.asked}
@@ -31,7 +33,7 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
         elif tool == "plan.py":
             plan.main([w for w in words if w != "--probe"])
         elif tool == "shards.py":
-            assert reshard.ask([w.replace("FOLDER", f"{tmp_path}-shards") for w in words]).data
+            assert make_shards.ask([w.replace("FOLDER", f"{tmp_path}-shards") for w in words]).data
         elif tool in TOOLS:
             assert TOOLS[tool](words)
         elif tool != "report.py":

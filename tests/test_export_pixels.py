@@ -13,10 +13,12 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from test_pictures import encode
 
-from ssl_vit import encoder, inits, interop, weights
-from ssl_vit.data import pictures
-from ssl_vit.recipe import Data, Model, UserError
-from ssl_vit.words import resolve
+from ssl_vit.config import init_source
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.data import transforms
+from ssl_vit.errors import UserError
+from ssl_vit.models import encoder, interop, weights
 
 MODEL = Model(name="tiny", patch=16, width=32, depth=2, heads=2, mlp=64)
 CLASSES = [f"class {number}" for number in range(10)]
@@ -69,14 +71,14 @@ def one_off(image: torch.Tensor, data: Data) -> tuple[int, int]:
     rounded down there, and to the even number by torchvision and so by timm."""
     if data.eval_mode == "squash":
         return 0, 0
-    resized = pictures.short_side(image, int(data.size / data.eval_crop))
+    resized = transforms.short_side(image, int(data.size / data.eval_crop))
     spare = [side - data.size for side in resized.shape[1:]]
     return round(spare[0] / 2) - spare[0] // 2, round(spare[1] / 2) - spare[1] // 2
 
 
 def moved(image: torch.Tensor, data: Data) -> torch.Tensor:
     """An evaluation picture that was cropped as transformers does."""
-    resized = pictures.short_side(image, int(data.size / data.eval_crop))
+    resized = transforms.short_side(image, int(data.size / data.eval_crop))
     top, left = ((side - data.size) // 2 for side in resized.shape[1:])
     return resized[None, :, top : top + data.size, left : left + data.size]
 
@@ -106,8 +108,8 @@ def test_timm_and_transformers_see_the_pixels_that_were_evaluated(tmp_path: Path
     mean, std = (255 * torch.tensor(values)[:, None, None] for values in (data.mean, data.std))
     clear = apart = 0
     for photo in photographs():
-        image = pictures.decode(encode(photo, "PNG"))
-        seen = pictures.evaluation([image], size, mode, crop)
+        image = transforms.decode(encode(photo, "PNG"))
+        seen = transforms.evaluation([image], size, mode, crop)
         for name, (transform, model) in clients.items():
             wanted = seen
             if name == "transformers" and any(one_off(image, data)):
@@ -134,7 +136,7 @@ def test_the_evaluation_comes_back_from_both_exports(tmp_path: Path, way: str) -
     exported(tmp_path / "export", Data(size=64, eval_mode=mode, eval_crop=crop))
     interop.to_transformers(tmp_path / "export", tmp_path / "vit")
     for folder in ("export", "vit"):
-        told = inits.evaluation(tmp_path / folder)
+        told = init_source.evaluation(tmp_path / folder)
         assert told["eval_mode"] == mode
         if mode == "crop":
             assert int(64 / told["eval_crop"]) == int(64 / crop)
@@ -144,7 +146,7 @@ def test_a_shorter_side_said_in_pixels_is_the_same_number_again() -> None:
     for side in SIZES:
         crop = {"do_center_crop": True, "crop_size": {"height": side, "width": side}}
         for short in range(side, 4 * side):
-            told = inits._of_processor({"size": {"shortest_edge": short}, **crop})
+            told = init_source._of_processor({"size": {"shortest_edge": short}, **crop})
             assert int(side / told["eval_crop"]) == short
 
 
@@ -170,7 +172,7 @@ def test_a_foreign_export_says_how_its_encoder_is_evaluated(tmp_path: Path, said
         del config["pretrained_cfg"][key]
     config["pretrained_cfg"] |= said
     path.write_text(json.dumps(config))
-    assert inits.evaluation(folder) == wanted
+    assert init_source.evaluation(folder) == wanted
     words = [f"init={folder}", "data=tinyimagenet", f"data.path={tmp_path}", f"out={tmp_path}"]
     frozen, trained = (resolve([f"recipe={name}", *words]).data for name in ("evaluate", "finetune"))
     assert frozen.eval_mode == wanted.get("eval_mode", "crop") and frozen.eval_crop == wanted.get("eval_crop", 1.0)

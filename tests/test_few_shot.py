@@ -12,12 +12,14 @@ from conftest import altered
 from safetensors.torch import load_file
 from test_job import run
 
-from ssl_vit import encoder, inits, probing, weights
-from ssl_vit.data import batches, loaders, parts, shards, sources
-from ssl_vit.evaluate import frozen, probes
-from ssl_vit.recipe import UserError
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.config import init_source
+from ssl_vit.config.resolve import resolve
+from ssl_vit.data import base, batching, loaders, shards, sources
+from ssl_vit.errors import UserError
+from ssl_vit.evaluation import features, probes
+from ssl_vit.jobs import evaluate
+from ssl_vit.models import encoder, weights
+from ssl_vit.runs.folder import Run
 
 COMMON = ["recipe=evaluate", "data.size=16", "compute.threads=1", "compute.precision=float32"]
 FEW = ["data.share=0.05", "probe.shots=[1,3]", "probe.trials=2"]
@@ -40,7 +42,7 @@ def measured(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict[st
     with monkeypatch.context() as patch:
         patch.setattr(encoder.Encoder, "feature", counted)
         patch.setattr(probes, "least_squares", kept)
-        result = probing.probe(Run(resolve(words)))
+        result = evaluate.probe(Run(resolve(words)))
     return result, sum(forwarded), told
 
 
@@ -84,10 +86,10 @@ class Broken:
 
 def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() -> None:
     recipe = resolve([*COMMON, "init=scratch", "probe.shots=[2,5]", "probe.trials=3"])
-    accelerator, spread = Accelerator(cpu=True), batches.Spread(7, 7, 0, 1)
+    accelerator, spread = Accelerator(cpu=True), batching.Spread(7, 7, 0, 1)
 
-    def draw(unread: set[int]) -> tuple[frozen.Drawn, dict[tuple[int, int], list[int]]]:
-        told = frozen.drawn(lambda image: image[:, :1, 0, 0].float(), Broken(unread), recipe, spread, accelerator, 2)
+    def draw(unread: set[int]) -> tuple[features.Drawn, dict[tuple[int, int], list[int]]]:
+        told = features.drawn(lambda image: image[:, :1, 0, 0].float(), Broken(unread), recipe, spread, accelerator, 2)
         row_S = (told.features[0][:, 0] / 2).int()  # an image's grey is its row
         return told, {key: row_S[places].tolist() for key, places in told.picks.items()}
 
@@ -115,7 +117,7 @@ def test_labels_are_read_without_images(tmp_path: Path, monkeypatch: pytest.Monk
             wanted = source.fetch(some)[1]
             with monkeypatch.context() as patch:
                 patch.setattr(shards, "encoded", lambda cell: pytest.fail("an image was read"))
-                assert parts.labels_of(source, some).tolist() == wanted.tolist()
+                assert base.labels_of(source, some).tolist() == wanted.tolist()
 
 
 def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,16 +129,16 @@ def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(tiny: list[str], monk
     splits = sources.load(recipe.data, test=True)
     assert splits.test is not None
     net = encoder.build(recipe.model, recipe.data).eval()
-    weights.start(net, inits.find(str(trained.folder)))
+    weights.start(net, init_source.find(str(trained.folder)))
     head = load_file(trained.export / "heads.safetensors")
     seen = []
     for source in (splits.train, splits.test):
-        batch = next(iter(loaders.every(source, recipe.data, batches.Spread(len(source), len(source), 0, 1), 0)))
+        batch = next(iter(loaders.every(source, recipe.data, batching.Spread(len(source), len(source), 0, 1), 0)))
         with torch.no_grad():
             token_BD = net.feature(batch.image, "token")
             seen.append((torch.tanh(token_BD @ head["hidden.0.weight"].T + head["hidden.0.bias"]), batch.label))
     (train, label), (test, _) = seen
-    wanted = probes.few_shot(train, label, test, shots=1, classes=10, seed=frozen.SEED)
+    wanted = probes.few_shot(train, label, test, shots=1, classes=10, seed=features.SEED)
     assert (wanted == told[0]).double().mean() > 0.99
     assert (wanted == plain[0]).double().mean() < 0.99  # the layer makes a difference
     assert json.loads((trained.folder.parent / "hidden" / "result.json").read_text())["pool"] == result["pool"] == "token"
@@ -163,4 +165,4 @@ def test_a_run_without_a_hidden_layer_is_named(tiny: list[str]) -> None:
     for made, says in ((mpp, "no run that learned labels"), (linear, "supervised.hidden=false")):
         words = [*COMMON, f"init={made.folder}", tiny[-1], f"name=probed-{made.folder.name}", "probe.feature=hidden"]
         with pytest.raises(UserError, match=rf"probe\.feature=hidden: .*{says}"):
-            probing.probe(Run(resolve(words)))
+            evaluate.probe(Run(resolve(words)))

@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from ssl_vit import corruption, encoder, targets
-from ssl_vit.data.batches import Batch
-from ssl_vit.figures import mpp
-from ssl_vit.objectives import MaskedPatchPrediction
-from ssl_vit.recipe import Data, Model
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.data.batching import Batch
+from ssl_vit.inspection import mpp
+from ssl_vit.models import encoder
+from ssl_vit.objectives import MaskedPatchPrediction, corruption, targets
 
 
 def test_the_columns_follow_the_corruption_patch_by_patch() -> None:

@@ -13,12 +13,14 @@ import torch
 from conftest import ROOT, altered
 from test_job import Killed, Killer, assert_same_end
 
-from ssl_vit import job, training
-from ssl_vit.data import batches, loaders, sources
-from ssl_vit.evaluate import classify
-from ssl_vit.recipe import Data, UserError
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data
+from ssl_vit.data import batching, loaders, sources
+from ssl_vit.errors import UserError
+from ssl_vit.evaluation import classify
+from ssl_vit.jobs import cli
+from ssl_vit.jobs import train as train_job
+from ssl_vit.runs.folder import Run
 
 TUNE = ["recipe=finetune", "data.share=0.01", "optim.lr=0.1", "supervised.pool=avg"]
 
@@ -31,7 +33,7 @@ def words(tiny: list[str]) -> list[str]:
 def tuned(words: list[str]) -> Run:
     run = Run(resolve(words))
     run.adopt()
-    job.train(run)
+    train_job.train(run)
     return run
 
 
@@ -51,7 +53,7 @@ def test_the_export_is_a_classifier_that_timm_and_transformers_read(words: list[
 
     run = tuned(words)
     drawn = next(
-        iter(loaders.every(sources.load(run.recipe.data, test=True).test, run.recipe.data, batches.Spread(8, 8, 0, 1), 0))
+        iter(loaders.every(sources.load(run.recipe.data, test=True).test, run.recipe.data, batching.Spread(8, 8, 0, 1), 0))
     )
     model = timm.create_model(f"local-dir:{run.export}", pretrained=True).eval()
     theirs = AutoModelForImageClassification.from_pretrained(run.export).eval()
@@ -68,11 +70,11 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(words: list[str], more: list
     words = altered(words, *more, "eval.test=false")
     unbroken = tuned([*words, "name=unbroken"])
     for step in (5, 8):
-        real = job._listeners
-        monkeypatch.setattr(job, "_listeners", lambda j, real=real, step=step: [*real(j), Killer(step)])
+        real = train_job._listeners
+        monkeypatch.setattr(train_job, "_listeners", lambda j, real=real, step=step: [*real(j), Killer(step)])
         with pytest.raises(Killed):
             tuned([*words, "name=killed"])
-        monkeypatch.setattr(job, "_listeners", real)
+        monkeypatch.setattr(train_job, "_listeners", real)
     assert_same_end(unbroken.folder, tuned([*words, "name=killed"]).folder)
 
 
@@ -87,11 +89,11 @@ def test_what_is_looked_at_and_exported_are_the_averaged_weights(words: list[str
 
 
 def test_totals_count_what_the_weights_came_from(tiny: list[str], words: list[str]) -> None:
-    training.pretrain([*tiny, "name=mpp"])
+    cli.pretrain([*tiny, "name=mpp"])
     out = next(w for w in tiny if w.startswith("out="))[4:]
     gone = ("model.",)
     chosen = [w for w in altered(words, f"init={out}/mpp", "name=tuned") if not w.startswith(gone)]
-    training.finetune(chosen)
+    cli.finetune(chosen)
     first, second = (json.loads(Path(out, name, "result.json").read_text()) for name in ("mpp", "tuned"))
     assert second["total_exaflop"] == pytest.approx(first["exaflop"] + second["exaflop"])
     assert first["total_exaflop"] == first["exaflop"]
@@ -138,18 +140,18 @@ def test_imagenet_real_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_frozen_encoder_is_measured_and_the_result_kept(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
-    training.pretrain([*tiny, "name=mpp"])
+    cli.pretrain([*tiny, "name=mpp"])
     out = next(w for w in tiny if w.startswith("out="))
     words = ["recipe=evaluate", f"init={out[4:]}/mpp", "data.size=16", "name=probed", "probe.steps=20", "probe.shots=[1,5]"]
     words += [out, "data.share=0.02", "compute.threads=1", "compute.precision=float32", "--json"]
     capsys.readouterr()
-    training.evaluate(words)
+    cli.evaluate(words)
     text = capsys.readouterr().out
     said = json.loads(text.splitlines()[-1])
     assert "frozen: mean of the patches" in text  # MPP's class token got no loss
     assert set(said["metrics"]) == {"few_shot_1", "few_shot_5", "linear", "knn"}
     assert all(entry["n"] == 5000 and entry["split"] == "test" for entry in said["metrics"].values())
-    training.evaluate(words)
+    cli.evaluate(words)
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"] == said["metrics"]
 
 
@@ -167,39 +169,39 @@ def test_features_of_a_layer_are_that_blocks(tiny: list[str]) -> None:
 
 
 REFUSED = {
-    "no init": (training.finetune, ["recipe=finetune"], "init= is missing; choices: scratch, a run's folder"),
-    "no init for evaluation": (training.evaluate, ["recipe=evaluate"], "init= is missing"),
+    "no init": (cli.finetune, ["recipe=finetune"], "init= is missing; choices: scratch, a run's folder"),
+    "no init for evaluation": (cli.evaluate, ["recipe=evaluate"], "init= is missing"),
     "an objective without labels": (
-        training.finetune,
+        cli.finetune,
         ["recipe=mpp", "init=scratch"],
         "objective=mpp: fine-tuning learns labels",
     ),
-    "an evaluation that trains": (training.evaluate, ["recipe=mpp", "init=scratch"], "objective=mpp: a frozen encoder"),
-    "training an evaluation": (training.pretrain, ["recipe=evaluate"], "objective=probe trains nothing"),
+    "an evaluation that trains": (cli.evaluate, ["recipe=mpp", "init=scratch"], "objective=mpp: a frozen encoder"),
+    "training an evaluation": (cli.pretrain, ["recipe=evaluate"], "objective=probe trains nothing"),
     "no such test split": (
-        training.finetune,
+        cli.finetune,
         ["recipe=finetune", "init=scratch", "data.test=tst"],
         "data.test=tst: no such split",
     ),
     "a test without labels": (
-        training.pretrain,
+        cli.pretrain,
         ["recipe=mpp", "eval.test=true"],
         "eval.test=true: objective=mpp learns no labels",
     ),
     "a test of labels without weight": (
-        training.pretrain,
+        cli.pretrain,
         ["recipe=joint", "joint.supervised=0", "eval.test=true"],
         "eval.test=true: objective=joint with joint.supervised=0 learns no labels",
     ),
-    "ReaL without a test": (training.pretrain, ["recipe=supervised", "eval.real=x"], "eval.real=x: without eval.test=true"),
+    "ReaL without a test": (cli.pretrain, ["recipe=supervised", "eval.real=x"], "eval.real=x: without eval.test=true"),
     "training's words for an evaluation": (
-        training.evaluate,
+        cli.evaluate,
         ["recipe=evaluate", "init=scratch", "optim.lr=1"],
         "optim.lr=1: ",
     ),
-    "no such layer": (training.evaluate, ["recipe=evaluate", "init=scratch", "probe.layer=9"], "probe.layer=9: model.depth=4"),
+    "no such layer": (cli.evaluate, ["recipe=evaluate", "init=scratch", "probe.layer=9"], "probe.layer=9: model.depth=4"),
     "no such measure": (
-        training.evaluate,
+        cli.evaluate,
         ["recipe=evaluate", "init=scratch", "probe.measures=[knnn]"],
         "few_shot, linear, knn",
     ),
@@ -240,7 +242,7 @@ def test_a_runs_own_head_is_measured_as_when_it_was_trained(tiny: list[str], wor
     common = ["recipe=evaluate", "data.size=16", "probe.measures=[top1]", out, "compute.threads=1", "compute.precision=float32"]
     for given in (altered(words, "name=linear", "init=scratch"), hidden, joint):
         run = tuned(given)
-        training.evaluate([*common, f"init={run.folder}", f"name=again-{run.recipe.name}"])
+        cli.evaluate([*common, f"init={run.folder}", f"name=again-{run.recipe.name}"])
         was, now = (json.loads((place / "result.json").read_text())["metrics"] for place in
                     (run.folder, run.folder.parent / f"again-{run.recipe.name}"))  # fmt: skip
         assert {name: entry["value"] for name, entry in now.items()} == {name: was[name]["value"] for name in ("top1", "top5")}
@@ -249,10 +251,10 @@ def test_a_runs_own_head_is_measured_as_when_it_was_trained(tiny: list[str], wor
 @pytest.mark.parametrize("own", [(), ("recipe=joint", "joint.supervised=0")])
 def test_a_run_without_labels_has_no_head(own, tiny: list[str], capsys: pytest.CaptureFixture) -> None:
     """Nor has one whose labels had no weight: its head stands where it began."""
-    training.pretrain([*altered(tiny, *own), "name=mpp"])
+    cli.pretrain([*altered(tiny, *own), "name=mpp"])
     out = next(w for w in tiny if w.startswith("out="))
     with pytest.raises(SystemExit):
-        training.evaluate(
+        cli.evaluate(
             ["recipe=evaluate", f"init={out[4:]}/mpp", "data.size=16", "probe.measures=[top1]", out, "data.share=0.01"]
         )
     assert "probe.measures=top1: init=" in (line := capsys.readouterr().err) and "no run that learned labels" in line
@@ -266,7 +268,7 @@ def test_a_test_picture_that_cannot_be_read_is_left_out_and_named(tiny: list[str
     images = [broken(n) if n in (3, 7) else picture(n) for n in range(TRAIN)]
     table(tmp_path / "own" / "test.parquet", [0, 1] * (TRAIN // 2), images)
     words = altered(tiny, "recipe=finetune", "init=scratch", f"data.path={tmp_path}/own", "data.validation=0.2", "name=run")
-    training.finetune(words)
+    cli.finetune(words)
     folder = tmp_path / "runs" / "run"
     assert json.loads((folder / "result.json").read_text())["metrics"]["top1"]["n"] == TRAIN - 2
     told = np.load(folder / "predictions.npz")
@@ -277,19 +279,19 @@ def test_a_test_picture_that_cannot_be_read_is_left_out_and_named(tiny: list[str
 
 def test_weights_that_changed_under_a_finished_run_are_noticed(tiny: list[str], words: list[str], capsys) -> None:
     out = next(w for w in tiny if w.startswith("out="))[4:]
-    training.pretrain([*tiny, "name=mpp"])
+    cli.pretrain([*tiny, "name=mpp"])
     given = [w for w in altered(words, f"init={out}/mpp", "eval.test=false", "name=tuned") if not w.startswith("model.")]
-    training.finetune(given)
-    training.finetune(given)  # told again
+    cli.finetune(given)
+    cli.finetune(given)  # told again
     path = Path(out, "mpp", "export", "model.safetensors")
     path.write_bytes(path.read_bytes()[:-4] + b"abcd")
     with pytest.raises(SystemExit):
-        training.finetune(given)
+        cli.finetune(given)
     assert "the weights there are not those that" in capsys.readouterr().err
     Path(out, "mpp", "result.json").write_text("{")
     with pytest.raises(SystemExit):
-        training.finetune(altered(given, "name=new"))
+        cli.finetune(altered(given, "name=new"))
     assert "result.json is damaged" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        training.finetune(altered(given, f"init={out}/probed"))
+        cli.finetune(altered(given, f"init={out}/probed"))
     assert "no such folder" in capsys.readouterr().err

@@ -8,9 +8,9 @@ import pytest
 from test_sources import NAMED, _away_from_home_and_hub, cells, parquet  # noqa: F401
 from test_stream import SIZES
 
-from ssl_vit.data import fingerprints, sources, stream
-from ssl_vit.data.parts import Units
-from ssl_vit.recipe import Data
+from ssl_vit.config.schema import Data
+from ssl_vit.data import fingerprints, sources, streaming
+from ssl_vit.data.base import Units
 
 COUNT, BYTES = 300, 1000
 
@@ -91,7 +91,7 @@ def test_every_row_group_of_a_large_set_counts_by_its_size(monkeypatch) -> None:
 
 
 def test_a_streams_first_images_and_all_its_files_count(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(stream, "FIRST", 10)
+    monkeypatch.setattr(streaming, "FIRST", 10)
     for i, count in enumerate(SIZES):
         place = tmp_path / "here" / f"train-{i}.parquet"
         place.parent.mkdir(exist_ok=True)

@@ -7,11 +7,12 @@ from conftest import altered
 from sklearn.neighbors import KNeighborsClassifier
 from test_job import Killed, run
 
-from ssl_vit import encoder, ending, weights
-from ssl_vit.data import batches, loaders, sources
-from ssl_vit.inits import find
-from ssl_vit.recipe import UserError
-from ssl_vit.words import resolve
+from ssl_vit.config.init_source import find
+from ssl_vit.config.resolve import resolve
+from ssl_vit.data import batching, loaders, sources
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import finish
+from ssl_vit.models import encoder, weights
 
 PROBED = ["probe.every=4", "probe.pictures=300", "probe.shots=[1]", "probe.steps=10", "eval.pictures=200"]
 
@@ -35,7 +36,7 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
     recipe, splits = done.recipe, sources.load(done.recipe.data)
     net = encoder.build(recipe.model, recipe.data).eval()
     weights.start(net, find(str(done.folder)))
-    spread = batches.Spread(16, 16, 0, 1)
+    spread = batching.Spread(16, 16, 0, 1)
     told = []
     for source, most in ((splits.train, 300), (splits.validation, 200)):
         seen = loaders.held_out(source, recipe.data, spread, most)
@@ -78,7 +79,7 @@ def test_a_run_killed_before_its_export_has_the_probes_in_its_result(tiny: list[
 
     whole, broken = (run(altered(tiny, *PROBED, "name=whole")), altered(tiny, *PROBED, "name=broken"))
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(ending, "export", killed)
+        patch.setattr(finish, "export", killed)
         run(broken)
     results = [one.result() for one in (whole, run(broken))]
     timed = {"finished", "seconds", "device_hours", "total_device_hours"}

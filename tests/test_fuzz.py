@@ -12,12 +12,15 @@ from conftest import ROOT, altered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssl_vit import checkpoint, files, report, training
+from ssl_vit import reports
+from ssl_vit.config import parsing
+from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders
-from ssl_vit.recipe import LostError, UserError, plain_errors, printable
-from ssl_vit.runs import Run
+from ssl_vit.errors import LostError, UserError, plain_errors, printable
+from ssl_vit.jobs import cli
+from ssl_vit.runs.folder import Run
 from ssl_vit.studies import command
-from ssl_vit.words import resolve
+from ssl_vit.training import checkpoint
 
 SCRIPT = """
 import json, sys, tempfile
@@ -208,21 +211,21 @@ def made_up(folder: Path) -> Path:
 def test_a_study_in_a_circle_or_that_leads_elsewhere_is_damaged(tmp_path: Path) -> None:
     folder = made_up(tmp_path / "s")
     with pytest.raises(UserError, match=r"study\.json is missing or damaged"):
-        report.write(folder)
+        reports.write(folder)
     told = json.loads((folder / "study.json").read_text())
     told["tasks"] = [told["tasks"][0] | {"name": "../x", "needs": []}]
     (folder / "study.json").write_text(json.dumps(told))
     with pytest.raises(UserError, match=r"study\.json is missing or damaged"):
-        report.write(folder)
+        reports.write(folder)
 
 
 def test_shapes_by_hand() -> None:
-    assert files.fits({"a": 1}, {"a": int, "b?": str}) and not files.fits({"a": 1, "b": 2}, {"a": int, "b?": str})
-    assert not files.fits({}, {"a": int}) and not files.fits({"a": True}, {"a": int}) and files.fits(True, bool)
-    assert files.fits([1, 2.5], [files.NUMBER]) and not files.fits([1, [2]], [files.NUMBER])
-    assert files.fits({"x": [1]}, {str: [int]}) and not files.fits({"x": None}, {str: [int]})
-    assert files.fits(None, (str, type(None))) and files.fits(["a"], ([str], type(None)))
-    assert not files.fits(10**400, int) and files.fits(10**18, int)
+    assert parsing.fits({"a": 1}, {"a": int, "b?": str}) and not parsing.fits({"a": 1, "b": 2}, {"a": int, "b?": str})
+    assert not parsing.fits({}, {"a": int}) and not parsing.fits({"a": True}, {"a": int}) and parsing.fits(True, bool)
+    assert parsing.fits([1, 2.5], [parsing.NUMBER]) and not parsing.fits([1, [2]], [parsing.NUMBER])
+    assert parsing.fits({"x": [1]}, {str: [int]}) and not parsing.fits({"x": None}, {str: [int]})
+    assert parsing.fits(None, (str, type(None))) and parsing.fits(["a"], ([str], type(None)))
+    assert not parsing.fits(10**400, int) and parsing.fits(10**18, int)
 
 
 def test_an_error_is_printable_and_not_endless() -> None:
@@ -245,7 +248,7 @@ def test_a_killed_data_worker_is_named_in_one_line(
 
     monkeypatch.setattr(loaders._Steps, "__iter__", killing)
     with pytest.raises(SystemExit) as left:
-        training.pretrain(altered(tiny, "compute.workers=1", "optim.steps=40", "name=run"))
+        cli.pretrain(altered(tiny, "compute.workers=1", "optim.steps=40", "name=run"))
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line]
     assert left.value.code == 69 and line.startswith("error: data worker (process ") and "compute.workers=" in line
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, TINY, altered
 
-from ssl_vit import checkpoint
-from ssl_vit.processes import liveness, stopping
+from ssl_vit.training import checkpoint, heartbeat, preemption
 
 WORDS = altered(TINY, "optim.steps=40", "checkpoint.every=40", "eval.every=40", "log.every=1", "compute.workers=2")
 SCRIPT = """
@@ -59,7 +58,7 @@ def until_there(process: subprocess.Popen) -> None:
 def test_a_batch_that_does_not_get_into_shared_memory_ends_the_run_in_a_line(tmp_path: Path) -> None:
     process = started(tmp_path, "refused")
     said = process.communicate(timeout=300)[0]
-    assert process.returncode == liveness.LOST, said
+    assert process.returncode == heartbeat.LOST, said
     last = said.splitlines()[-1]
     assert last.startswith("error: data worker (process ") and "compute.workers=" in last, said
     assert "a data worker could not hand over its batch: " in said and "Traceback" not in said
@@ -69,7 +68,7 @@ def test_a_batch_that_does_not_get_into_shared_memory_ends_the_run_in_a_line(tmp
 def test_data_that_do_not_come_for_the_patience_end_the_run(tmp_path: Path, where: str, workers: int) -> None:
     process = started(tmp_path, where, "compute.patience=2", f"compute.workers={workers}")
     said = process.communicate(timeout=300)[0]
-    assert process.returncode == liveness.LOST, said
+    assert process.returncode == heartbeat.LOST, said
     which = "from 2 data workers, /dev/shm with " if workers else "read by this process itself"
     assert f"error: compute.patience=2: no data came for so many seconds, {which}" in said.splitlines()[-1]
 
@@ -79,11 +78,11 @@ def test_a_signal_while_data_do_not_come_saves_and_leaves(tmp_path: Path) -> Non
     until_there(process)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=300)[0]
-    assert process.returncode == stopping.STOPPED and "by SIGTERM, saved" in said, said
+    assert process.returncode == preemption.STOPPED and "by SIGTERM, saved" in said, said
     assert checkpoint.sound(checkpoint.found(tmp_path / "run" / "checkpoints")[-1])
 
 
-@pytest.mark.parametrize("number", stopping.SIGNALS)
+@pytest.mark.parametrize("number", preemption.SIGNALS)
 def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, number: int) -> None:
     """Sent until it is heard: those within the first second are taken for one, as launchers repeat them."""
     process = started(tmp_path, "stuck", "compute.workers=0")
@@ -94,31 +93,31 @@ def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, n
         process.send_signal(number)
         time.sleep(0.05)
     said = process.communicate()[0]
-    assert process.returncode == stopping.AT_ONCE + number, said
+    assert process.returncode == preemption.AT_ONCE + number, said
     assert f"stopped     at once, by {signal.Signals(number).name} after another signal; not saved" in said
 
 
 def test_a_signal_that_a_launcher_repeats_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     left, heard = [], threading.Event()
-    monkeypatch.setattr(stopping, "leave", lambda status, text: (left.append(status), heard.set()))
-    monkeypatch.setattr(stopping, "AGAIN", 1e6)
+    monkeypatch.setattr(preemption, "leave", lambda status, text: (left.append(status), heard.set()))
+    monkeypatch.setattr(preemption, "AGAIN", 1e6)
     reading, writing = os.pipe()
-    thread = threading.Thread(target=stopping._leave_at_the_second, args=(reading,))
+    thread = threading.Thread(target=preemption._leave_at_the_second, args=(reading,))
     thread.start()
     os.write(writing, bytes([signal.SIGTERM, signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1]))
     os.write(writing, bytes([signal.SIGINT]))
     assert heard.wait(60)
     os.close(writing)
     thread.join()
-    assert left == [stopping.INTERRUPTED]
+    assert left == [preemption.INTERRUPTED]
 
 
-def judged(life: liveness.Life, *stood: float) -> list[str]:
+def judged(life: heartbeat.Life, *stood: float) -> list[str]:
     return [life._judged_alone(seconds) for seconds in stood]
 
 
 def test_one_process_alone_is_judged_within_a_step_only() -> None:
-    life = liveness.Life(0, 1, 10)
+    life = heartbeat.Life(0, 1, 10)
     assert judged(life, 1e6) == [""], "before the first step"
     passes = life.marked(["a pass"], 3)
     next(passes)
@@ -130,6 +129,6 @@ def test_one_process_alone_is_judged_within_a_step_only() -> None:
 
 
 def test_the_watch_over_one_process_ends_with_it() -> None:
-    with liveness.Life(0, 1, 1.0) as life:
+    with heartbeat.Life(0, 1, 1.0) as life:
         assert list(life.marked([1, 2], 0)) == [1, 2] and life.watch.is_alive()
     assert not life.watch.is_alive() and not life.talk.is_alive()

@@ -16,12 +16,17 @@ import yaml
 from conftest import ROOT, TINY, altered
 from hub_server import READER, STRANGER, WRITER, Fault, Hub, running
 
-from ssl_vit import encoder, inits, job, training, weights
-from ssl_vit.hub import background, card, ledger, parcels, plain, pull, push, remote
-from ssl_vit.recipe import Data, Model, UserError
-from ssl_vit.runs import Run
-from ssl_vit.statistics import proportion
-from ssl_vit.words import resolve
+from ssl_vit import hub_files
+from ssl_vit.config import init_source
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.errors import UserError
+from ssl_vit.hub import background, card, manifest, payload, pull, push, state_io
+from ssl_vit.jobs import cli
+from ssl_vit.jobs import train as train_job
+from ssl_vit.models import encoder, weights
+from ssl_vit.runs.folder import Run
+from ssl_vit.stats import proportion
 
 REPO = "someone/vit"
 pytestmark = pytest.mark.filterwarnings(
@@ -62,7 +67,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
 
 def trained(out: Path, *words: str) -> Run:
     run = Run(resolve(altered([*TINY, "name=mpp", f"out={out}"], *words)))
-    job.train(run)
+    train_job.train(run)
     return run
 
 
@@ -76,7 +81,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Run:
     """A copy of it, to be pushed to REPO."""
     shutil.copytree(finished, tmp_path / "runs" / "mpp")
-    made = parcels.opened(tmp_path / "runs" / "mpp")
+    made = payload.opened(tmp_path / "runs" / "mpp")
     made.recipe.hub.repo = REPO
     return made
 
@@ -88,16 +93,16 @@ def pushed(server: Hub, branch: str = "main", repository: str = REPO) -> dict[st
 
 
 def milestone(run: Run, step: int) -> None:
-    shutil.copytree(run.export, run.outbox / parcels.step_branch(step))
+    shutil.copytree(run.export, run.outbox / payload.step_branch(step))
 
 
 def test_a_first_push_makes_a_private_repository_with_all_that_belongs_there(server: Hub, run: Run) -> None:
     push.push(run)
     files = pushed(server)
     assert files.keys() == PARTS | {".gitattributes", "result.json", "figures/predictions.png", "figures/curves.png"}
-    assert server.repositories[REPO].private and ledger.owed(run) == []
+    assert server.repositories[REPO].private and manifest.owed(run) == []
     assert files["model.safetensors"] == (run.export / "model.safetensors").read_bytes()
-    said = ledger.told(run)
+    said = manifest.told(run)
     assert said == [("hub", f"{REPO}: pushed main")]
 
 
@@ -146,7 +151,7 @@ def test_who_may_not_push_is_told_at_once(
     with pytest.raises(UserError, match=f"^hub.repo={REPO}: ") as caught:
         push.push(run)
     assert says in str(caught.value) and "\n" not in str(caught.value) and len(server.requests) < 5
-    told = dict(ledger.told(run))
+    told = dict(manifest.told(run))
     assert says in told["not pushed"] and told["then type"].endswith(f"tools/push.py {run.folder} hub.repo={REPO}")
 
 
@@ -164,7 +169,7 @@ PASSING = {
 def test_what_passes_is_waited_for(server: Hub, run: Run, fault: Fault) -> None:
     server.faults = [fault]
     push.push(run)
-    assert fault.times == 0 and ledger.owed(run) == []
+    assert fault.times == 0 and manifest.owed(run) == []
     assert pushed(server)["model.safetensors"] == (run.export / "model.safetensors").read_bytes()
 
 
@@ -180,7 +185,7 @@ def test_as_long_as_the_hub_asks_for(server: Hub, run: Run, monkeypatch: pytest.
 
 
 def test_a_server_that_hangs_is_given_up(server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "SILENCE", 0.3)
+    monkeypatch.setattr(hub_files, "SILENCE", 0.3)
     server.faults = [Fault("repos/create", "hang")]
     with pytest.raises(UserError, match=f"the Hub cannot be reached at {server.url}; try later"):
         push.push(run)
@@ -277,7 +282,7 @@ def test_training_ends_with_the_same_weights_whatever_the_hub_does(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     said = altered([*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5", *words)
-    training.pretrain(said)
+    cli.pretrain(said)
     folder, out = tmp_path / "runs" / "mpp", capsys.readouterr().out
     for name in ("model.safetensors", "heads.safetensors"):
         assert (folder / "export" / name).read_bytes() == (finished / "export" / name).read_bytes()
@@ -312,7 +317,7 @@ def test_what_stayed_owed_is_pushed_by_the_line_that_was_told(
     server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", NOBODY)
-    training.pretrain(altered([*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5"))
+    cli.pretrain(altered([*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5"))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("then type")]
     monkeypatch.setenv("HF_TOKEN", WRITER)
     done = subprocess.run(line.removeprefix("then type").split(), cwd=ROOT, capture_output=True, text=True, timeout=100)
@@ -330,7 +335,7 @@ def test_a_run_that_goes_on_pushes_nothing_twice(server: Hub, tmp_path: Path) ->
     again = trained(tmp_path / "runs", *words)
     after = server.repositories[REPO].branches
     assert {name for name in before if after[name] != before[name]} <= {"main"}  # whose result.json tells another time
-    assert ledger.owed(again) == []
+    assert manifest.owed(again) == []
 
 
 def test_a_pushed_state_goes_on_as_the_run_would_have(server: Hub, run: Run, finished: Path, tmp_path: Path) -> None:
@@ -345,27 +350,27 @@ def test_a_pushed_state_goes_on_as_the_run_would_have(server: Hub, run: Run, fin
     assert json.loads((folder / "hub.json").read_text())["pulled"] == f"hf-hub:{REPO}@{commit}"
     again = Run(resolve([f"recipe={folder}/recipe.yaml", "name=again", f"out={tmp_path}/pulled"]))
     again.adopt()
-    job.train(again)
+    train_job.train(again)
     assert "started at step 8" in again.log.read_text()
     assert (again.export / "model.safetensors").read_bytes() == (finished / "export" / "model.safetensors").read_bytes()
 
 
 def test_a_state_is_packed_and_unpacked_as_it_was() -> None:
     state = {"a": torch.arange(3), 7: (1, 2.5, None, True, "x"), "deep": [{"b": torch.tensor(1.5, dtype=torch.bfloat16)}, []]}
-    told = plain.unpack(*plain.pack(state))
+    told = state_io.unpack(*state_io.pack(state))
     assert torch.equal(told["a"], state["a"]) and told[7] == state[7] and isinstance(told[7], tuple)
     assert told["deep"][0]["b"].dtype == torch.bfloat16 and told["deep"][1] == []
 
 
 STATES = {
     "no state": ({"recipe.yaml": b"objective: mpp"}, "it holds no training state: it has no"),
-    "a pickle": (dict.fromkeys(parcels.STATE, b"\x80\x04N."), "its recipe.yaml: "),
+    "a pickle": (dict.fromkeys(payload.STATE, b"\x80\x04N."), "its recipe.yaml: "),
     "nonsense": (
-        {**dict.fromkeys(parcels.STATE, b""), "recipe.yaml": "MPP", "state.json": b"[1, 2]"},
+        {**dict.fromkeys(payload.STATE, b""), "recipe.yaml": "MPP", "state.json": b"[1, 2]"},
         "state.json or state.safetensors holds no training state",
     ),
     "a name that leads away": (
-        {**dict.fromkeys(parcels.STATE, b""), "recipe.yaml": "MPP", "away": b""},
+        {**dict.fromkeys(payload.STATE, b""), "recipe.yaml": "MPP", "away": b""},
         "holds no training state",
     ),
 }
@@ -405,9 +410,9 @@ def test_first_weights_from_the_hub_bring_their_model_and_are_pinned(server: Hub
     assert (run.recipe.model.width, run.recipe.model.depth, run.recipe.data.mean) == (32, 2, [0.4] * 3)
     assert run.recipe.init == f"hf-hub:{REPO}@{commit}"
     net = encoder.build(run.recipe.model, run.recipe.data)
-    weights.start(net, inits.find(run.recipe.init))
+    weights.start(net, init_source.find(run.recipe.init))
     assert torch.equal(net.backbone.pos_embed, made.backbone.pos_embed)
-    job.train(run)
+    train_job.train(run)
     assert f"init: hf-hub:{REPO}@{commit}" in (run.folder / "recipe.yaml").read_text()
     server.put(REPO, {**pushed(server), "README.md": b"new"})  # main moves; the run stays where it began
     again = Run(resolve(words))
@@ -434,8 +439,8 @@ def test_bad_places_are_one_line(server: Hub, tmp_path: Path, place: str, says: 
     server.put("someone/pickled", {"config.json": pushed(server)["config.json"], "pytorch_model.bin": b"\x80\x04N."})
     data = Data(size=16, mean=[0.4] * 3)
     with pytest.raises(UserError) as caught:
-        init = inits.find(f"hf-hub:{place}")
-        inits.row(init)
+        init = init_source.find(f"hf-hub:{place}")
+        init_source.row(init)
         weights.start(encoder.build(Model(patch=4, width=32, depth=3, heads=2, mlp=64), data), init)
     text = str(caught.value)
     assert text.startswith(f"init=hf-hub:{place}: ") and says in text and "\n" not in text and WRITER not in text
@@ -445,9 +450,9 @@ def test_a_damaged_download_is_named(server: Hub, tmp_path: Path) -> None:
     exported(server, tmp_path)
     server.faults = [Fault("GET .*/resolve/.*/model.safetensors", "garbage", 1)]
     with pytest.raises(UserError, match=rf"init=hf-hub:{REPO}: model\.safetensors is damaged; remove ") as caught:
-        inits.export(inits.find(f"hf-hub:{REPO}"), "config.json", "model.safetensors")
+        init_source.export(init_source.find(f"hf-hub:{REPO}"), "config.json", "model.safetensors")
     Path(str(caught.value).split("remove ")[1].split(" and ")[0]).unlink()  # as the line says
-    assert inits.export(inits.find(f"hf-hub:{REPO}"), "config.json", "model.safetensors")
+    assert init_source.export(init_source.find(f"hf-hub:{REPO}"), "config.json", "model.safetensors")
 
 
 def test_names_of_a_repository_lead_nowhere(server: Hub, tmp_path: Path) -> None:
@@ -456,7 +461,7 @@ def test_names_of_a_repository_lead_nowhere(server: Hub, tmp_path: Path) -> None
         {"type": "file", "path": path, "size": 1, "oid": "0" * 40} for path in ("../../../away", "/away", "code.py")
     ]
     before = {path for path in tmp_path.parent.rglob("*") if path.name == "away"}
-    folder = remote.fetch(f"hf-hub:{REPO}", "here", ["config.json", "model.safetensors"])
+    folder = hub_files.fetch(f"hf-hub:{REPO}", "here", ["config.json", "model.safetensors"])
     assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
     assert {path for path in tmp_path.parent.rglob("*") if path.name == "away"} == before == set()
 
@@ -466,11 +471,11 @@ def test_what_is_in_the_cache_needs_no_network(server: Hub, tmp_path: Path, monk
 
     _, commit = exported(server, tmp_path)
     names = ["config.json", "model.safetensors"]
-    before = remote.fetch(f"hf-hub:{REPO}@{commit}", "here", names)
+    before = hub_files.fetch(f"hf-hub:{REPO}@{commit}", "here", names)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert remote.fetch(f"hf-hub:{REPO}@{commit}", "here", names) == before
+    assert hub_files.fetch(f"hf-hub:{REPO}@{commit}", "here", names) == before
     with pytest.raises(UserError, match="HF_HUB_OFFLINE is set, and it is not in the cache"):
-        remote.fetch("hf-hub:someone/else", "here", names)
+        hub_files.fetch("hf-hub:someone/else", "here", names)
 
 
 FRESH = """
@@ -516,7 +521,7 @@ def test_a_fresh_process_gets_the_runs_own_features(server: Hub, run: Run, tmp_p
     push.push(run)
     told, _ = fresh(tmp_path, "encodes", pictures())
     net = encoder.build(run.recipe.model, run.recipe.data).eval()
-    weights.start(net, inits.find(str(run.folder)))
+    weights.start(net, init_source.find(str(run.folder)))
     with torch.no_grad():
         torch.testing.assert_close(told["normal"], net.normal(pictures()), atol=1e-5, rtol=0)
         for name in ("0", "1", "2"):
@@ -526,12 +531,12 @@ def test_a_fresh_process_gets_the_runs_own_features(server: Hub, run: Run, tmp_p
 def test_a_fresh_process_gets_a_fine_tuned_runs_own_logits(server: Hub, finished: Path, tmp_path: Path) -> None:
     words = [*(word for word in TINY[1:] if not word.startswith("model.")), f"init={finished}", f"hub.repo={REPO}"]
     run = Run(resolve(altered(["recipe=finetune", *words, "name=tuned", f"out={tmp_path}/runs"], "eval.test=true")))
-    job.train(run)
+    train_job.train(run)
     told, out = fresh(tmp_path, "classifies", pictures())
     from safetensors.torch import load_file
 
     net, head = encoder.build(run.recipe.model, run.recipe.data).eval(), load_file(run.export / "heads.safetensors")
-    weights.start(net, inits.find(str(run.folder)))
+    weights.start(net, init_source.find(str(run.folder)))
     with torch.no_grad():
         wanted = net.feature(pictures(), "token") @ head["head.weight"].T + head["head.bias"]
         for name in ("0", "1", "2"):
@@ -714,7 +719,7 @@ def test_places_of_this_machine_are_not_told(run: Run) -> None:
 @pytest.mark.parametrize("secret", [WRITER, "odd secret", "  odd secret \n"])
 def test_a_token_never_gets_into_a_line(monkeypatch: pytest.MonkeyPatch, secret: str) -> None:
     monkeypatch.setenv("HF_TOKEN", secret)
-    text = remote.clean(f"Illegal header value b'Bearer {secret.strip()}'\nand {WRITER}")
+    text = hub_files.clean(f"Illegal header value b'Bearer {secret.strip()}'\nand {WRITER}")
     assert text == "Illegal header value b'Bearer ***' and ***"
 
 

@@ -17,10 +17,13 @@ from hub_server import Fault, Hub
 from test_hub import REPO, finished, milestone, pushed, run, server
 from torch import nn
 
-from ssl_vit import encoder, inits, training, weights
-from ssl_vit.hub import background, ledger, parcels, pull, push, remote
-from ssl_vit.recipe import UserError
-from ssl_vit.runs import Run
+from ssl_vit import hub_files
+from ssl_vit.config import init_source
+from ssl_vit.errors import UserError
+from ssl_vit.hub import background, manifest, payload, pull, push
+from ssl_vit.jobs import cli
+from ssl_vit.models import encoder, weights
+from ssl_vit.runs.folder import Run
 from ssl_vit.studies.command import ask
 from ssl_vit.studies.plan import check
 
@@ -89,7 +92,7 @@ def test_other_data_under_the_same_recipe_is_another_run(server: Hub, run: Run) 
     assert "a run of this recipe with another data" in refused(run) and server.repositories[REPO].branches == before
     path.write_text(json.dumps(known | {"init": {"weights": "another"}}))
     push.push(run)  # what the pushed one did not know is not compared
-    assert not ledger.owed(run)
+    assert not manifest.owed(run)
 
 
 def test_two_recipes_at_once_do_not_both_write(server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +130,7 @@ def test_a_milestone_that_comes_late_holds_nothing_of_the_end(server: Hub, run: 
     run.recipe.hub.state = True
     push.push(run)
     assert not {"result.json", "figures/predictions.png"} & pushed(server, "step-000000004").keys()
-    assert pushed(server, "state").keys() == {".gitattributes", "run.json", *parcels.STATE}
+    assert pushed(server, "state").keys() == {".gitattributes", "run.json", *payload.STATE}
 
 
 def test_a_milestone_laid_while_others_are_pushed_goes_before_the_end(
@@ -136,7 +139,7 @@ def test_a_milestone_laid_while_others_are_pushed_goes_before_the_end(
     milestone(run, 4)
     send, sent = push._send, []
 
-    def sending(run: Run, parcel: parcels.Parcel) -> str:
+    def sending(run: Run, parcel: payload.Parcel) -> str:
         if not sent:
             milestone(run, 8)
         sent.append(parcel.branch)
@@ -144,7 +147,7 @@ def test_a_milestone_laid_while_others_are_pushed_goes_before_the_end(
 
     monkeypatch.setattr(push, "_send", sending)
     push.push(run)
-    assert sent == ["step-000000004", "step-000000008", "main"] and not ledger.owed(run)
+    assert sent == ["step-000000004", "step-000000008", "main"] and not manifest.owed(run)
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(server: Hub, run: Run, tmp_path: Path) -> None:
@@ -153,7 +156,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(server: Hub, run: Run,
     (run.checkpoints / "step-tmp").mkdir()
     run.recipe.hub.state = True
     push.push(run)
-    assert not ledger.owed(run) and set(server.repositories[REPO].branches) == {"main", "state"}
+    assert not manifest.owed(run) and set(server.repositories[REPO].branches) == {"main", "state"}
     pulled = pull.pull(f"hf-hub:{REPO}", f"{tmp_path}/pulled")
     assert [path.name for path in pulled.checkpoints.iterdir()] == ["step-000000008"]
 
@@ -167,7 +170,7 @@ def test_one_part_that_cannot_be_pushed_keeps_no_other_back(server: Hub, run: Ru
     run.recipe.hub.state = True
     with pytest.raises(UserError, match=r"config\.json"):
         push.push(run)
-    assert ledger.owed(run) == ["step-000000004", "state"]
+    assert manifest.owed(run) == ["step-000000004", "state"]
     assert "model.safetensors" in pushed(server) and "model.safetensors" in pushed(server, "step-000000008")
 
 
@@ -179,11 +182,11 @@ def test_of_the_states_only_the_last_stays(server: Hub, run: Run) -> None:
     push.push(run)
     repository = server.repositories[REPO]
     assert repository.history("state") == 1 and pushed(server, "state")["metrics.jsonl"] == b""
-    assert ledger.known(run)["state"]["commit"] == repository.branches["state"]
+    assert manifest.known(run)["state"]["commit"] == repository.branches["state"]
     server.faults = [Fault("super-squash", 403)]
     shutil.copytree(run.checkpoints / "step-000000012", run.checkpoints / "step-000000020")
     push.push(run)
-    assert not ledger.owed(run)
+    assert not manifest.owed(run)
 
 
 REQUESTS = [
@@ -205,29 +208,29 @@ REQUESTS = [
 def test_a_hang_at_any_request_is_given_up(
     server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch, quick: list[float], match: str
 ) -> None:
-    monkeypatch.setattr(remote, "SILENCE", 0.2)
+    monkeypatch.setattr(hub_files, "SILENCE", 0.2)
     run.recipe.hub.state = True
     if "tree" in match or "resolve" in match:
         push.push(run)
         run.ledger.unlink()
     server.faults = [Fault(match, "hang")]
     assert "the Hub cannot be reached" in refused(run)
-    assert "the Hub cannot be reached" in dict(ledger.told(run))["not pushed"]
+    assert "the Hub cannot be reached" in dict(manifest.told(run))["not pushed"]
 
 
 @pytest.mark.parametrize("match", ["GET .*/revision/main", "GET .*/tree/"])
 def test_a_hang_is_given_up_while_weights_are_fetched(
     server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch, quick: list[float], match: str
 ) -> None:
-    monkeypatch.setattr(remote, "SILENCE", 0.2)
+    monkeypatch.setattr(hub_files, "SILENCE", 0.2)
     push.push(run)
     server.faults = [Fault(match, "hang")]
     with pytest.raises(UserError, match=f"init=hf-hub:{REPO}: "):
-        inits.find(f"hf-hub:{REPO}") and inits.export(inits.find(f"hf-hub:{REPO}"), "config.json")
+        init_source.find(f"hf-hub:{REPO}") and init_source.export(init_source.find(f"hf-hub:{REPO}"), "config.json")
     from huggingface_hub import close_session, get_session
 
     close_session()  # as the client does after it could not connect
-    assert remote._limit in get_session().event_hooks["request"]
+    assert hub_files._limit in get_session().event_hooks["request"]
 
 
 def test_a_finished_run_that_is_given_a_repository_says_what_pushes_it(
@@ -235,7 +238,7 @@ def test_a_finished_run_that_is_given_a_repository_says_what_pushes_it(
 ) -> None:
     folder = tmp_path / "my runs" / "mpp"
     shutil.copytree(finished, folder)
-    training.pretrain(altered([*TINY, "name=mpp", f"out={folder.parent}"], f"hub.repo={REPO}", "hub.private=false"))
+    cli.pretrain(altered([*TINY, "name=mpp", f"out={folder.parent}"], f"hub.repo={REPO}", "hub.private=false"))
     lines = dict(
         line.split(maxsplit=2)[0::2] for line in capsys.readouterr().out.splitlines() if line.startswith(("not", "then"))
     )
@@ -256,18 +259,18 @@ STRAY: dict[str, Callable[[Path], object]] = {
 def test_what_is_stray_is_passed_over(server: Hub, run: Run, lay: Callable[[Path], object]) -> None:
     lay(run.folder)
     push.push(run)
-    assert ledger.told(run) == [("hub", f"{REPO}: pushed main")]
+    assert manifest.told(run) == [("hub", f"{REPO}: pushed main")]
 
 
 def test_training_ends_though_the_outbox_is_a_file(server: Hub, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     folder = tmp_path / "runs" / "mpp"
     folder.mkdir(parents=True)
     (folder / "hub").write_text("")
-    training.pretrain(altered([*TINY, "name=mpp", f"out={folder.parent}"], f"hub.repo={REPO}", "hub.every=5"))
+    cli.pretrain(altered([*TINY, "name=mpp", f"out={folder.parent}"], f"hub.repo={REPO}", "hub.every=5"))
     out = capsys.readouterr().out
     assert (folder / "result.json").exists() and "warning: the Hub was not reached" in out and "not pushed  main" in out
     with pytest.raises(UserError, match="hub cannot be written: "):
-        push.push(parcels.opened(folder))
+        push.push(payload.opened(folder))
 
 
 def test_a_push_beside_training_waits_for_the_one_before(server: Hub, run: Run) -> None:
@@ -279,7 +282,7 @@ def test_a_push_beside_training_waits_for_the_one_before(server: Hub, run: Run) 
     with subprocess.Popen([sys.executable, "-c", code, run.outbox / "lock"], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout and holder.stdout.readline()
         background.Pusher(run).finish()
-    assert not ledger.owed(run) and "model.safetensors" in pushed(server)
+    assert not manifest.owed(run) and "model.safetensors" in pushed(server)
 
 
 def save(run: Run) -> None:
@@ -291,7 +294,7 @@ def save(run: Run) -> None:
 def test_terms_to_be_accepted_are_named(server: Hub) -> None:
     server.faults = [Fault("meta/dino", 403, headers={"X-Error-Code": "GatedRepo", "X-Error-Message": "restricted"})]
     with pytest.raises(UserError) as caught:
-        remote.fetch("hf-hub:meta/dino", "init=hf-hub:meta/dino", ["config.json"])
+        hub_files.fetch("hf-hub:meta/dino", "init=hf-hub:meta/dino", ["config.json"])
     assert str(caught.value) == f"init=hf-hub:meta/dino: its terms must be accepted first, at {server.url}/meta/dino"
 
 
@@ -305,7 +308,7 @@ def test_what_was_deleted_on_the_hub_is_made_anew(server: Hub, run: Run) -> None
     del server.repositories[REPO]
     milestone(run, 4)
     push.push(run)
-    assert not ledger.owed(run) and set(server.repositories[REPO].branches) == {"main", "step-000000004"}
+    assert not manifest.owed(run) and set(server.repositories[REPO].branches) == {"main", "step-000000004"}
     assert "model.safetensors" in pushed(server) and server.repositories[REPO].private
 
 
@@ -314,7 +317,7 @@ def test_names_that_the_hub_refuses_are_refused_at_the_start(run: Run, name: str
     with pytest.raises(UserError, match=f"^hub.repo={name}: USER/NAME"):
         push.main([str(run.folder), f"hub.repo={name}"])
     with pytest.raises(UserError, match=f"^hub.repo={name}: USER/NAME"):
-        training.resolve([*TINY, f"hub.repo={name}"])
+        cli.resolve([*TINY, f"hub.repo={name}"])
 
 
 def test_an_evaluation_is_no_run_to_push(server: Hub, run: Run) -> None:
@@ -328,7 +331,7 @@ def test_an_evaluation_is_no_run_to_push(server: Hub, run: Run) -> None:
 def test_many_milestones_are_counted(run: Run) -> None:
     for step in range(1, 30):
         milestone(run, step)
-    assert dict(ledger.told(run))["not pushed"].startswith("29 milestones and main: ")
+    assert dict(manifest.told(run))["not pushed"].startswith("29 milestones and main: ")
 
 
 @pytest.mark.parametrize(
@@ -345,7 +348,7 @@ def test_the_hubs_limit_is_waited_for(
 ) -> None:
     server.faults = [Fault("repos/create", 429, 1, headers)]
     push.push(run)
-    assert quick[0] == seconds and not ledger.owed(run)
+    assert quick[0] == seconds and not manifest.owed(run)
 
 
 def test_each_task_of_a_study_has_a_repository_of_its_own(tmp_path: Path) -> None:
@@ -355,7 +358,7 @@ def test_each_task_of_a_study_has_a_repository_of_its_own(tmp_path: Path) -> Non
         plan = ask(words).plan
         made = {task.words["hub.repo"] for task in plan.values() if task.tool == "pretrain"}
         check(plan)
-        assert len(made) == 4 and all(name.startswith(repository[:80]) and remote.NAME.fullmatch(name) for name in made)
+        assert len(made) == 4 and all(name.startswith(repository[:80]) and hub_files.NAME.fullmatch(name) for name in made)
         assert not [task for task in plan.values() if task.tool == "evaluate" and "hub.repo" in task.words]
     assert "someone/vit-pretrain-rate-0.25-0" in {
         task.words.get("hub.repo") for task in ask(altered(words, f"hub.repo={REPO}")).plan.values()

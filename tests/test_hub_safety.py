@@ -16,13 +16,18 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from test_hub import REPO, exported, finished, run, server
 
-from ssl_vit import encoder, inits, job, training, weights
-from ssl_vit.files import load
-from ssl_vit.hub import parcels, plain, pull, push, remote
-from ssl_vit.recipe import Data, Model, UserError
-from ssl_vit.recipe import Hub as Pushing
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit import hub_files
+from ssl_vit.config import init_source
+from ssl_vit.config.parsing import load
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.config.schema import Hub as Pushing
+from ssl_vit.errors import UserError
+from ssl_vit.hub import payload, pull, push, state_io
+from ssl_vit.jobs import cli
+from ssl_vit.jobs import train as train_job
+from ssl_vit.models import encoder, weights
+from ssl_vit.runs.folder import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning")
 
@@ -42,16 +47,16 @@ def foreign(server: Hub, made: Run, *changes: tuple[str, str]) -> None:
     for old, new in changes:
         assert text.count(old) == 1
         text = text.replace(old, new)
-    structure, tensors = plain.pack({"step": 4})
+    structure, tensors = state_io.pack({"step": 4})
     files = {"recipe.yaml": text.encode(), "state.json": structure, "state.safetensors": tensors}
-    server.put(REPO, {**dict.fromkeys(parcels.STATE, b""), **files}, "state")
+    server.put(REPO, {**dict.fromkeys(payload.STATE, b""), **files}, "state")
 
 
 def trained(folder: Path, *words: str) -> Run:
     """A run of these words alone, trained or gone on with, in folder/runs/mpp."""
     made = Run(resolve([*words, "name=mpp", f"out={folder}/runs"]))
     made.adopt()
-    job.train(made)
+    train_job.train(made)
     return made
 
 
@@ -70,7 +75,7 @@ def test_a_foreign_recipe_reads_no_variable(server: Hub, run: Run, tmp_path: Pat
     text = (run.folder / "recipe.yaml").read_text().replace(*change)
     (run.folder / "recipe.yaml").write_text(text)
     assert "cannot be taken as a value" in refused(resolve, [f"recipe={run.folder}/recipe.yaml"])
-    assert "cannot be taken as a value" in refused(parcels.opened, run.folder)
+    assert "cannot be taken as a value" in refused(payload.opened, run.folder)
 
 
 def test_a_foreign_recipe_is_not_obeyed_about_this_machine(server: Hub, run: Run, tmp_path: Path) -> None:
@@ -123,7 +128,7 @@ def test_a_pulled_fine_tuning_goes_on_as_the_run_would_have(
         pull.main([f"hf-hub:{REPO}", f"out={tmp_path}/pulled", f"name={name}"])
         line = capsys.readouterr().out.splitlines()[-1]
         assert "tools/finetune.py recipe=" in line
-        training.finetune([*line.partition("finetune.py ")[2].split(), *more])
+        cli.finetune([*line.partition("finetune.py ")[2].split(), *more])
         folder = tmp_path / "pulled" / name
         assert "started at step 8" in (folder / "log.txt").read_text()
         for part in ("model", "heads"):
@@ -170,7 +175,7 @@ def test_a_foreign_config_that_says_nothing_odd_is_taken(server: Hub, tmp_path: 
 
 @pytest.mark.parametrize("place", ["timm:hf-hub:evil/vit", "timm:hf_hub:evil/vit", "timm:local-dir:/tmp", "timm:evil/vit"])
 def test_timm_is_asked_for_nothing_but_its_own_models(place: str) -> None:
-    assert "say hf-hub:USER/NAME" in refused(inits.find, place)
+    assert "say hf-hub:USER/NAME" in refused(init_source.find, place)
     assert "say hf-hub:USER/NAME" in refused(resolve, [f"init={place}", "recipe=finetune"])
 
 
@@ -180,17 +185,17 @@ def test_what_a_foreign_config_would_have_timm_fetch_is_not_fetched(server: Hub,
     for change in ({"architecture": "vit_tiny_patch16_224"}, {"architecture": "hf-hub:evil/vit"}, {"architecture": ["x"]}):
         exported(server, tmp_path, **{"config.json": json.dumps(CONFIG | change | {"model_args": asks}).encode()})
         if change["architecture"] == "vit_tiny_patch16_224":
-            assert "model.heads=2 here, 3 there" in refused(weights.start, net, inits.find(f"hf-hub:{REPO}"))
+            assert "model.heads=2 here, 3 there" in refused(weights.start, net, init_source.find(f"hf-hub:{REPO}"))
         else:
-            weights.start(net, inits.find(f"hf-hub:{REPO}"))
+            weights.start(net, init_source.find(f"hf-hub:{REPO}"))
     assert server.requests and not [request for request in server.requests if "evil" in request]
 
 
 def test_an_address_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://me:s3c@ret@hub.invalid:80")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    assert remote.why(ConnectionError()) == "the Hub cannot be reached at http://hub.invalid:80; try later"
-    assert remote.why(ValueError("for url 'http://me:s3c@hub.invalid/a' and //x@y")) == "for url 'http://hub.invalid/a' and //y"
+    assert hub_files.why(ConnectionError()) == "the Hub cannot be reached at http://hub.invalid:80; try later"
+    assert hub_files.why(ValueError("for url 'http://me:s3c@hub.invalid/a' and //x@y")) == "for url 'http://hub.invalid/a' and //y"
 
 
 def test_timms_own_weights_come_as_safetensors(server: Hub, tmp_path: Path) -> None:
@@ -203,24 +208,24 @@ def test_timms_own_weights_come_as_safetensors(server: Hub, tmp_path: Path) -> N
     files = {"config.json": (tmp_path / "out" / "config.json").read_bytes(), "pytorch_model.bin": b"a pickle"}
     files["model.safetensors"] = (tmp_path / "model.safetensors").read_bytes()
     server.put("timm/vit_base_patch16_224.augreg2_in21k_ft_in1k", files)
-    weights.start(made, inits.find("timm:vit_base_patch16_224"))
+    weights.start(made, init_source.find("timm:vit_base_patch16_224"))
     assert torch.equal(made.backbone.blocks[1].mlp.fc2.weight, theirs.backbone.blocks[1].mlp.fc2.weight)
     assert not any("pytorch_model" in request for request in server.requests)
     with pytest.raises(UserError, match="init=timm:no_such_vit: timm has no weights of that name on the Hub"):
-        weights.start(made, inits.find("timm:no_such_vit"))
+        weights.start(made, init_source.find("timm:no_such_vit"))
 
 
 def test_the_clients_private_names_are_what_they_were() -> None:
     """Another version of huggingface_hub may rename them: mend `remote._default_client` and `remote._impatient` then."""
-    made, other = remote._default_client(), remote._default_client()
+    made, other = hub_files._default_client(), hub_files._default_client()
     assert made is not other and "httpx" in type(made).__module__
-    assert remote._limit not in made.event_hooks["request"]
-    remote._impatient()
+    assert hub_files._limit not in made.event_hooks["request"]
+    hub_files._impatient()
     from huggingface_hub import close_session, get_session
 
     close_session()
     client = get_session()
-    assert client.event_hooks["request"][-1] is remote._limit
+    assert client.event_hooks["request"][-1] is hub_files._limit
     asked = client.build_request("GET", "http://localhost", timeout=None)
-    remote._limit(asked)
-    assert set(asked.extensions["timeout"].values()) == {remote.SILENCE}
+    hub_files._limit(asked)
+    assert set(asked.extensions["timeout"].values()) == {hub_files.SILENCE}

@@ -11,12 +11,13 @@ from conftest import TINY, altered
 from PIL import Image
 from test_runs import FREE
 
-from ssl_vit import identity, job, training
-from ssl_vit.recipe import UserError
-from ssl_vit.runs import Run
+from ssl_vit.config.resolve import KEYS, resolve
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import cli, identity
+from ssl_vit.jobs import train as train_job
+from ssl_vit.runs.folder import Run
 from ssl_vit.studies import plan as plans
 from ssl_vit.studies.command import ask
-from ssl_vit.words import KEYS, resolve
 
 # A finished run may be asked for with another value of these, and an unfinished one goes on with it: they do not change what
 # the result says. Everything else is refused by name.
@@ -131,7 +132,7 @@ def place(tmp_path_factory) -> Path:
     (root / "real.json").write_text("[]")
     run = Run(resolve(words(root)))
     run.adopt()
-    job.train(run)
+    train_job.train(run)
     return root
 
 
@@ -171,7 +172,7 @@ def value(recipe: object, key: str) -> object:
 
 def found(said: list[str]) -> tuple[Run, dict | None]:
     """What a tool does before it trains."""
-    return training._found(said, lambda recipe, said: None)
+    return cli._found(said, lambda recipe, said: None)
 
 
 def the_error(act, *arguments) -> str:
@@ -239,12 +240,12 @@ def test_folders_of_one_name_are_not_mixed_up(place: Path, tmp_path: Path) -> No
     unnamed = [word for word in words(place, f"out={tmp_path}/runs") if not word.startswith("name=")]
     here, there = (altered(unnamed, f"data.path={place}/{which}/own") for which in "ac")
     run, _ = found(here)
-    job.train(run)
+    train_job.train(run)
     assert resolve(there).name == run.recipe.name
     assert f"data.path={place}/c/own: the pictures of" in the_error(found, there)
     (run.folder / "result.json").unlink()
     before = contents(run.folder)
-    assert f"data.path={place}/c/own: the pictures of" in the_error(job.train, found(there)[0])
+    assert f"data.path={place}/c/own: the pictures of" in the_error(train_job.train, found(there)[0])
     assert contents(run.folder) == before
 
 
@@ -277,8 +278,8 @@ def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path
     shutil.copytree(place / "runs", tmp_path / "runs")
     folder = tmp_path / "runs" / "joint"
     recipe = resolve(words(place, f"out={tmp_path}/runs"))
-    from ssl_vit.recipe import computed
-    from ssl_vit.runs import _hash
+    from ssl_vit.config.schema import computed
+    from ssl_vit.runs.folder import _hash
 
     known = {key: value for key, value in computed(recipe).items() if key != "data.flip"}
     text = (folder / "recipe.yaml").read_text()
@@ -295,11 +296,11 @@ def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(place: Pat
     said = words(place, f"out={tmp_path}/runs", "name=race")
     late, same, elsewhere = (found(altered(said, *more))[0] for more in (["optim.lr=0.5"], [], [f"data.path={place}/c/own"]))
     first, _ = found(said)
-    result = job.train(first)
+    result = train_job.train(first)
     before = contents(first.folder)
-    assert "optim.lr (0.001 there, 0.5 here)" in the_error(job.train, late)
-    assert job.train(same) == result
-    assert "the pictures of" in the_error(job.train, elsewhere)
+    assert "optim.lr (0.001 there, 0.5 here)" in the_error(train_job.train, late)
+    assert train_job.train(same) == result
+    assert "the pictures of" in the_error(train_job.train, elsewhere)
     assert contents(first.folder) == before
 
 
@@ -309,19 +310,19 @@ def test_another_may_begin_the_run_while_this_one_waits_for_the_lock(place: Path
     shutil.copytree(place / "runs" / "joint", tmp_path / "runs" / "race")
     (tmp_path / "runs" / "race" / "result.json").unlink()
     before = contents(late.folder)
-    assert "optim.lr (0.001 there, 0.5 here)" in the_error(job.train, late)
+    assert "optim.lr (0.001 there, 0.5 here)" in the_error(train_job.train, late)
     assert contents(late.folder) == before
 
 
 def test_an_evaluation_checks_again_under_the_lock(place: Path, tmp_path: Path) -> None:
-    from ssl_vit import probing
+    from ssl_vit.jobs import evaluate
 
     common = [f"init={place}/runs/joint", f"data.path={place}/a/own", f"out={tmp_path}/runs", "name=look", "data.size=16"]
     said = ["recipe=evaluate", *common, "compute.precision=float32", "compute.threads=1", "probe.measures=[knn]"]
     late, first = found([*said, "probe.neighbors=3"])[0], found(said)[0]
-    probing.probe(first)
+    evaluate.probe(first)
     before = contents(first.folder)
-    assert "probe.neighbors (20 there, 3 here)" in the_error(probing.probe, late)
+    assert "probe.neighbors (20 there, 3 here)" in the_error(evaluate.probe, late)
     assert contents(first.folder) == before and found(said)[1] is not None
     weights = place / "runs" / "joint" / "export" / "model.safetensors"
     kept = weights.read_bytes()
@@ -347,11 +348,11 @@ def test_a_plugin_runs_only_where_the_command_line_names_it(place: Path, tmp_pat
         assert str(plugin) in text and "plugin" in text and f"add plugin={plugin}" in text
     assert not ran.exists()
 
-    from ssl_vit import probing
+    from ssl_vit.jobs import evaluate
 
     own = [f"data.path={place}/a/own", "data.size=16", f"out={tmp_path}/runs", "compute.precision=float32", "compute.threads=1"]
     top1 = ["recipe=evaluate", f"init={folder}", *own, "probe.measures=[top1]", "name=look"]
-    assert "top1" in probing.probe(found(top1)[0])["metrics"]
+    assert "top1" in evaluate.probe(found(top1)[0])["metrics"]
     found(["recipe=finetune", f"init={folder}", *own, "name=fine"])
     assert not ran.exists()
     assert "its text differ" in the_error(found, [*said, f"plugin={plugin}"])  # it was made without one

@@ -12,10 +12,14 @@ from conftest import altered
 from safetensors.torch import save_file
 from scipy.ndimage import zoom
 
-from ssl_vit import encoder, inits, job, training, weights
-from ssl_vit.recipe import Data, Model, UserError
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.config import init_source
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import cli
+from ssl_vit.jobs import train as train_job
+from ssl_vit.models import encoder, weights
+from ssl_vit.runs.folder import Run
 
 MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
 DATA = Data(size=16)
@@ -40,7 +44,7 @@ def pixels(count: int = 3, size: int = 16) -> torch.Tensor:
 
 def refusal(made: encoder.Encoder, place: str | Path) -> str:
     with pytest.raises(UserError) as caught:
-        weights.start(made, inits.find(str(place)))
+        weights.start(made, init_source.find(str(place)))
     text = str(caught.value)
     assert "\n" not in text and str(place) in text
     return text
@@ -48,7 +52,7 @@ def refusal(made: encoder.Encoder, place: str | Path) -> str:
 
 def test_an_export_gives_its_own_features_and_a_hash_of_its_weights(tmp_path: Path) -> None:
     made, other = net(), net(seed=1)
-    hashed = weights.start(other, inits.find(str(exported(tmp_path / "export", made))))
+    hashed = weights.start(other, init_source.find(str(exported(tmp_path / "export", made))))
     with torch.no_grad():
         assert torch.equal(other.feature(pixels(), "avg"), made.feature(pixels(), "avg"))
     assert hashed == weights.fingerprint(made.backbone.state_dict()) != weights.fingerprint(net(seed=2).backbone.state_dict())
@@ -67,7 +71,7 @@ def test_positions_are_zoomed_as_the_authors_zoom_them(grid: tuple[int, int]) ->
 def test_a_larger_picture_keeps_everything_but_the_positions(tmp_path: Path) -> None:
     made = net()
     large = net(data=Data(size=32), seed=1)
-    weights.start(large, inits.find(str(exported(tmp_path / "export", made))))
+    weights.start(large, init_source.find(str(exported(tmp_path / "export", made))))
     ours, theirs = large.backbone.state_dict(), made.backbone.state_dict()
     assert large.grid == (8, 8) and all(torch.equal(ours[name], theirs[name]) for name in ours if name != "pos_embed")
 
@@ -95,7 +99,7 @@ def test_missing_and_unexpected_weights_are_named(tmp_path: Path) -> None:
     save_file(state | {"blocks.0.ls1.gamma": torch.ones(32)}, folder / "model.safetensors")
     assert "has beyond this model blocks.0.ls1.gamma" in refusal(net(), folder)
     save_file(state | {"head.weight": torch.ones(7, 32), "head.bias": torch.ones(7)}, folder / "model.safetensors")
-    weights.start(net(), inits.find(str(folder)))  # a head is left behind
+    weights.start(net(), init_source.find(str(folder)))  # a head is left behind
     save_file({name: value.to(torch.int8) for name, value in state.items()}, folder / "model.safetensors")
     assert "is int8; floating-point weights are read" in refusal(net(), folder)
 
@@ -106,7 +110,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     refusal(net(), folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"config\.json"):
-        inits.row(inits.find(str(folder)))
+        init_source.row(init_source.find(str(folder)))
 
 
 def test_other_normalisation_is_refused(tmp_path: Path) -> None:
@@ -151,7 +155,7 @@ def test_a_google_checkpoint_gives_timms_features(tmp_path: Path) -> None:
     path = tmp_path / "B_4.npz"
     np.savez(path, **google(MODEL, 16, np.random.default_rng(0)))
     made = net()
-    weights.start(made, inits.find(str(path)))
+    weights.start(made, init_source.find(str(path)))
     theirs = timm.create_model("vit_base_patch16_224", num_classes=0, **encoder.timm_args(MODEL, 16)).eval()
     theirs.load_pretrained(str(path))
     with torch.no_grad():
@@ -167,7 +171,7 @@ def test_a_place_without_an_encoder_is_said_with_the_choices(
     (tmp_path / "runs" / "unfinished").mkdir(parents=True)
     (tmp_path / "runs" / "unfinished" / "recipe.yaml").write_text("{}")
     with pytest.raises(UserError, match=f"init={place}: ") as caught:
-        inits.find(place)
+        init_source.find(place)
     assert "\n" not in str(caught.value)
     assert "timm:NAME" in str(caught.value) or "not finished" in str(caught.value)
 
@@ -175,7 +179,7 @@ def test_a_place_without_an_encoder_is_said_with_the_choices(
 @pytest.fixture
 def pretrained(tiny: list[str]) -> Run:
     run = Run(resolve(altered(tiny, "name=mpp", "optim.steps=4", "data.mean=[0.4,0.4,0.4]")))
-    job.train(run)
+    train_job.train(run)
     return run
 
 
@@ -209,12 +213,12 @@ def test_other_weights_under_a_runs_name_are_refused(pretrained: Run, tiny: list
         *(w for w in tiny if w.startswith(("out=", "compute."))),
     ]
     words += ["optim.steps=4", "optim.warmup=1"]
-    training.finetune(words)
+    cli.finetune(words)
     (pretrained.folder.parent / "tuned" / "result.json").unlink()
     model, data = pretrained.recipe.model, pretrained.recipe.data
     weights.export(pretrained.export, net(model, data), {}, model, data, "avg")
     with pytest.raises(SystemExit):
-        training.finetune(words)
+        cli.finetune(words)
     assert "the weights differ from what" in capsys.readouterr().err
 
 
@@ -227,7 +231,7 @@ def test_the_heads_of_a_foreign_export_are_those_of_its_architecture(tmp_path: P
     data = Data(size=32, mean=list(stats["mean"]), std=list(stats["std"]))
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     (tmp_path / "theirs" / "config.json").write_text(json.dumps(config | {"model_args": {"img_size": 32}}))
-    weights.start(encoder.build(tiny, data), inits.find(str(tmp_path / "theirs")))
+    weights.start(encoder.build(tiny, data), init_source.find(str(tmp_path / "theirs")))
     wrong = Model(patch=16, width=192, depth=12, heads=6, mlp=768)
     assert "model.heads=6 here, 3 there" in refusal(encoder.build(wrong, data), tmp_path / "theirs")
 

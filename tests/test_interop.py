@@ -11,10 +11,12 @@ import torch
 from safetensors.torch import load_file
 from test_inits import google_shapes
 
-from ssl_vit import encoder, inits, interop, weights
-from ssl_vit.data import pictures
-from ssl_vit.recipe import Data, Model, UserError
-from ssl_vit.words import resolve
+from ssl_vit.config import init_source
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.data import transforms
+from ssl_vit.errors import UserError
+from ssl_vit.models import encoder, interop, weights
 
 MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
 DATA = Data(size=16, mean=[0.4, 0.5, 0.6], std=[0.2, 0.3, 0.25])
@@ -60,7 +62,7 @@ def vit(folder: Path, classes: int, std: float | None = 0.2, **more: Any) -> tor
 def test_a_vit_of_transformers_gives_its_own_features(tmp_path: Path, classes: int, std: float | None, eps: float) -> None:
     """Its own first weights are so small that another eps shows."""
     theirs, ours = vit(tmp_path / "vit", classes, std, layer_norm_eps=eps, patch_size=[4, 4], image_size=[16, 16]), net()
-    weights.start(ours, inits.find(str(tmp_path / "vit")))
+    weights.start(ours, init_source.find(str(tmp_path / "vit")))
     with torch.no_grad():
         normal, h_BTD = ours.normal(pixels()), ours(ours.patch(pixels()))
         wanted = (theirs.vit if classes else theirs)(normal).last_hidden_state
@@ -109,7 +111,7 @@ def test_a_vit_of_transformers_that_computes_something_else_is_refused(tmp_path:
     path = tmp_path / "vit" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match=r"^init=.*vit: ") as caught:
-        weights.start(net(), inits.find(str(tmp_path / "vit")))
+        weights.start(net(), init_source.find(str(tmp_path / "vit")))
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -131,7 +133,7 @@ def test_transformers_reads_an_encoder_as_its_own_vit(tmp_path: Path) -> None:
     assert isinstance(loaded, ViTModel) and not any(about[key] for key in ("missing_keys", "unexpected_keys"))
     processor = AutoImageProcessor.from_pretrained(tmp_path / "vit")
     normal = processor(list(pixels()), return_tensors="pt")["pixel_values"]
-    cut = pictures.evaluation(list(pixels()), 16, DATA.eval_mode, DATA.eval_crop)
+    cut = transforms.evaluation(list(pixels()), 16, DATA.eval_mode, DATA.eval_crop)
     with torch.no_grad():
         torch.testing.assert_close(normal, made.normal(cut), atol=1e-5, rtol=0)
         told, h_BTD = loaded.eval()(normal), made(made.patch(cut))
@@ -158,7 +160,7 @@ def test_there_and_back_is_the_same(tmp_path: Path) -> None:
     made = net()
     interop.to_transformers(exported(tmp_path / "export", made, []), tmp_path / "vit")
     other = net(seed=1)
-    weights.start(other, inits.find(str(tmp_path / "vit")))
+    weights.start(other, init_source.find(str(tmp_path / "vit")))
     for name, value in made.backbone.state_dict().items():
         assert torch.equal(other.backbone.state_dict()[name], value), name
 
@@ -194,9 +196,9 @@ def test_other_vits_are_refused_by_name_and_read_back(tmp_path: Path, model: Mod
     with pytest.raises(UserError, match=f"transformers' ViT {says}") as caught:
         interop.main([str(tmp_path / "export"), "format=transformers", f"out={tmp_path}/vit"])
     assert "\n" not in str(caught.value) and [path.name for path in tmp_path.iterdir()] == ["export"]
-    weights.start(other, inits.find(str(tmp_path / "export")))
+    weights.start(other, init_source.find(str(tmp_path / "export")))
     large = encoder.build(model, Data(size=3 * model.patch))
-    weights.start(large, inits.find(str(tmp_path / "export")))  # positions are interpolated
+    weights.start(large, init_source.find(str(tmp_path / "export")))  # positions are interpolated
     with torch.no_grad():
         seen = pixels(data.size)
         torch.testing.assert_close(other.feature(seen, "avg"), made.feature(seen, "avg"), atol=0, rtol=0)
@@ -235,7 +237,7 @@ def test_a_google_vit_b16_gives_timms_features(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).normal(0, 0.03, 2**20).astype(np.float32)
     np.savez(path, **{name: np.resize(noise, shape) for name, shape in google_shapes(model, 224).items()})  # type: ignore[arg-type]
     ours = encoder.build(model, Data()).eval()
-    weights.start(ours, inits.find(str(path)))
+    weights.start(ours, init_source.find(str(path)))
     theirs = timm.create_model("vit_base_patch16_224", num_classes=0, weight_init="skip").eval()
     theirs.load_pretrained(str(path))
     with torch.no_grad():

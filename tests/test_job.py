@@ -18,14 +18,15 @@ from conftest import ROOT, TINY, altered
 from PIL import Image
 from safetensors.torch import load_file
 
-from ssl_vit import checkpoint, job
+from ssl_vit.callbacks import Listener, Row
+from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders
-from ssl_vit.engine import Listener, Row, Watch
-from ssl_vit.processes import machine
-from ssl_vit.recipe import UserError
-from ssl_vit.runs import Run
-from ssl_vit.state import State
-from ssl_vit.words import resolve
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import train as train_job
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import checkpoint, distributed
+from ssl_vit.training.loop import Watch
+from ssl_vit.training.state import State
 
 SLOW = ("images_per_s", "data_wait", "memory_gib", "seconds")
 
@@ -46,7 +47,7 @@ class Killer(Listener):
 def run(words: list[str]) -> Run:
     done = Run(resolve(words))
     done.adopt()
-    job.train(done)
+    train_job.train(done)
     return done
 
 
@@ -97,22 +98,22 @@ def test_the_recipe_of_a_run_repeats_it(unbroken: Path, tmp_path: Path) -> None:
 def test_a_run_cut_off_after_any_step_ends_as_the_unbroken_one(
     step: int, unbroken: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = job._listeners
-    monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Killer(step)])
+    whole = train_job._listeners
+    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Killer(step)])
     with pytest.raises(Killed):
         run([*tiny, "name=run"])
-    monkeypatch.setattr(job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_listeners", whole)
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
 
 
 @pytest.fixture(scope="module")
 def broken_off(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run with averaged weights, and the same that was cut off after its first checkpoint."""
-    out, listeners = tmp_path_factory.mktemp("broken"), job._listeners
+    out, listeners = tmp_path_factory.mktemp("broken"), train_job._listeners
     words = [*TINY, "optim.average=0.9", f"out={out}"]
     whole = run([*words, "name=whole"]).folder
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(job, "_listeners", lambda j: [*listeners(j), Killer(6)])
+        patched.setattr(train_job, "_listeners", lambda j: [*listeners(j), Killer(6)])
         run([*words, "name=run"])
     return whole, out
 
@@ -171,11 +172,11 @@ def test_sigkill_at_a_random_moment_loses_nothing(unbroken: Path, tiny: list[str
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     unbroken: Path, tiny: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = job._listeners
-    monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Killer(10)])
+    whole = train_job._listeners
+    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Killer(10)])
     with pytest.raises(Killed):
         run([*tiny, "name=run"])
-    monkeypatch.setattr(job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_listeners", whole)
     newest = checkpoint.found(Path(tiny[-1].removeprefix("out=")) / "run" / "checkpoints")[-1] / "state.pt"
     torn = bytearray(newest.read_bytes())
     torn[len(torn) // 2] ^= 1
@@ -187,9 +188,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
 
 def cut_off(words: list[str], step: int) -> Path:
     """A run that was killed at that step."""
-    listeners = job._listeners
+    listeners = train_job._listeners
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(job, "_listeners", lambda j: [*listeners(j), Killer(step)])
+        patched.setattr(train_job, "_listeners", lambda j: [*listeners(j), Killer(step)])
         run(words)
     recipe = resolve(words)
     return Path(recipe.out) / recipe.name
@@ -234,12 +235,12 @@ def test_observers_and_their_failures_leave_the_training_alone(unbroken: Path, t
         if step == 6:
             raise RuntimeError("an observer's own trouble")
 
-    train = job.engine.train
+    train = train_job.engine.train
 
     def with_nosy(state, loader, recipe, spread, accelerator, watches, *others):
         train(state, loader, recipe, spread, accelerator, [Watch(nosy, 3), *watches], *others)
 
-    monkeypatch.setattr(job.engine, "train", with_nosy)
+    monkeypatch.setattr(train_job.engine, "train", with_nosy)
     folder = run([*tiny, "name=run"]).folder
     seen = [{k: v for k, v in r.items() if not k.startswith("nosy")} for r in rows(folder)]
     assert [r for r in seen if "loss" in r] == rows(unbroken)
@@ -252,19 +253,19 @@ def test_a_listener_that_fails_is_left_out_and_training_goes_on(unbroken: Path, 
         def on_row(self, row: Row) -> None:
             raise OSError("a tracker's own trouble")
 
-    whole = job._listeners
-    monkeypatch.setattr(job, "_listeners", lambda j: [Broken(), *whole(j)])
+    whole = train_job._listeners
+    monkeypatch.setattr(train_job, "_listeners", lambda j: [Broken(), *whole(j)])
     folder = run([*tiny, "name=run"]).folder
     assert_same_end(unbroken, folder)
     assert (folder / "log.txt").read_text().count("a tracker's own trouble") == 1
 
 
 def test_all_checkpoints_damaged_is_said_and_nothing_removed(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = job._listeners
-    monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Killer(6)])
+    whole = train_job._listeners
+    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Killer(6)])
     with pytest.raises(Killed):
         run([*tiny, "name=run"])
-    monkeypatch.setattr(job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_listeners", whole)
     folder = Path(tiny[-1].removeprefix("out=")) / "run"
     (only,) = checkpoint.found(folder / "checkpoints")
     (only / "state.pt").write_bytes(b"")
@@ -285,12 +286,12 @@ def test_an_error_of_the_first_process_is_said_once_and_ends_all(tiny: list[str]
 
 def test_dropout_is_drawn_per_step_and_chunk_so_that_resuming_repeats_it(tiny: list[str], monkeypatch) -> None:
     words = [*tiny, "optim.dropout=0.5"]
-    whole = job._listeners
+    whole = train_job._listeners
     one = run([*words, "name=one"]).folder
-    monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Killer(7)])
+    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Killer(7)])
     with pytest.raises(Killed):
         run([*words, "name=two"])
-    monkeypatch.setattr(job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_listeners", whole)
     assert_same_end(one, run([*words, "name=two"]).folder)
 
 
@@ -304,7 +305,7 @@ def test_accumulation_trains_as_one_pass(unbroken: Path, tiny: list[str]) -> Non
 def test_processes_that_do_not_find_one_another_are_refused(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     alone = {"_shared_state": {}, "num_processes": 1, "__init__": lambda self, **asked: None}
-    monkeypatch.setattr(machine, "PartialState", type("Alone", (), alone))
+    monkeypatch.setattr(distributed, "PartialState", type("Alone", (), alone))
     with pytest.raises(UserError, match="WORLD_SIZE=4: only 1 of the launched processes"):
         run(tiny)
 
@@ -321,11 +322,11 @@ def test_tensorboard_says_what_metrics_jsonl_says(tiny: list[str], monkeypatch: 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     words = altered(tiny, "log.tensorboard=true", "name=run")
-    whole = job._listeners
-    monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Killer(7)])
+    whole = train_job._listeners
+    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Killer(7)])
     with pytest.raises(Killed):
         run(words)
-    monkeypatch.setattr(job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_listeners", whole)
     done = run(words)
     events = EventAccumulator(str(done.tensorboard))
     events.Reload()
@@ -337,11 +338,11 @@ def test_tensorboard_says_what_metrics_jsonl_says(tiny: list[str], monkeypatch: 
 def test_every_objective_and_target_trains_resumes_and_is_exported(words: list[str], tiny: list[str], monkeypatch) -> None:
     words = altered(tiny, *words)
     one = run([*words, "name=one"]).folder
-    whole = job._listeners
-    monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Killer(7)])
+    whole = train_job._listeners
+    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Killer(7)])
     with pytest.raises(Killed):
         run([*words, "name=two"])
-    monkeypatch.setattr(job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_listeners", whole)
     assert_same_end(one, run([*words, "name=two"]).folder)
     loss = [row["loss"] for row in rows(one)]
     assert loss[-1] < loss[0]
@@ -391,9 +392,9 @@ def test_a_folder_moved_while_it_is_written_stops_the_run_and_nothing_is_lost(
             if step == 5:
                 place.rename(new)
 
-    whole = job._listeners
+    whole = train_job._listeners
     with monkeypatch.context() as patch, pytest.raises(UserError) as caught:
-        patch.setattr(job, "_listeners", lambda made: [*whole(made), Mover()])
+        patch.setattr(train_job, "_listeners", lambda made: [*whole(made), Mover()])
         run([*tiny, "name=run"])
     text = f"name=run: {place} was moved to {new} while the run wrote it; name=new out={new.parent} goes on there"
     assert str(caught.value) == text and not place.exists()

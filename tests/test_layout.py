@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from test_shards import cache, numbered, parquet, png  # noqa: F401
 from test_sources import content
 
-from ssl_vit.data import batches, layout, sources
+from ssl_vit.config.schema import Data
+from ssl_vit.data import batching, layout, sources
 from ssl_vit.data.layout import Folder
-from ssl_vit.recipe import Data, UserError
+from ssl_vit.errors import UserError
 
 SPLITS = [word for words in layout.ROLES.values() for word in words]
 
@@ -273,5 +274,5 @@ def test_sources_go_to_workers_that_are_spawned(tmp_path):
     for name, window in (("files", None), ("train.tar", None), ("train.parquet", None), ("train.parquet", 4)):
         data = Data(name="own", path=str(tmp_path / name), window=window, size=6)
         source = sources.load(data, seed=0).train
-        sent = pickle.loads(pickle.dumps(batches.Pictures(source, data, train=True)))
+        sent = pickle.loads(pickle.dumps(batching.Pictures(source, data, train=True)))
         assert content(sent.source) == content(source)

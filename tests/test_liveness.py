@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY, altered, outcome, together
 
-from ssl_vit import checkpoint
-from ssl_vit.processes import liveness
+from ssl_vit.training import checkpoint, heartbeat
 
 PATIENCE = 15  # seconds: more than a healthy process is kept waiting for a core
 WORDS = altered(TINY, "optim.steps=3000", "optim.warmup=2", "checkpoint.every=5", "eval.every=40", "log.every=1")
@@ -19,10 +18,10 @@ STUCK = """
 import os, time
 from ssl_vit import bounds, checkpoint, training
 from ssl_vit.data import batches
-from ssl_vit.evaluate.heldout import HeldOut
+from ssl_vit.evaluation.held_out import HeldOut
 from ssl_vit.objectives import MaskedPatchPrediction
 from ssl_vit.processes import learner, liveness
-from ssl_vit.recipe import UserError
+from ssl_vit.errors import UserError
 liveness.BEAT, liveness.BETWEEN, liveness.STILL = 0.3, 2, 2
 del bounds.BOUNDS["compute.patience"]
 PLACES = {
@@ -70,7 +69,7 @@ def test_a_process_that_dies_or_stands_still_is_named_and_the_others_leave(tmp_p
     codes, said = outcome([pair[1 - victim]])
     pair[victim].kill()
     pair[victim].communicate()
-    assert codes == [liveness.LOST], said
+    assert codes == [heartbeat.LOST], said
     assert f"error: process {victim} on {socket.gethostname()} gave no sign of life for {PATIENCE} s" in said[0]
     assert checkpoint.sound(checkpoint.found(tmp_path / "run" / "checkpoints")[-1])
 
@@ -96,7 +95,7 @@ with life:
     codes, said = outcome([pair[1 - victim]])
     pair[victim].kill()
     pair[victim].communicate()
-    assert codes == [liveness.LOST], said
+    assert codes == [heartbeat.LOST], said
     assert f"error: process {victim} on" in said[0] and "gave no sign of life for 3 s" in said[0]
 
 
@@ -105,14 +104,14 @@ with life:
 )
 def test_a_process_that_hangs_is_named(tmp_path: Path, who: int, place: str, times: int) -> None:
     codes, said = outcome(started(tmp_path, WHO=str(who), PLACE=place))
-    assert codes == [liveness.LOST] * 2, said
+    assert codes == [heartbeat.LOST] * 2, said
     text = f"error: process {who} on {socket.gethostname()} has not moved for {times * PATIENCE} s; the others wait for it"
     assert all(text in each for each in said), said
 
 
 def test_all_that_hang_together_leave(tmp_path: Path) -> None:
     codes, said = outcome(started(tmp_path, WHO="01", PLACE="forward"))
-    assert codes == [liveness.LOST] * 2, said
+    assert codes == [heartbeat.LOST] * 2, said
     assert all(f"error: no process has moved for {2 * PATIENCE} s, after step " in text for text in said), said
 
 
@@ -123,7 +122,7 @@ def test_an_error_on_one_process_is_told_by_the_others_in_a_line(tmp_path: Path,
         "user": ("data.some=0: broken", "error: data.some=0: broken"),
         "system": ("OSError: [Errno 5] no such disk", f"error on process 1: out={tmp_path}: {tmp_path}/run: no such disk"),
     }[error]
-    assert (codes[who], codes[1 - who]) == (2, liveness.LOST), said
+    assert (codes[who], codes[1 - who]) == (2, heartbeat.LOST), said
     assert said[who].splitlines()[-1] == line
     assert said[1 - who].splitlines()[-1] == f"error: process {who} on {socket.gethostname()} ended: {text}"
     assert not any("Traceback" in each for each in said), said
@@ -167,26 +166,26 @@ training.evaluate({words!r})
     codes, said = outcome(pair[:1])
     pair[1].kill()
     pair[1].communicate()
-    assert codes == [liveness.LOST], said
+    assert codes == [heartbeat.LOST], said
     assert "error: process 1 on" in said[0] and f"gave no sign of life for {PATIENCE} s" in said[0]
 
 
-def judged(*signs: liveness.Sign, patience: float = 10, stood: float = 0) -> str:
+def judged(*signs: heartbeat.Sign, patience: float = 10, stood: float = 0) -> str:
     """What the first process says of the processes' signs, the others' marks being so old."""
-    life = liveness.Life(0, len(signs), patience)
+    life = heartbeat.Life(0, len(signs), patience)
     now = time.monotonic()
-    life.heard = {rank: liveness.Heard(sign, now, now - stood) for rank, sign in enumerate(signs)}
+    life.heard = {rank: heartbeat.Heard(sign, now, now - stood) for rank, sign in enumerate(signs)}
     return life._judged()
 
 
 def test_nobody_is_named_where_all_wait_or_have_left() -> None:
     """One that has left at the end is not missed; equal marks are a long look between steps, or a long way to the first."""
-    within, between = liveness.Sign(1, 7, 10, "here"), liveness.Sign(1, 7, 60, "here")
-    left = liveness.Sign(1, 3, 10, "here", liveness.LEFT)
+    within, between = heartbeat.Sign(1, 7, 10, "here"), heartbeat.Sign(1, 7, 60, "here")
+    left = heartbeat.Sign(1, 3, 10, "here", heartbeat.LEFT)
     assert judged(within, within, left, stood=25) == judged(between, between, left, stood=1e6) == ""
     assert "no process has moved for 30 s" in judged(within, within, left, stood=31)
     assert "process 1 on here has not moved for 10 s" in judged(within._replace(marks=8), within, left, stood=11)
     assert judged(within._replace(marks=8), between, left, stood=11) == ""
     assert "process 0 on here has not moved for 60 s" in judged(between, within._replace(marks=8), left, stood=61)
-    before = liveness.Sign(1, 0, inf, "here")
+    before = heartbeat.Sign(1, 0, inf, "here")
     assert judged(before, before._replace(marks=1), stood=1e6) == ""

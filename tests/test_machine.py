@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssl_vit.processes import machine
+from ssl_vit.training import distributed
 
 CPU = torch.device("cpu")
 SAPPHIRE_RAPIDS = (
@@ -36,14 +36,14 @@ def test_the_automatic_precision_is_what_the_cpu_multiplies(tmp_path, monkeypatc
     path = tmp_path / "cpuinfo"
     if table is not None:
         path.write_text(table)
-    flags = machine._cpu_flags(path)
-    monkeypatch.setattr(machine, "_cpu_flags", lambda: flags)
-    assert machine._native(CPU) == precision
+    flags = distributed._cpu_flags(path)
+    monkeypatch.setattr(distributed, "_cpu_flags", lambda: flags)
+    assert distributed._native(CPU) == precision
 
 
 def test_the_automatic_precision_is_not_timed(monkeypatch) -> None:
     """It was, and three of forty calls beside busy cores came out otherwise."""
-    first = machine._native(CPU)
+    first = distributed._native(CPU)
 
     def timed(*_: object) -> None:
         raise AssertionError("a clock was read or a matrix multiplied")
@@ -52,7 +52,7 @@ def test_the_automatic_precision_is_not_timed(monkeypatch) -> None:
         monkeypatch.setattr(time, clock, timed)
     for product in ("__matmul__", "matmul", "mm"):
         monkeypatch.setattr(torch.Tensor, product, timed)
-    found = [machine._native(CPU) for _ in range(40)]
+    found = [distributed._native(CPU) for _ in range(40)]
     monkeypatch.undo()
     assert found == [first] * 40
 
@@ -60,7 +60,7 @@ def test_the_automatic_precision_is_not_timed(monkeypatch) -> None:
 @pytest.mark.skipif(platform.machine() != "x86_64" or not Path("/proc/cpuinfo").exists(), reason="for Linux on x86")
 def test_torch_finds_the_same_cpu() -> None:
     """A second opinion, by CPUID. Its name is private in torch: if it is gone, take whatever replaced it, here alone."""
-    flags = machine._cpu_flags()
+    flags = distributed._cpu_flags()
     assert ("avx512_bf16" in flags) == torch.cpu._is_avx512_bf16_supported()
     assert ("avx2" in flags) == torch.cpu._is_avx2_supported()
 
@@ -71,5 +71,5 @@ def test_a_gpu_that_emulates_bfloat16_gets_float32(monkeypatch, has: bool, preci
         return including_emulation or has
 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
-    assert machine._native(torch.device("cuda")) == precision
-    assert machine._native(torch.device("mps")) == "float32"
+    assert distributed._native(torch.device("cuda")) == precision
+    assert distributed._native(torch.device("mps")) == "float32"

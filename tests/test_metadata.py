@@ -10,9 +10,10 @@ from test_layout import images, load
 from test_shards import cache, png  # noqa: F401
 from test_sources import Rows, content
 
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data
 from ssl_vit.data import formats, metadata, sources
-from ssl_vit.recipe import Data, UserError
-from ssl_vit.words import resolve
+from ssl_vit.errors import UserError
 
 ROWS = [{"file_name": f"{n}.png", "caption": f"no {n}", "label": ["dog", "ant", "bee"][n % 3]} for n in range(6)]
 WANTED = {png(n): {"ant": 0, "bee": 1, "dog": 2}[row["label"]] for n, row in enumerate(ROWS)}

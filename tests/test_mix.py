@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, kstest
 
-from ssl_vit.data import batches, pictures
-from ssl_vit.data.batches import Batch
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data
+from ssl_vit.data import batching, transforms
+from ssl_vit.data.batching import Batch
 from ssl_vit.data.sources import Shapes
-from ssl_vit.recipe import Data
-from ssl_vit.words import resolve
 
 SIZE = 8
 
@@ -28,7 +28,7 @@ def test_every_pixel_is_what_its_share_says(mixup: float, cutmix: float, seed: i
     if not mixup and not cutmix:
         return
     image, other, key = pair(16, seed)
-    mixed, share = pictures.mix(image, other, key, mixup, cutmix)
+    mixed, share = transforms.mix(image, other, key, mixup, cutmix)
     assert mixed.dtype == torch.uint8 and share.dtype == torch.float32 and ((share >= 0) & (share <= 1)).all()
     for i in range(16):
         blend = share[i] * image[i] + (1 - share[i]) * other[i]
@@ -40,7 +40,7 @@ def test_every_pixel_is_what_its_share_says(mixup: float, cutmix: float, seed: i
 
 def test_what_is_pasted_is_one_box() -> None:
     image, other, key = pair(64)
-    mixed, share = pictures.mix(image, other, key, 0.0, 1.0)
+    mixed, share = transforms.mix(image, other, key, 0.0, 1.0)
     for i in range(64):
         inside = (mixed[i] != image[i]).any(0).numpy()
         rows, columns = inside.any(1), inside.any(0)
@@ -52,33 +52,33 @@ def test_what_is_pasted_is_one_box() -> None:
 
 @pytest.mark.parametrize("a", [0.2, 0.8, 1.0])
 def test_shares_are_beta_distributed(a: float) -> None:
-    share = pictures._beta(np.random.default_rng(0).integers(-(2**62), 2**62, 4000), a)
+    share = transforms._beta(np.random.default_rng(0).integers(-(2**62), 2**62, 4000), a)
     assert kstest(share, beta(a, a).cdf).pvalue > 1e-3
 
 
 def test_with_both_either_is_as_likely() -> None:
     image, other, key = pair(2000)
-    mixed, _ = pictures.mix(image, other, key, 1.0, 1.0)
+    mixed, _ = transforms.mix(image, other, key, 1.0, 1.0)
     cut = ((mixed == image) | (mixed == other)).all(1).all(1).all(1).double().mean()
     assert 0.46 < cut < 0.54
 
 
 def test_a_sample_is_mixed_alike_wherever_it_lies() -> None:
     data = Data(size=16, mixup=0.8, cutmix=1.0)
-    source = batches.Pictures(Shapes("train", 16), data, train=True)
-    whole = batches.samples(0, 12, 50_000, seed=3)
-    some = batches.Samples(whole.index[[7, 2]], whole.key[[7, 2]])
+    source = batching.Pictures(Shapes("train", 16), data, train=True)
+    whole = batching.samples(0, 12, 50_000, seed=3)
+    some = batching.Samples(whole.index[[7, 2]], whole.key[[7, 2]])
     a, b = source.__getitems__(whole), source.__getitems__(some)
     assert a.share is not None and a.partner is not None and b.share is not None and b.partner is not None
     assert torch.equal(a.image[[7, 2]], b.image) and torch.equal(a.share[[7, 2]], b.share)
     assert torch.equal(a.partner[[7, 2]], b.partner)
-    plain = batches.Pictures(Shapes("train", 16), Data(size=16), train=True).__getitems__(whole)
+    plain = batching.Pictures(Shapes("train", 16), Data(size=16), train=True).__getitems__(whole)
     assert plain.partner is None and torch.equal(plain.label, a.label)
 
 
 def test_held_out_pictures_are_never_mixed() -> None:
-    source = batches.Pictures(Shapes("validation", 16), Data(size=16, mixup=0.8), train=False)
-    assert source.__getitems__(batches.samples(0, 4, 5_000, seed=3)).share is None
+    source = batching.Pictures(Shapes("validation", 16), Data(size=16, mixup=0.8), train=False)
+    assert source.__getitems__(batching.samples(0, 4, 5_000, seed=3)).share is None
 
 
 def test_the_loss_is_that_of_the_mixed_labels(tmp_path) -> None:

@@ -9,10 +9,11 @@ import torch
 from scipy import stats
 from torch import nn
 
-from ssl_vit import corruption, counted, encoder, targets
-from ssl_vit.data.batches import Batch
-from ssl_vit.objectives import MaskedPatchPrediction
-from ssl_vit.recipe import Data, Model
+from ssl_vit import rng
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.data.batching import Batch
+from ssl_vit.models import encoder
+from ssl_vit.objectives import MaskedPatchPrediction, corruption, targets
 
 TINY = Model(patch=4, width=32, depth=1, heads=2, mlp=64)
 N = 16  # patches of a 16 px picture
@@ -36,7 +37,7 @@ def batch(count, seed=0):
     color = generator.integers(8, 248, (count, 3, 4, 4)).repeat(4, 2).repeat(4, 3)
     image = (color + generator.integers(-8, 9, color.shape)).astype(np.uint8)
     index = np.arange(count)
-    parts = (image, np.full(count, -1), index, counted.key(seed, 0, index))
+    parts = (image, np.full(count, -1), index, rng.key(seed, 0, index))
     return Batch(*map(torch.from_numpy, parts))
 
 
@@ -206,7 +207,7 @@ def test_kept_patches_can_be_learned():
 def test_no_text_is_hashed_in_what_is_compiled(monkeypatch):
     """torch 2.11's compiler breaks the graph at a loop over bytes; newer ones hide that."""
     objective, given = mpp(0.5, 0.4, 0.4), batch(4)
-    monkeypatch.delattr(counted, "number")
+    monkeypatch.delattr(rng, "number")
     assert objective(given).loss.isfinite()
 
 

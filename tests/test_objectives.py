@@ -8,13 +8,16 @@ import torch
 from conftest import altered
 from scipy.special import log_softmax
 
-from ssl_vit import compute, encoder, engine, job, objectives, targets
-from ssl_vit.data.batches import Batch
-from ssl_vit.objectives import Joint, MaskedPatchPrediction, Supervised
-from ssl_vit.recipe import Data, Model, Recipe
-from ssl_vit.recipe import Joint as recipe_joint
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit import costs, objectives
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model, Recipe
+from ssl_vit.config.schema import Joint as recipe_joint
+from ssl_vit.data.batching import Batch
+from ssl_vit.jobs import train as train_job
+from ssl_vit.models import encoder
+from ssl_vit.objectives import Joint, MaskedPatchPrediction, Supervised, targets
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import loop
 
 TINY, DATA = Model(patch=4, width=32, depth=2, heads=2, mlp=64), Data(size=16)
 
@@ -96,7 +99,7 @@ def test_passes_with_unequal_labels_average_to_the_global_mean() -> None:
     objective, given = supervised(), batch(8)
     given = given._replace(label=torch.tensor([1, 2, 3, 4, -1, -1, -1, 0]))
     alone = type("Alone", (), {"num_processes": 1, "reduce": staticmethod(lambda x, how: x)})
-    passes = engine._counted_labels([given.map(lambda x: x[:4]), given.map(lambda x: x[4:])], alone)
+    passes = loop._counted_labels([given.map(lambda x: x[:4]), given.map(lambda x: x[4:])], alone)
     split = sum(objective(part).loss / 2 for part in passes)
     assert split.item() == pytest.approx(objective(given).loss.item(), rel=1e-6)
 
@@ -210,7 +213,7 @@ def test_a_whole_run_with_one_weight_is_that_objectives_own(tmp_path, tiny, weig
     runs = []
     for words in (joint, [f"objective={alone}", "name=alone"]):
         runs.append(Run(resolve([*common, *words])))
-        job.train(runs[-1])
+        train_job.train(runs[-1])
     losses = [[row[name] for row in run.rows()] for run, name in zip(runs, (f"{alone}/loss", "loss"), strict=True)]
     assert losses[0] == losses[1]
     files = [(run.export / "model.safetensors").read_bytes() for run in runs]
@@ -221,6 +224,6 @@ def test_joint_is_counted_as_many_passes_as_it_makes() -> None:
     def recipe(**joint):
         return Recipe(objective="joint", data=DATA, model=TINY, joint=recipe_joint(**joint))
 
-    one = compute.exaflop(Recipe(data=DATA, model=TINY), 1000)
-    assert compute.exaflop(recipe(), 1000) == 2 * one
-    assert compute.exaflop(recipe(mpp=0.0), 1000) == compute.exaflop(recipe(supervised=0.0), 1000) == one
+    one = costs.exaflop(Recipe(data=DATA, model=TINY), 1000)
+    assert costs.exaflop(recipe(), 1000) == 2 * one
+    assert costs.exaflop(recipe(mpp=0.0), 1000) == costs.exaflop(recipe(supervised=0.0), 1000) == one

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ssl_vit import encoder, objectives, optim
-from ssl_vit.recipe import Data, Model, Optim, Recipe
+from ssl_vit import objectives
+from ssl_vit.config.schema import Data, Model, Optim, Recipe
+from ssl_vit.models import encoder
+from ssl_vit.training import optim
 
 RECIPE = Recipe(data=Data(size=16), model=Model(patch=4, width=32, depth=2, heads=2, mlp=64))
 # Every linear and convolution weight of a two-block encoder with MPP's head, by name

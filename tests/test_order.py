@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from ssl_vit.data import batches
-from ssl_vit.data.order import Windows
+from ssl_vit.data import batching
+from ssl_vit.data.sampler import Windows
 
 SIZES = st.lists(st.integers(0, 60), min_size=1, max_size=30).filter(sum)
 
 
 def epoch(windows, number=0, seed=0):
     """Every row of an epoch, in order."""
-    return batches.samples(number * windows.length, windows.length, windows.length, seed, windows).index
+    return batching.samples(number * windows.length, windows.length, windows.length, seed, windows).index
 
 
 def shard_of(rows, sizes):
@@ -36,9 +36,9 @@ def test_every_epoch_is_a_permutation(sizes, window, lanes, number, seed):
 )
 def test_the_stream_is_the_same_however_it_is_cut_and_whatever_was_read_before(sizes, window, lanes, first, counts):
     length = sum(sizes)
-    known = batches.samples(first, sum(counts), length, 3, Windows(np.array(sizes), window, lanes))
+    known = batching.samples(first, sum(counts), length, 3, Windows(np.array(sizes), window, lanes))
     cuts = [(first + sum(counts[:i]), count) for i, count in enumerate(counts)]
-    fresh = [batches.samples(*cut, length, 3, Windows(np.array(sizes), window, lanes)) for cut in reversed(cuts)]
+    fresh = [batching.samples(*cut, length, 3, Windows(np.array(sizes), window, lanes)) for cut in reversed(cuts)]
     assert np.array_equal(np.concatenate([part.index for part in reversed(fresh)]), known.index)
     assert np.array_equal(np.concatenate([part.key for part in reversed(fresh)]), known.key)
 
@@ -100,11 +100,11 @@ def test_a_batch_has_as_many_rows_of_every_part_of_its_window():
 def test_a_far_step_of_a_huge_set_needs_only_the_shards_sizes():
     """Step 10^6 of the paper's batch on JFT's 303 million pictures, in shards of 1,000 and windows of a million."""
     windows = Windows(np.full(303_000, 1000), 2**20, 4096)
-    far = batches.samples(10**6 * 4096, 4096, 303_000_000, 0, windows)
+    far = batching.samples(10**6 * 4096, 4096, 303_000_000, 0, windows)
     assert len(set(far.index.tolist())) == 4096
-    near = batches.samples(10**6 * 4096 + 1000, 10, 303_000_000, 0, windows)
+    near = batching.samples(10**6 * 4096 + 1000, 10, 303_000_000, 0, windows)
     assert np.array_equal(near.index, far.index[1000:1010])
-    turns = [batches.samples((10**6 + turn) * 4096, 8, 303_000_000, 0, windows).index for turn in range(100)]
+    turns = [batching.samples((10**6 + turn) * 4096, 8, 303_000_000, 0, windows).index for turn in range(100)]
     touched = np.unique(np.concatenate(turns) // 1000)  # by one of 512 processes, in 100 steps, of two windows at most
     assert len(touched) <= 2 * (-(-8 * 256 // 1000) + 1)
 

@@ -7,10 +7,13 @@ import pytest
 from conftest import TINY, altered
 from PIL import Image
 
-from ssl_vit import job, objectives, recipe, targets
-from ssl_vit.recipe import UserError
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit import objectives
+from ssl_vit.config import schema
+from ssl_vit.config.resolve import resolve
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import train as train_job
+from ssl_vit.objectives import targets
+from ssl_vit.runs.folder import Run
 
 PLUGIN = '''
 import torch
@@ -73,15 +76,15 @@ def plugin(tmp_path: Path) -> Iterator[Path]:
     file = tmp_path / f"own_{tmp_path.name}.py"
     file.write_text(PLUGIN)
     yield file
-    recipe.TARGETS.remove("brightness")
+    schema.TARGETS.remove("brightness")
     del targets.BUILDERS["brightness"]
     for name in ("rotation", "counted"):
-        del recipe.OBJECTIVES[name], objectives.BUILDERS[name]
+        del schema.OBJECTIVES[name], objectives.BUILDERS[name]
 
 
 def trained(words: list[str]) -> Run:
     run = Run(resolve(words))
-    job.train(run)
+    train_job.train(run)
     return run
 
 
@@ -134,15 +137,15 @@ def test_a_plugin_may_move_but_not_change(plugin: Path, tiny: list[str], tmp_pat
     again = Run(resolve([*words, f"plugin={moved}"]))
     again.adopt()
     with pytest.raises(UserError, match=r"plugin=.*its text differ"):
-        job.train(again)
+        train_job.train(again)
     moved.write_text(plugin.read_text())
-    job.train(again)
+    train_job.train(again)
 
 
 def test_a_name_without_a_builder_is_said(tiny: list[str]) -> None:
-    recipe.TARGETS.append("nothing")
+    schema.TARGETS.append("nothing")
     try:
         with pytest.raises(UserError, match="target=nothing: plugin=None adds its name but nothing to BUILDERS"):
             trained([*tiny, "target=nothing", "name=run"])
     finally:
-        recipe.TARGETS.remove("nothing")
+        schema.TARGETS.remove("nothing")

@@ -7,9 +7,10 @@ import torch
 from conftest import ROOT
 from torch.utils.flop_counter import FlopCounterMode
 
-from ssl_vit import compute, encoder, objectives
-from ssl_vit.recipe import UserError
-from ssl_vit.words import resolve
+from ssl_vit import costs, objectives
+from ssl_vit.config.resolve import resolve
+from ssl_vit.errors import UserError
+from ssl_vit.models import encoder
 
 PICTURES = {"jft": 303_000_000, "imagenet21k": 14_197_122, "imagenet": 1_281_167}
 # Table 3: model, data, epochs, base learning rate, decay, weight decay, dropout
@@ -46,7 +47,7 @@ def test_a_supervised_recipe_is_its_row_of_table_3(
     assert recipe.supervised.loss == ("softmax" if data == "imagenet" else "sigmoid") and recipe.supervised.hidden
     assert recipe.model.name == (f"r50_vit_{model[4:]}" if model.startswith("r50") else f"vit_{model}")
     if wanted := EXAFLOP.get(f"{model}_{data}"):
-        assert compute.exaflop(recipe, o.steps * o.batch) == pytest.approx(wanted, rel=0.01)
+        assert costs.exaflop(recipe, o.steps * o.batch) == pytest.approx(wanted, rel=0.01)
 
 
 @pytest.mark.parametrize(("name", "steps", "exaflop"), [("imagenet", 100_000, 43), ("jft", 1_000_000, 432)])
@@ -55,7 +56,7 @@ def test_an_mpp_recipe_is_that_of_the_appendix(name: str, steps: int, exaflop: f
     o, hit = recipe.optim, recipe.corruption
     assert (hit.rate, hit.mask, hit.random, hit.keep, recipe.target) == (0.5, 0.8, 0.1, 0.1, "mean_color")
     assert (o.steps, o.batch, o.lr, o.warmup, o.schedule) == (steps, 4096, 2e-4, 10_000, "cosine")
-    assert compute.exaflop(recipe, steps * 4096) == pytest.approx(exaflop, rel=0.01)
+    assert costs.exaflop(recipe, steps * 4096) == pytest.approx(exaflop, rel=0.01)
 
 
 def test_every_recipe_of_the_paper_is_in_these_tables() -> None:
@@ -89,10 +90,10 @@ def test_every_recipe_of_the_paper_builds(name: str, tmp_path: Path) -> None:
         objective = objectives.build(recipe, net, recipe.data.classes or 0)
     assert net.patches == (recipe.data.size // recipe.model.patch) ** 2
     size = sum(p.numel() for p in net.parameters())
-    assert compute.parameters(recipe) == size < sum(p.numel() for p in objective.parameters())
+    assert costs.encoder_parameters(recipe) == size < sum(p.numel() for p in objective.parameters())
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         net(net.patch(torch.empty(1, 3, recipe.data.size, recipe.data.size, dtype=torch.uint8)))
-    assert 2 * compute.multiply_adds(recipe) == pytest.approx(counter.get_total_flops(), rel=0.01)
+    assert 2 * costs.multiply_adds(recipe) == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
 @pytest.mark.parametrize(("name", "millions"), [("vit_b16", 86), ("vit_l32", 307), ("vit_h14", 632)])

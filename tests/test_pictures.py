@@ -20,10 +20,10 @@ from scipy.stats import binomtest, chisquare, ks_2samp, kstest
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional as F
 
-from ssl_vit import counted
-from ssl_vit.data import pictures
+from ssl_vit import rng
+from ssl_vit.data import transforms
 
-KEYS = counted.key(5, np.arange(4000))
+KEYS = rng.key(5, np.arange(4000))
 LOSSLESS = [
     *(("PNG", mode, {}) for mode in ("RGB", "L", "P", "RGBA", "LA", "1")),
     *(("BMP", mode, {}) for mode in ("RGB", "L", "P", "1")),
@@ -64,7 +64,7 @@ def encode(image, form, **options):
 
 def decoded(raw):
     """What `decode` makes of it, as (H, W, 3) numbers, checked to be bytes of three channels."""
-    image = pictures.decode(raw)
+    image = transforms.decode(raw)
     assert image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] == 3
     return image.permute(1, 2, 0).numpy().astype(int)
 
@@ -85,7 +85,7 @@ def as_tensor(array_HW3):
 
 
 def boxes(height, width, area, count=4000):
-    return pictures.crop_boxes(KEYS[:count], np.full(count, height), np.full(count, width), area)
+    return transforms.crop_boxes(KEYS[:count], np.full(count, height), np.full(count, width), area)
 
 
 @pytest.mark.parametrize(("form", "mode", "options"), LOSSLESS)
@@ -174,22 +174,22 @@ def test_a_line_of_pixels_is_seen_as_its_middle(turned_round):
     line[:, 50_000 - 2 : 50_000 + 2] = 200
     image = torch.from_numpy(line).permute(2, 0, 1)
     image = image.mT if turned_round else image
-    seen = pictures.evaluation([image], 16, "crop", 1.0)
+    seen = transforms.evaluation([image], 16, "crop", 1.0)
     assert seen.shape == (1, 3, 16, 16) and seen.float().mean() > 150
-    assert pictures._middle(image).numel() == 3 * pictures.STRIP
+    assert transforms._middle(image).numel() == 3 * transforms.STRIP
 
 
 def test_floating_point_has_no_black_and_white():
     raw = encode(Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)), "TIFF")
     with pytest.raises(ValueError, match="floating point"):
-        pictures.decode(raw)
+        transforms.decode(raw)
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=300))
 def test_garbage_is_refused(raw):
     with pytest.raises(ValueError):
-        pictures.decode(raw)
+        transforms.decode(raw)
 
 
 def test_ink_becomes_light():
@@ -255,19 +255,19 @@ def huge(form, side):
 def test_a_picture_that_would_take_all_memory_is_refused_by_its_header(form):
     for side in (8001, 12_000):
         with pytest.raises(ValueError, match=rf"^its header tells of {side} x {side} pixels, more than 64 million$"):
-            pictures.decode(huge(form, side))
+            transforms.decode(huge(form, side))
     with pytest.raises(ValueError, match=r"256000000 pixels"):  # Pillow's own limit comes first
-        pictures.decode(huge(form, 16_000))
+        transforms.decode(huge(form, 16_000))
 
 
 @pytest.mark.parametrize(("side", "is_read"), [(8000, True), (8001, False)])
 def test_sixty_four_megapixels_are_read_and_no_more(side, is_read):
     raw = png(8000, side, 1, 0, bytes(1001 * side))
     if is_read:
-        assert pictures.decode(raw).shape == (3, side, 8000)
+        assert transforms.decode(raw).shape == (3, side, 8000)
     else:
         with pytest.raises(ValueError, match="8000 x 8001"):
-            pictures.decode(raw)
+            transforms.decode(raw)
 
 
 @pytest.mark.parametrize(("form", "mode", "options"), EVERY)
@@ -310,13 +310,13 @@ while paths:
 def damaged(tmp_path_factory):
     """{form: what decoding came to} for files with changed bytes, decoded in a process that they may take with them."""
     folder, answers = tmp_path_factory.mktemp("damaged"), tmp_path_factory.mktemp("answers")
-    rng = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     for number, (form, mode, options) in enumerate(EVERY):
         raw = encode(Image.fromarray(noise(1)).convert(mode), form, **options)
         for i in range(24):
             changed = bytearray(raw)
-            for place in rng.integers(0, 60 if i % 2 else len(raw), 2):
-                changed[place] ^= int(rng.integers(1, 256))
+            for place in generator.integers(0, 60 if i % 2 else len(raw), 2):
+                changed[place] ^= int(generator.integers(1, 256))
             (folder / f"{form}-{number}-{i:02d}").write_bytes(changed)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", DECODE_EACH, folder, answers], env=environment, capture_output=True, check=True)
@@ -336,8 +336,8 @@ def test_a_damaged_file_is_refused_or_read_but_takes_nothing_down(damaged, form)
 @settings(deadline=None, max_examples=80)
 @given(st.integers(1, 3000), st.integers(1, 3000), st.floats(0.001, 1), st.integers(-(2**63), 2**63 - 1))
 def test_a_box_lies_inside_its_picture(height, width, area, key):
-    keys = counted.key(key, np.arange(50))
-    top, left, h, w = pictures.crop_boxes(keys, np.full(50, height), np.full(50, width), area).T
+    keys = rng.key(key, np.arange(50))
+    top, left, h, w = transforms.crop_boxes(keys, np.full(50, height), np.full(50, width), area).T
     assert (h >= 1).all() and (w >= 1).all() and (top >= 0).all() and (left >= 0).all()
     assert (top + h <= height).all() and (left + w <= width).all()
     assert ((w - 0.51) / (h + 0.51) <= 4 / 3).all() and ((w + 0.51) / (h - 0.51) >= 3 / 4).all()  # up to rounding
@@ -397,12 +397,12 @@ def test_area_one_is_the_whole_picture_where_that_is_allowed():
 def test_a_box_depends_on_its_own_key_and_size_only(sizes, area, shuffled):
     height, width = np.array(sizes).T
     key = KEYS[: len(sizes)]
-    together = pictures.crop_boxes(key, height, width, area)
+    together = transforms.crop_boxes(key, height, width, area)
     order = list(range(len(sizes)))
     shuffled.shuffle(order)
-    assert np.array_equal(pictures.crop_boxes(key[order], height[order], width[order], area), together[order])
+    assert np.array_equal(transforms.crop_boxes(key[order], height[order], width[order], area), together[order])
     for i in range(len(sizes)):
-        alone = pictures.crop_boxes(key[i : i + 1], height[i : i + 1], width[i : i + 1], area)
+        alone = transforms.crop_boxes(key[i : i + 1], height[i : i + 1], width[i : i + 1], area)
         assert np.array_equal(alone[0], together[i])
 
 
@@ -414,7 +414,7 @@ def test_global_generators_are_neither_read_nor_moved():
     images = [as_tensor(noise(i)) for i in range(8)]
 
     def crops():
-        return pictures.training(images, KEYS[:8], 16, 0.05, flip=True)
+        return transforms.training(images, KEYS[:8], 16, 0.05, flip=True)
 
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -429,10 +429,10 @@ def test_global_generators_are_neither_read_nor_moved():
 def test_a_training_picture_is_its_box_resized():
     """Against torchvision's own crop and resize to the byte, and against Pillow's up to rounding."""
     arrays = [gradient(50 + i, 90 - i) for i in range(20)]
-    got = pictures.training([as_tensor(a) for a in arrays], KEYS[:20], 32, 0.05, flip=False)
+    got = transforms.training([as_tensor(a) for a in arrays], KEYS[:20], 32, 0.05, flip=False)
     assert got.dtype == torch.uint8 and got.shape == (20, 3, 32, 32)
     sizes = np.array([a.shape[:2] for a in arrays])
-    for array, image, box in zip(arrays, got, pictures.crop_boxes(KEYS[:20], *sizes.T, 0.05).tolist(), strict=True):
+    for array, image, box in zip(arrays, got, transforms.crop_boxes(KEYS[:20], *sizes.T, 0.05).tolist(), strict=True):
         assert torch.equal(image, F.resized_crop(as_tensor(array), *box, [32, 32], antialias=True))
         top, left, h, w = box
         cut = Image.fromarray(array[top : top + h, left : left + w]).resize((32, 32), Image.Resampling.BILINEAR)
@@ -441,8 +441,8 @@ def test_a_training_picture_is_its_box_resized():
 
 def test_half_of_the_pictures_are_flipped_whatever_their_box():
     images = [as_tensor(noise(i, 12, 12)) for i in range(1000)]
-    plain = pictures.training(images, KEYS[:1000], 8, 0.3, flip=False)
-    got = pictures.training(images, KEYS[:1000], 8, 0.3, flip=True)
+    plain = transforms.training(images, KEYS[:1000], 8, 0.3, flip=False)
+    got = transforms.training(images, KEYS[:1000], 8, 0.3, flip=True)
     flipped = (got != plain).flatten(1).any(1)
     assert torch.equal(got, torch.where(flipped[:, None, None, None], plain.flip(-1), plain))
     assert binomtest(int(flipped.sum()), 1000).pvalue > 1e-3
@@ -452,15 +452,15 @@ def test_half_of_the_pictures_are_flipped_whatever_their_box():
 
 def test_a_drawn_picture_and_its_file_give_the_same_training_picture():
     arrays = [noise(i, 70, 50) for i in range(6)]
-    images = [[pictures.decode(a) for a in arrays], [pictures.decode(encode(Image.fromarray(a), "PNG")) for a in arrays]]
-    drawn, read = (pictures.training(some, KEYS[:6], 32, 0.05, flip=True) for some in images)
+    images = [[transforms.decode(a) for a in arrays], [transforms.decode(encode(Image.fromarray(a), "PNG")) for a in arrays]]
+    drawn, read = (transforms.training(some, KEYS[:6], 32, 0.05, flip=True) for some in images)
     assert torch.equal(drawn, read)
-    assert torch.equal(*(pictures.evaluation(some, 32, "crop", 0.875) for some in images))
+    assert torch.equal(*(transforms.evaluation(some, 32, "crop", 0.875) for some in images))
 
 
 def test_evaluation_without_a_crop_is_the_identity():
     images = [as_tensor(noise(i, 32, 32)) for i in range(3)]
-    assert torch.equal(pictures.evaluation(images, 32, "crop", 1.0), torch.stack(images))
+    assert torch.equal(transforms.evaluation(images, 32, "crop", 1.0), torch.stack(images))
 
 
 @pytest.mark.parametrize(("size", "crop"), [(32, 0.875), (32, 0.9), (224, 0.875), (64, 0.5), (16, 1.0)])
@@ -468,7 +468,7 @@ def test_evaluation_takes_the_center_of_a_picture_of_the_right_size(size, crop):
     """256 for 224: of a square picture of side S / crop the middle S, not resized."""
     short = math.floor(size / crop)
     array, edge = noise(3, short, short), (short - size) / 2
-    got = pictures.evaluation([as_tensor(array)], size, "crop", crop)[0].permute(1, 2, 0).numpy()
+    got = transforms.evaluation([as_tensor(array)], size, "crop", crop)[0].permute(1, 2, 0).numpy()
     starts = {int(np.floor(edge)), int(np.ceil(edge))}
     assert any(np.array_equal(got, array[a : a + size, b : b + size]) for a in starts for b in starts)
 
@@ -478,7 +478,7 @@ def test_evaluation_shows_the_middle_at_one_scale(height, width):
     """On a gradient: pixel j of 224 shows place (j + 1/2 - 112) / 256 of the shorter side from the centre, along both axes."""
     y, x = np.mgrid[:height, :width]
     ramp = np.stack([255 * (y + 0.5) / height, 255 * (x + 0.5) / width, 0 * x], -1)
-    got = pictures.evaluation([as_tensor(np.rint(ramp).astype(np.uint8))], 224, "crop", 0.875)[0].numpy().astype(float)
+    got = transforms.evaluation([as_tensor(np.rint(ramp).astype(np.uint8))], 224, "crop", 0.875)[0].numpy().astype(float)
     place = (np.arange(224) + 0.5 - 112) / 256 * min(height, width)
     for channel, length, axis in ((0, height, 1), (1, width, 0)):
         right = 255 * (0.5 + place / length)

@@ -9,11 +9,12 @@ import tempfile
 import pytest
 from conftest import ROOT, TINY, altered
 
-from ssl_vit import budget, compute, forecast, pace, plan
-from ssl_vit.forecast import Asked
-from ssl_vit.recipe import UserError
+from ssl_vit import costs
+from ssl_vit.config.resolve import resolve
+from ssl_vit.errors import UserError
+from ssl_vit.planning import budget, forecast, pace, plan
+from ssl_vit.planning.forecast import Asked
 from ssl_vit.studies.command import ask
-from ssl_vit.words import resolve
 
 H100 = budget.devices()["h100"]
 
@@ -142,7 +143,7 @@ def test_a_study_is_the_sum_of_its_tasks(gap, capsys):
     pretrain = [task for task in wanted.values() if task.part == "pretrain"]
     pictures = sum(128 * int(task.words["optim.steps"]) for task in pretrain)
     encoder = resolve(["recipe=mpp", f"model={pretrain[0].words['model']}", "data.size=32"])  # of every arm
-    assert record["parts"]["pretrain"]["exaflop"] == pytest.approx(compute.exaflop(encoder, pictures))
+    assert record["parts"]["pretrain"]["exaflop"] == pytest.approx(costs.exaflop(encoder, pictures))
     assert row(lines, "pretrain").split()[1:3] == [str(len(pretrain)), f"{pictures:,}"]
 
 

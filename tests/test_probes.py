@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from ssl_vit.evaluate import probes
-from ssl_vit.recipe import UserError
+from ssl_vit.errors import UserError
+from ssl_vit.evaluation import probes
 
 
 def blobs(rows, width, classes, spread=1.0, seed=0, skew=True):

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_runs import FREE
 
-from ssl_vit.recipe import Checkpoint, Data, Model, Optim, Recipe, UserError, computed, dump
-from ssl_vit.words import resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Checkpoint, Data, Model, Optim, Recipe, computed, dump
+from ssl_vit.errors import UserError
 
 MODELS, DATASETS, MPP = (
     yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text()) for name in ("models", "datasets", "mpp")

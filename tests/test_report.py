@@ -17,12 +17,13 @@ import pytest
 from conftest import ROOT
 from scipy import stats
 
-from ssl_vit import report
-from ssl_vit.recipe import UserError, dump
-from ssl_vit.report import finished
-from ssl_vit.runs import recipe_hash
+from ssl_vit import reports
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import dump
+from ssl_vit.errors import UserError
+from ssl_vit.reports import finished
+from ssl_vit.runs.folder import recipe_hash
 from ssl_vit.studies.plan import Task
-from ssl_vit.words import resolve
 
 PICTURES = 400
 RIGHT = {"scratch": (200, 208, 204), "mpp": (220, 226, 226), "supervised": (300, 312, 306)}  # of 400, by seed
@@ -135,7 +136,7 @@ def altered(path, **new):
 def whole(tmp_path_factory):
     """A finished study with its report: read only."""
     folder = study(tmp_path_factory.mktemp("whole") / "gap")
-    return folder, report.write(folder)
+    return folder, reports.write(folder)
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ def gap(tmp_path):
 def light(request, monkeypatch):
     """No figures where a test does not look at them: they take most of the time."""
     if "whole" not in request.fixturenames:
-        monkeypatch.setattr(report.pictures, "draw", lambda study, numbers: [])
+        monkeypatch.setattr(reports.pictures, "draw", lambda study, numbers: [])
 
 
 def table(text, first):
@@ -165,7 +166,7 @@ def table(text, first):
 
 def error(folder):
     with pytest.raises(UserError) as caught:
-        report.write(folder)
+        reports.write(folder)
     text = str(caught.value)
     assert "\n" not in text
     return text
@@ -237,10 +238,10 @@ def test_sweeps_mark_the_best_and_warn_of_edges(whole, gap):
     metric = {"accuracy": {"value": 0.9, "n": 1, "split": "validation"}}
     altered(gap / "sweep-mpp-0-lr=0.03" / "result.json", metrics=metric)
     altered(gap / "sweep-mpp-0-lr=0.1" / "result.json", metrics={"accuracy": metric["accuracy"] | {"value": float("nan")}})
-    found = report.write(gap)
+    found = reports.write(gap)
     assert [sweep.edges for sweep in found.numbers.sweeps] == [["optim.lr"], [], ["optim.lr"]]
     assert table((gap / "report.md").read_text(), "sweep: arm")[2] == ["mpp", "52.00", "(90.00)", "nan"]
-    json.loads(json.dumps(report.plain(found), allow_nan=False))
+    json.loads(json.dumps(reports.plain(found), allow_nan=False))
 
 
 def test_a_sweep_is_judged_by_what_its_choosers_say(gap):
@@ -251,7 +252,7 @@ def test_a_sweep_is_judged_by_what_its_choosers_say(gap):
             entry = {"value": 1 - one["values"]["optim.lr"], "n": 1, "split": "validation"}
             altered(gap / one["name"] / "result.json", metrics={"speed": entry})
     write(gap / "study.json", about)
-    assert [(sweep.by, sweep.best) for sweep in report.write(gap).numbers.sweeps] == [("speed", 0)] * 3
+    assert [(sweep.by, sweep.best) for sweep in reports.write(gap).numbers.sweeps] == [("speed", 0)] * 3
 
 
 def test_compute_is_a_seeds_mean_and_a_sweeps_sum(whole):
@@ -278,7 +279,7 @@ def test_the_words_are_told_where_the_study_tells_them(gap):
         one["words"] = ["recipe=finetune", f"seed={one['seed']}"]
         planned(gap, one)
     write(gap / "study.json", about)
-    report.write(gap)
+    reports.write(gap)
     text = (gap / "report.md").read_text()
     assert text.count("tools/finetune.py recipe=finetune seed=0") == 7, "three sweeps, three final parts, one extra"
     assert "seed=1" not in text
@@ -299,7 +300,7 @@ def test_a_copied_foreign_run_is_named_and_left_out(gap, copied, why):
         one["words"] = ["recipe=finetune", "init={x}", "optim.steps=9", "optim.warmup=1"]
         planned(gap, one, *(word for word in one["words"] if "{" not in word))
     write(gap / "study.json", about)
-    assert "left out" not in (report.write(gap), (gap / "report.md").read_text())[1]
+    assert "left out" not in (reports.write(gap), (gap / "report.md").read_text())[1]
     place, one = gap / "final-mpp-1", next(one for one in about["tasks"] if one["name"] == "final-mpp-1")
     if copied == "steps":
         planned(gap, one, "recipe=finetune", "optim.steps=7", "optim.warmup=1")
@@ -310,7 +311,7 @@ def test_a_copied_foreign_run_is_named_and_left_out(gap, copied, why):
         altered(place / "result.json", recipe="1" * 16)
     else:
         (place / "recipe.yaml").unlink()
-    found = report.write(gap)
+    found = reports.write(gap)
     assert found.numbers.pair("mpp", "scratch").difference.n == 2
     said = f"Not the runs that were planned, and left out: final-mpp-1 ({why})."
     assert f"> **Note:** {said}" in (gap / "report.md").read_text()
@@ -325,7 +326,7 @@ def test_the_same_study_gives_the_same_bytes(whole, tmp_path):
     shutil.copytree(folder, tmp_path / "again")
     for name in names:
         (tmp_path / "again" / name).unlink()
-    report.write(tmp_path / "again")
+    reports.write(tmp_path / "again")
     for name in names:
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
 
@@ -380,7 +381,7 @@ def test_figures_lie_beside_the_markdown(whole):
 
 def test_words_of_the_study_cannot_become_markup(tmp_path):
     folder = study(tmp_path / "gap", title="<b>bold</b> & more", arms=ARMS | {"mpp": "<script>"})
-    report.write(folder)
+    reports.write(folder)
     text = (folder / "report.html").read_text()
     assert "<b>" not in text
     assert "<script>" not in text
@@ -389,7 +390,7 @@ def test_words_of_the_study_cannot_become_markup(tmp_path):
 
 def test_one_seed_has_no_interval_and_the_report_says_so(tmp_path):
     folder = study(tmp_path / "gap", {arm: counts[:1] for arm, counts in RIGHT.items()})
-    found = report.write(folder)
+    found = reports.write(folder)
     assert found.answer.startswith(
         "After the same fine-tuning, mpp minus scratch is +5.00 points of top-1, on one seed, which gives"
     )
@@ -402,7 +403,7 @@ def test_one_seed_has_no_interval_and_the_report_says_so(tmp_path):
 def test_a_loss_and_a_lead_are_said_as_such(tmp_path):
     """mpp - scratch: 0.25, -2.5, 0 points: mean -0.75, sd 1.5207, half-width 2.4841 x 1.5207."""
     right = {"scratch": (220, 230, 225), "mpp": (221, 220, 225), "supervised": (200, 201, 203)}
-    found = report.write(study(tmp_path / "gap", right))
+    found = reports.write(study(tmp_path / "gap", right))
     assert (
         "mpp minus scratch is -0.75 points of top-1: 95% interval -4.53 to +3.03 over 3 seeds, which includes zero."
         in found.answer
@@ -411,7 +412,7 @@ def test_a_loss_and_a_lead_are_said_as_such(tmp_path):
 
 
 def test_seeds_that_agree_to_the_last_picture_have_no_width(tmp_path):
-    found = report.write(study(tmp_path / "gap", {"scratch": (200,) * 3, "mpp": (200,) * 3, "supervised": (300,) * 3}))
+    found = reports.write(study(tmp_path / "gap", {"scratch": (200,) * 3, "mpp": (200,) * 3, "supervised": (300,) * 3}))
     assert (
         "mpp minus scratch is +0.00 points of top-1: 95% interval +0.00 to +0.00 over 3 seeds, which includes zero"
         in found.answer
@@ -429,7 +430,7 @@ def test_a_study_that_still_runs_is_reported_as_far_as_it_is(gap):
     ):
         shutil.rmtree(gap / name)
     (gap / "probe-mpp-2" / "result.json").unlink()
-    found = report.write(gap)
+    found = reports.write(gap)
     text = (gap / "report.md").read_text()
     assert "> **Note:** 7 of 39 tasks are not finished" in text
     assert all(name in text for name in ("pretrain-mpp-2", "final-mpp-2", "probe-mpp-2"))
@@ -441,7 +442,7 @@ def test_a_study_that_still_runs_is_reported_as_far_as_it_is(gap):
 def test_arms_without_a_seed_in_common(gap):
     for name in ("final-mpp-1", "final-mpp-2", "final-scratch-0"):
         shutil.rmtree(gap / name)
-    assert "mpp and scratch have no seed in common yet. mpp minus supervised is" in report.write(gap).answer
+    assert "mpp and scratch have no seed in common yet. mpp minus supervised is" in reports.write(gap).answer
 
 
 def test_a_study_may_ask_for_less(tmp_path):
@@ -451,7 +452,7 @@ def test_a_study_may_ask_for_less(tmp_path):
     for path in folder.glob("final-*/result.json"):
         metrics = json.loads(path.read_text())["metrics"]
         altered(path, metrics={key: entry for key, entry in metrics.items() if key != "top5"})
-    found = report.write(folder)
+    found = reports.write(folder)
     assert found.answer.endswith("over 3 seeds, which excludes zero.")
     text = (folder / "report.md").read_text()
     assert "Frozen probes" not in text
@@ -491,7 +492,7 @@ def test_pictures_without_a_label_count_for_nothing(gap):
         with np.load(path) as arrays:
             index, label, top5 = arrays["index"], arrays["label"], arrays["top5"]
         np.savez(path, index=index, label=np.where(index % 2, -1, label), top5=top5)
-    test = report.write(gap).numbers.pair("mpp", "scratch").mcnemar[0]
+    test = reports.write(gap).numbers.pair("mpp", "scratch").mcnemar[0]
     assert (test.first, test.second) == (10, 0)
 
 
@@ -531,7 +532,7 @@ def test_the_tool_prints_the_answer_and_one_json_object(whole):
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == found.answer
-    assert json.loads(lines[-1]) == json.loads(json.dumps(report.plain(found)))
+    assert json.loads(lines[-1]) == json.loads(json.dumps(reports.plain(found)))
 
 
 def test_the_tool_answers_a_mistake_in_one_line(tmp_path):

@@ -11,9 +11,9 @@ import test_varied as keys
 from markdown_it import MarkdownIt
 from matplotlib.text import Text
 
-from ssl_vit import markdown, report
-from ssl_vit.report import curves, swept
-from ssl_vit.runs import written_hash
+from ssl_vit import formatting, reports
+from ssl_vit.reports import curves, swept
+from ssl_vit.runs.folder import written_hash
 
 NUMBER = r"[+-]?\d+\.\d+"
 SAID = re.compile(
@@ -88,7 +88,7 @@ def test_differences_of_arms_agree_in_words_tables_and_figures(seed, tmp_path, m
     draw, ends = random.Random(seed), drawn_ends(monkeypatch)
     right = {arm: tuple(draw.randint(150, 250) for _ in range(3)) for arm in arms.RIGHT}
     folder = arms.study(tmp_path / "gap", right)
-    report.write(folder)
+    reports.write(folder)
     mean = {arm: 100 * sum(counts) / 3 / arms.PICTURES for arm, counts in right.items()}
     differences = {f"{a} minus {b}": mean[a] - mean[b] for a in mean for b in mean if a != b}
     assert agree((folder / "report.md").read_text(), differences) == (2, 3)
@@ -103,7 +103,7 @@ def test_the_difference_of_a_claim_agrees_in_words_tables_and_figures(seed, meas
     few = {arm: tuple(draw.uniform(0.2, 0.4) for _ in range(3)) for arm in keys.RATES}
     asked = {"probes": ["probe"], "claim": keys.CLAIM | {"measure": measure}}
     folder = keys.study(tmp_path / "made", few, recipes={arm: {"objective": "mpp"} for arm in few}, report=asked)
-    report.write(folder)
+    reports.write(folder)
     text = (folder / "report.md").read_text()
     apart = sum(few["rate=0.5"]) / 3 - sum(few["rate=0.15"]) / 3
     name = "corruption.rate=0.5 minus corruption.rate=0.15"
@@ -123,18 +123,18 @@ def shown(text):
     "text", [EVIL, "# a", "- a", "1. a", "---", "===", "~~~", "> a", "+ a", "a\\", "*", "<!-- x", "\\*", "```"]
 )
 def test_somebodys_text_is_shown_as_it_is(text) -> None:
-    first = markdown.opening(text)
-    for before, made in (("", first), ("", f"- {first}"), ("", f"# {first}"), ("a ", f"a {markdown.plain(text)}")):
+    first = formatting.opening(text)
+    for before, made in (("", first), ("", f"- {first}"), ("", f"# {first}"), ("a ", f"a {formatting.plain(text)}")):
         said, kinds = shown(made)
-        assert said == before + markdown.line(text)
+        assert said == before + formatting.line(text)
         assert not kinds & MARKUP
-    said, kinds = shown(f"| h |\n|---|\n| {markdown.plain(text)} {markdown.code(text)} |")
-    assert said == f"h{markdown.line(text)} {markdown.line(text)}"
+    said, kinds = shown(f"| h |\n|---|\n| {formatting.plain(text)} {formatting.code(text)} |")
+    assert said == f"h{formatting.line(text)} {formatting.line(text)}"
     assert "html_block" not in kinds and "link_open" not in kinds
 
 
 def test_a_fence_is_longer_than_those_inside() -> None:
-    _, kinds = shown(markdown.fenced(["a", "```", "<b>"], "bash"))
+    _, kinds = shown(formatting.fenced(["a", "```", "<b>"], "bash"))
     assert kinds == {"fence"}
 
 
@@ -150,10 +150,10 @@ def test_names_in_a_report_cannot_become_markup(tmp_path) -> None:
     arms.write(folder / "study.json", about)
     for path in folder.glob("probe-mpp-*"):
         (path / "result.json").unlink()
-    report.write(folder)
+    reports.write(folder)
     text, page = ((folder / f"report.{kind}").read_text() for kind in ("md", "html"))
     said, kinds = shown(text)
-    assert said.count(markdown.line(EVIL)) == 3
+    assert said.count(formatting.line(EVIL)) == 3
     assert not kinds & {"html_inline", "html_block", "link_open", "em_open", "s_open", "hr"}
     assert "\u202e" not in text + page and "<script>" not in page and "<b>" not in page.replace("&lt;b>", "")
 
@@ -174,7 +174,7 @@ def test_labels_of_figures_show_a_name_as_it_is(name, monkeypatch) -> None:
     ElementTree.fromstring(svg)
     wanted = curves.label(name)
     assert drawn.count(wanted) >= 3, "the legend and both axes"
-    assert wanted.strip().replace(r"\$", "$") == markdown.line(name)
+    assert wanted.strip().replace(r"\$", "$") == formatting.line(name)
     panel = swept.Panel(name, name, {name: [swept.Spot(0.0, [1.0], None)]}, {name: 2.0})
     ElementTree.fromstring(swept.curves([panel], name, [name], False, curves.DARK))
     assert drawn.count(wanted) >= 9

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_shards import cache, numbered, parquet, png  # noqa: F401
 
-from ssl_vit import reshard
-from ssl_vit.data import batches, loaders, pictures, resize, sources
-from ssl_vit.recipe import Data, UserError
+from ssl_vit.config.schema import Data
+from ssl_vit.data import batching, loaders, reshard, sources, transforms
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import make_shards
 
-MANNER = resize.Manner(size=16, format="jpeg", quality=95)
+MANNER = reshard.Manner(size=16, format="jpeg", quality=95)
 
 
 def smooth(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -43,7 +44,7 @@ def folder(root: Path, each: int = 5) -> Path:
 
 
 def make(*words: str) -> None:
-    reshard.main([*words, *(["workers=1"] if not any(w.startswith("workers") for w in words) else [])])
+    make_shards.main([*words, *(["workers=1"] if not any(w.startswith("workers") for w in words) else [])])
 
 
 def content(place: Path) -> dict[str, list[tuple[bytes, int]]]:
@@ -61,11 +62,11 @@ def files(place: Path) -> dict[str, bytes]:
 def test_the_shorter_side_is_brought_down_and_never_up(height: int, width: int, size: int, form: str) -> None:
     array = smooth(height, width)
     raw = encode(array)
-    small = resize.shrink(raw, resize.Manner(size, form, 95))
+    small = reshard.shrink(raw, reshard.Manner(size, form, 95))
     if min(height, width) <= size:
         assert small == raw
         return
-    image = pictures.decode(small)
+    image = transforms.decode(small)
     assert min(image.shape[1:]) == size and Image.open(io.BytesIO(small)).format == form.upper()
     assert abs(image.shape[1] / image.shape[2] * width / height - 1) < 1.01 / size
     assert np.abs(image.numpy().mean((1, 2)) - array.mean((0, 1))).max() < 4
@@ -73,10 +74,10 @@ def test_the_shorter_side_is_brought_down_and_never_up(height: int, width: int, 
 
 def test_a_smaller_picture_is_as_pillow_makes_it() -> None:
     array = smooth(60, 90)
-    small = pictures.decode(resize.shrink(encode(array), MANNER)).permute(1, 2, 0).numpy().astype(int)
+    small = transforms.decode(reshard.shrink(encode(array), MANNER)).permute(1, 2, 0).numpy().astype(int)
     right = np.asarray(Image.fromarray(array).resize((24, 16), Image.Resampling.BILINEAR)).astype(int)
     assert small.shape == right.shape and np.abs(small - right).max() <= 4
-    assert np.array_equal(pictures.decode(resize.shrink(array, MANNER)).permute(1, 2, 0), small), "drawn or read"
+    assert np.array_equal(transforms.decode(reshard.shrink(array, MANNER)).permute(1, 2, 0), small), "drawn or read"
 
 
 def test_a_turned_picture_is_turned_once() -> None:
@@ -84,9 +85,9 @@ def test_a_turned_picture_is_turned_once() -> None:
     exif[0x0112] = 6
     file = io.BytesIO()
     Image.fromarray(smooth(40, 80)).save(file, "JPEG", exif=exif, quality=95)
-    turned, small = pictures.decode(file.getvalue()), pictures.decode(resize.shrink(file.getvalue(), MANNER))
+    turned, small = transforms.decode(file.getvalue()), transforms.decode(reshard.shrink(file.getvalue(), MANNER))
     assert turned.shape == (3, 80, 40) and small.shape == (3, 32, 16)
-    assert np.abs(pictures.short_side(turned, 16).numpy().astype(int) - small.numpy()).max() <= 6
+    assert np.abs(transforms.short_side(turned, 16).numpy().astype(int) - small.numpy()).max() <= 6
 
 
 def test_a_folder_of_pictures_becomes_shards_that_training_reads(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -99,14 +100,14 @@ def test_a_folder_of_pictures_becomes_shards_that_training_reads(tmp_path: Path,
     after = content(tmp_path / "out")
     for split in ("train", "test"):
         assert [label for _, label in after[split]] == [label for _, label in before[split]]
-        sides = [min(pictures.decode(raw).shape[1:]) for raw, _ in before[split]]
-        assert [min(pictures.decode(raw).shape[1:]) for raw, _ in after[split]] == [min(side, 16) for side in sides]
+        sides = [min(transforms.decode(raw).shape[1:]) for raw, _ in before[split]]
+        assert [min(transforms.decode(raw).shape[1:]) for raw, _ in after[split]] == [min(side, 16) for side in sides]
         pairs = zip(before[split], after[split], sides, strict=True)
         assert all(one == other for (one, _), (other, _), side in pairs if side <= 16)
     data = Data(name="own", path=f"{tmp_path}/out", window=6, size=8, validation="test")
     splits = sources.load(data)
     assert splits.train.classes == ["ant", "bee"]
-    (batch,) = loaders.training(splits.train, data, batches.Spread(10, 10, 0, 1), 0, 0, 1, 0)
+    (batch,) = loaders.training(splits.train, data, batching.Spread(10, 10, 0, 1), 0, 0, 1, 0)
     assert not batch.unread and sorted(batch.index.tolist()) == list(range(10))
     assert "next        accelerate launch tools/pretrain.py" in capsys.readouterr().out
 

@@ -19,10 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssl_vit import lock as locking
-from ssl_vit import runs
-from ssl_vit.recipe import Compute, Data, Model, Optim, Recipe, UserError
-from ssl_vit.runs import Run, recipe_hash
+from ssl_vit.config.schema import Compute, Data, Model, Optim, Recipe
+from ssl_vit.errors import UserError
+from ssl_vit.runs import folder
+from ssl_vit.runs import lock as locking
+from ssl_vit.runs.folder import Run, recipe_hash
 
 # Where a run lies, how fast and how often it is looked at: the keys that must not make another run of it
 FREE = {
@@ -89,7 +90,7 @@ def take(run):
 HOLD = """
 import os, sys, time
 from ssl_vit import lock, runs
-from ssl_vit.recipe import Recipe
+from ssl_vit.config.schema import Recipe
 lock.HEARTBEAT = 0.02
 with runs.Run(Recipe(name="it", out=sys.argv[1])).lock():
     child = os.fork() if sys.argv[2] == "with a child" else 1
@@ -125,7 +126,7 @@ def test_the_hash_tells_what_is_computed_and_nothing_else():
 
 
 def test_the_hash_is_the_same_tomorrow():
-    code = "from ssl_vit.recipe import Recipe; from ssl_vit.runs import recipe_hash; print(recipe_hash(Recipe()))"
+    code = "from ssl_vit.config.schema import Recipe; from ssl_vit.runs.folder import recipe_hash; print(recipe_hash(Recipe()))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "1"}
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
     assert said.strip() == recipe_hash(Recipe())
@@ -374,10 +375,10 @@ def test_a_write_that_fails_leaves_the_old_text(tmp_path, monkeypatch, fails):
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "text"
-    runs.write_atomically(path, "old\n")
-    monkeypatch.setattr(*((runs.os, "fsync") if fails == "fsync" else (Path, "replace")), fail)
+    folder.write_atomically(path, "old\n")
+    monkeypatch.setattr(*((folder.os, "fsync") if fails == "fsync" else (Path, "replace")), fail)
     with pytest.raises(OSError, match="No space"):
-        runs.write_atomically(path, "new\n")
+        folder.write_atomically(path, "new\n")
     assert path.read_text() == "old\n"
 
 
@@ -385,8 +386,8 @@ def test_a_write_that_fails_leaves_the_old_text(tmp_path, monkeypatch, fails):
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r")))
 def test_a_text_is_written_whole(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("text") / "text"
-    runs.write_atomically(path, "something longer that was there before " * 3)
-    runs.write_atomically(path, text)
+    folder.write_atomically(path, "something longer that was there before " * 3)
+    folder.write_atomically(path, text)
     assert path.read_text() == text
     assert list(path.parent.iterdir()) == [path]
 
@@ -402,9 +403,9 @@ def test_notes_are_dated_lines_that_add_up(tmp_path):
 
 
 def test_the_environment_names_versions_and_the_revision():
-    facts = runs.environment({"threads": 2})
+    facts = folder.environment({"threads": 2})
     assert facts["threads"] == 2 and facts["packages"]["numpy"] == np.__version__
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(runs.__file__).parent, capture_output=True, text=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(folder.__file__).parent, capture_output=True, text=True)
     assert (facts["revision"] or "").rstrip("+") == head.stdout.strip()
     assert json.loads(json.dumps(facts)) == facts
 
@@ -450,8 +451,8 @@ def test_a_run_is_not_begun_over_another_in_its_folder(tmp_path):
 
 
 HOLD_UNLOCKED = HOLD.replace(
-    "from ssl_vit.recipe import Recipe\n",
-    """from ssl_vit.recipe import Recipe
+    "from ssl_vit.config.schema import Recipe\n",
+    """from ssl_vit.config.schema import Recipe
 import errno, fcntl
 def lockf(*values):
     raise OSError(errno.ENOLCK, "no locks")

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_sources import content, everything
 
-from ssl_vit.data import batches, fingerprints, loaders, shards, sources
-from ssl_vit.data.parts import ShardedPart
-from ssl_vit.recipe import Data, UserError
+from ssl_vit.config.schema import Data
+from ssl_vit.data import batching, fingerprints, loaders, shards, sources
+from ssl_vit.data.base import ShardedPart
+from ssl_vit.errors import UserError
 
 NAMED = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
 NAMES = st.text("abcXYZ019_-/ é", min_size=1, max_size=140).filter(lambda name: name.strip("/ ") == name and "//" not in name)
@@ -157,7 +158,7 @@ def test_samples_are_the_same_on_any_number_of_processes_and_workers(tmp_path, w
     train = sources.load(data).train
 
     def steps(processes, device_batch, start=0):
-        spreads = [batches.Spread(8, device_batch, rank, processes) for rank in range(processes)]
+        spreads = [batching.Spread(8, device_batch, rank, processes) for rank in range(processes)]
         passes = [list(loaders.training(train, data, spread, 0, start, 15, workers)) for spread in spreads]
         mixed = [batch for i in range(len(passes[0])) for batch in (some[i] for some in passes)]
         return [torch.cat(field) for field in zip(*(batch[:4] for batch in mixed), strict=True)]
@@ -178,7 +179,7 @@ def test_a_process_reads_a_row_group_once_and_keeps_only_its_part_of_the_window(
     train, read = sources.load(data).train, []
     recent, answer = train.whole._recent, train.whole._recent.answer
     recent.answer = lambda shard: read.append(shard) or answer(shard)
-    spread = batches.Spread(8, device_batch, processes - 1, processes)
+    spread = batching.Spread(8, device_batch, processes - 1, processes)
     list(loaders.training(train, data, spread, 0, 0, len(train) // 8, 0))
     windows, stretches, own = -(-len(train) // 200), 2 * spread.accumulation, 200 / processes / 4.5
     assert len(read) <= windows * (own + stretches) and len(recent.kept) <= own + 2 * stretches

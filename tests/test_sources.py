@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ssl_vit import counted
-from ssl_vit.data import batches, fingerprints, formats, loaders, parts, pictures, shapes, sources
-from ssl_vit.recipe import Data, Recipe, UserError
+from ssl_vit import rng
+from ssl_vit.config.schema import Data, Recipe
+from ssl_vit.data import base, batching, fingerprints, formats, loaders, sources, synthetic, transforms
+from ssl_vit.errors import UserError
 
 NAMED = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
 
@@ -67,7 +68,7 @@ def load(path, **words):
 
 def content(source):
     """{encoded picture: label} of a whole source, asked for in no order; every picture must be its own."""
-    raw, label = source.fetch(counted.permute(np.arange(len(source)), len(source), counted.key(9)))
+    raw, label = source.fetch(rng.permute(np.arange(len(source)), len(source), rng.key(9)))
     assert label.dtype == np.int64 and len(set(raw)) == len(raw) == len(label) == len(source)
     return dict(zip(raw, label.tolist(), strict=True))
 
@@ -119,8 +120,8 @@ def test_the_embedded_set_is_drawn():
     assert (len(splits.train), len(splits.validation)) == (50_000, 5_000)
     rows = np.array([7, 4999])
     image, label = splits.validation.fetch(rows)
-    assert np.array_equal(image, shapes.draw(rows, 32, "validation"))
-    assert np.array_equal(label, shapes.label(rows, "validation"))
+    assert np.array_equal(image, synthetic.draw(rows, 32, "validation"))
+    assert np.array_equal(label, synthetic.label(rows, "validation"))
 
 
 def test_an_image_folders_splits_and_classes_are_found(tmp_path):
@@ -146,7 +147,7 @@ def test_an_image_folder_without_splits_is_all_there_is(tmp_path):
 def test_grey_pictures_of_a_folder_become_three_channels(tmp_path):
     image_folder(tmp_path)
     for raw in content(load(tmp_path, validation="test").train):
-        assert pictures.decode(raw).shape == (3, 6, 7)
+        assert transforms.decode(raw).shape == (3, 6, 7)
 
 
 def test_a_single_parquet_file(tmp_path):
@@ -219,7 +220,7 @@ def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_spli
         wanted = {png(10 * i + n): known.index(x) if x else -1 for n, x in enumerate(labels)}
         assert content(part) == wanted
         rows = np.arange(len(part))
-        assert np.array_equal(parts.labels_of(part, rows), part.fetch(rows)[1])
+        assert np.array_equal(base.labels_of(part, rows), part.fetch(rows)[1])
     assert found.train.labels[0] == -1 and found.test.labels[0] == 0
     assert sources.classes(found, recipe()) == 4
 
@@ -297,7 +298,7 @@ def test_a_column_without_pictures_is_said(tmp_path, column):
 
 def test_a_row_without_a_picture_is_named_where_it_is_looked_at(tmp_path):
     path = parquet(tmp_path / "x.parquet", {"image": [*cells(range(3)), None], "label": [0] * 4}, NAMED)
-    own, spread = Data(name="own", size=8), batches.Spread(2, 2, 0, 1)
+    own, spread = Data(name="own", size=8), batching.Spread(2, 2, 0, 1)
     looked = [loaders.held_out(part, own, spread, 2) for part in load(path, validation=0.5)[:2]]
     unread = [text for share in looked for batch in share for text in batch.unread]
     assert len(unread) == 1 and unread[0].startswith("row 3: not a whole picture")
@@ -347,7 +348,7 @@ def test_cifar10_is_read_as_it_is(real_pictures):
     raw, label = found.validation.fetch(np.arange(1000))
     assert np.bincount(label, minlength=10).min() > 60 and label.max() == 9
     for one in raw[:200]:
-        assert np.array_equal(pictures.decode(one).permute(1, 2, 0).numpy(), Image.open(io.BytesIO(one)).convert("RGB"))
+        assert np.array_equal(transforms.decode(one).permute(1, 2, 0).numpy(), Image.open(io.BytesIO(one)).convert("RGB"))
 
 
 def test_tiny_imagenet_is_read_as_it_is_and_its_grey_pictures_get_three_channels(real_pictures):
@@ -359,7 +360,7 @@ def test_tiny_imagenet_is_read_as_it_is_and_its_grey_pictures_get_three_channels
     grey = [one for one in raw if Image.open(io.BytesIO(one)).mode == "L"]
     assert len(grey) > 10
     for one in grey:
-        image = pictures.decode(one)
+        image = transforms.decode(one)
         assert image.shape == (3, 64, 64) and (image == image[:1]).all()
 
 

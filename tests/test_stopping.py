@@ -14,10 +14,11 @@ from conftest import ROOT, TINY, altered, outcome, together
 from test_job import assert_same_end, run
 from torch.utils.data import Dataset
 
-from ssl_vit import assembly, checkpoint, job
+from ssl_vit.callbacks import Listener
 from ssl_vit.data import loaders
-from ssl_vit.engine import Listener
-from ssl_vit.processes import stopping
+from ssl_vit.jobs import setup
+from ssl_vit.jobs import train as train_job
+from ssl_vit.training import checkpoint, preemption
 
 
 class Sends(Listener):
@@ -34,48 +35,48 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run([*TINY, f"out={tmp_path_factory.mktemp('unbroken')}", "name=run"]).folder
 
 
-@pytest.mark.parametrize("number", stopping.SIGNALS)
+@pytest.mark.parametrize("number", preemption.SIGNALS)
 @pytest.mark.parametrize("step", [1, 4, 7])
 def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(number, step, unbroken, tiny, monkeypatch, capsys) -> None:
     """Also where that step has a checkpoint anyway, or its row is not complete."""
-    whole = job._listeners
-    monkeypatch.setattr(job, "_listeners", lambda j: [*whole(j), Sends(number, step)])
-    handlers = [signal.getsignal(each) for each in stopping.SIGNALS]
+    whole = train_job._listeners
+    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Sends(number, step)])
+    handlers = [signal.getsignal(each) for each in preemption.SIGNALS]
     with pytest.raises(SystemExit) as left:
         run([*tiny, "name=run"])
-    assert left.value.code == stopping.STOPPED == 75
-    assert [signal.getsignal(each) for each in stopping.SIGNALS] == handlers
+    assert left.value.code == preemption.STOPPED == 75
+    assert [signal.getsignal(each) for each in preemption.SIGNALS] == handlers
     folder = Path(tiny[-1].removeprefix("out=")) / "run"
     assert checkpoint.step(checkpoint.found(folder / "checkpoints")[-1]) == step
     assert f"stopped     at step {step} by {signal.Signals(number).name}, saved" in capsys.readouterr().out
     assert not (folder / "result.json").exists()
-    monkeypatch.setattr(job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_listeners", whole)
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
 
 
 def test_a_signal_while_held_out_pictures_are_looked_at(unbroken, tiny, monkeypatch) -> None:
-    look = assembly.HeldOut.__call__
+    look = setup.HeldOut.__call__
 
     def interrupted(self, step, row, objective):
         os.kill(os.getpid(), signal.SIGTERM)
         yield from look(self, step, row, objective)
 
     with monkeypatch.context() as patch:
-        patch.setattr(assembly.HeldOut, "__call__", interrupted)
+        patch.setattr(setup.HeldOut, "__call__", interrupted)
         with pytest.raises(SystemExit):
             run([*tiny, "name=run"])
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
 
 
 def test_a_signal_before_the_first_step_leaves_a_run_that_begins_again(unbroken, tiny, monkeypatch) -> None:
-    introduce = job.introduce
+    introduce = train_job.introduce
 
     def interrupted(made):
         introduce(made)
         os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(job, "introduce", interrupted)
+        patch.setattr(train_job, "introduce", interrupted)
         with pytest.raises(SystemExit):
             run([*tiny, "name=run"])
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
@@ -106,7 +107,7 @@ training.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
     assert any(line == "there\n" for line in process.stdout)
     until_it_ends(process, signal.SIGINT)
     process.communicate()
-    assert process.returncode == stopping.INTERRUPTED == 130
+    assert process.returncode == preemption.INTERRUPTED == 130
 
 
 def test_a_second_interrupt_leaves_at_once_where_another_process_is_waited_for(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_second_interrupt_leaves_at_once_where_another_process_is_waited_for(t
     codes, said = outcome(pair[:1])
     pair[1].kill()
     pair[1].communicate()
-    assert codes == [stopping.INTERRUPTED], said
+    assert codes == [preemption.INTERRUPTED], said
 
 
 def test_nothing_is_left_of_the_handlers() -> None:
@@ -128,7 +129,7 @@ def test_nothing_is_left_of_the_handlers() -> None:
     before, threads, files = signal.set_wakeup_fd(-1), threading.active_count(), len(list(Path("/dev/fd").iterdir()))
     signal.set_wakeup_fd(before)
     for _ in range(3):
-        with stopping.Asked() as outer, stopping.Asked() as inner:
+        with preemption.Asked() as outer, preemption.Asked() as inner:
             os.kill(os.getpid(), signal.SIGUSR1)
             assert (outer.name, inner.name) == ("", "SIGUSR1")
     end = time.monotonic() + 300
@@ -155,14 +156,14 @@ def working(tmp_path: Path) -> tuple[subprocess.Popen, list[psutil.Process]]:
     return process, psutil.Process(process.pid).children()
 
 
-@pytest.mark.parametrize("number", stopping.SIGNALS)
+@pytest.mark.parametrize("number", preemption.SIGNALS)
 def test_a_signal_to_the_whole_group_leaves_the_workers_at_work(tmp_path: Path, number: int) -> None:
     process, workers = working(tmp_path)
     assert len(workers) == 2
     for each in (*workers, process):
         each.send_signal(number)
     said = process.communicate(timeout=300)[0]
-    assert process.returncode == stopping.STOPPED, said
+    assert process.returncode == preemption.STOPPED, said
     assert checkpoint.sound(checkpoint.found(tmp_path / "run" / "checkpoints")[-1])
     assert not psutil.wait_procs(workers, timeout=300)[1]
 
@@ -203,5 +204,5 @@ sys.meta_path.insert(0, Signals())
 training.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == stopping.STOPPED, done.stderr
+    assert done.returncode == preemption.STOPPED, done.stderr
     assert f"stopped     at step 0 by {signal.Signals(number).name}" in done.stdout

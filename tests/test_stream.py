@@ -16,11 +16,13 @@ from test_bad_input import said  # noqa: F401
 from test_job import Killed, Killer, assert_same_end, run
 from test_shards import numbered, parquet, png
 
-from ssl_vit import checkpoint, job
-from ssl_vit.data import loaders, sources, stream
-from ssl_vit.data.batches import Spread
+from ssl_vit.config.schema import Data
+from ssl_vit.data import loaders, sources, streaming
+from ssl_vit.data.batching import Spread
 from ssl_vit.data.loaders import Reading
-from ssl_vit.recipe import Data, UserError
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import train as train_job
+from ssl_vit.training import checkpoint
 
 SIZES = (9, 4, 7, 5)  # pictures of the shards
 
@@ -60,7 +62,7 @@ def test_any_step_goes_on_as_the_unbroken_stream(folder: Path, window: int, proc
         unbroken = reading(folder, Spread(8, 8 // processes, rank, processes), window * processes)
         wanted = drawn(unbroken, 0, 14, seed)
         other = reading(folder, Spread(8, 1, rank, processes), window * processes)
-        other.go_to(start, stream.Cursor(*list(unbroken.at(start))))
+        other.go_to(start, streaming.Cursor(*list(unbroken.at(start))))
         assert drawn(other, start, 14, seed) == wanted[start * 8 // processes :]
 
 
@@ -143,9 +145,9 @@ def words(folder: Path) -> list[str]:
 
 def test_a_run_goes_on_exactly_and_only_on_as_many_processes(tmp_path: Path, words, monkeypatch) -> None:
     whole = run([*words, f"out={tmp_path}", "name=whole"])
-    listeners = job._listeners
+    listeners = train_job._listeners
     for step in (5, 9):
-        monkeypatch.setattr(job, "_listeners", lambda j, step=step: [*listeners(j), Killer(step)])
+        monkeypatch.setattr(train_job, "_listeners", lambda j, step=step: [*listeners(j), Killer(step)])
         with pytest.raises(Killed):
             run([*words, f"out={tmp_path}", "name=broken"])
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from conftest import ROOT, TINY
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ssl_vit.tracking import TensorBoard
+from ssl_vit.runs.trackers import TensorBoard
 
 PLAN = ["tools/plan.py", "recipe=mpp", "--json"]
 FULL = Path("/dev/full")

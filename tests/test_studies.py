@@ -21,14 +21,15 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from ssl_vit.recipe import UserError, dump
-from ssl_vit.studies import command, room, slurm
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import dump
+from ssl_vit.errors import UserError
+from ssl_vit.studies import command, scheduling, slurm
 from ssl_vit.studies import local as locals_
 from ssl_vit.studies import plan as plans
-from ssl_vit.studies import screen as screens
+from ssl_vit.studies import progress as screens
 from ssl_vit.studies.command import ask, main
-from ssl_vit.studies.file import build
-from ssl_vit.words import resolve
+from ssl_vit.studies.spec import build
 
 SMALL = {"optim.steps": 20, "optim.warmup": 2}
 GAP = {
@@ -103,7 +104,7 @@ DRIVER = f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
-from ssl_vit.recipe import plain_errors
+from ssl_vit.errors import plain_errors
 from ssl_vit.studies import plan, slurm
 plan.TOOLS = slurm.TOOLS = Path(__file__).parent
 from ssl_vit.studies import command
@@ -453,8 +454,8 @@ def test_no_more_at_once_than_asked_for(bench):
 
 def test_tasks_start_only_as_fast_as_memory_allows(bench, monkeypatch, capsys):
     """Room for one and a half of them: no two at once, the one that waits is told, all get there."""
-    monkeypatch.setattr(room, "free", lambda: 3 << 29)
-    monkeypatch.setattr(room, "need", lambda recipe, gpu: 1 << 30)
+    monkeypatch.setattr(scheduling, "free", lambda: 3 << 29)
+    monkeypatch.setattr(scheduling, "need", lambda recipe, gpu: 1 << 30)
     monkeypatch.setattr(locals_, "LOOK", 0.05)
     bench.behave(**dict.fromkeys(NAMES[:4], "brief"))
     assert main([*bench.words, "parallel=4"]) == 0
@@ -465,7 +466,7 @@ def test_tasks_start_only_as_fast_as_memory_allows(bench, monkeypatch, capsys):
 
 
 def test_a_task_larger_than_the_machine_is_let_try_alone(bench, monkeypatch):
-    monkeypatch.setattr(room, "need", lambda recipe, gpu: 1 << 60)
+    monkeypatch.setattr(scheduling, "need", lambda recipe, gpu: 1 << 60)
     monkeypatch.setattr(locals_, "LOOK", 0.05)
     assert main([*bench.words, "parallel=4"]) == 0
 
@@ -474,18 +475,18 @@ def test_what_a_process_has_not_taken_yet_is_kept_for_it(monkeypatch):
     hog = "import sys; x = bytearray(300 << 20); print('there', flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", hog], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"there\n"
-    monkeypatch.setattr(room, "free", lambda: 1000 << 20)
+    monkeypatch.setattr(scheduling, "free", lambda: 1000 << 20)
     try:
-        assert 300 << 20 <= room.taken(process.pid) < 400 << 20
-        assert room.fits(980 << 20, [(process.pid, 300 << 20)])  # it has all that it wants
-        assert room.fits(780 << 20, [(process.pid, 500 << 20)])
-        assert not room.fits(950 << 20, [(process.pid, 500 << 20)])  # 100 to 200 are still to come
+        assert 300 << 20 <= scheduling.taken(process.pid) < 400 << 20
+        assert scheduling.fits(980 << 20, [(process.pid, 300 << 20)])  # it has all that it wants
+        assert scheduling.fits(780 << 20, [(process.pid, 500 << 20)])
+        assert not scheduling.fits(950 << 20, [(process.pid, 500 << 20)])  # 100 to 200 are still to come
     finally:
         process.communicate()
-    assert room.taken(process.pid) == 0
+    assert scheduling.taken(process.pid) == 0
 
 
-OF_A_JOB = [("0::/job/step", "job", room.VERSION_2), ("4:memory:/job", "memory/job", room.VERSION_1)]
+OF_A_JOB = [("0::/job/step", "job", scheduling.VERSION_2), ("4:memory:/job", "memory/job", scheduling.VERSION_1)]
 
 
 @pytest.mark.parametrize(("line", "folder", "names"), OF_A_JOB)
@@ -494,25 +495,25 @@ def test_the_limit_of_a_control_group_counts(line, folder, names, tmp_path, monk
     own, group = tmp_path / "own", tmp_path / folder
     group.mkdir(parents=True)
     own.write_text(f"9:cpu:/elsewhere\n{line}\n")
-    monkeypatch.setattr(room, "GROUPS", tmp_path)
-    monkeypatch.setattr(room, "OWN_GROUPS", own)
-    whole = room.free()
+    monkeypatch.setattr(scheduling, "GROUPS", tmp_path)
+    monkeypatch.setattr(scheduling, "OWN_GROUPS", own)
+    whole = scheduling.free()
     for name, text in zip((*names[:2], "stat"), ("max", "4000", f"anon 1\n{names[2]} 1500\n"), strict=True):
         (group / f"memory.{name}").write_text(text)
-    assert room.free() == pytest.approx(whole, rel=0.2)  # no limit
+    assert scheduling.free() == pytest.approx(whole, rel=0.2)  # no limit
     (group / f"memory.{names[0]}").write_text("10000\n")
-    assert room.free() == 7500
+    assert scheduling.free() == 7500
 
 
 def test_an_evaluation_keeps_its_features():
     words = ["recipe=evaluate", "init=scratch", "model=vit_n8"]
-    small, large = (room.need(resolve([*words, *more]), gpu=False) for more in ([], ["model.width=1280"]))
+    small, large = (scheduling.need(resolve([*words, *more]), gpu=False) for more in ([], ["model.width=1280"]))
     assert large - small > 2 * 4 * (1280 - 128) * 50_000
 
 
 def test_a_smaller_task_goes_before_one_that_does_not_fit(bench, monkeypatch):
-    monkeypatch.setattr(room, "free", lambda: 3 << 30)
-    monkeypatch.setattr(room, "need", lambda recipe, gpu: 1 << 60 if recipe.objective == "supervised" else 1 << 30)
+    monkeypatch.setattr(scheduling, "free", lambda: 3 << 30)
+    monkeypatch.setattr(scheduling, "need", lambda recipe, gpu: 1 << 60 if recipe.objective == "supervised" else 1 << 30)
     monkeypatch.setattr(locals_, "LOOK", 60.0)
     bench.behave(**dict.fromkeys(NAMES[:4], "brief"))
     assert main([*bench.words, "parallel=4"]) == 0
@@ -547,8 +548,8 @@ def test_a_sweep_that_lost_a_run_is_made_again_before_anything_is_called_stale(b
 
 def test_a_larger_batch_needs_more_memory():
     small, large = (resolve(["recipe=mpp", f"optim.batch={batch}"]) for batch in (128, 512))
-    assert room.BASE < room.need(small, gpu=False) < room.need(large, gpu=False)
-    assert room.need(small, gpu=True) == room.need(large, gpu=True)  # its tensors are not here
+    assert scheduling.BASE < scheduling.need(small, gpu=False) < scheduling.need(large, gpu=False)
+    assert scheduling.need(small, gpu=True) == scheduling.need(large, gpu=True)  # its tensors are not here
 
 
 def test_a_failed_task_leaves_out_only_what_needs_it(bench, capsys):

@@ -6,13 +6,13 @@ import pytest
 from omegaconf import OmegaConf
 from test_studies import GAP, Bench
 
-from ssl_vit.compute import exaflop
-from ssl_vit.recipe import UserError
+from ssl_vit.config.resolve import resolve
+from ssl_vit.costs import exaflop
+from ssl_vit.errors import UserError
 from ssl_vit.studies import plan as plans
 from ssl_vit.studies import slurm
 from ssl_vit.studies.command import ask, main
-from ssl_vit.studies.file import build
-from ssl_vit.words import resolve
+from ssl_vit.studies.spec import build
 
 PROBE = {"tool": "evaluate", "words": {"recipe": "evaluate", "init": "{pretrain}"}}
 PRETRAIN = {"tool": "pretrain", "words": {"recipe": "mpp", "optim.steps": 200, "optim.warmup": 20}}

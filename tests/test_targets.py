@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from ssl_vit import targets
+from ssl_vit.config.schema import Data
 from ssl_vit.data import sources
-from ssl_vit.recipe import Data
+from ssl_vit.objectives import targets
 
 
 def exact_class(sums, pixels):

@@ -14,18 +14,17 @@ from conftest import ROOT, TINY, altered, outcome, together
 from test_job import rows, run
 from test_shards import parquet
 
-from ssl_vit import checkpoint
-from ssl_vit.job import train
-from ssl_vit.processes import stopping
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.jobs.train import train
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import checkpoint, preemption
 
 LONG = altered(TINY, "optim.steps=20", "optim.warmup=2", "log.every=1")
 SERIES = """
 import json, os, sys
-from ssl_vit.job import train
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.jobs.train import train
+from ssl_vit.runs.folder import Run
+from ssl_vit.config.resolve import resolve
 for words in json.loads(sys.argv[1]):
     os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
     train(Run(resolve(words)))
@@ -95,10 +94,10 @@ def test_stopped_on_two_processes_and_gone_on_with_four_and_one(tmp_path: Path) 
         at = len(rows(folder))
         started[1].send_signal(signal.SIGTERM)
         codes, said = outcome(started)
-        assert codes == [stopping.STOPPED] * count, said
+        assert codes == [preemption.STOPPED] * count, said
         assert "by SIGTERM on process 1, saved" in said[0]
         step = checkpoint.step(checkpoint.found(folder / "checkpoints")[-1])
-        assert at <= step <= at + 3 * stopping.VOTE and len(checkpoint.found(folder / "checkpoints")) >= before
+        assert at <= step <= at + 3 * preemption.VOTE and len(checkpoint.found(folder / "checkpoints")) >= before
         assert [row["step"] for row in rows(folder)] == list(range(1, step + 1))
     at = checkpoint.step(checkpoint.found(folder / "checkpoints")[-1])
     result = train(Run(resolve([*words, "name=run"])))
@@ -129,10 +128,10 @@ objectives.BUILDERS["idle"] = idle
 """
 DIFFERENT = """
 import json, os, sys
-from ssl_vit.job import train
-from ssl_vit.recipe import plain_errors
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.jobs.train import train
+from ssl_vit.errors import plain_errors
+from ssl_vit.runs.folder import Run
+from ssl_vit.config.resolve import resolve
 for mine in json.loads(sys.argv[1]):
     os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
     try:

@@ -18,16 +18,19 @@ from test_job import Killed, Killer, assert_same_end, rows, run
 from test_stopping import Sends
 from torch.optim import AdamW
 
-from ssl_vit import checkpoint, job, objectives, trouble
-from ssl_vit.data import batches
-from ssl_vit.recipe import Checkpoint, UserError
+from ssl_vit import objectives
+from ssl_vit.config.schema import Checkpoint
+from ssl_vit.data import batching
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import train as train_job
+from ssl_vit.training import checkpoint, nonfinite
 
 LENGTH = 50_000  # training pictures of the embedded set
 BAD = 8  # a step of 12, counted from 0; a checkpoint is saved just before it
 
 
 def samples(step: int, seed: int = 0) -> list[int]:
-    return batches.samples(step * 16, 16, LENGTH, seed).index.tolist()
+    return batching.samples(step * 16, 16, LENGTH, seed).index.tolist()
 
 
 @pytest.fixture
@@ -85,11 +88,11 @@ def test_a_step_that_is_left_out_is_known_after_a_resumption(tiny, poison, monke
     words = altered([*tiny, "optim.nonfinite=skip"], "log.every=6")
     poison(samples(3)[0])
     whole = run([*words, "name=whole"]).folder
-    listeners = job._listeners
-    monkeypatch.setattr(job, "_listeners", lambda j: [*listeners(j), Killer(5)])
+    listeners = train_job._listeners
+    monkeypatch.setattr(train_job, "_listeners", lambda j: [*listeners(j), Killer(5)])
     with pytest.raises(Killed):
         run([*words, "name=run"])
-    monkeypatch.setattr(job, "_listeners", listeners)
+    monkeypatch.setattr(train_job, "_listeners", listeners)
     assert_same_end(whole, run([*words, "name=run"]).folder)
     assert [row["left_out"] for row in rows(whole) if "left_out" in row] == [1]
 
@@ -98,7 +101,7 @@ def test_back_takes_other_samples_from_the_checkpoint_on(tiny, poison, unbroken,
     poison(samples(BAD)[5])
     words = [*tiny, "optim.nonfinite=back"]
     seen: list[tuple[int, list[int]]] = []
-    update = job.engine._update
+    update = train_job.engine._update
 
     def watched(state, passes, *others):
         def told():
@@ -108,12 +111,12 @@ def test_back_takes_other_samples_from_the_checkpoint_on(tiny, poison, unbroken,
 
         return update(state, told(), *others)
 
-    monkeypatch.setattr(job.engine, "_update", watched)
+    monkeypatch.setattr(train_job.engine, "_update", watched)
     folder = run([*words, "name=run"]).folder
     assert rows(folder)[:4] == rows(unbroken)[:4] and len(rows(folder)) == 6
     assert [step for step, _ in seen] == [*range(10), 8, 9, 10, 11]
     assert [index for _, index in seen[:10]] == [samples(step) for step in range(10)]
-    other = trouble.stream_seed(0, 1)
+    other = nonfinite.stream_seed(0, 1)
     assert [index for _, index in seen[10:]] == [samples(step, other) for step in range(8, 12)]
 
 
@@ -125,7 +128,7 @@ def test_going_back_ends_after_some_ways_or_without_a_checkpoint(tiny, poison) -
     poison(*range(LENGTH // 2))
     with pytest.raises(UserError, match="no checkpoint before step 0"):
         run([*words, "name=none"])
-    poison(*(index for detour in range(4) for index in samples(BAD, trouble.stream_seed(0, detour))))
+    poison(*(index for detour in range(4) for index in samples(BAD, nonfinite.stream_seed(0, detour))))
     with pytest.raises(UserError, match="3 ways on from a checkpoint all met"):
         run([*words, "name=often"])
 
@@ -135,8 +138,8 @@ def test_one_process_alone_makes_all_leave_the_update_out(tmp_path: Path) -> Non
     script = f"""
 import torch
 from ssl_vit import job, objectives
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.runs.folder import Run
+from ssl_vit.config.resolve import resolve
 forward, calls = objectives.MaskedPatchPrediction.forward, []
 def poisoned(self, batch):
     step = forward(self, batch)
@@ -176,10 +179,10 @@ def test_a_full_disk_lets_training_go_on_and_keeps_the_checkpoint(background, ti
 
 def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(tiny, unbroken, monkeypatch, capsys) -> None:
     """Status 74, so that no scheduler starts it again and again; with room it goes on from the step that was saved."""
-    listeners = job._listeners
+    listeners = train_job._listeners
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.torch, "save", full(6))
-        patch.setattr(job, "_listeners", lambda j: [*listeners(j), Sends(signal.SIGTERM, 6)])
+        patch.setattr(train_job, "_listeners", lambda j: [*listeners(j), Sends(signal.SIGTERM, 6)])
         with pytest.raises(SystemExit) as left:
             run([*tiny, "name=run"])
     assert left.value.code == 74

@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 from test_report import ENVIRONMENT, Page, altered, error, table, write
 
-from ssl_vit import report
-from ssl_vit.report import axes, varied
+from ssl_vit import reports
+from ssl_vit.reports import axes, varied
 
 RATES = {"rate=0.15": {"corruption.rate": 0.15}, "rate=0.5": {"corruption.rate": 0.5}, "rate=0.95": {"corruption.rate": 0.95}}
 FEW = {"rate=0.15": (0.40, 0.42, 0.41), "rate=0.5": (0.45, 0.46, 0.47), "rate=0.95": (0.30, 0.31, 0.29)}
@@ -53,17 +53,17 @@ def finish(folder, one, few, recipe):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = study(tmp_path_factory.mktemp("varied") / "made")
-    return folder, report.write(folder)
+    return folder, reports.write(folder)
 
 
 @pytest.fixture
 def undrawn(monkeypatch):
     """No figures, which take most of the time."""
-    monkeypatch.setattr(report.varied_pictures, "draw", lambda study, numbers: {})
+    monkeypatch.setattr(reports.varied_pictures, "draw", lambda study, numbers: {})
 
 
 def text_of(folder, **more):
-    return report.write(study(folder, **more)).answer, (folder / "report.md").read_text()
+    return reports.write(study(folder, **more)).answer, (folder / "report.md").read_text()
 
 
 # ---- the answer
@@ -101,7 +101,7 @@ def test_a_claim_without_a_seed_in_common(tmp_path, undrawn):
     folder = study(tmp_path / "made")
     for name in ("probe-rate=0.15-1", "probe-rate=0.15-2", "probe-rate=0.5-0"):
         shutil.rmtree(folder / name)
-    assert "have no seed in common yet, so nothing is said about the claim" in report.write(folder).answer
+    assert "have no seed in common yet, so nothing is said about the claim" in reports.write(folder).answer
 
 
 def test_a_claim_about_a_loss_is_the_other_way_round(tmp_path, undrawn):
@@ -170,7 +170,7 @@ def test_a_value_that_is_not_finite_is_none(tmp_path, undrawn):
     folder = study(tmp_path / "made")
     entry = {"value": float("nan"), "n": 9, "split": "test"}
     altered(folder / "probe-rate=0.95-1" / "result.json", metrics={"few_shot_5": entry, "linear": entry | {"value": 0.6}})
-    report.write(folder)
+    reports.write(folder)
     text = (folder / "report.md").read_text()
     assert [row[1] for row in table(text, "few shot 5, %: setting")[1:]] == ["3", "3", "2"]
     assert [row[1] for row in table(text, "linear, %: setting")[1:]] == ["3", "3", "3"]
@@ -194,7 +194,7 @@ def test_one_seed_has_neither_interval_nor_probability(tmp_path, undrawn):
 def test_the_same_study_gives_the_same_bytes(whole, tmp_path):
     folder, _ = whole
     shutil.copytree(folder, tmp_path / "again")
-    report.write(tmp_path / "again")
+    reports.write(tmp_path / "again")
     for name in ("report.md", "report.html", CURVES):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
 
@@ -203,7 +203,7 @@ def test_the_page_holds_all_that_the_text_does(whole):
     page = Page((whole[0] / "report.html").read_text())
     assert not page.open and len(page.asked) == 2
     assert "corruption.rate=0.15" in page.cells
-    json.loads(json.dumps(report.plain(whole[1]), allow_nan=False))
+    json.loads(json.dumps(reports.plain(whole[1]), allow_nan=False))
 
 
 def test_the_end_of_the_axis_is_warned_of(tmp_path, undrawn):
@@ -250,7 +250,7 @@ def test_an_unfinished_cell_stays_empty(tmp_path):
     folder = study(tmp_path / "made", few=GRID, vary=PAIRS, report={"probes": ["probe"]})
     for path in folder.glob("*rate=0.5,lr=0.01-*"):
         shutil.rmtree(path)
-    report.write(folder)
+    reports.write(folder)
     text = (folder / "report.md").read_text()
     assert table(text, "optim.lr \\ corruption.rate")[2] == ["0.01", "(31.00)", "-"]
     assert "4 of 24 tasks are not finished" in text
@@ -289,7 +289,7 @@ def test_a_setting_of_the_claim_without_runs_costs_the_others_nothing(tmp_path):
     folder = study(tmp_path / "made")
     for path in folder.glob("probe-rate=0.15-*"):
         shutil.rmtree(path)
-    assert "have no seed in common yet, so nothing is said about the claim" in report.write(folder).answer
+    assert "have no seed in common yet, so nothing is said about the claim" in reports.write(folder).answer
     for path in folder.glob("probe-*"):
         shutil.rmtree(path)
     assert "no setting has a finished run of part probe; 9 of 18 tasks" in error(folder)

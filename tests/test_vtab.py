@@ -7,9 +7,9 @@ import sys
 import pytest
 from conftest import ROOT
 
-from ssl_vit.evaluate.vtab import tasks, vtab_means
-from ssl_vit.recipe import UserError
-from ssl_vit.words import resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.errors import UserError
+from ssl_vit.evaluation.vtab import tasks, vtab_means
 
 # google-research/task_adaptation, data/*_test.py: classes, pictures of its train, validation and test splits. dSprites' 16
 # classes are from scripts/run_all_tasks.sh; all 19 numbers of classes are also those of KMnP/vpt, tune_vtab.py.
@@ -109,5 +109,5 @@ def test_the_command_beside_the_table_is_table_4s_setting(tmp_path):
 
 
 def test_the_table_is_read_without_torch():
-    code = "import sys, ssl_vit.evaluate.vtab as v; v.tasks(); sys.exit('torch' in sys.modules)"
+    code = "import sys, ssl_vit.evaluation.vtab as v; v.tasks(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0

@@ -24,14 +24,13 @@ from conftest import ROOT, TINY, altered, outcome, together
 from safetensors.torch import load_file
 from test_together import assert_alike, rows
 
-from ssl_vit import checkpoint
-from ssl_vit.data.batches import Spread, samples
-from ssl_vit.job import train
-from ssl_vit.processes import machine, sharding
-from ssl_vit.recipe import ToldError, UserError
-from ssl_vit.report import sections
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.data.batching import Spread, samples
+from ssl_vit.errors import ToldError, UserError
+from ssl_vit.jobs.train import train
+from ssl_vit.reports import sections
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import checkpoint, distributed, sharding
 
 LAUNCH = ROOT / "launch"
 ZERO = ("zero1", "zero2", "zero3")
@@ -45,9 +44,9 @@ import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from ssl_vit import engine, job, objectives
 from ssl_vit.processes import machine, sharding
-from ssl_vit.recipe import UserError
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.errors import UserError
+from ssl_vit.runs.folder import Run
+from ssl_vit.config.resolve import resolve
 
 start = machine._start
 
@@ -415,7 +414,7 @@ def test_a_launch_that_became_something_else_is_refused(environment, said, tiny,
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=said), machine.started(Run(resolve([*tiny, "name=run"]))):
+    with pytest.raises(UserError, match=said), distributed.started(Run(resolve([*tiny, "name=run"]))):
         pass
 
 
@@ -425,13 +424,13 @@ def test_plain_ddp_in_place_of_zero_is_refused(monkeypatch) -> None:
     with pytest.raises(
         UserError, match=r"distributed_type=DEEPSPEED: MULTI_CPU on cpu came of it; choices: launch/zero2\.yaml"
     ):
-        machine._check_sharding(became)
+        distributed._check_sharding(became)
 
 
 def test_processes_that_each_believe_they_are_alone_are_refused(monkeypatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="WORLD_SIZE=2: only 1 of the launched processes"):
-        machine._check_processes(1)
+        distributed._check_processes(1)
 
 
 @pytest.mark.parametrize(("local_rank", "kind"), [("0", UserError), ("1", ToldError)])
@@ -442,10 +441,10 @@ def test_processes_that_would_share_a_gpu_are_refused(local_rank, kind, monkeypa
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", local_rank)
     with pytest.raises(UserError, match=r"LOCAL_WORLD_SIZE=2: .* this machine has 1; choices: --num_processes 1") as told:
-        machine._start(resolve([*tiny, "name=run"]))
+        distributed._start(resolve([*tiny, "name=run"]))
     assert type(told.value) is kind
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    machine._check_gpus()
+    distributed._check_gpus()
 
 
 STANDS_IN = {

@@ -11,9 +11,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: beside another process, spinning threads lose much time
 
-from ssl_vit import streams
-from ssl_vit.training import evaluate
+from ssl_vit import errors
+from ssl_vit.jobs.cli import evaluate
 
 if __name__ == "__main__":
-    streams.prepare(lasting=True)
+    errors.prepare(lasting=True)
     evaluate(sys.argv[1:])

@@ -9,11 +9,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ssl_vit import streams
-from ssl_vit.interop import main
-from ssl_vit.recipe import plain_errors
+from ssl_vit import errors
+from ssl_vit.errors import plain_errors
+from ssl_vit.models.interop import main
 
 if __name__ == "__main__":
-    streams.prepare()
+    errors.prepare()
     with plain_errors():
         main(sys.argv[1:])

@@ -11,9 +11,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: beside another process, spinning threads lose much time
 
-from ssl_vit import streams
-from ssl_vit.training import finetune
+from ssl_vit import errors
+from ssl_vit.jobs.cli import finetune
 
 if __name__ == "__main__":
-    streams.prepare(lasting=True)
+    errors.prepare(lasting=True)
     finetune(sys.argv[1:])

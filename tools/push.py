@@ -9,11 +9,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ssl_vit import streams
+from ssl_vit import errors
+from ssl_vit.errors import plain_errors
 from ssl_vit.hub.push import main
-from ssl_vit.recipe import plain_errors
 
 if __name__ == "__main__":
-    streams.prepare(lasting=True)
+    errors.prepare(lasting=True)
     with plain_errors():
         main(sys.argv[1:])

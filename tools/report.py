@@ -10,9 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ssl_vit import report, streams
-from ssl_vit.files import place
-from ssl_vit.recipe import UserError, plain_errors
+from ssl_vit import errors, reports
+from ssl_vit.config.parsing import place
+from ssl_vit.errors import UserError, plain_errors
 
 
 def main(words: list[str]) -> None:
@@ -23,13 +23,13 @@ def main(words: list[str]) -> None:
                 f"{' '.join(words) or 'nothing'} is said; say one study's folder, and --json: tools/report.py runs/gap"
             )
         folder = place(folders[0], "folder")
-        found = report.write(folder)
+        found = reports.write(folder)
         print(found.answer)
         print(f"report      {folder / 'report.html'}, {folder / 'report.md'}")
         if "--json" in words:
-            print(json.dumps(report.plain(found)))
+            print(json.dumps(reports.plain(found)))
 
 
 if __name__ == "__main__":
-    streams.prepare()
+    errors.prepare()
     main(sys.argv[1:])

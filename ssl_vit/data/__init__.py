@@ -1,1 +1,1 @@
-"""Pictures: where they come from (sources), what becomes of one (pictures), and which make up a step (batches)."""
+"""Images: sources, sampler, transforms, batches and loaders; the synthetic set, shards and streaming."""

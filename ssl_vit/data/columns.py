@@ -4,7 +4,8 @@ from typing import Any
 
 import datasets
 
-from ..recipe import Data, UserError, nearest
+from ..config.schema import Data
+from ..errors import UserError, nearest
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")

@@ -9,11 +9,11 @@ import datasets
 import numpy as np
 import pyarrow
 
-from ..recipe import UserError, nearest
+from ..errors import UserError, nearest
 from . import layout, metadata
+from .base import Units, file_bytes
 from .layout import Tree
 from .metadata import Told
-from .parts import Units, file_bytes
 
 GROUP = 256  # files of a stream that are read and mixed as one shard, at most
 

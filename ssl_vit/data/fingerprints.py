@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from .parts import Source, Units, Whole
+from .base import Source, Units, Whole
 from .sources import Shapes, Splits
 
 WHOLE = 2**30  # bytes of encoded images; a few seconds from a local disk

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, cast
 import datasets
 import pyarrow.parquet
 
-from ..recipe import Data, UserError
+from ..config.schema import Data
+from ..errors import UserError
 from . import columns, files, layout, shards
+from .base import Source
 from .layout import ROLE, Tree
-from .parts import Source
-from .stream import Stream
+from .streaming import Stream
 from .table import Table
 
 SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})  # by `save_to_disk`: several splits, or one

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..recipe import UserError
+from ..errors import UserError
 
 # Each split's names, the usual one first; `eval` is test as `datasets` has it, so that nothing is chosen on it
 ROLES = {

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from .. import counted
-from ..processes.stopping import SIGNALS
-from ..recipe import Data, LostError, UserError, in_a_line
-from .batches import Batch, Pictures, Samples, Spread, samples
-from .order import Windows
-from .parts import Sharded, Source
-from .stream import WINDOW, Cell, Cursor, Stream, Taken
+from .. import rng
+from ..callbacks import SIGNALS
+from ..config.schema import Data
+from ..errors import LostError, UserError, in_a_line
+from .base import Sharded, Source
+from .batching import Batch, Pictures, Samples, Spread, samples
+from .sampler import Windows
+from .streaming import WINDOW, Cell, Cursor, Stream, Taken
 
 SHARED = Path("/dev/shm")  # where batches of the workers lie until they are used
 AHEAD = 4  # batches that each worker keeps ready
@@ -98,14 +99,14 @@ class Reading:
         while some := list(islice(pictures, spread.device_batch)):
             number, cells = zip(*some, strict=True)
             index = spread.rank + spread.processes * np.array(number, np.int64)
-            yield _Asked(list(cells), Samples(index, counted.key(seed, 0, index)))
+            yield _Asked(list(cells), Samples(index, rng.key(seed, 0, index)))
 
     def _pictures(self, seed: int, first: int, last: int) -> Iterator[tuple[int, Cell]]:
         """This process's pictures number first .. last-1, each with its number."""
         size, spread = self.window, self.spread
         numbers = range(first // size, -(-last // size)) if first < last else range(0)
         for number, cells in zip(numbers, self.stream.windows(numbers, size, spread.rank, spread.processes), strict=False):
-            order = counted.permute(np.arange(size), size, counted.key(seed, spread.rank, number))
+            order = rng.permute(np.arange(size), size, rng.key(seed, spread.rank, number))
             for place in range(max(0, first - number * size), min(size, last - number * size)):
                 yield number * size + place, cells[order[place]]
 
@@ -273,8 +274,8 @@ def held_out(source: Source, data: Data, spread: Spread, most: int) -> list[Batc
     count = min(most, len(source))
     if count < spread.processes:
         raise UserError(f"eval.pictures: {count} held-out pictures for {spread.processes} processes; each needs one")
-    index = np.array_split(counted.permute(np.arange(count), len(source), counted.key(2)), spread.processes)[spread.rank]
-    wanted = Samples(index, counted.key(2, index))
+    index = np.array_split(rng.permute(np.arange(count), len(source), rng.key(2)), spread.processes)[spread.rank]
+    wanted = Samples(index, rng.key(2, index))
     size = spread.device_batch
     parts = [Samples(*(a[start : start + size] for a in wanted)) for start in range(0, len(index), size)]
     return list(_loader(Pictures(source, data, train=False), parts, 0))
@@ -290,7 +291,7 @@ def chosen(source: Source, rows: np.ndarray, data: Data, spread: Spread, workers
     batches; images that cannot be read come without a label."""
     index = np.array_split(rows, spread.processes)[spread.rank]
     parts = [index[start : start + spread.device_batch] for start in range(0, len(index), spread.device_batch)]
-    wanted = [Samples(i, counted.key(4, i)) for i in parts]
+    wanted = [Samples(i, rng.key(4, i)) for i in parts]
     return _loader(Pictures(source, data, train=False, strict=True), wanted, workers, batch_bytes(data, spread))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from ..recipe import UserError, nearest
+from ..errors import UserError, nearest
 from .columns import LABEL_NAMES
 from .layout import Tree
 

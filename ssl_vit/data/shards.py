@@ -21,9 +21,9 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from ..recipe import UserError
+from ..errors import UserError
+from .base import Units, relative
 from .layout import IMAGES
-from .parts import Units, relative
 
 MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of a picture in a tar
 INDEXED = 2  # which files of a tar are pictures, as of which version: an older index is not used

@@ -6,12 +6,13 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from ..recipe import EMBEDDED, LEARNS_LABELS, OBJECTIVES, Data, Recipe, UserError, nearest
-from . import formats, layout, shapes
+from ..config.schema import EMBEDDED, LEARNS_LABELS, OBJECTIVES, Data, Recipe
+from ..errors import UserError, nearest
+from . import formats, layout, synthetic
+from .base import Part, Sharded, ShardedPart, Source, Units
 from .formats import Found, Streams
 from .layout import HELD_OUT
-from .parts import Part, Sharded, ShardedPart, Source, Units
-from .stream import FIRST, Stream
+from .streaming import FIRST, Stream
 
 # Sets of which other divisions than their authors' are about: training pictures of the one that papers report on. Copies on
 # the Hub train on 7,169 of the flowers, most of them the authors' test.
@@ -22,20 +23,20 @@ class Shapes:
     """A split of the embedded set, drawn when asked for."""
 
     def __init__(self, split: str, size: int) -> None:
-        self.split, self.size, self.classes, self.columns = split, size, list(shapes.CLASSES), ""
+        self.split, self.size, self.classes, self.columns = split, size, list(synthetic.CLASSES), ""
 
     @property
     def labels(self) -> tuple[int, int]:
         return 0, len(self.classes) - 1
 
     def __len__(self) -> int:
-        return shapes.SIZES[self.split]
+        return synthetic.SIZES[self.split]
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        return list(shapes.draw(rows, self.size, self.split)), shapes.label(rows, self.split)
+        return list(synthetic.draw(rows, self.size, self.split)), synthetic.label(rows, self.split)
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
-        return shapes.label(rows, self.split)
+        return synthetic.label(rows, self.split)
 
     def units(self) -> Units:
         each_U = np.ones(len(self), np.int64)
@@ -241,7 +242,7 @@ def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Sou
 
 
 def _embedded(data: Data) -> dict[str, Source]:
-    return {split: Shapes(split, data.size) for split in shapes.SIZES}
+    return {split: Shapes(split, data.size) for split in synthetic.SIZES}
 
 
 def classes(splits: Splits, recipe: Recipe) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.compute
 
 from . import columns, shards
-from .parts import Units, file_bytes, relative
+from .base import Units, file_bytes, relative
 
 
 class Table:

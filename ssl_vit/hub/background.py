@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..engine import Listener, Row
+from ..callbacks import Listener, Row
 from ..objectives import Objective
-from ..runs import Run
-from . import ledger
-from .parcels import step_branch, steps
+from ..runs.folder import Run
+from . import manifest
+from .payload import step_branch, steps
 
 KEPT = 4  # milestones that wait for the Hub at most
 
@@ -33,7 +33,7 @@ class Pusher(Listener):
         if self.process is None or self.process.poll() is not None:
             self.run.outbox.mkdir(exist_ok=True)
             with (self.run.outbox / "log.txt").open("a") as log:
-                command = [sys.executable, str(ledger.TOOL), str(self.run.folder), "--quiet"]
+                command = [sys.executable, str(manifest.TOOL), str(self.run.folder), "--quiet"]
                 self.process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )
@@ -42,7 +42,7 @@ class Pusher(Listener):
         """Tell once of a push that failed."""
         if self.process and self.process.poll():
             self.process = None
-            for name, text in ledger.told(self.run):
+            for name, text in manifest.told(self.run):
                 if name == "not pushed":
                     print(f"warning: the Hub has not got {text}; training goes on", flush=True)
 
@@ -67,7 +67,7 @@ class Pusher(Listener):
                 self.process.kill()
                 self.process.wait()
                 break
-            if not ledger.owed(self.run):
+            if not manifest.owed(self.run):
                 break
 
 
@@ -82,7 +82,7 @@ class Milestones:
         if self.pusher is None:
             return ()
         run = self.pusher.run
-        if step < run.recipe.optim.steps and step_branch(step) not in ledger.known(run):
+        if step < run.recipe.optim.steps and step_branch(step) not in manifest.known(run):
             run.outbox.mkdir(exist_ok=True)
             if self._room(run, sum(value.nbytes for value in objective.state_dict().values())):
                 self.export(run.outbox / step_branch(step), objective)
@@ -96,7 +96,7 @@ class Milestones:
         first, where they are KEPT already or the checkpoints to come would find no room: training needs these."""
         for left in run.outbox.glob(".step-*"):  # what a kill left
             shutil.rmtree(left, ignore_errors=True)
-        waiting = [path for _, path in steps(run.outbox) if path.name not in ledger.known(run)]
+        waiting = [path for _, path in steps(run.outbox) if path.name not in manifest.known(run)]
         needed = size + _checkpoints_to_come(run, size)
         while waiting and (len(waiting) >= KEPT or shutil.disk_usage(run.outbox).free < needed):
             oldest = waiting.pop(0)

@@ -11,13 +11,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
-from .. import compute, inits
-from ..markdown import code, opening, plain
-from ..recipe import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Data, Recipe, flatten
-from ..runs import Run
-from ..summary import duration
-from ..words import public
-from . import measures, remote
+from .. import costs, hub_files
+from ..config import init_source
+from ..config.resolve import public
+from ..config.schema import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Data, Recipe, flatten
+from ..formatting import code, duration, opening, plain
+from ..runs.folder import Run
+from . import measures
 from .measures import table
 
 TARGETS = {
@@ -36,7 +36,7 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     result = None if step else run.result()
-    known, config = run.environment(), inits.config(export)
+    known, config = run.environment(), init_source.config(export)
     said = _told(run.recipe, config, step) | _measured(run, result) | _spent(run.recipe, result, known)
     front = yaml.safe_dump(_front(run.recipe, config["num_classes"] > 0, result), sort_keys=False, allow_unicode=True)
     revision = f" at {plain(known['revision'])}" if known.get("revision") else ""
@@ -48,7 +48,7 @@ def _front(recipe: Recipe, classifies: bool, result: Mapping[str, Any] | None) -
     d, task = recipe.data, "image-classification" if classifies else "image-feature-extraction"
     objective = {"mpp": "masked-patch-prediction"}.get(recipe.objective, recipe.objective)
     front = {"library_name": "timm", "pipeline_tag": task, "tags": [task, "timm", "transformers", "ssl_vit", objective]}
-    base = {"base_model": remote.split(recipe.init)[0]} if recipe.init.startswith(remote.SCHEME) else {}
+    base = {"base_model": hub_files.split(recipe.init)[0]} if recipe.init.startswith(hub_files.SCHEME) else {}
     data = {"datasets": [d.hub]} if d.hub and d.verified and not d.path else {}
     where = {"type": d.hub if d.hub and not d.path else d.name, "name": d.name}
     measured = measures.index((result or {"metrics": {}})["metrics"], task, where)
@@ -134,7 +134,7 @@ def _feature(config: Mapping[str, Any], recipe: Recipe) -> str:
 def _what(recipe: Recipe) -> str:
     m = recipe.model
     size = "" if m.convolutional else f", {m.depth} blocks, {m.width} wide, patches of {m.patch} px"
-    started = "random weights" if recipe.init == inits.SCRATCH else code(public(recipe).init)
+    started = "random weights" if recipe.init == init_source.SCRATCH else code(public(recipe).init)
     kind = "A network" if m.convolutional else "A Vision Transformer"
     net = f"{kind} ({plain(m.name or m.timm)}{size})"
     return f"{net} for pictures of {recipe.data.size} px, trained from {started} on {plain(recipe.data.name)}."
@@ -144,14 +144,14 @@ def _again(recipe: Recipe) -> dict[str, str]:
     """The command that repeats the run, and what of it is not in the repository."""
     needs = {
         "data.path=PICTURES": ("a copy of the same pictures", recipe.data.path),
-        "init=WEIGHTS": (f"the run or export {code(public(recipe).init)} that it started from", inits.local(recipe.init)),
+        "init=WEIGHTS": (f"the run or export {code(public(recipe).init)} that it started from", init_source.local(recipe.init)),
         "eval.real=LABELS": ("ImageNet-ReaL's labels", recipe.eval.real),
         "plugin=FILE": ("the plugin's Python file", recipe.plugin),
     }
     said = {word: f"{word.partition('=')[2]} for {text}" for word, (text, needed) in needs.items() if needed}
     told = ", and ".join(said.values()).replace(" for ", " stands for ", 1)
     lacks = f" {told}; this repository does not hold {'them' if len(said) > 1 else 'it'}." if said else ""
-    return {"command": " ".join([f"tools/{inits.tool(recipe)}.py recipe=recipe.yaml name=again", *said]), "lacks": lacks}
+    return {"command": " ".join([f"tools/{init_source.tool(recipe)}.py recipe=recipe.yaml name=again", *said]), "lacks": lacks}
 
 
 def _terms(data: Data) -> dict[str, str]:
@@ -209,7 +209,7 @@ def _measured(run: Run, result: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _spent(recipe: Recipe, result: Mapping[str, Any] | None, known: Mapping[str, Any]) -> dict[str, str]:
-    size, adds = _many(compute.parameters(recipe)), _many(compute.multiply_adds(recipe))
+    size, adds = _many(costs.encoder_parameters(recipe)), _many(costs.multiply_adds(recipe))
     work = f"It has {size} parameters and needs {adds} multiply-adds a picture."
     if result is None:
         return {"compute": work}

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..markdown import code, plain
-from ..statistics import proportion
-from ..summary import MEASURED, SHARES
+from ..formatting import MEASURED, SHARES, code, plain
+from ..stats import proportion
 
 KINDS = {
     "masked": "of patches under the mask token",

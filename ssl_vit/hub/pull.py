@@ -4,15 +4,15 @@ import json
 import shutil
 from pathlib import Path
 
-from .. import summary
-from ..inits import tool
-from ..recipe import EMBEDDED, Recipe, UserError, dump
-from ..runs import Run, write_atomically
-from ..summary import typed
-from ..words import parse, received
-from . import remote
-from .parcels import STATE
-from .plain import unpack_checkpoint
+from .. import formatting, hub_files
+from ..config.init_source import tool
+from ..config.resolve import parse, received
+from ..config.schema import EMBEDDED, Recipe, dump
+from ..errors import UserError
+from ..formatting import typed
+from ..runs.folder import Run, write_atomically
+from .payload import STATE
+from .state_io import unpack_checkpoint
 
 
 def pull(place: str, out: str, name: str | None = None) -> Run:
@@ -23,8 +23,8 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
     Raises:
         UserError: there is no such state, it is damaged or needs a plugin, or the folder is there already.
     """
-    repository, revision = remote.split(place)
-    source = remote.fetch(f"{repository}@{revision or 'state'}", place, STATE)
+    repository, revision = hub_files.split(place)
+    source = hub_files.fetch(f"{repository}@{revision or 'state'}", place, STATE)
     if missing := [file for file in STATE if not (source / file).exists()]:
         raise UserError(f"{place}: it holds no training state: it has no {missing[0]}; hub.state=true pushes one")
     run = Run(_recipe(source, place, out, name))
@@ -54,7 +54,7 @@ def _unfold(source: Path, run: Run, place: str) -> None:
     for file in ("environment.json", "metrics.jsonl"):
         shutil.copyfile(source / file, run.folder / file)
     write_atomically(run.folder / "recipe.yaml", dump(run.recipe))  # not theirs, which could name a plugin or a repository
-    pulled = f"{remote.SCHEME}{remote.split(place)[0]}@{source.name}"
+    pulled = f"{hub_files.SCHEME}{hub_files.split(place)[0]}@{source.name}"
     write_atomically(run.ledger, json.dumps({"pulled": pulled}, indent=2) + "\n")
 
 
@@ -65,7 +65,7 @@ def asked(words: list[str]) -> tuple[str, dict[str, str]]:
         UserError: a word is not understood.
     """
     places, given = [word for word in words if "=" not in word], parse(word for word in words if "=" in word)
-    if len(places) != 1 or not places[0].startswith(remote.SCHEME) or given.keys() - {"out", "name"}:
+    if len(places) != 1 or not places[0].startswith(hub_files.SCHEME) or given.keys() - {"out", "name"}:
         text = "say one place of the Hub, and out= and name= if wanted: tools/pull.py hf-hub:USER/NAME"
         raise UserError(f"{' '.join(words) or 'nothing'} is said; {text}")
     return places[0], given
@@ -82,4 +82,4 @@ def main(words: list[str]) -> None:
     words = [f"recipe={run.folder}/recipe.yaml", f"name={run.recipe.name}", f"out={run.recipe.out}"]
     words += [] if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else ["data.path=PICTURES"]
     print(f"pulled      {run.folder}")
-    print(f"go on       {typed('accelerate', 'launch', summary.tool(tool(run.recipe)), *words)}")
+    print(f"go on       {typed('accelerate', 'launch', formatting.tool(tool(run.recipe)), *words)}")

@@ -14,14 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .. import lock
-from ..bounds import BOUNDS
-from ..files import place
-from ..recipe import UserError, computed, flatten, nearest
-from ..runs import Run
-from ..words import load, parse
-from . import card, ledger, remote
-from .parcels import STEP, Parcel, identity, opened, parcels
+from .. import hub_files
+from ..config.parsing import load, place
+from ..config.resolve import parse, public
+from ..config.schema import computed, flatten
+from ..config.validate import BOUNDS
+from ..errors import UserError, nearest
+from ..runs import lock
+from ..runs.folder import Run
+from . import manifest
+from .payload import STEP, Parcel, identity, opened, parcels
 
 WAITS = (2.0, 8.0)  # seconds before a push is tried again
 PATIENCE = 300.0  # seconds that are waited for at most, where the Hub asks for it
@@ -40,39 +42,39 @@ def push(run: Run, again: bool = False, wait: bool = False, say: Callable[[str],
         if not _wanted(run, again):
             return
         trouble: str | None = "a push began and has not ended"
-        ledger.write(run, trouble=trouble)
+        manifest.write(run, trouble=trouble)
         try:
             _push(run, again, say)
             trouble = None
         except Exception as error:
-            trouble = str(error) if isinstance(error, UserError) else remote.why(error)
+            trouble = str(error) if isinstance(error, UserError) else hub_files.why(error)
             raise UserError(trouble if isinstance(error, UserError) else f"hub.repo={run.recipe.hub.repo}: {trouble}") from None
         finally:
-            ledger.write(run, trouble=trouble)
+            manifest.write(run, trouble=trouble)
 
 
 def _wanted(run: Run, again: bool) -> list[Parcel]:
     """What is to be pushed now."""
-    owed = ledger.owed(run)
+    owed = manifest.owed(run)
     return [parcel for parcel in parcels(run) if parcel.branch in owed or (again and parcel.branch == "main")]
 
 
 def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
     """Push one parcel after the other, looking each time what is there: milestones come while others are pushed. One that
     cannot be pushed, for a reason of its own, keeps no other back."""
-    if remote.token() is None:
-        raise UserError(f"hub.repo={run.recipe.hub.repo}: nobody is logged in; {remote.LOGIN}")
-    remote.calm()
+    if hub_files.token() is None:
+        raise UserError(f"hub.repo={run.recipe.hub.repo}: nobody is logged in; {hub_files.LOGIN}")
+    hub_files.calm()
     patiently(run, partial(_prepare, run))
     tried: dict[str, Exception | None] = {}
     while parcel := next((parcel for parcel in _wanted(run, again) if parcel.branch not in tried), None):
         try:
             tried[parcel.branch] = None
             commit = patiently(run, partial(_send, run, parcel))
-            ledger.keep(run, ledger.known(run) | {parcel.branch: {"stamp": parcel.stamp, "commit": commit}})
+            manifest.keep(run, manifest.known(run) | {parcel.branch: {"stamp": parcel.stamp, "commit": commit}})
             say(f"{parcel.branch} is at commit {commit[:12]}")
         except Exception as error:
-            if remote.passing(error):
+            if hub_files.passing(error):
                 raise
             if STEP.fullmatch(parcel.branch) and not (run.outbox / parcel.branch).exists():
                 continue  # training dropped it meanwhile
@@ -84,7 +86,7 @@ def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
 
 def _sweep(run: Run) -> None:
     """Remove the milestones that were pushed from the outbox."""
-    for branch in {parcel.branch for parcel in parcels(run)} - set(ledger.owed(run)):
+    for branch in {parcel.branch for parcel in parcels(run)} - set(manifest.owed(run)):
         if STEP.fullmatch(branch):
             shutil.rmtree(run.outbox / branch, ignore_errors=True)  # training may be laying it there anew
 
@@ -98,7 +100,7 @@ def _prepare(run: Run) -> None:
         return
     except RepositoryNotFoundError:
         _api().create_repo(run.recipe.hub.repo, private=run.recipe.hub.private, exist_ok=True)
-    ledger.keep(run, {})
+    manifest.keep(run, {})
     _parent(run, "main")
 
 
@@ -154,8 +156,8 @@ def _check_whose(run: Run, info: Any) -> None:
         if other := sorted(names - BLANK):
             raise UserError(f"{said}: it holds what is no run ({', '.join(other[:3])}); say another hub.repo=")
         return
-    source = remote.fetch(f"{run.recipe.hub.repo}@{info.sha}", said, ["recipe.yaml", "run.json"])
-    there, here = flatten(_theirs(source / "recipe.yaml")), computed(card.public(run.recipe))
+    source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", said, ["recipe.yaml", "run.json"])
+    there, here = flatten(_theirs(source / "recipe.yaml")), computed(public(run.recipe))
     if differ := [key for key in here if there.get(key) != here[key]]:
         raise UserError(f"{said}: it holds the run of another recipe ({', '.join(differ[:5])}); say another hub.repo=")
     was, now = _theirs(source / "run.json"), identity(run)
@@ -183,10 +185,10 @@ def patiently(run: Run, do: Callable[[], T]) -> T:
         try:
             return do()
         except Exception as error:
-            if not remote.passing(error):
+            if not hub_files.passing(error):
                 raise
-            ledger.write(run, trouble=remote.why(error))
-            time.sleep(min(PATIENCE, max(wait, remote.retry_after(error))))
+            manifest.write(run, trouble=hub_files.why(error))
+            time.sleep(min(PATIENCE, max(wait, hub_files.retry_after(error))))
     return do()
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import torch
 
-from .. import targets
-from ..encoder import Backbone, Encoder
-from ..recipe import Recipe, UserError
+from ..config.schema import Recipe
+from ..errors import UserError
+from ..models.encoder import Backbone, Encoder
+from . import targets
 from .base import Objective, Step
 from .joint import Joint
 from .mpp import MaskedPatchPrediction

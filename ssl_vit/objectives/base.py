@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from ..data.batches import Batch
-from ..encoder import Backbone
+from ..data.batching import Batch
+from ..models.encoder import Backbone
 
 Metrics = dict[str, tuple[Tensor, Tensor]]  # name -> (sum, count), which add up over passes and processes
 

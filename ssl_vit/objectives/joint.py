@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from ..data.batches import Batch
-from ..encoder import Backbone
+from ..data.batching import Batch
+from ..models.encoder import Backbone
 from .base import Metrics, Objective, Step
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from .. import corruption
-from ..data.batches import Batch
-from ..encoder import Encoder
-from ..targets import Target
+from ..data.batching import Batch
+from ..models.encoder import Encoder
+from . import corruption
 from .base import Metrics, Objective, Step
+from .targets import Target
 
 KINDS = {"masked": corruption.MASK, "random": corruption.RANDOM, "kept": corruption.KEEP}
 

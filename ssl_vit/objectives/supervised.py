@@ -8,8 +8,8 @@ import math
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data.batches import Batch
-from ..encoder import Backbone
+from ..data.batching import Batch
+from ..models.encoder import Backbone
 from .base import Objective, Step
 
 SIGMOID_BIAS = -10.0  # the authors' code: every class starts as improbable

@@ -8,16 +8,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..bounds import BOUNDS
-from ..recipe import Recipe, UserError, nearest
-from ..runs import Run, cores
-from ..summary import duration, tool, typed
-from ..words import KEYS
-from . import room, slurm, sweep
-from .file import OURS, PLACEHOLDER, Study, find, read
+from ..config.resolve import KEYS
+from ..config.schema import Recipe
+from ..config.validate import BOUNDS
+from ..errors import UserError, nearest
+from ..formatting import duration, tool, typed
+from ..runs.folder import Run, cores
+from . import scheduling, slurm, sweep
 from .local import Local, gpus
 from .plan import Task, check, check_finished, command, finished, keep, lost, tasks
-from .screen import Screen
+from .progress import Screen
+from .spec import OURS, PLACEHOLDER, Study, find, read
 from .vary import MATCHES
 
 SLURM = tuple(f"slurm.{key}" for key in slurm.OPTIONS)
@@ -54,7 +55,7 @@ def main(words: list[str]) -> int:
             print(f"warning: {doubt}", flush=True)
         if asked.own.get("launcher") == "slurm":
             return submitted(asked, words)
-        needs = {name: room.need(recipe, bool(gpus())) for name, recipe in made.items()}
+        needs = {name: scheduling.need(recipe, bool(gpus())) for name, recipe in made.items()}
         return everything(asked, needs)
 
 

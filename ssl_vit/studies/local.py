@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..recipe import UserError
-from ..runs import cores
-from ..summary import duration, typed
-from . import room
+from ..errors import UserError
+from ..formatting import duration, typed
+from ..runs.folder import cores
+from . import scheduling
 from .plan import Task, command, finished, lost
-from .screen import Running, Screen
+from .progress import Running, Screen
 
 PATIENCE = 15.0  # seconds that a killed run's process is given to let go of its folder
 LOOK = 2.0  # seconds between two looks at the memory when it is full
@@ -126,7 +126,7 @@ class Local:
         if time.monotonic() < self.look.get(task.name, 0.0):
             return False
         running = [(child.process.pid, self.needs[name]) for name, child in self.running.items() if child.process]
-        if room.fits(self.needs[task.name], running):
+        if scheduling.fits(self.needs[task.name], running):
             return True
         self.look[task.name] = time.monotonic() + LOOK
         if task.name not in self.waits:

@@ -8,14 +8,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from .. import files, identity, inits
-from ..hub import remote
-from ..recipe import LEARNS_LABELS, NOT_COMPUTED, OBJECTIVES, Recipe, UserError, computed, flatten
-from ..runs import Run, write_atomically
-from ..words import find, load, resolve
-from . import match
-from .file import PLACEHOLDER, Part, Study
-from .reading import text
+from .. import hub_files
+from ..config import init_source, parsing
+from ..config.parsing import load
+from ..config.resolve import find, resolve
+from ..config.schema import LEARNS_LABELS, NOT_COMPUTED, OBJECTIVES, Recipe, computed, flatten
+from ..errors import UserError
+from ..jobs import identity
+from ..runs.folder import Run, write_atomically
+from . import match_compute
+from .spec import PLACEHOLDER, Part, Study
+from .spec_fields import text
 
 TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
 
@@ -49,7 +52,7 @@ def tasks(study: Study, places: dict[str, str], words: dict[str, str]) -> dict[s
             suits = {key: value for key, value in words.items() if _suits(key, part.tool, part.words[arm])}
             said = part.words[arm] | suits
             if study.match == "exaflop" and part.tool == "pretrain":
-                said |= match.steps(part, arm, suits, places)
+                said |= match_compute.steps(part, arm, suits, places)
             if "plugin" in said and said["plugin"] != words.get("plugin"):
                 text = "the study's file asks for it, and a plugin runs only where the command line names it"
                 raise UserError(f"part {part.name}, arm {arm}: plugin={said['plugin']}: {text}")
@@ -87,7 +90,7 @@ def _task(
     filled = {key: PLACEHOLDER.sub(lambda found: names[found[1]], value) for key, value in said.items()}
     name = _name(part.name, arm, seed, values)
     if "hub.repo" in filled:  # which holds one run
-        filled["hub.repo"] = remote.beside(filled["hub.repo"], name)
+        filled["hub.repo"] = hub_files.beside(filled["hub.repo"], name)
     return Task(name, part.name, part.tool, arm, seed, values, tuple(needs), filled, part.best, part.by)
 
 
@@ -208,7 +211,7 @@ def chosen(task: Task, plan: dict[str, Task], folder: Path) -> dict[str, Any]:
 
 def _metrics(path: Path) -> dict[str, Any]:
     try:
-        return cast(dict[str, Any], files.read_json(path, {"metrics": files.METRICS})["metrics"])
+        return cast(dict[str, Any], parsing.read_json(path, {"metrics": parsing.METRICS})["metrics"])
     except (OSError, ValueError):
         pass
     raise UserError(f"{path} is damaged; remove its folder and give the command again")
@@ -244,10 +247,10 @@ def _meant(task: Task, plan: dict[str, Task], folder: Path) -> tuple[Recipe, tup
     """The recipe of a finished task's words as they are read now, and the beginnings of the keys that it does not tell: those
     that come from first weights which are not here any more."""
     words = command(task, plan, folder)[1:]
-    init = next((word.partition("=")[2] for word in words if word.startswith("init=")), inits.SCRATCH)
-    if init == inits.SCRATCH:
+    init = next((word.partition("=")[2] for word in words if word.startswith("init=")), init_source.SCRATCH)
+    if init == init_source.SCRATCH:
         return resolve(words, here=False), ()
-    if inits.local(init) and inits.stamp(init) is not None:
+    if init_source.local(init) and init_source.stamp(init) is not None:
         return resolve(words, here=False), ("init",)  # whose weights are compared
     return resolve((word for word in words if not word.startswith("init=")), here=False), FROM_INIT
 
@@ -274,7 +277,7 @@ def keep(study: Study, name: str, plan: dict[str, Task], folder: Path) -> None:
     made |= {"parts": list(study.parts), "tasks": [_record(task) for task in plan.values()]}
     if path.exists():
         try:
-            kept = files.read_json(path, {"tasks": [{**files.TASK, "words": [str]}]})
+            kept = parsing.read_json(path, {"tasks": [{**parsing.TASK, "words": [str]}]})
             before = {task["name"]: task for task in kept["tasks"]}
         except (OSError, ValueError):
             raise UserError(f"{path} is damaged; remove it, or take another name=") from None

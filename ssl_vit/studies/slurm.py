@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..recipe import UserError
+from ..errors import UserError
 from .plan import TOOLS, Task, finished
 
 OPTIONS = {

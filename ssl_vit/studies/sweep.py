@@ -8,10 +8,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from ..recipe import NOT_COMPUTED, Recipe, UserError
-from ..words import RECIPES, load, parse, resolve
-from .file import Study, build
-from .reading import text
+from ..config.parsing import load
+from ..config.resolve import RECIPES, parse, resolve
+from ..config.schema import NOT_COMPUTED, Recipe
+from ..errors import UserError
+from .spec import Study, build
+from .spec_fields import text
 
 SWEEP = "sweep"
 COMMA = re.compile(r",(?![^\[]*\])")  # none inside a list's brackets

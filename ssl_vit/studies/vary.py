@@ -10,9 +10,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from ..recipe import NOT_COMPUTED, UserError, flatten, nearest
-from ..words import _check_key, _typed, means_more
-from .reading import hold, text
+from ..config.resolve import _check_key, _typed
+from ..config.schema import NOT_COMPUTED, flatten, means_more
+from ..errors import UserError, nearest
+from .spec_fields import hold, text
 
 PRESETS = ("recipe", "model", "data")
 MATCHES = ("steps", "exaflop")
