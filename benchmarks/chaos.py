@@ -29,7 +29,7 @@ from ssl_vit.training import checkpoint
 
 WORDS = [
     *("recipe=mpp", "data.size=16", "model.patch=4", "model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64"),
-    *("optim.batch=16", "optim.warmup=2", "checkpoint.every=2", "eval.every=50", "eval.pictures=24", "log.every=5"),
+    *("optim.batch=16", "optim.warmup=2", "checkpoint.every=2", "eval.every=50", "eval.images=24", "log.every=5"),
     *("log.tensorboard=false", "compute.precision=float32", "compute.threads=1", "optim.dropout=0.1"),
     "checkpoint.failures=10000",
 ]

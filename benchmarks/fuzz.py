@@ -120,7 +120,7 @@ BASES: dict[str, list[list[str]]] = {
     "evaluate": [["recipe=evaluate", "init=run/export", "probe.shots=[1,5]", "probe.rates=[0.1,1]", "probe.measures=[knn]"]],
     "plan": [
         ["recipe=mpp", "device=h100", "processes=8", "price=2.5", "zero=1"],
-        ["recipe=finetune", "init=scratch", "epochs=3", "pictures=1000", "efficiency=0.4", "--json"],
+        ["recipe=finetune", "init=scratch", "epochs=3", "images=1000", "efficiency=0.4", "--json"],
         ["recipe=study/gap", "device=h100"],
     ],
     "study": [
@@ -138,7 +138,7 @@ BASES: dict[str, list[list[str]]] = {
 }
 OTHER = {  # keys of the tools' own that a base may lack
     "study": ["match", "seeds", "parallel", "launcher", "only", "index", "slurm.time", "slurm.gpus", "name", "out"],
-    "plan": ["device", "processes", "price", "zero", "efficiency", "epochs", "pictures"],
+    "plan": ["device", "processes", "price", "zero", "efficiency", "epochs", "images"],
     "shards": ["size", "rows", "quality", "workers", "format", "out", "data.image_column", "data.window", "data.path"],
     "push": ["hub.repo", "hub.private", "hub.state"],
     "pull": ["out", "name"],
@@ -250,7 +250,7 @@ def nonsense(recipe: dict[str, Any], words: list[str]) -> str | None:
 
 
 def prepared(folder: Path) -> None:
-    """What the words name: pictures (`own`), a run (`run`) and a study (`study`); small, and none of them trained."""
+    """What the words name: images (`own`), a run (`run`) and a study (`study`); small, and none of them trained."""
     import numpy as np
     from PIL import Image
 

@@ -43,7 +43,7 @@ WORDS = [
         "optim.batch=8",
         "checkpoint.every=2",
         "eval.every=50",
-        "eval.pictures=8",
+        "eval.images=8",
         "log.every=1",
     ),
     *("log.tensorboard=false", "compute.precision=float32", "compute.threads=1", "compute.compile=false", "name=run"),

@@ -31,14 +31,14 @@ from ssl_vit.jobs.setup import Job, assemble
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import distributed, loop, optim
 
-LENGTH = 303_000_000  # pictures
+LENGTH = 303_000_000  # images
 STEP, BATCH = 10**6, 4096
 
 
 def bare(job: Job, drawn: list[batching.Batch]) -> None:
     """Train on the batches, without an engine."""
     state, recipe = job.state, job.recipe
-    optimizer, objective = state.learner.optimizer, state.objective.train()
+    optimizer, objective = state.strategy.optimizer, state.objective.train()
     for batch in drawn:
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.compute.precision == "bfloat16"):
             loss = objective(batch).loss
@@ -53,7 +53,7 @@ def with_engine(job: Job, drawn: list[batching.Batch]) -> None:
     """The same with all that the engine does, and a row at the end."""
     recipe, state = copy.deepcopy(job.recipe), job.state
     state.step, recipe.optim.steps, recipe.log.every = 0, len(drawn), len(drawn)
-    loop.train(state, drawn, recipe, job.spread, job.accelerator)
+    loop.train(state, drawn, recipe, job.batch_layout, job.accelerator)
 
 
 def seconds(do: Callable[[], Any]) -> float:
@@ -67,7 +67,7 @@ def overhead(words: list[str], pairs: int, steps: int) -> dict[str, Any]:
         run = Run(resolve(["recipe=mpp", "compute.threads=1", "compute.workers=0", *words, f"out={out}", "name=run"]))
         with distributed.started(run) as accelerator:
             job = assemble(run, accelerator, distributed.load(run.recipe, accelerator, test=False))
-            drawn = list(loaders.training(job.splits.train, run.recipe.data, job.spread, 0, 0, steps, 0))
+            drawn = list(loaders.training(job.splits.train, run.recipe.data, job.batch_layout, 0, 0, steps, 0))
             bare(job, drawn[:2]), with_engine(job, drawn[:2])
             ratios = []
             for first in itertools.islice(itertools.cycle((True, False)), pairs):  # each goes first in turn

@@ -8,7 +8,7 @@ from typing import Any
 Row = dict[str, Any]
 
 
-class Listener:
+class Callback:
     """Told of each step, each row and each warning; not of the model. Every method may be left out."""
 
     def on_step(self, step: int) -> None: ...
@@ -17,19 +17,19 @@ class Listener:
     def close(self) -> None: ...
 
 
-class Audience:
+class Callbacks:
     """The listeners of a run. One that fails is dropped with a warning; training goes on."""
 
-    def __init__(self, listeners: Iterable[Listener]) -> None:
-        self.listeners = list(listeners)
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self.callbacks = list(callbacks)
 
-    def tell(self, tell: Callable[[Listener], None]) -> None:
-        for listener in list(self.listeners):
+    def tell(self, tell: Callable[[Callback], None]) -> None:
+        for callback in list(self.callbacks):
             try:
-                tell(listener)
+                tell(callback)
             except Exception as error:
-                self.listeners.remove(listener)
-                self.warn(f"{type(listener).__name__} failed and is left out from here on: {error!r}")
+                self.callbacks.remove(callback)
+                self.warn(f"{type(callback).__name__} failed and is left out from here on: {error!r}")
 
     def warn(self, text: str) -> None:
         self.tell(methodcaller("on_warning", text))

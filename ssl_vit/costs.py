@@ -6,7 +6,7 @@ from .config.schema import EMBEDDED, SIZES, Data, Recipe
 
 
 def tokens(recipe: Recipe) -> int:
-    """Tokens of a training picture: its patches and the class token."""
+    """Tokens of a training image: its patches and the class token."""
     return (recipe.data.size // recipe.model.patch) ** 2 + 1
 
 
@@ -21,10 +21,10 @@ def encoder_parameters(recipe: Recipe) -> int:
 
 
 def multiply_adds(recipe: Recipe) -> int:
-    """Multiply-adds of one picture's forward pass through the encoder; norms, biases and the objective's head left out.
+    """Multiply-adds of one image's forward pass through the encoder; norms, biases and the objective's head left out.
 
     Patches, then per block the four D x D projections, the two T x T products and the MLP. Six times this and the number of
-    pictures is the paper's Table 6 (B/16, 7 epochs of JFT: 224 exaFLOP).
+    images is the paper's Table 6 (B/16, 7 epochs of JFT: 224 exaFLOP).
     """
     model, t = recipe.model, tokens(recipe)
     stem = model.stem_work * recipe.data.size**2
@@ -36,16 +36,16 @@ def multiply_adds(recipe: Recipe) -> int:
 
 
 def passes(recipe: Recipe) -> int:
-    """How often a training picture goes through the encoder: `joint` sends it once for each part that has a weight."""
+    """How often a training image goes through the encoder: `joint` sends it once for each part that has a weight."""
     return (recipe.joint.mpp > 0) + (recipe.joint.supervised > 0) if recipe.objective == "joint" else 1
 
 
 def exaflop(recipe: Recipe, images: int) -> float:
-    """10^18 floating-point operations of training on `images` pictures: forward and backward are three forwards, 2 each."""
+    """10^18 floating-point operations of training on `images` images: forward and backward are three forwards, 2 each."""
     return 3 * 2 * passes(recipe) * multiply_adds(recipe) * images / 1e18
 
 
-# Pictures of each split as published: JFT after the paper's 4.1, the others after their authors. A local copy may hold fewer.
+# Images of each split as published: JFT after the paper's 4.1, the others after their authors. A local copy may hold fewer.
 PUBLISHED: dict[str, dict[str, int]] = {
     EMBEDDED: SIZES,
     "cifar10": {"train": 50_000, "test": 10_000},
@@ -66,7 +66,7 @@ STEM_BYTES = 2200  # a pixel, in a ResNet-50's stem, float32; measured: 2,172 wi
 
 
 def trained_on(data: Data, said: int | None = None) -> int | None:
-    """Training pictures after data.share and what data.validation holds out of them (as data/sources.py), of the set as
+    """Training images after data.share and what data.validation holds out of them (as data/sources.py), of the set as
     published or of `said` many; None where neither is known."""
     whole = said or PUBLISHED.get(data.name, {}).get("train")
     if whole is None:
@@ -78,7 +78,7 @@ def trained_on(data: Data, said: int | None = None) -> int | None:
 
 
 def seen(recipe: Recipe, said: int | None = None) -> int | None:
-    """Pictures that a run sends through the encoder: steps x batch, or for an evaluation every picture once."""
+    """Images that a run sends through the encoder: steps x batch, or for an evaluation every image once."""
     if recipe.objective != "probe":
         return recipe.optim.steps * recipe.optim.batch
     data, splits = recipe.data, PUBLISHED.get(recipe.data.name, {})
@@ -88,11 +88,11 @@ def seen(recipe: Recipe, said: int | None = None) -> int | None:
     return None if train is None or None in named else train + sum(n for n in named if n)
 
 
-def work(recipe: Recipe, pictures: int | None) -> float | None:
+def work(recipe: Recipe, images: int | None) -> float | None:
     """ExaFLOP of the run: forward and backward, or for an evaluation forward alone."""
-    if pictures is None:
+    if images is None:
         return None
-    return exaflop(recipe, pictures) / (3 if recipe.objective == "probe" else 1)
+    return exaflop(recipe, images) / (3 if recipe.objective == "probe" else 1)
 
 
 def parts(recipe: Recipe) -> list[str]:
@@ -118,12 +118,12 @@ def answers(recipe: Recipe) -> int:
 
 
 def activations(recipe: Recipe, fused: bool) -> int:
-    """Bytes that the backward pass of one picture holds on to, parameters aside, in timm's blocks run as they stand (a
+    """Bytes that the backward pass of one image holds on to, parameters aside, in timm's blocks run as they stand (a
     compiled objective keeps less). T tokens, D width, M MLP, A heads; a value takes w = 2 bytes in bfloat16, 4 in float32.
 
     Each block: two inputs of norms, T D in float32; queries, keys and values, and the inputs of qkv, of the projection and of
     the MLP, 6 T D w; around the GELU 2 T M w; where attention is not fused its matrices, A T^2 w; where there is dropout its
-    masks, 2 T D + T M, of one byte on a GPU and w on a CPU. Then the picture, the embedded patches, the last norm, the head.
+    masks, 2 T D + T M, of one byte on a GPU and w on a CPU. Then the image, the embedded patches, the last norm, the head.
     A ResNet's stem is taken as STEM_BYTES a pixel, a wider one as much more as it is wider.
     """
     model, t = recipe.model, tokens(recipe)
@@ -143,7 +143,7 @@ def activations(recipe: Recipe, fused: bool) -> int:
 
 
 def memory(recipe: Recipe, processes: int, zero: int, batch: int, fused: bool) -> dict[str, int]:
-    """Bytes of tensors in one process, by kind, at a device batch of `batch` pictures; at most, as gradients come while
+    """Bytes of tensors in one process, by kind, at a device batch of `batch` images; at most, as gradients come while
     activations go. What the allocator, CUDA and DeepSpeed's own buffers take comes on top.
 
     Weights, gradients, moments (AdamW 2, SGD 1 with momentum) and averaged weights in float32; autocast's copies of the

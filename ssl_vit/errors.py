@@ -87,7 +87,7 @@ class UserError(ValueError):
     status = 2  # exit status
 
 
-class ToldError(UserError):
+class ReportedError(UserError):
     """The same on the other processes, which need not say it again."""
 
 
@@ -127,7 +127,7 @@ def plain_errors(everywhere: bool = False) -> Iterator[None]:
         sys.stdout.flush()  # what is only then found to be unwritable is told, not left to the end of the process
     except UserError as error:
         line, rank = printable(in_a_line(error)), os.environ.get("RANK", "0")
-        if rank == "0" or (everywhere and not isinstance(error, ToldError)):
+        if rank == "0" or (everywhere and not isinstance(error, ReportedError)):
             sys.stderr.write(
                 f"error: {line}\n" if rank == "0" else f"error on process {rank}: {line}\n"
             )  # whole: others write too

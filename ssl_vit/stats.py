@@ -1,6 +1,6 @@
-"""How sure a figure is that a few seeds and one test split gave: Student's t, seeds and pictures resampled together, McNemar.
+"""How sure a figure is that a few seeds and one test split gave: Student's t, seeds and images resampled together, McNemar.
 
-Legend: S seeds, M pictures, U the distinct columns of an (S, M) table, B resamples, G groups. All intervals are two-sided, 95%.
+Legend: S seeds, M images, U the distinct columns of an (S, M) table, B resamples, G groups. All intervals are two-sided, 95%.
 """
 
 import math
@@ -35,7 +35,7 @@ class Spread(NamedTuple):
 
 
 class McNemar(NamedTuple):
-    """Two classifiers on the same pictures: how many only the first has right, only the second, and the exact p-value."""
+    """Two classifiers on the same images: how many only the first has right, only the second, and the exact p-value."""
 
     first: int
     second: int
@@ -95,10 +95,10 @@ def best(groups: Sequence[Sequence[float]], draws: int = DRAWS, seed: int = 0) -
 
 
 def resampled(right_SM: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Interval | None:
-    """The mean of a table of seeds by pictures, both resampled together (Owen, 2007, the pigeonhole bootstrap): percentiles.
+    """The mean of a table of seeds by images, both resampled together (Owen, 2007, the pigeonhole bootstrap): percentiles.
 
     Args:
-        right_SM: integers: 1 where that seed's network has that picture right, or the difference of two arms' tables, which
+        right_SM: integers: 1 where that seed's network has that image right, or the difference of two arms' tables, which
             makes it a comparison in pairs.
         resamples, seed: how many, and of what generator: the same table gives the same interval.
 
@@ -108,16 +108,16 @@ def resampled(right_SM: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -
         percentiles). Without it intervals of three seeds cover as little as 83% in place of 95%. Two or three seeds, resampled,
         are too few for smooth percentiles, so an end is never inside that of Student's t over the seeds alone.
     """
-    seeds, pictures = right_SM.shape
+    seeds, images = right_SM.shape
     if seeds == 1:
         return None
     stretch = math.sqrt(seeds / (seeds - 1)) * t_factor(seeds) / float(stats.norm.isf(TAIL))
-    column_SU, count_U = np.unique(right_SM, axis=1, return_counts=True)  # pictures of one column are alike: drawn by count
+    column_SU, count_U = np.unique(right_SM, axis=1, return_counts=True)  # images of one column are alike: drawn by count
     mean_S, generator, means = right_SM.mean(1), np.random.default_rng(seed), []
     for draws in _blocks(resamples, max(1, ENTRIES // len(count_U))):
         seeds_BS = generator.multinomial(seeds, np.full(seeds, 1 / seeds), draws)
-        pictures_BU = generator.multinomial(pictures, count_U / pictures, draws)
-        mean_B = ((seeds_BS @ column_SU) * pictures_BU).sum(1) / (seeds * pictures)
+        images_BU = generator.multinomial(images, count_U / images, draws)
+        mean_B = ((seeds_BS @ column_SU) * images_BU).sum(1) / (seeds * images)
         means.append(mean_B + (stretch - 1) * (seeds_BS @ mean_S / seeds - mean_S.mean()))
     low, high = np.quantile(np.concatenate(means), [TAIL, 1 - TAIL])
     alone = spread(mean_S.tolist()).interval
@@ -130,7 +130,7 @@ def _blocks(total: int, size: int) -> list[int]:
 
 
 def mcnemar(first_M: np.ndarray, second_M: np.ndarray) -> McNemar:
-    """McNemar's exact test that two classifiers, right or wrong on the same pictures (booleans), are equally often right."""
+    """McNemar's exact test that two classifiers, right or wrong on the same images (booleans), are equally often right."""
     first, second = int((first_M & ~second_M).sum()), int((second_M & ~first_M).sum())
     p = float(stats.binomtest(first, first + second).pvalue) if first + second else 1.0
     return McNemar(first, second, p)

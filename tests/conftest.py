@@ -1,4 +1,4 @@
-"""What the tests share: no network, calm threads, a run small enough to repeat, and the folder of real pictures."""
+"""What the tests share: no network, calm threads, a run small enough to repeat, and the folder of real images."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 TINY = [
     *("recipe=mpp", "data.size=16", "model.patch=4", "model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64"),
-    *("optim.steps=12", "optim.batch=16", "optim.warmup=2", "checkpoint.every=4", "eval.every=4", "eval.pictures=24"),
+    *("optim.steps=12", "optim.batch=16", "optim.warmup=2", "checkpoint.every=4", "eval.every=4", "eval.images=24"),
     *("log.every=2", "log.tensorboard=false", "compute.precision=float32", "compute.threads=1"),
     "compute.compile=false",  # where there is a GPU the default is true: minutes a run
 ]
@@ -34,11 +34,11 @@ def tiny(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def real_pictures() -> Path:
+def real_images() -> Path:
     """The folder with cifar10/ and tinyimagenet/."""
     folder = os.environ.get("SSL_VIT_DATA")
     if not folder:
-        pytest.skip("SSL_VIT_DATA does not name a folder of real pictures")
+        pytest.skip("SSL_VIT_DATA does not name a folder of real images")
     return Path(folder)
 
 

@@ -20,7 +20,7 @@ from ssl_vit.jobs import cli
 TRAIN, HELD_OUT = 24, 4
 
 
-def picture(number: int, kind: str = "PNG") -> bytes:
+def image(number: int, kind: str = "PNG") -> bytes:
     data = io.BytesIO()
     noise = np.random.default_rng(number).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     Image.fromarray(noise).save(data, kind)
@@ -28,8 +28,8 @@ def picture(number: int, kind: str = "PNG") -> bytes:
 
 
 def table(path: Path, labels: list | None, images: list[bytes] | None = None, name: str = "label") -> Path:
-    """A parquet file of pictures and, where there are labels, a column of them."""
-    images = images or [picture(n) for n in range(TRAIN)]
+    """A parquet file of images and, where there are labels, a column of them."""
+    images = images or [image(n) for n in range(TRAIN)]
     columns: dict[str, list] = {"image": [{"bytes": b, "path": None} for b in images]}
     datasets.Dataset.from_dict(columns | ({name: labels} if labels else {})).to_parquet(path)
     return path
@@ -42,7 +42,7 @@ def said(tiny: list[str], capsys: pytest.CaptureFixture) -> Callable[..., str]:
     def say(*words: str, tool: Callable[[list[str]], None] = cli.pretrain) -> str:
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
-            tool(altered([*tiny, "eval.pictures=2", "name=run"], *words))
+            tool(altered([*tiny, "eval.images=2", "name=run"], *words))
         (line,) = capsys.readouterr().err.splitlines()
         assert left.value.code == 2 and line.startswith("error: ")
         return line
@@ -54,19 +54,19 @@ CHANGED = {
     "shares that do not sum to 1": (["corruption.mask=0.7"], "corruption.mask + .random + .keep=0.9"),
     "a batch that does not divide": (["compute.batch=5"], "compute.batch=5: does not divide optim.batch=16"),
     "a shape that is none": (["corruption.shape=block"], "corruption.shape=block: did you mean blocks?"),
-    "squares as large as the picture": (["corruption.side=4"], "a picture has 4 x 4 patches"),
+    "squares as large as the image": (["corruption.side=4"], "a image has 4 x 4 patches"),
     "squares of blocks": (["corruption.shape=blocks", "corruption.side=2"], "corruption.shape=blocks has no use for it"),
     "a misspelt key": (["corruption.mas=0.7"], "did you mean corruption.mask?"),
     "a misspelt group": (["optimm.lr=1"], "unknown key optimm.lr"),
     "an option without use": (["recipe=supervised", "corruption.rate=0.3"], "objective=supervised has no use for it"),
     "a part without weight": (["recipe=joint", "joint.mpp=0", "corruption.rate=0.3"], "no use for it with joint.mpp=0"),
     "momentum of AdamW": (["optim.momentum=0.5"], "optim.name=adamw has no use for it"),
-    "columns of drawn pictures": (["data.image_column=x"], "drawn and has no columns"),
+    "columns of drawn images": (["data.image_column=x"], "drawn and has no columns"),
     "MPP on a hybrid": (["model=r50_vit_b16", "data.size=64"], "needs patches of pixels"),
     "joint on a hybrid": (["recipe=joint", "model=r50_vit_b16", "data.size=64"], "needs patches of pixels"),
     "a backbone without patches": (["model.timm=resnet50"], "model.timm=resnet50: a Vision Transformer with a class token"),
-    "mixed pictures for MPP": (["data.mixup=0.8"], "no use for mixed pictures"),
-    "a window of drawn pictures": (["data.window=100"], "data.window=100: data=shapes is drawn and has no shards"),
+    "mixed images for MPP": (["data.mixup=0.8"], "no use for mixed images"),
+    "a window of drawn images": (["data.window=100"], "data.window=100: data=shapes is drawn and has no shards"),
     "a split that is not there": (["data.train=trian"], "did you mean train?"),
     "a study": (["recipe=study/gap"], "tools/study.py"),
 }
@@ -85,7 +85,7 @@ def test_a_hybrid_whose_patch_is_said_wrong(said: Callable[..., str], tiny: list
     assert "model.patch=8: model.timm=vit_base_r50_s16_224 has 16" in capsys.readouterr().err
 
 
-PICTURES = {
+IMAGES = {
     "no labels": (lambda p: table(p, None), [], "has no labels in its train split (columns: image"),
     "labels that are no classes": (lambda p: table(p, [0.5, 1.5] * 12), [], "label (float64)"),
     "a label column that is not there": (
@@ -98,17 +98,17 @@ PICTURES = {
 }
 
 
-@pytest.mark.parametrize(("make", "words", "says"), PICTURES.values(), ids=PICTURES)
+@pytest.mark.parametrize(("make", "words", "says"), IMAGES.values(), ids=IMAGES)
 def test_labels(said: Callable[..., str], tmp_path: Path, make: Callable, words: list[str], says: str) -> None:
     line = said("recipe=supervised", f"data.path={make(tmp_path / 'own.parquet')}", "data.validation=0.2", *words)
     assert says in line and "own" in line
     assert not (tmp_path / "runs/run/recipe.yaml").exists()  # so that the mended command is not held up by this one's folder
 
 
-def test_mixed_pictures_in_windows(said: Callable[..., str], tmp_path: Path) -> None:
+def test_mixed_images_in_windows(said: Callable[..., str], tmp_path: Path) -> None:
     path = table(tmp_path / "own.parquet", [0, 1] * 12)
     line = said("recipe=supervised", f"data.path={path}", "data.window=8", "data.mixup=0.5")
-    assert "data.window=8: pictures are mixed with any of the set, not of a window" in line
+    assert "data.window=8: images are mixed with any of the set, not of a window" in line
     assert "data.window=0: a number above 0 is asked for" in said(f"data.path={path}", "data.window=0")
 
 
@@ -116,7 +116,7 @@ def tar(path: Path, count: int = TRAIN) -> Path:
     with tarfile.open(path, "w") as file:
         for n in range(count):
             info = tarfile.TarInfo(f"{n}.png")
-            info.size = len(raw := picture(n))
+            info.size = len(raw := image(n))
             file.addfile(info, io.BytesIO(raw))
     return path
 
@@ -146,7 +146,7 @@ def test_an_empty_split(said: Callable[..., str], tmp_path: Path) -> None:
     empty = datasets.Dataset.from_parquet(str(folder / "train.parquet")).select([])
     empty.to_parquet(folder / "validation.parquet")
     line = said(f"data.path={folder}", "data.validation=validation")
-    assert f"data.path={folder}: its split validation has no pictures" in line
+    assert f"data.path={folder}: its split validation has no images" in line
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -186,38 +186,38 @@ def test_a_folder_that_cannot_be_written(said: Callable[..., str], tmp_path: Pat
 
 
 def broken(number: int) -> bytes:
-    return picture(number, "JPEG")[:-300]
+    return image(number, "JPEG")[:-300]
 
 
 def test_a_cut_off_jpeg_is_named_and_replaced(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    images = [broken(n) if n in (5, 9) else picture(n, "JPEG") for n in range(TRAIN)]
+    images = [broken(n) if n in (5, 9) else image(n, "JPEG") for n in range(TRAIN)]
     (tmp_path / "own").mkdir()
     table(tmp_path / "own" / "train.parquet", None, images)
     table(tmp_path / "own" / "validation.parquet", None)
     cli.pretrain(altered([*tiny, "name=run"], f"data.path={tmp_path}/own", "optim.steps=6"))
     out, folder = capsys.readouterr().out, tmp_path / "runs" / "run"
-    assert "replaced by the next: row 5: not a whole picture" in out and ".cpp" not in out
+    assert "replaced by the next: row 5: not a whole image" in out and ".cpp" not in out
     assert "replaced by the next: row 9" in (folder / "log.txt").read_text()
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     counts = [row["unreadable"] for row in rows if "unreadable" in row]
     assert counts == sorted(counts) and counts[-1] == 2 * 6 * 16 / TRAIN
 
 
-def test_too_many_unreadable_pictures(said: Callable[..., str], tiny: list[str], tmp_path: Path) -> None:
-    images = [broken(n) if n % 3 == 0 else picture(n) for n in range(TRAIN)]
+def test_too_many_unreadable_images(said: Callable[..., str], tiny: list[str], tmp_path: Path) -> None:
+    images = [broken(n) if n % 3 == 0 else image(n) for n in range(TRAIN)]
     path = table(tmp_path / "own.parquet", None, images)
-    words = [f"data.path={path}", "data.validation=0.2", "eval.pictures=5"]
+    words = [f"data.path={path}", "data.validation=0.2", "eval.images=5"]
     assert "data.unreadable=0.0: " in (line := said(*words, "data.unreadable=0")) and "row " in line
     cli.pretrain(altered([*tiny, "name=run"], *words, "data.unreadable=0.5"))  # what the line asks for
 
 
-def test_too_many_unreadable_held_out_pictures(said: Callable[..., str], tmp_path: Path) -> None:
+def test_too_many_unreadable_held_out_images(said: Callable[..., str], tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     table(folder / "train.parquet", None)
-    table(folder / "validation.parquet", None, [broken(n) if n else picture(n) for n in range(20)])
-    line = said(f"data.path={folder}", "eval.pictures=20", "data.unreadable=0.01")
-    assert "data.unreadable=0.01: 19 of 20 pictures cannot be read" in line
+    table(folder / "validation.parquet", None, [broken(n) if n else image(n) for n in range(20)])
+    line = said(f"data.path={folder}", "eval.images=20", "data.unreadable=0.01")
+    assert "data.unreadable=0.01: 19 of 20 images cannot be read" in line
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a run will need: pictures against those that a run finds, bytes against those that torch holds, rates."""
+"""What a run will need: images against those that a run finds, bytes against those that torch holds, rates."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ SMALL = ("data=shapes", "data.size=32", "model=vit_p8", "optim.warmup=0", "compu
 @pytest.mark.parametrize(
     "words", [{"share": 0.1}, {"validation": 0.2}, {"share": 0.03, "validation": 0.01}, {"validation": 0.0}]
 )
-def test_training_pictures_are_those_that_a_run_finds(words):
+def test_training_images_are_those_that_a_run_finds(words):
     data = Data(**{"validation": "validation"} | words)
     assert costs.trained_on(data) == len(sources.load(data).train)
 
@@ -42,7 +42,7 @@ def test_every_device_can_be_planned_for():
 
 
 def held(words, size, fused=False):
-    """Bytes of weights, gradients, optimiser state and averaged weights after a step on `size` pictures, and of what autograd
+    """Bytes of weights, gradients, optimiser state and averaged weights after a step on `size` images, and of what autograd
     keeps for it, parameters aside."""
     recipe = resolve([*words, f"optim.batch={size}"])
     torch.manual_seed(0)
@@ -51,7 +51,7 @@ def held(words, size, fused=False):
         block.attn.fused_attn = fused
     objective = objectives.build(recipe, net, 10)
     averaged, (optimizer, _) = optim.averaged(objective, recipe.optim.average), optim.build(objective, recipe.optim)
-    batch = batching.Pictures(sources.load(recipe.data).train, recipe.data, True).__getitems__(
+    batch = batching.ImageDataset(sources.load(recipe.data).train, recipe.data, True).__getitems__(
         batching.samples(0, size, 50_000, 0)
     )
     own, kept = {p.untyped_storage().data_ptr() for p in objective.parameters()}, {}
@@ -115,4 +115,4 @@ def test_the_device_batch_is_that_of_a_run(batch, wanted, processes):
     words = ["recipe=paper/mpp_b16_imagenet", "compute.precision=bfloat16", f"optim.batch={batch}"]
     recipe = resolve([*words, *([f"compute.batch={wanted}"] if wanted else [])])
     limit = int(78 * 2**30 / 2 / costs.activations(recipe, fused=True))  # machine.py's rule, on this device
-    assert budget.device_batch(recipe, processes, H100) == batching.spread(batch, wanted, limit, 0, processes).device_batch
+    assert budget.device_batch(recipe, processes, H100) == batching.batch_layout(batch, wanted, limit, 0, processes).device_batch

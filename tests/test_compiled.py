@@ -37,7 +37,7 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
     ],
 )
 def test_a_run_compiles_one_graph(counter: CompileCounter, tiny: list[str], own: list[str]) -> None:
-    """The rehearsal's is training's; looking at 24 held-out pictures, the last 8 alone, needs none."""
+    """The rehearsal's is training's; looking at 24 held-out images, the last 8 alone, needs none."""
     train_job.train(Run(resolve(altered(tiny, *own, "compute.compile=true", "optim.steps=4", "name=run"))))
     assert counter.frame_count == 1
 

@@ -19,15 +19,15 @@ def recipe(size=224, precision="float32", **model):
 
 
 def counted(name, backward=False, **options):
-    """Floating-point operations of one picture's pass as torch counts them."""
+    """Floating-point operations of one image's pass as torch counts them."""
     with torch.device("meta"):
         model = timm.create_model(name, num_classes=0, **options)
-        picture = torch.empty(1, 3, *model.patch_embed.img_size)
+        image = torch.empty(1, 3, *model.patch_embed.img_size)
     for module in model.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = False
     with FlopCounterMode(display=False) as counter:
-        out = model(picture)
+        out = model(image)
         if backward:
             out.sum().backward()
     return counter.get_total_flops()

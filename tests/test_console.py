@@ -54,7 +54,7 @@ def test_a_line_says_how_it_goes_and_how_long_it_takes(clock, capsys):
     clock.now += 30
     lines.on_row(row(50))
     (text,) = told(capsys)
-    assert text == "step     50/100  loss 3.142  masked 25.0%  1,234 pictures/s  data wait 7%  left 2 min 30 s"
+    assert text == "step     50/100  loss 3.142  masked 25.0%  1,234 images/s  data wait 7%  left 2 min 30 s"
 
 
 def test_the_last_step_is_told_even_at_once(clock, capsys):
@@ -108,9 +108,9 @@ def test_a_bar_is_for_terminals_only(monkeypatch, terminal, kind):
     out = io.StringIO()
     out.isatty = lambda: terminal
     monkeypatch.setattr(sys, "stdout", out)
-    listener = console.progress(0, 10)
-    listener.close()
-    assert type(listener) is kind
+    callback = console.progress(0, 10)
+    callback.close()
+    assert type(callback) is kind
 
 
 def test_a_bar_keeps_held_out_results_and_warnings_on_the_screen(monkeypatch):

@@ -33,7 +33,7 @@ def test_a_row_says_what_timm_builds(name: str) -> None:
 
 
 def test_a_resnet_is_fine_tuned_and_evaluated_like_any_encoder(tmp_path: Path) -> None:
-    out = [f"out={tmp_path}", "compute.threads=1", "compute.compile=false", "eval.pictures=4"]
+    out = [f"out={tmp_path}", "compute.threads=1", "compute.compile=false", "eval.images=4"]
     small = ["model.timm=resnet10t.c3_in1k", "model.width=512"]  # for speed; a BiT is as deep as it is
     cli.finetune(
         ["recipe=finetune", "init=scratch", "model=bit_r50x1", *small, *FAST, *out, "name=tuned", "eval.test=false"]
@@ -49,7 +49,7 @@ def test_a_resnet_is_fine_tuned_and_evaluated_like_any_encoder(tmp_path: Path) -
 
 def test_running_means_are_those_of_the_steps(tmp_path: Path) -> None:
     """What is measured before the first step, at each start anew, leaves none."""
-    small = ["recipe=finetune", "init=scratch", "model=noisy_student_b0", *FAST, "eval.test=false", "eval.pictures=4"]
+    small = ["recipe=finetune", "init=scratch", "model=noisy_student_b0", *FAST, "eval.test=false", "eval.images=4"]
     run = Run(resolve([*small, "compute.threads=1", "compute.compile=false", f"out={tmp_path}", "name=run"]))
     with distributed.started(run) as accelerator:
         job = setup.assemble(run, accelerator, distributed.load(run.recipe, accelerator, test=False))
@@ -57,7 +57,7 @@ def test_running_means_are_those_of_the_steps(tmp_path: Path) -> None:
         assert any("running_mean" in name for name in before)
         one = job.held_out.batches[0]
         job.objective.train()
-        loop.seconds_per_step(job.state, one, run.recipe, job.spread, accelerator)
+        loop.seconds_per_step(job.state, one, run.recipe, job.batch_layout, accelerator)
         assert all(value.equal(before[name]) for name, value in job.objective.named_buffers())
 
 

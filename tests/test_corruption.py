@@ -26,7 +26,7 @@ def keys(count, seed=0):
 
 
 def slow_rank(key, patches, shape, side):
-    """Every patch of a picture, those hit first before others, by walking over its squares or rectangles."""
+    """Every patch of a image, those hit first before others, by walking over its squares or rectangles."""
     grid, chosen = math.isqrt(patches), []
 
     def number(slot, n):
@@ -56,24 +56,24 @@ def slow_rank(key, patches, shape, side):
 
 
 def slow_draw(key_B, patches, hit, mask, random, source, shape="patches", side=1):
-    """(patch, kind, source) of each hit patch of each picture, in numpy and lists, one number at a time."""
+    """(patch, kind, source) of each hit patch of each image, in numpy and lists, one number at a time."""
     stream = rng.stream(np.asarray(key_B), "corruption")
-    pictures = []
+    images = []
     for b in range(len(stream)):
         key = stream[b : b + 1]
         rows = []
         for n in slow_rank(key, patches, shape, side)[:hit]:
             number = int(rng.integers(key, 3 * n + 1, 2**24)[0])
             kind = MASK if number < round(mask * 2**24) else RANDOM if number < round((mask + random) * 2**24) else KEEP
-            pictures_asked = [b] if source == "image" else range(len(stream))
-            others = [i * patches + m for i in pictures_asked for m in range(patches) if (i, m) != (b, n)]
+            images_asked = [b] if source == "image" else range(len(stream))
+            others = [i * patches + m for i in images_asked for m in range(patches) if (i, m) != (b, n)]
             rows.append((n, kind, others[int(rng.integers(key, 3 * n + 2, len(others))[0])]))
-        pictures.append(rows)
-    return pictures
+        images.append(rows)
+    return images
 
 
 def slow_apply(x_BND, drawn, mask_D):
-    out, clean = x_BND.clone(), [row for picture in x_BND for row in picture]
+    out, clean = x_BND.clone(), [row for image in x_BND for row in image]
     for b in range(len(x_BND)):
         for hit, kind, source in zip(drawn.hit_BK[b], drawn.kind_BK[b], drawn.source_BK[b], strict=True):
             if kind == MASK:
@@ -131,7 +131,7 @@ def test_draw_is_the_slow_one(seed, count, patches, rate, shares, source):
     hit = corruption.corrupted(rate, patches)
     assert all(t.shape == (count, hit) and t.dtype == torch.int64 for t in drawn)
     assert torch.stack(drawn, -1).tolist() == [
-        [list(row) for row in picture] for picture in slow_draw(key_B, patches, hit, *shares, source)
+        [list(row) for row in image] for image in slow_draw(key_B, patches, hit, *shares, source)
     ]
 
 
@@ -148,7 +148,7 @@ def test_shapes_are_the_slow_ones(seed, grid, rate, shape):
     hit = corruption.corrupted(rate, grid**2)
     assert all(t.shape == (2, hit) for t in drawn)
     assert torch.stack(drawn, -1).tolist() == [
-        [list(row) for row in picture] for picture in slow_draw(key_B, grid**2, hit, 0.8, 0.1, "image", *shape)
+        [list(row) for row in image] for image in slow_draw(key_B, grid**2, hit, 0.8, 0.1, "image", *shape)
     ]
 
 
@@ -157,7 +157,7 @@ EVEN = [(8, 0.05, ("patches", 2)), (4, 0.5, ("patches", 2)), (8, 0.15, ("blocks"
 
 @pytest.mark.parametrize(("grid", "rate", "shape"), EVEN)
 def test_no_place_is_hit_more_often_than_another(grid, rate, shape):
-    """Squares and rectangles come together, so places are compared over many pictures, loosely: cut rectangles are small."""
+    """Squares and rectangles come together, so places are compared over many images, loosely: cut rectangles are small."""
     hit_BK = corruption.draw(keys(60_000), grid**2, rate, 0.8, 0.1, "image", *shape).hit_BK
     often = np.bincount(hit_BK.flatten(), minlength=grid**2) / 60_000
     assert np.abs(often / often.mean() - 1).max() < (0.15 if shape[0] == "blocks" else 0.06), often.reshape(grid, grid)
@@ -181,12 +181,12 @@ def test_hit_patches_are_distinct_and_sources_are_others(source):
     drawn = corruption.draw(keys(500), 17, 0.5, source=source)
     assert all(len(set(row)) == len(row) for row in drawn.hit_BK.tolist())
     assert drawn.hit_BK.min() >= 0 and drawn.hit_BK.max() < 17
-    picture = torch.arange(500)[:, None]
-    own = picture * 17 + drawn.hit_BK
+    image = torch.arange(500)[:, None]
+    own = image * 17 + drawn.hit_BK
     assert (drawn.source_BK != own).all()
     assert drawn.source_BK.min() >= 0 and drawn.source_BK.max() < 500 * 17
-    same_picture = (drawn.source_BK // 17 == picture).double().mean()
-    assert same_picture == 1 if source == "image" else same_picture < 0.02
+    same_image = (drawn.source_BK // 17 == image).double().mean()
+    assert same_image == 1 if source == "image" else same_image < 0.02
 
 
 def test_every_patch_is_hit_as_often():
@@ -223,7 +223,7 @@ def test_sources_are_uniform():
 
 @settings(deadline=None, max_examples=20)
 @given(st.permutations(range(12)), st.integers(1, 12))
-def test_a_pictures_corruption_does_not_depend_on_its_batch(order, count):
+def test_a_images_corruption_does_not_depend_on_its_batch(order, count):
     together = corruption.draw(keys(12), 16, 0.5)
     chosen = torch.tensor(order[:count])
     alone = corruption.draw(keys(12)[chosen], 16, 0.5)
@@ -234,7 +234,7 @@ def test_a_pictures_corruption_does_not_depend_on_its_batch(order, count):
 
 
 class Grey:
-    """A split of 37 grey pictures."""
+    """A split of 37 grey images."""
 
     classes = ("grey",)
 
@@ -246,7 +246,7 @@ class Grey:
 
 
 def corrupted_samples(processes, device_batch):
-    """[(step, index, key, hit patches, kinds, sources in the picture)] of steps 0 .. 4 of 24 pictures, over all processes."""
+    """[(step, index, key, hit patches, kinds, sources in the image)] of steps 0 .. 4 of 24 images, over all processes."""
     found = []
     for rank in range(processes):
         spread = batching.spread(24, device_batch, 24, rank, processes)
@@ -265,7 +265,7 @@ def test_a_steps_corruption_does_not_depend_on_how_it_is_spread(processes, devic
     whole, spread = corrupted_samples(1, None), corrupted_samples(processes, device_batch)
     assert len(whole) == 5 * 24 and sorted(spread) == sorted(whole)
     drawn = {}
-    for _, index, _, hit, *_ in whole:  # 120 draws of 37 pictures: a later epoch's are others
+    for _, index, _, hit, *_ in whole:  # 120 draws of 37 images: a later epoch's are others
         drawn.setdefault(index, []).append(hit)
     assert all(hits[0] != hits[1] for hits in drawn.values())
 

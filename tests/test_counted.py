@@ -174,7 +174,7 @@ def test_no_items_are_permuted_to_none():
 
 
 def test_permutations_of_more_than_64_items_stay_what_they_were():
-    """Written down before small ones got a way of their own: which pictures runs hold out and see when depends on them."""
+    """Written down before small ones got a way of their own: which images runs hold out and see when depends on them."""
     were = {
         65: [[9, 62, 38, 6, 20, 57], [19, 3, 17, 12, 20, 38]],
         100: [[88, 69, 75, 15, 70, 11], [19, 81, 23, 32, 66, 4]],

@@ -27,7 +27,7 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
     for before, tool, text in re.findall(r"([^&]*) tools/(\w+\.py)([^&]*)", command):
         assert "launch" in before or before.endswith(("python", "python3"))
         assert (ROOT / "tools" / tool).exists()
-        words = [w.replace("PICTURES", str(tmp_path)) for w in text.split()]
+        words = [w.replace("IMAGES", str(tmp_path)) for w in text.split()]
         if tool == "study.py":
             assert ask(words).plan
         elif tool == "plan.py":

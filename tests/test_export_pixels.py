@@ -11,7 +11,7 @@ import timm
 import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
-from test_pictures import encode
+from test_images import encode
 
 from ssl_vit.config import init_source
 from ssl_vit.config.resolve import resolve
@@ -42,7 +42,7 @@ def photographs() -> list[Image.Image]:
 
 
 def exported(folder: Path, data: Data) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Our own classifier of evaluation pictures, and its export in that folder."""
+    """Our own classifier of evaluation images, and its export in that folder."""
     torch.manual_seed(0)
     made = encoder.build(MODEL, data).eval()
     for parameter in made.parameters():
@@ -77,7 +77,7 @@ def one_off(image: torch.Tensor, data: Data) -> tuple[int, int]:
 
 
 def moved(image: torch.Tensor, data: Data) -> torch.Tensor:
-    """An evaluation picture that was cropped as transformers does."""
+    """An evaluation image that was cropped as transformers does."""
     resized = transforms.short_side(image, int(data.size / data.eval_crop))
     top, left = ((side - data.size) // 2 for side in resized.shape[1:])
     return resized[None, :, top : top + data.size, left : left + data.size]
@@ -119,11 +119,11 @@ def test_timm_and_transformers_see_the_pixels_that_were_evaluated(tmp_path: Path
             agree(wanted.float(), normal * std + mean, logits, model(normal))
             clear += int(logits[0].topk(2).values.diff().abs() > 1e-2)
     assert clear > 40  # of 54: the comparison of classes is not empty
-    if (size, way) != (64, "narrow"):  # floor(64 / 0.9) leaves 7 spare pixels on every picture's shorter side
+    if (size, way) != (64, "narrow"):  # floor(64 / 0.9) leaves 7 spare pixels on every image's shorter side
         assert apart < len(SHAPES) / 2
 
 
-def test_the_crop_of_transformers_own_processor_is_one_pixel_off_in_one_of_four_pictures() -> None:
+def test_the_crop_of_transformers_own_processor_is_one_pixel_off_in_one_of_four_images() -> None:
     """What docs/hub.md says: at the default crop only on the longer side, never by more, and for nothing else."""
     data = Data(size=224)
     found = [one_off(torch.zeros(3, 256, 256 + spare), data) for spare in range(400)]

@@ -104,9 +104,9 @@ def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() 
 
 
 def test_labels_are_read_without_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_bad_input import picture, table
+    from test_bad_input import image, table
 
-    path = table(tmp_path / "own.parquet", [n % 4 for n in range(30)], [picture(n) for n in range(30)])
+    path = table(tmp_path / "own.parquet", [n % 4 for n in range(30)], [image(n) for n in range(30)])
     rows = np.array([29, 3, 0, 7, 7])
     for window in ([], ["data.window=10"]):
         data = resolve(["recipe=evaluate", "init=scratch", f"data.path={path}", "data.validation=0.2", *window]).data

@@ -1,4 +1,4 @@
-"""The picture of held-out predictions shows what was hidden, given and told."""
+"""The image of held-out predictions shows what was hidden, given and told."""
 
 import numpy as np
 import torch

@@ -37,7 +37,7 @@ def tuned(words: list[str]) -> Run:
     return run
 
 
-def test_every_test_picture_is_told_once_and_the_numbers_are_theirs(words: list[str]) -> None:
+def test_every_test_image_is_told_once_and_the_numbers_are_theirs(words: list[str]) -> None:
     run = tuned(words)
     told, result = np.load(run.predictions), json.loads((run.folder / "result.json").read_text())
     assert told["index"].tolist() == list(range(5000)) and told["top5"].shape == (5000, 5)
@@ -70,11 +70,11 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(words: list[str], more: list
     words = altered(words, *more, "eval.test=false")
     unbroken = tuned([*words, "name=unbroken"])
     for step in (5, 8):
-        real = train_job._listeners
-        monkeypatch.setattr(train_job, "_listeners", lambda j, real=real, step=step: [*real(j), Killer(step)])
+        real = train_job._callbacks
+        monkeypatch.setattr(train_job, "_callbacks", lambda j, real=real, step=step: [*real(j), Killer(step)])
         with pytest.raises(Killed):
             tuned([*words, "name=killed"])
-        monkeypatch.setattr(train_job, "_listeners", real)
+        monkeypatch.setattr(train_job, "_callbacks", real)
     assert_same_end(unbroken.folder, tuned([*words, "name=killed"]).folder)
 
 
@@ -216,7 +216,7 @@ def test_the_line_that_a_user_reads(tool, words, says, tmp_path: Path, capsys: p
     assert left.value.code == 2 and line.startswith("error: ") and says in line
 
 
-def test_two_processes_tell_every_test_picture_once(words: list[str], tmp_path: Path) -> None:
+def test_two_processes_tell_every_test_image_once(words: list[str], tmp_path: Path) -> None:
     """And the same of each as one process: the batch and its augmentation are the same wherever they lie."""
     tuned(altered(words, "name=one", "compute.batch=8"))
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29578"]
@@ -260,12 +260,12 @@ def test_a_run_without_labels_has_no_head(own, tiny: list[str], capsys: pytest.C
     assert "probe.measures=top1: init=" in (line := capsys.readouterr().err) and "no run that learned labels" in line
 
 
-def test_a_test_picture_that_cannot_be_read_is_left_out_and_named(tiny: list[str], tmp_path: Path, capsys) -> None:
-    from test_bad_input import TRAIN, broken, picture, table
+def test_a_test_image_that_cannot_be_read_is_left_out_and_named(tiny: list[str], tmp_path: Path, capsys) -> None:
+    from test_bad_input import TRAIN, broken, image, table
 
     (tmp_path / "own").mkdir()
     table(tmp_path / "own" / "train.parquet", [0, 1] * (TRAIN // 2))
-    images = [broken(n) if n in (3, 7) else picture(n) for n in range(TRAIN)]
+    images = [broken(n) if n in (3, 7) else image(n) for n in range(TRAIN)]
     table(tmp_path / "own" / "test.parquet", [0, 1] * (TRAIN // 2), images)
     words = altered(tiny, "recipe=finetune", "init=scratch", f"data.path={tmp_path}/own", "data.validation=0.2", "name=run")
     cli.finetune(words)
@@ -274,7 +274,7 @@ def test_a_test_picture_that_cannot_be_read_is_left_out_and_named(tiny: list[str
     told = np.load(folder / "predictions.npz")
     assert told["index"].tolist() == list(range(TRAIN)) and np.flatnonzero(told["label"] < 0).tolist() == [3, 7]
     said = capsys.readouterr().out
-    assert said.count("a test picture is left out: row ") == 2 and "left out: row 7" in (folder / "log.txt").read_text()
+    assert said.count("a test image is left out: row ") == 2 and "left out: row 7" in (folder / "log.txt").read_text()
 
 
 def test_weights_that_changed_under_a_finished_run_are_noticed(tiny: list[str], words: list[str], capsys) -> None:

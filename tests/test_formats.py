@@ -98,7 +98,7 @@ def test_a_run_says_at_the_start_what_it_took_for_what(tmp_path, tiny, capsys):
     place = tmp_path / "own"
     images(place, train=20, ant=20, bee=20)
     (place / "notes.txt").write_text("x")
-    words = altered([*tiny, "name=own"], f"data.path={place}", "optim.steps=2", "optim.warmup=1", "eval.pictures=2")
+    words = altered([*tiny, "name=own"], f"data.path={place}", "optim.steps=2", "optim.warmup=1", "eval.images=2")
     cli.pretrain(altered(words, "data.validation=0.1", "eval.every=2"))
     out = capsys.readouterr().out
     head = out[: out.index("model ")]

@@ -14,12 +14,12 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.models import encoder, weights
 
-PROBED = ["probe.every=4", "probe.pictures=300", "probe.shots=[1]", "probe.steps=10", "eval.pictures=200"]
+PROBED = ["probe.every=4", "probe.images=300", "probe.shots=[1]", "probe.steps=10", "eval.images=200"]
 
 
 @pytest.mark.parametrize("more", [[], ["recipe=supervised", "optim.dropout=0.2"], ["optim.average=0.9"]])
 def test_training_does_not_notice_the_probes(tiny: list[str], more: list[str]) -> None:
-    plain = run(altered(tiny, *more, "eval.pictures=200", "name=plain"))
+    plain = run(altered(tiny, *more, "eval.images=200", "name=plain"))
     probed = run(altered(tiny, *more, *PROBED, "name=probed"))
     rows = [[(row["step"], row["loss"], row["grad_norm"]) for row in one.rows() if "loss" in row] for one in (plain, probed)]
     assert rows[0] == rows[1]
@@ -36,10 +36,10 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
     recipe, splits = done.recipe, sources.load(done.recipe.data)
     net = encoder.build(recipe.model, recipe.data).eval()
     weights.start(net, find(str(done.folder)))
-    spread = batching.Spread(16, 16, 0, 1)
+    batch_layout = batching.BatchLayout(16, 16, 0, 1)
     told = []
     for source, most in ((splits.train, 300), (splits.validation, 200)):
-        seen = loaders.held_out(source, recipe.data, spread, most)
+        seen = loaders.held_out(source, recipe.data, batch_layout, most)
         with torch.no_grad():
             x = torch.cat([net.feature(b.image, "avg") for b in seen])
         index, label = (torch.cat([getattr(b, name) for b in seen]) for name in ("index", "label"))
@@ -57,9 +57,9 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
 
 
 def test_probes_are_refused_where_there_are_no_labels(tiny: list[str], tmp_path) -> None:
-    from test_bad_input import TRAIN, picture, table
+    from test_bad_input import TRAIN, image, table
 
-    path = table(tmp_path / "own.parquet", None, [picture(n) for n in range(TRAIN)])
+    path = table(tmp_path / "own.parquet", None, [image(n) for n in range(TRAIN)])
     with pytest.raises(UserError, match="has no labels"):
         run(altered(tiny, *PROBED, f"data.path={path}", "data.validation=0.2", "name=run"))
     with pytest.raises(UserError, match=r"probe\.steps=3: objective=mpp has no use for it"):

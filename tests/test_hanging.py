@@ -21,7 +21,7 @@ from ssl_vit.data import batches
 from ssl_vit.processes import liveness
 liveness.BEAT = 0.2
 del bounds.BOUNDS["compute.patience"]
-bring, where, calls = batches.Pictures.__getitems__, sys.argv[1], []
+bring, where, calls = batches.Images.__getitems__, sys.argv[1], []
 def brought(self, wanted):
     calls.append(os.getpid())
     many = calls.count(os.getpid())
@@ -37,7 +37,7 @@ def brought(self, wanted):
     if worker and where == "refused":
         batch = batch._replace(unread=(lambda: "no room",))  # as what finds no room, this cannot be handed over
     return batch
-batches.Pictures.__getitems__ = brought
+batches.Images.__getitems__ = brought
 training.pretrain({words!r})
 """
 
@@ -112,23 +112,23 @@ def test_a_signal_that_a_launcher_repeats_is_one(monkeypatch: pytest.MonkeyPatch
     assert left == [preemption.INTERRUPTED]
 
 
-def judged(life: heartbeat.Life, *stood: float) -> list[str]:
-    return [life._judged_alone(seconds) for seconds in stood]
+def judged(watchdog: heartbeat.Watchdog, *stood: float) -> list[str]:
+    return [watchdog._judged_alone(seconds) for seconds in stood]
 
 
 def test_one_process_alone_is_judged_within_a_step_only() -> None:
-    life = heartbeat.Life(0, 1, 10)
-    assert judged(life, 1e6) == [""], "before the first step"
-    passes = life.marked(["a pass"], 3)
+    watchdog = heartbeat.Watchdog(0, 1, 10)
+    assert judged(watchdog, 1e6) == [""], "before the first step"
+    passes = watchdog.marked(["a pass"], 3)
     next(passes)
-    assert judged(life, 30) == [""] and "not moved for 30 s, after step 3" in judged(life, 31)[0]
-    life.stepped(4)
-    assert judged(life, 1e6) == [""], "between steps"
-    with life._waiting():
-        assert judged(life, 10) == [""] and "no data came" in judged(life, 11)[0]
+    assert judged(watchdog, 30) == [""] and "not moved for 30 s, after step 3" in judged(watchdog, 31)[0]
+    watchdog.stepped(4)
+    assert judged(watchdog, 1e6) == [""], "between steps"
+    with watchdog._waiting():
+        assert judged(watchdog, 10) == [""] and "no data came" in judged(watchdog, 11)[0]
 
 
 def test_the_watch_over_one_process_ends_with_it() -> None:
-    with heartbeat.Life(0, 1, 1.0) as life:
-        assert list(life.marked([1, 2], 0)) == [1, 2] and life.watch.is_alive()
-    assert not life.watch.is_alive() and not life.talk.is_alive()
+    with heartbeat.Watchdog(0, 1, 1.0) as watchdog:
+        assert list(watchdog.marked([1, 2], 0)) == [1, 2] and watchdog.watch.is_alive()
+    assert not watchdog.watch.is_alive() and not watchdog.talk.is_alive()

@@ -484,10 +484,10 @@ sys.modules["ssl_vit"] = None  # not there
 import numpy, timm, torch
 from huggingface_hub import snapshot_download
 from transformers import AutoImageProcessor, AutoModel, AutoModelForImageClassification
-folder, pictures = snapshot_download("someone/vit"), list(numpy.load("pictures.npy"))
+folder, images = snapshot_download("someone/vit"), list(numpy.load("images.npy"))
 classifies = sys.argv[1] == "classifies"
 processor = AutoImageProcessor.from_pretrained("someone/vit")
-normal = processor(pictures, return_tensors="pt")["pixel_values"]
+normal = processor(images, return_tensors="pt")["pixel_values"]
 nets = [timm.create_model(place, pretrained=True).eval() for place in (f"local-dir:{folder}", "hf-hub:someone/vit")]
 model = (AutoModelForImageClassification if classifies else AutoModel).from_pretrained("someone/vit").eval()
 with torch.no_grad():
@@ -501,10 +501,10 @@ numpy.savez("told.npz", normal=normal.numpy(), **{str(i): one.numpy() for i, one
 
 
 def fresh(folder: Path, kind: str, pixels: torch.Tensor) -> tuple[dict[str, torch.Tensor], str]:
-    """What a process without ssl_vit makes of the repository and these pictures (B, 3, H, W)."""
+    """What a process without ssl_vit makes of the repository and these images (B, 3, H, W)."""
     import numpy as np
 
-    np.save(folder / "pictures.npy", pixels.permute(0, 2, 3, 1).numpy())
+    np.save(folder / "images.npy", pixels.permute(0, 2, 3, 1).numpy())
     done = subprocess.run(
         [sys.executable, "-c", FRESH, kind], cwd=folder, env=dict(os.environ), capture_output=True, text=True, timeout=200
     )
@@ -513,38 +513,38 @@ def fresh(folder: Path, kind: str, pixels: torch.Tensor) -> tuple[dict[str, torc
         return {name: torch.tensor(arrays[name]) for name in arrays.files}, done.stdout
 
 
-def pictures() -> torch.Tensor:
+def images() -> torch.Tensor:
     return torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
 
 def test_a_fresh_process_gets_the_runs_own_features(server: Hub, run: Run, tmp_path: Path) -> None:
     push.push(run)
-    told, _ = fresh(tmp_path, "encodes", pictures())
+    told, _ = fresh(tmp_path, "encodes", images())
     net = encoder.build(run.recipe.model, run.recipe.data).eval()
     weights.start(net, init_source.find(str(run.folder)))
     with torch.no_grad():
-        torch.testing.assert_close(told["normal"], net.normal(pictures()), atol=1e-5, rtol=0)
+        torch.testing.assert_close(told["normal"], net.normal(images()), atol=1e-5, rtol=0)
         for name in ("0", "1", "2"):
-            torch.testing.assert_close(told[name], net.feature(pictures(), "avg"), atol=1e-5, rtol=0)
+            torch.testing.assert_close(told[name], net.feature(images(), "avg"), atol=1e-5, rtol=0)
 
 
 def test_a_fresh_process_gets_a_fine_tuned_runs_own_logits(server: Hub, finished: Path, tmp_path: Path) -> None:
     words = [*(word for word in TINY[1:] if not word.startswith("model.")), f"init={finished}", f"hub.repo={REPO}"]
     run = Run(resolve(altered(["recipe=finetune", *words, "name=tuned", f"out={tmp_path}/runs"], "eval.test=true")))
     train_job.train(run)
-    told, out = fresh(tmp_path, "classifies", pictures())
+    told, out = fresh(tmp_path, "classifies", images())
     from safetensors.torch import load_file
 
     net, head = encoder.build(run.recipe.model, run.recipe.data).eval(), load_file(run.export / "heads.safetensors")
     weights.start(net, init_source.find(str(run.folder)))
     with torch.no_grad():
-        wanted = net.feature(pictures(), "token") @ head["head.weight"].T + head["head.bias"]
+        wanted = net.feature(images(), "token") @ head["head.weight"].T + head["head.bias"]
         for name in ("0", "1", "2"):
             torch.testing.assert_close(told[name], wanted, atol=1e-5, rtol=0)
     assert wanted.abs().max() > 0.01 and len(out.strip().split(",")) == 10
     text = pushed(server)["README.md"].decode()
     assert "AutoModelForImageClassification" in text and "trained from `mpp`" in text
-    assert "| `top1` | the share of pictures whose class it names first | test |" in text
+    assert "| `top1` | the share of images whose class it names first | test |" in text
 
 
 def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path) -> None:
@@ -556,7 +556,7 @@ def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path
     for part in ("Load it", "Objective", "Data", "Results", "Recipe", "Compute and energy", "Limits", "Citation"):
         assert f"\n## {part}\n" in text
     assert f'timm.create_model("hf-hub:{REPO}", pretrained=True)' in text and f"init=hf-hub:{REPO}" in text
-    assert "50% of a picture's patches are corrupted, 80% of them by a learned mask token" in text
+    assert "50% of a image's patches are corrupted, 80% of them by a learned mask token" in text
     assert "Apache-2.0" in text and "| `corruption.rate` | 0.5 |" in text and "kWh" in text
     value = run.result()["metrics"]["accuracy_masked"]  # type: ignore[index]
     assert f"| {value['value']:.2%} | {proportion(value['value'], value['n']).low:.2%} to " in text
@@ -619,9 +619,9 @@ def test_what_guesses_has_no_interval(run: Run) -> None:
 
 def test_a_card_repeats_what_its_run_needs(run: Run) -> None:
     assert "```bash\naccelerate launch tools/pretrain.py recipe=recipe.yaml name=again\n```" in card.write(run, run.export)
-    run.recipe.data.path, run.recipe.init, run.recipe.objective = "/home/me/pictures", "/home/me/runs/first", "supervised"
+    run.recipe.data.path, run.recipe.init, run.recipe.objective = "/home/me/images", "/home/me/runs/first", "supervised"
     text = card.write(run, run.export)
-    assert "tools/finetune.py recipe=recipe.yaml name=again data.path=PICTURES init=WEIGHTS\n" in text
+    assert "tools/finetune.py recipe=recipe.yaml name=again data.path=IMAGES init=WEIGHTS\n" in text
     assert "WEIGHTS for the run or export `first` that it started from; this repository does not hold them." in text
     assert "/home" not in text
 
@@ -648,7 +648,7 @@ TERMS = {
 
 
 @pytest.mark.parametrize(("data", "source", "terms"), TERMS.values(), ids=TERMS)
-def test_the_card_says_where_pictures_are_from_and_their_terms(run: Run, data: dict, source: str, terms: str) -> None:
+def test_the_card_says_where_images_are_from_and_their_terms(run: Run, data: dict, source: str, terms: str) -> None:
     for key, value in data.items():
         setattr(run.recipe.data, key, value)
     text = card.write(run, run.export)
@@ -672,7 +672,7 @@ def test_the_cards_snippets_run_and_give_the_shapes_that_they_say(run: Run, tmp_
 
     from PIL import Image
 
-    Image.new("RGB", (50, 40)).save(tmp_path / "picture.jpg")
+    Image.new("RGB", (50, 40)).save(tmp_path / "image.jpg")
     if classes:
         net = encoder.build(run.recipe.model, run.recipe.data)
         heads = {"head.weight": torch.ones(3, 32), "head.bias": torch.ones(3)}
@@ -683,11 +683,11 @@ def test_the_cards_snippets_run_and_give_the_shapes_that_they_say(run: Run, tmp_
     for snippet in snippets:
         place = snippet.replace(f"hf-hub:{REPO}", f"local-dir:{run.export}").replace(REPO, str(run.export))
         seen: dict[str, Any] = {}
-        exec(place.replace("picture.jpg", f"{tmp_path}/picture.jpg"), seen)
+        exec(place.replace("image.jpg", f"{tmp_path}/image.jpg"), seen)
         assert str(tuple(seen[name].shape)) == said and snippet.count(f"# {said}\n") == 1
         assert ("classifier" in seen) is bool(classes)
-        if "picture" in seen:
-            assert f"# {tuple(seen['picture'].shape)}\n" in snippet
+        if "image" in seen:
+            assert f"# {tuple(seen['image'].shape)}\n" in snippet
 
 
 def test_the_cards_figures_are_told_as_people_tell_them(run: Run) -> None:
@@ -710,10 +710,10 @@ def test_the_curves_show_what_is_to_be_beaten(run: Run, monkeypatch: pytest.Monk
 
 
 def test_places_of_this_machine_are_not_told(run: Run) -> None:
-    run.recipe.data.path, run.recipe.plugin, run.recipe.init = "/home/me/pictures", "/home/me/own.py", "/home/me/runs/first"
+    run.recipe.data.path, run.recipe.plugin, run.recipe.init = "/home/me/images", "/home/me/own.py", "/home/me/runs/first"
     shown = card.public(run.recipe)
     assert (shown.out, shown.data.path, shown.plugin, shown.init, shown.hub.repo) == ("runs", None, None, "first", None)
-    assert run.recipe.data.path == "/home/me/pictures"
+    assert run.recipe.data.path == "/home/me/images"
 
 
 @pytest.mark.parametrize("secret", [WRITER, "odd secret", "  odd secret \n"])

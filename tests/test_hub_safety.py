@@ -103,12 +103,12 @@ def test_a_foreign_recipe_is_not_obeyed_about_this_machine(server: Hub, run: Run
     )
 
 
-def test_a_state_trained_on_own_pictures_can_be_pulled(
+def test_a_state_trained_on_own_images_can_be_pulled(
     server: Hub, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     foreign(server, run, ("  name: shapes\n", "  name: own\n"))
     pull.main([f"hf-hub:{REPO}", f"out={tmp_path}/pulled"])
-    assert capsys.readouterr().out.endswith(f"name=mpp out={tmp_path}/pulled data.path=PICTURES\n")
+    assert capsys.readouterr().out.endswith(f"name=mpp out={tmp_path}/pulled data.path=IMAGES\n")
 
 
 def test_a_pulled_fine_tuning_goes_on_as_the_run_would_have(

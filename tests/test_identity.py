@@ -48,8 +48,8 @@ FREE_UNTIL_FINISHED = {
     "data.unreadable": "a bound that stops the run",
     "optim.nonfinite": "what becomes of a run that would otherwise stop",
     "probe.every": "which probes the result tells",
-    "probe.pictures": "what those probes learn from",
-    "eval.pictures": "how many held-out images the result is over",
+    "probe.images": "what those probes learn from",
+    "eval.images": "how many held-out images the result is over",
     "eval.test": "whether the result tells the test split",
     "eval.real": "whether it tells ImageNet-ReaL",
 }
@@ -112,7 +112,7 @@ SHARES = {"corruption.mask": (0.7, 0.2, 0.1), "corruption.random": (0.7, 0.2, 0.
 
 
 def images(root: Path, first: int = 0) -> Path:
-    """An image folder of two classes and two splits; a picture follows from its number."""
+    """An image folder of two classes and two splits; a image follows from its number."""
     for split, count in (("train", 40), ("test", 12)):
         for i in range(count):
             path = root / split / ("ant", "bee")[i % 2] / f"{i:03d}.png"
@@ -143,7 +143,7 @@ def words(root: Path, *more: str) -> list[str]:
         "optim.warmup=0",
         "eval.every=2",
         "probe.every=2",
-        "probe.pictures=20",
+        "probe.images=20",
         "name=joint",
     ]
     own = ["probe.measures=[few_shot]", "probe.shots=[1]", "eval.test=true", f"data.path={root}/a/own", f"out={root}/runs"]
@@ -226,7 +226,7 @@ def test_a_test_that_was_not_made_is_not_answered(place: Path, tmp_path: Path) -
 
 
 def test_a_finished_run_is_told_for_its_own_images_only(place: Path, tmp_path: Path, capsys) -> None:
-    assert "the pictures of test, train, validation differ" in the_error(found, words(place, f"data.path={place}/c/own"))
+    assert "the images of test, train, validation differ" in the_error(found, words(place, f"data.path={place}/c/own"))
     assert found(words(place, f"data.path={place}/b/own"))[1] is not None
     assert "warning" not in capsys.readouterr().out
     assert found(words(place, f"data.path={tmp_path}/own"))[1] is not None  # gone
@@ -242,10 +242,10 @@ def test_folders_of_one_name_are_not_mixed_up(place: Path, tmp_path: Path) -> No
     run, _ = found(here)
     train_job.train(run)
     assert resolve(there).name == run.recipe.name
-    assert f"data.path={place}/c/own: the pictures of" in the_error(found, there)
+    assert f"data.path={place}/c/own: the images of" in the_error(found, there)
     (run.folder / "result.json").unlink()
     before = contents(run.folder)
-    assert f"data.path={place}/c/own: the pictures of" in the_error(train_job.train, found(there)[0])
+    assert f"data.path={place}/c/own: the images of" in the_error(train_job.train, found(there)[0])
     assert contents(run.folder) == before
 
 
@@ -300,7 +300,7 @@ def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(place: Pat
     before = contents(first.folder)
     assert "optim.lr (0.001 there, 0.5 here)" in the_error(train_job.train, late)
     assert train_job.train(same) == result
-    assert "the pictures of" in the_error(train_job.train, elsewhere)
+    assert "the images of" in the_error(train_job.train, elsewhere)
     assert contents(first.folder) == before
 
 
@@ -382,7 +382,7 @@ def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(place: Pat
     assert told() == []
     assert "optim.lr 0.001 there, 0.01 here" in the_error(lambda: told(**{"optim.lr": "0.01"}))
     assert "model.width 32 there, 64 here" in the_error(lambda: told(**{"model.width": "64"}))
-    assert "the pictures of" in the_error(lambda: told(**{"data.path": f"{place}/c/own"}))
+    assert "the images of" in the_error(lambda: told(**{"data.path": f"{place}/c/own"}))
     assert "eval.test" in the_error(lambda: told(**{"eval.test": "false"}))
     (doubt,) = told(**{"data.path": f"{tmp_path}/own"})
     assert "was not checked" in doubt

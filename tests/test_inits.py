@@ -68,7 +68,7 @@ def test_positions_are_zoomed_as_the_authors_zoom_them(grid: tuple[int, int]) ->
     np.testing.assert_allclose(new[0, 1:].reshape(*grid, 5).numpy(), wanted, atol=3e-6)
 
 
-def test_a_larger_picture_keeps_everything_but_the_positions(tmp_path: Path) -> None:
+def test_a_larger_image_keeps_everything_but_the_positions(tmp_path: Path) -> None:
     made = net()
     large = net(data=Data(size=32), seed=1)
     weights.start(large, init_source.find(str(exported(tmp_path / "export", made))))
@@ -207,7 +207,7 @@ def test_other_weights_under_a_runs_name_are_refused(pretrained: Run, tiny: list
         "eval.test=false",
     ]
     words += [
-        "eval.pictures=20",
+        "eval.images=20",
         "name=tuned",
         "log.tensorboard=false",
         *(w for w in tiny if w.startswith(("out=", "compute."))),

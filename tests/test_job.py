@@ -18,14 +18,14 @@ from conftest import ROOT, TINY, altered
 from PIL import Image
 from safetensors.torch import load_file
 
-from ssl_vit.callbacks import Listener, Row
+from ssl_vit.callbacks import Callback, Row
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, distributed
-from ssl_vit.training.loop import Watch
+from ssl_vit.training.loop import Scheduled
 from ssl_vit.training.state import State
 
 SLOW = ("images_per_s", "data_wait", "memory_gib", "seconds")
@@ -35,7 +35,7 @@ class Killed(BaseException):
     """Stands for SIGKILL inside one process: nothing catches it."""
 
 
-class Killer(Listener):
+class Killer(Callback):
     def __init__(self, step: int) -> None:
         self.step = step
 
@@ -81,12 +81,12 @@ def test_a_run_leaves_what_the_design_says(unbroken: Path) -> None:
     assert names <= {p.name for p in unbroken.iterdir()}
     result = json.loads((unbroken / "result.json").read_text())
     assert result["steps"] == 12 and result["images"] == 12 * 16
-    assert result["metrics"]["loss"]["n"] == 24 * 8, "24 held-out pictures of 16 patches, half of them hit"
+    assert result["metrics"]["loss"]["n"] == 24 * 8, "24 held-out images of 16 patches, half of them hit"
     assert [r["step"] for r in rows(unbroken)] == [2, 4, 6, 8, 10, 12]
     assert "validation/loss" in rows(unbroken)[1] and "validation/loss" not in rows(unbroken)[0]
     assert [p.name for p in checkpoint.found(unbroken / "checkpoints")] == ["step-000000008", "step-000000012"]
-    with Image.open(unbroken / "figures" / "predictions.png") as picture:
-        assert picture.width > 300 and len(set(picture.convert("RGB").get_flattened_data())) > 50
+    with Image.open(unbroken / "figures" / "predictions.png") as image:
+        assert image.width > 300 and len(set(image.convert("RGB").get_flattened_data())) > 50
 
 
 def test_the_recipe_of_a_run_repeats_it(unbroken: Path, tmp_path: Path) -> None:
@@ -98,22 +98,22 @@ def test_the_recipe_of_a_run_repeats_it(unbroken: Path, tmp_path: Path) -> None:
 def test_a_run_cut_off_after_any_step_ends_as_the_unbroken_one(
     step: int, unbroken: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train_job._listeners
-    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Killer(step)])
+    whole = train_job._callbacks
+    monkeypatch.setattr(train_job, "_callbacks", lambda j: [*whole(j), Killer(step)])
     with pytest.raises(Killed):
         run([*tiny, "name=run"])
-    monkeypatch.setattr(train_job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_callbacks", whole)
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
 
 
 @pytest.fixture(scope="module")
 def broken_off(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run with averaged weights, and the same that was cut off after its first checkpoint."""
-    out, listeners = tmp_path_factory.mktemp("broken"), train_job._listeners
+    out, callbacks = tmp_path_factory.mktemp("broken"), train_job._callbacks
     words = [*TINY, "optim.average=0.9", f"out={out}"]
     whole = run([*words, "name=whole"]).folder
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(train_job, "_listeners", lambda j: [*listeners(j), Killer(6)])
+        patched.setattr(train_job, "_callbacks", lambda j: [*callbacks(j), Killer(6)])
         run([*words, "name=run"])
     return whole, out
 
@@ -172,11 +172,11 @@ def test_sigkill_at_a_random_moment_loses_nothing(unbroken: Path, tiny: list[str
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     unbroken: Path, tiny: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train_job._listeners
-    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Killer(10)])
+    whole = train_job._callbacks
+    monkeypatch.setattr(train_job, "_callbacks", lambda j: [*whole(j), Killer(10)])
     with pytest.raises(Killed):
         run([*tiny, "name=run"])
-    monkeypatch.setattr(train_job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_callbacks", whole)
     newest = checkpoint.found(Path(tiny[-1].removeprefix("out=")) / "run" / "checkpoints")[-1] / "state.pt"
     torn = bytearray(newest.read_bytes())
     torn[len(torn) // 2] ^= 1
@@ -188,9 +188,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
 
 def cut_off(words: list[str], step: int) -> Path:
     """A run that was killed at that step."""
-    listeners = train_job._listeners
+    callbacks = train_job._callbacks
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(train_job, "_listeners", lambda j: [*listeners(j), Killer(step)])
+        patched.setattr(train_job, "_callbacks", lambda j: [*callbacks(j), Killer(step)])
         run(words)
     recipe = resolve(words)
     return Path(recipe.out) / recipe.name
@@ -237,8 +237,8 @@ def test_observers_and_their_failures_leave_the_training_alone(unbroken: Path, t
 
     train = train_job.engine.train
 
-    def with_nosy(state, loader, recipe, spread, accelerator, watches, *others):
-        train(state, loader, recipe, spread, accelerator, [Watch(nosy, 3), *watches], *others)
+    def with_nosy(state, loader, recipe, batch_layout, accelerator, evaluators, *others):
+        train(state, loader, recipe, batch_layout, accelerator, [Scheduled(nosy, 3), *evaluators], *others)
 
     monkeypatch.setattr(train_job.engine, "train", with_nosy)
     folder = run([*tiny, "name=run"]).folder
@@ -249,23 +249,23 @@ def test_observers_and_their_failures_leave_the_training_alone(unbroken: Path, t
 
 
 def test_a_listener_that_fails_is_left_out_and_training_goes_on(unbroken: Path, tiny: list[str], monkeypatch) -> None:
-    class Broken(Listener):
+    class Broken(Callback):
         def on_row(self, row: Row) -> None:
             raise OSError("a tracker's own trouble")
 
-    whole = train_job._listeners
-    monkeypatch.setattr(train_job, "_listeners", lambda j: [Broken(), *whole(j)])
+    whole = train_job._callbacks
+    monkeypatch.setattr(train_job, "_callbacks", lambda j: [Broken(), *whole(j)])
     folder = run([*tiny, "name=run"]).folder
     assert_same_end(unbroken, folder)
     assert (folder / "log.txt").read_text().count("a tracker's own trouble") == 1
 
 
 def test_all_checkpoints_damaged_is_said_and_nothing_removed(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = train_job._listeners
-    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Killer(6)])
+    whole = train_job._callbacks
+    monkeypatch.setattr(train_job, "_callbacks", lambda j: [*whole(j), Killer(6)])
     with pytest.raises(Killed):
         run([*tiny, "name=run"])
-    monkeypatch.setattr(train_job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_callbacks", whole)
     folder = Path(tiny[-1].removeprefix("out=")) / "run"
     (only,) = checkpoint.found(folder / "checkpoints")
     (only / "state.pt").write_bytes(b"")
@@ -286,12 +286,12 @@ def test_an_error_of_the_first_process_is_said_once_and_ends_all(tiny: list[str]
 
 def test_dropout_is_drawn_per_step_and_chunk_so_that_resuming_repeats_it(tiny: list[str], monkeypatch) -> None:
     words = [*tiny, "optim.dropout=0.5"]
-    whole = train_job._listeners
+    whole = train_job._callbacks
     one = run([*words, "name=one"]).folder
-    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Killer(7)])
+    monkeypatch.setattr(train_job, "_callbacks", lambda j: [*whole(j), Killer(7)])
     with pytest.raises(Killed):
         run([*words, "name=two"])
-    monkeypatch.setattr(train_job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_callbacks", whole)
     assert_same_end(one, run([*words, "name=two"]).folder)
 
 
@@ -310,10 +310,10 @@ def test_processes_that_do_not_find_one_another_are_refused(tiny: list[str], mon
         run(tiny)
 
 
-def test_real_pictures_train(real_pictures: Path, tiny: list[str]) -> None:
+def test_real_images_train(real_images: Path, tiny: list[str]) -> None:
     for name in ("cifar10", "tinyimagenet"):
         words = [w for w in tiny if not w.startswith("data.size")]
-        place = f"data.path={real_pictures / name}"
+        place = f"data.path={real_images / name}"
         done = run(altered(words, f"data={name}", place, "optim.steps=3", "model.patch=8"))
         assert done.result()["metrics"]["loss"]["value"] < 6.3, "ln 512 is 6.24"
 
@@ -322,11 +322,11 @@ def test_tensorboard_says_what_metrics_jsonl_says(tiny: list[str], monkeypatch: 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     words = altered(tiny, "log.tensorboard=true", "name=run")
-    whole = train_job._listeners
-    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Killer(7)])
+    whole = train_job._callbacks
+    monkeypatch.setattr(train_job, "_callbacks", lambda j: [*whole(j), Killer(7)])
     with pytest.raises(Killed):
         run(words)
-    monkeypatch.setattr(train_job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_callbacks", whole)
     done = run(words)
     events = EventAccumulator(str(done.tensorboard))
     events.Reload()
@@ -338,11 +338,11 @@ def test_tensorboard_says_what_metrics_jsonl_says(tiny: list[str], monkeypatch: 
 def test_every_objective_and_target_trains_resumes_and_is_exported(words: list[str], tiny: list[str], monkeypatch) -> None:
     words = altered(tiny, *words)
     one = run([*words, "name=one"]).folder
-    whole = train_job._listeners
-    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Killer(7)])
+    whole = train_job._callbacks
+    monkeypatch.setattr(train_job, "_callbacks", lambda j: [*whole(j), Killer(7)])
     with pytest.raises(Killed):
         run([*words, "name=two"])
-    monkeypatch.setattr(train_job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_callbacks", whole)
     assert_same_end(one, run([*words, "name=two"]).folder)
     loss = [row["loss"] for row in rows(one)]
     assert loss[-1] < loss[0]
@@ -350,13 +350,13 @@ def test_every_objective_and_target_trains_resumes_and_is_exported(words: list[s
     assert heads and not any("encoder." in name or "backbone" in name for name in heads)
 
 
-def test_unreadable_pictures_are_named_and_too_many_stop_the_run(tiny: list[str], tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
+def test_unreadable_images_are_named_and_too_many_stop_the_run(tiny: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "images"
     folder.mkdir()
     for n in range(60):
         Image.new("RGB", (16, 16), (4 * n, 99, 255 - 4 * n)).save(folder / f"{n:02}.png")
     (folder / "07.png").write_bytes((folder / "07.png").read_bytes()[:60])
-    words = [*(w for w in tiny if not w.startswith("eval.pictures")), f"data.path={folder}", "data.validation=0.2"]
+    words = [*(w for w in tiny if not w.startswith("eval.images")), f"data.path={folder}", "data.validation=0.2"]
     done = run([*words, "name=some", "data.unreadable=0.1"])
     assert "07.png" in (done.folder / "log.txt").read_text()
     with pytest.raises(UserError, match=r"data\.unreadable=0\.0: 1 of .* cannot be read, .*07\.png"):
@@ -371,7 +371,7 @@ def test_masks_of_dropout_go_on_with_the_same_device_batch_only(tiny: list[str],
     (folder / "result.json").unlink()
     before = (folder / "metrics.jsonl").read_text()
     if own:
-        text = rf"compute\.batch=4: the run was stopped with 8 pictures a pass, .*{own[0]} .*say compute\.batch=8"
+        text = rf"compute\.batch=4: the run was stopped with 8 images a pass, .*{own[0]} .*say compute\.batch=8"
         with pytest.raises(UserError, match=text):
             run(altered(short, "compute.batch=4"))
         assert (folder / "metrics.jsonl").read_text() == before
@@ -387,14 +387,14 @@ def test_a_folder_moved_while_it_is_written_stops_the_run_and_nothing_is_lost(
     """All that was trained is saved where the folder is now, nothing is made where it was, and the run goes on there."""
     place, new = tmp_path / "runs" / "run", tmp_path / "runs" / "new"
 
-    class Mover(Listener):
+    class Mover(Callback):
         def on_step(self, step: int) -> None:
             if step == 5:
                 place.rename(new)
 
-    whole = train_job._listeners
+    whole = train_job._callbacks
     with monkeypatch.context() as patch, pytest.raises(UserError) as caught:
-        patch.setattr(train_job, "_listeners", lambda made: [*whole(made), Mover()])
+        patch.setattr(train_job, "_callbacks", lambda made: [*whole(made), Mover()])
         run([*tiny, "name=run"])
     text = f"name=run: {place} was moved to {new} while the run wrote it; name=new out={new.parent} goes on there"
     assert str(caught.value) == text and not place.exists()

@@ -194,7 +194,7 @@ def test_a_held_out_file_given_alone_is_trained_on_with_a_warning(tmp_path):
 
 def test_images_beside_shards_are_left_out_with_a_warning(tmp_path):
     parquet(tmp_path / "train.parquet", range(6))
-    images(tmp_path, pictures=4)
+    images(tmp_path, images=4)
     assert any("4 images beside parquet files are left out" in text for text in load(tmp_path).guesses)
 
 
@@ -274,5 +274,5 @@ def test_sources_go_to_workers_that_are_spawned(tmp_path):
     for name, window in (("files", None), ("train.tar", None), ("train.parquet", None), ("train.parquet", 4)):
         data = Data(name="own", path=str(tmp_path / name), window=window, size=6)
         source = sources.load(data, seed=0).train
-        sent = pickle.loads(pickle.dumps(batching.Pictures(source, data, train=True)))
+        sent = pickle.loads(pickle.dumps(batching.Images(source, data, train=True)))
         assert content(sent.source) == content(source)

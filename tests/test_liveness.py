@@ -20,17 +20,17 @@ from ssl_vit import bounds, checkpoint, training
 from ssl_vit.data import batches
 from ssl_vit.evaluation.held_out import HeldOut
 from ssl_vit.objectives import MaskedPatchPrediction
-from ssl_vit.processes import learner, liveness
+from ssl_vit.processes import strategy, liveness
 from ssl_vit.errors import UserError
 liveness.BEAT, liveness.BETWEEN, liveness.STILL = 0.3, 2, 2
 del bounds.BOUNDS["compute.patience"]
 PLACES = {
-    "fetch": (batches.Pictures, "__getitems__"),
+    "fetch": (batches.Images, "__getitems__"),
     "forward": (MaskedPatchPrediction, "forward"),
-    "backward": (learner.Learner, "backward"),
+    "backward": (strategy.Strategy, "backward"),
     "look": (HeldOut, "__call__"),
     "save": (checkpoint.Saver, "save"),
-    "fails": (batches.Pictures, "__getitems__"),
+    "fails": (batches.Images, "__getitems__"),
 }
 ERROR = UserError("data.some=0: broken") if os.environ.get("ERROR") == "user" else OSError(5, "no such disk")
 def stuck(owner, name):
@@ -85,7 +85,7 @@ from ssl_vit.processes import liveness
 distributed.init_process_group("gloo")
 liveness.DEAD = 3
 rank = int(os.environ["RANK"])
-life = liveness.Life(rank, 2, 100)
+watchdog = liveness.Watchdog(rank, 2, 100)
 if rank == {victim}:
     os.kill(os.getpid(), {int(number)})
 with life:
@@ -170,22 +170,22 @@ training.evaluate({words!r})
     assert "error: process 1 on" in said[0] and f"gave no sign of life for {PATIENCE} s" in said[0]
 
 
-def judged(*signs: heartbeat.Sign, patience: float = 10, stood: float = 0) -> str:
+def judged(*signs: heartbeat.Beat, patience: float = 10, stood: float = 0) -> str:
     """What the first process says of the processes' signs, the others' marks being so old."""
-    life = heartbeat.Life(0, len(signs), patience)
+    watchdog = heartbeat.Watchdog(0, len(signs), patience)
     now = time.monotonic()
-    life.heard = {rank: heartbeat.Heard(sign, now, now - stood) for rank, sign in enumerate(signs)}
-    return life._judged()
+    watchdog.heard = {rank: heartbeat.LastBeat(sign, now, now - stood) for rank, sign in enumerate(signs)}
+    return watchdog._judged()
 
 
 def test_nobody_is_named_where_all_wait_or_have_left() -> None:
     """One that has left at the end is not missed; equal marks are a long look between steps, or a long way to the first."""
-    within, between = heartbeat.Sign(1, 7, 10, "here"), heartbeat.Sign(1, 7, 60, "here")
-    left = heartbeat.Sign(1, 3, 10, "here", heartbeat.LEFT)
+    within, between = heartbeat.Beat(1, 7, 10, "here"), heartbeat.Beat(1, 7, 60, "here")
+    left = heartbeat.Beat(1, 3, 10, "here", heartbeat.LEFT)
     assert judged(within, within, left, stood=25) == judged(between, between, left, stood=1e6) == ""
     assert "no process has moved for 30 s" in judged(within, within, left, stood=31)
     assert "process 1 on here has not moved for 10 s" in judged(within._replace(marks=8), within, left, stood=11)
     assert judged(within._replace(marks=8), between, left, stood=11) == ""
     assert "process 0 on here has not moved for 60 s" in judged(between, within._replace(marks=8), left, stood=61)
-    before = heartbeat.Sign(1, 0, inf, "here")
+    before = heartbeat.Beat(1, 0, inf, "here")
     assert judged(before, before._replace(marks=1), stood=1e6) == ""

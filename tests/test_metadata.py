@@ -108,7 +108,7 @@ def test_flowers102_is_refused_where_it_is_not_divided_as_its_authors_did(monkey
     """A copy on the Hub trains on 7,169, most of which are the authors' test; the paper's split has 1,020."""
     splits = {"train": Rows(7169), "test": Rows(1020)}
     monkeypatch.setattr(formats, "find", lambda data: formats.Found(splits, [], []))
-    with pytest.raises(UserError, match=r"data=flowers102: .* has 7,169 training pictures, its authors' division 1,020"):
+    with pytest.raises(UserError, match=r"data=flowers102: .* has 7,169 training images, its authors' division 1,020"):
         sources.load(Data(name="flowers102", path="anywhere"))
     splits["train"] = Rows(1020)
     assert len(sources.load(Data(name="flowers102", path="anywhere", validation=0.0)).train) == 1020

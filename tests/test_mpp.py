@@ -16,7 +16,7 @@ from ssl_vit.models import encoder
 from ssl_vit.objectives import MaskedPatchPrediction, corruption, targets
 
 TINY = Model(patch=4, width=32, depth=1, heads=2, mlp=64)
-N = 16  # patches of a 16 px picture
+N = 16  # patches of a 16 px image
 
 
 def mpp(rate=0.5, mask=0.8, random=0.1, source="image", trained=True):
@@ -32,7 +32,7 @@ def mpp(rate=0.5, mask=0.8, random=0.1, source="image", trained=True):
 
 
 def batch(count, seed=0):
-    """Pictures of 4 x 4 patches, each of a colour of its own and a little noise."""
+    """Images of 4 x 4 patches, each of a colour of its own and a little noise."""
     generator = np.random.default_rng(seed)
     color = generator.integers(8, 248, (count, 3, 4, 4)).repeat(4, 2).repeat(4, 3)
     image = (color + generator.integers(-8, 9, color.shape)).astype(np.uint8)
@@ -51,7 +51,7 @@ def slow_colors(image_3HW):
 
 
 def slow_losses(objective, given):
-    """[(picture, patch, kind, loss, right)] of every hit patch, from features of corrupted embeddings, by the definition."""
+    """[(image, patch, kind, loss, right)] of every hit patch, from features of corrupted embeddings, by the definition."""
     drawn = objective.draw(given)
     x_BND = objective.encoder.patch(given.image)
     clean, corrupted = x_BND.flatten(0, 1), x_BND.clone()
@@ -120,7 +120,7 @@ def test_the_head_sees_only_the_hit_patches():
     assert shapes == [((4, 5, 32), (4, 5, 512))] * 3  # floor(0.3 * 16 + 1/2) = 5
 
 
-def test_dark_and_bright_pictures_embed_differently():
+def test_dark_and_bright_images_embed_differently():
     """A norm on the raw patches would erase the colour that is to be told."""
     objective = mpp()
     flat = torch.tensor([20, 128, 235], dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 16, 16)
@@ -278,8 +278,8 @@ def test_baselines_are_the_slow_ones():
     assert made["neighbors"] == (guessed, masked)
 
 
-def test_baselines_know_flat_pictures():
-    """Where a picture is of one colour its neighbours tell it, and a set of one colour has no entropy."""
+def test_baselines_know_flat_images():
+    """Where a image is of one colour its neighbours tell it, and a set of one colour has no entropy."""
     objective, given = mpp(0.9), batch(6)
     flat = given._replace(image=torch.full_like(given.image, 77))
     objective.fit_baselines([flat])

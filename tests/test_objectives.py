@@ -84,7 +84,7 @@ def test_the_head_has_a_hidden_tanh_layer_only_where_asked_for() -> None:
     torch.testing.assert_close(deep.logits(given), by_hand)
 
 
-def test_pictures_without_a_label_take_no_part() -> None:
+def test_images_without_a_label_take_no_part() -> None:
     objective, given = supervised(), batch(6)
     some = given._replace(label=torch.where(torch.arange(6) % 2 == 0, given.label, -1))
     known = given.map(lambda x: x[::2])
@@ -95,7 +95,7 @@ def test_pictures_without_a_label_take_no_part() -> None:
 
 
 def test_passes_with_unequal_labels_average_to_the_global_mean() -> None:
-    """The sum over labelled pictures divided by their count in the global batch, however they lie in its passes."""
+    """The sum over labelled images divided by their count in the global batch, however they lie in its passes."""
     objective, given = supervised(), batch(8)
     given = given._replace(label=torch.tensor([1, 2, 3, 4, -1, -1, -1, 0]))
     alone = type("Alone", (), {"num_processes": 1, "reduce": staticmethod(lambda x, how: x)})
@@ -129,7 +129,7 @@ def test_weights_of_one_and_nothing_are_each_objective_alone(weights: tuple[floa
     [((1.0, 0.0), "supervised", "avg"), ((0.0, 1.0), "mpp", "token"), ((1.0, 1.0), None, "token")],
 )
 def test_what_a_part_of_weight_0_has_to_itself_is_frozen(weights, idle: str | None, pool: str) -> None:
-    """And nothing else; what is exported as a picture's feature is that of the part which runs."""
+    """And nothing else; what is exported as a image's feature is that of the part which runs."""
     shared = net()
     parts = {"mpp": mpp(shared), "supervised": supervised(shared)}
     joint = Joint(shared, {name: (part, weight) for (name, part), weight in zip(parts.items(), weights, strict=True)})
@@ -199,9 +199,9 @@ def test_guessing_is_what_an_even_guess_costs(loss: str, classes: int) -> None:
     even = 0.0 if loss == "softmax" else -math.log(classes - 1) if classes > 1 else 100.0
     torch.nn.init.constant_(made.head.bias, even)
     drawn = batch()._replace(label=torch.tensor([0, -1, 0, 0, 0, 0]))
-    (total, count), (hits, pictures) = (made.baselines(drawn)[name] for name in ("chance_loss", "chance"))
+    (total, count), (hits, images) = (made.baselines(drawn)[name] for name in ("chance_loss", "chance"))
     assert float(total / count) == pytest.approx(float(made(drawn).metrics["loss"][0] / 5), abs=1e-6)
-    assert (float(count), float(pictures), float(hits / pictures)) == (5, 5, 1 / classes)
+    assert (float(count), float(images), float(hits / images)) == (5, 5, 1 / classes)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])

@@ -98,7 +98,7 @@ def test_a_batch_has_as_many_rows_of_every_part_of_its_window():
 
 
 def test_a_far_step_of_a_huge_set_needs_only_the_shards_sizes():
-    """Step 10^6 of the paper's batch on JFT's 303 million pictures, in shards of 1,000 and windows of a million."""
+    """Step 10^6 of the paper's batch on JFT's 303 million images, in shards of 1,000 and windows of a million."""
     windows = Windows(np.full(303_000, 1000), 2**20, 4096)
     far = batching.samples(10**6 * 4096, 4096, 303_000_000, 0, windows)
     assert len(set(far.index.tolist())) == 4096

@@ -35,7 +35,7 @@ class Brightness(targets.Pixels):
         return (127.5 * (truth + 1)).clamp(0, 255).byte()[..., None, None].expand(*truth.shape[:2], 1, 1, 3)
 
 class Rotation(Objective):
-    """Which of two ways up a picture stands."""
+    """Which of two ways up a image stands."""
     def __init__(self, encoder):
         super().__init__(encoder)
         self.head = torch.nn.Linear(encoder.width, 2)
@@ -103,17 +103,17 @@ def test_an_objective_of_ones_own_refuses_words_it_cannot_use(plugin: Path, tiny
 
 
 def test_a_model_and_a_data_set_of_ones_own(tmp_path: Path) -> None:
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
+    images = tmp_path / "images"
+    images.mkdir()
     for n in range(40):
-        Image.new("L", (20, 16), 6 * n).save(pictures / f"{n}.png")
+        Image.new("L", (20, 16), 6 * n).save(images / f"{n}.png")
     own = tmp_path / "own.yaml"
     own.write_text(
-        f"objective: mpp\ndata: {{name: mine, path: {pictures}, size: 16}}\n"
+        f"objective: mpp\ndata: {{name: mine, path: {images}, size: 16}}\n"
         "model: {name: vit_mine, width: 24, depth: 1, heads: 2, mlp: 48, patch: 8}\n"
     )
     gone = ("data.size", "model.", "recipe")
-    words = [w for w in altered(TINY, "eval.pictures=1") if not w.startswith(gone)]
+    words = [w for w in altered(TINY, "eval.images=1") if not w.startswith(gone)]
     run = trained([f"recipe={own}", *words, f"out={tmp_path}/runs"])
     assert (run.recipe.model.name, run.recipe.data.name) == ("vit_mine", "mine") and run.result() is not None
 

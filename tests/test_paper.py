@@ -12,7 +12,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder
 
-PICTURES = {"jft": 303_000_000, "imagenet21k": 14_197_122, "imagenet": 1_281_167}
+IMAGES = {"jft": 303_000_000, "imagenet21k": 14_197_122, "imagenet": 1_281_167}
 # Table 3: model, data, epochs, base learning rate, decay, weight decay, dropout
 TABLE_3 = [
     *[(m, "jft", 7, 8e-4, "linear", 0.1, 0.0) for m in ("b16", "b32", "r50_b16", "r50_b32")],
@@ -41,7 +41,7 @@ def test_a_supervised_recipe_is_its_row_of_table_3(
     recipe = resolve([f"recipe=paper/supervised_{model}_{data}", f"data.path={tmp_path}"])
     o = recipe.optim
     assert (recipe.data.name, recipe.data.size, recipe.objective, o.batch, o.warmup) == (data, 224, "supervised", 4096, 10_000)
-    assert o.steps == round(epochs * PICTURES[data] / 4096)
+    assert o.steps == round(epochs * IMAGES[data] / 4096)
     assert (o.lr, o.schedule, o.weight_decay, o.dropout, tuple(o.betas)) == (lr, decay, weight_decay, dropout, (0.9, 0.999))
     assert o.clip == (1.0 if data == "imagenet" else None)
     assert recipe.supervised.loss == ("softmax" if data == "imagenet" else "sigmoid") and recipe.supervised.hidden

@@ -13,7 +13,7 @@ from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.planning import budget, forecast, pace, plan
-from ssl_vit.planning.forecast import Asked
+from ssl_vit.planning.forecast import PlanOptions
 from ssl_vit.studies.command import ask
 
 H100 = budget.devices()["h100"]
@@ -41,7 +41,7 @@ def row(lines, name):
     ],
 )
 def test_the_papers_exaflop(recipe, exaflop, capsys):
-    """Table 6, and paper.md's Compute for MPP; no picture of JFT need be here."""
+    """Table 6, and paper.md's Compute for MPP; no image of JFT need be here."""
     record, lines = told(capsys, f"recipe=paper/{recipe}")
     assert record["exaflop"] == pytest.approx(exaflop, rel=0.01)
     assert "exaFLOP" in row(lines, "length") and "not known: say device=" in row(lines, "time")
@@ -59,15 +59,15 @@ def test_epochs_are_steps(capsys):
 def test_a_set_of_unknown_size_is_asked_for(capsys, tmp_path):
     words = ["recipe=mpp", f"data.path={tmp_path}/not/here"]
     record, lines = told(capsys, *words)
-    assert record["epochs"] is None and "say pictures=" in row(lines, "length")
-    assert told(capsys, *words, "pictures=1280", "epochs=50")[0]["steps"] == 500
-    with pytest.raises(UserError, match="not known; say pictures="):
+    assert record["epochs"] is None and "say images=" in row(lines, "length")
+    assert told(capsys, *words, "images=1280", "epochs=50")[0]["steps"] == 500
+    with pytest.raises(UserError, match="not known; say images="):
         plan.main([*words, "epochs=50"])
 
 
 def test_an_evaluation_is_one_pass_forward(capsys):
     record, _ = told(capsys, "recipe=evaluate", "device=h100")
-    assert record["pictures"] == 60_000  # shapes: 50,000 + 5,000 + 5,000
+    assert record["images"] == 60_000  # shapes: 50,000 + 5,000 + 5,000
     assert record["exaflop"] * 1e18 == 2 * record["multiply_adds"] * 60_000
     assert record["steps"] == 0 and record["tensor_bytes"]["DDP"]["gradients"] == 0
 
@@ -99,8 +99,8 @@ def test_zero_chooses_what_is_told(capsys):
         (["recipe=paper/mpp_b16_imagenet", "optim.batch=1024"], "for optim.batch=1024 try 5e-05 (in proportion) to 0.0001"),
         (["recipe=paper/supervised_b16_jft", "optim.batch=1024"], "optim.lr=0.0008 is the paper's for a batch of 4096"),
         (["recipe=paper/mpp_b16_imagenet", "device=rtx4090", "compute.batch=4096"], "compute.batch=256 would fit"),
-        (["recipe=paper/mpp_b16_imagenet", "device=t4", "model.depth=999"], "too few for one picture a pass; say zero="),
-        (["recipe=mpp", "data.size=16"], "4 patches a picture are few to learn from; try model=vit_n4"),
+        (["recipe=paper/mpp_b16_imagenet", "device=t4", "model.depth=999"], "too few for one image a pass; say zero="),
+        (["recipe=mpp", "data.size=16"], "4 patches a image are few to learn from; try model=vit_n4"),
     ],
 )
 def test_a_warning(words, says, capsys):
@@ -113,7 +113,7 @@ def test_a_warning(words, says, capsys):
     "words",
     [
         ["recipe=mpp"],  # batch 128, but not the paper's learning rate
-        ["recipe=supervised"],  # ImageNet-21k's rate, on other pictures
+        ["recipe=supervised"],  # ImageNet-21k's rate, on other images
         ["recipe=paper/mpp_b16_imagenet"],
         ["recipe=paper/finetune_cifar10"],
         ["recipe=evaluate"],
@@ -130,21 +130,21 @@ def test_sound_recipes_give_no_warning(words, capsys):
 def gap():
     """The tasks of study/gap, and what each will cost."""
     wanted = ask(["recipe=study/gap"]).plan
-    return wanted, forecast.each(wanted, Asked(device=H100, price=2.0))
+    return wanted, forecast.each(wanted, PlanOptions(device=H100, price=2.0))
 
 
 def test_a_study_is_the_sum_of_its_tasks(gap, capsys):
     record, lines = told(capsys, "recipe=study/gap", "device=h100", "price=2")
     wanted, tasks = gap
     assert set(tasks) == set(wanted) and record["tasks"] == len(tasks) and record["untimed"] == 0 and not record["warnings"]
-    for key in ("pictures", "exaflop", "device_hours", "price"):
+    for key in ("images", "exaflop", "device_hours", "price"):
         assert record[key] == pytest.approx(sum(task[key] for task in tasks.values()))
         assert record[key] == pytest.approx(sum(part[key] for part in record["parts"].values()))
     pretrain = [task for task in wanted.values() if task.part == "pretrain"]
-    pictures = sum(128 * int(task.words["optim.steps"]) for task in pretrain)
+    images = sum(128 * int(task.words["optim.steps"]) for task in pretrain)
     encoder = resolve(["recipe=mpp", f"model={pretrain[0].words['model']}", "data.size=32"])  # of every arm
-    assert record["parts"]["pretrain"]["exaflop"] == pytest.approx(costs.exaflop(encoder, pictures))
-    assert row(lines, "pretrain").split()[1:3] == [str(len(pretrain)), f"{pictures:,}"]
+    assert record["parts"]["pretrain"]["exaflop"] == pytest.approx(costs.exaflop(encoder, images))
+    assert row(lines, "pretrain").split()[1:3] == [str(len(pretrain)), f"{images:,}"]
 
 
 def test_a_fine_tuned_model_is_that_of_the_run_it_starts_from(gap):
@@ -162,7 +162,7 @@ def test_a_studys_places_need_not_be_here(capsys, tmp_path):
     path.write_text(f"title: mine\nplaces: [here]\narms: {{a: an arm}}\nparts:\n{parts}")
     for words in ([], ["here=/no/such/place"]):
         record, lines = told(capsys, f"recipe={path}", *words)
-        assert record["pictures"] == 2 * 30 * 128 and record["device_hours"] is None
+        assert record["images"] == 2 * 30 * 128 and record["device_hours"] is None
         assert "say device= (h200" in row(lines, "time") and "one, two: optim.warmup=20 takes 67%" in record["warnings"][0]
 
 
@@ -174,7 +174,7 @@ def test_alike_steps_of_a_study_are_measured_once(gap, monkeypatch):
         return pace.Pace(0.5, 0.4, 0.6, 15, "cpu", 1, "float32", 64, 1.0)
 
     monkeypatch.setattr(forecast, "measure", stand_in)
-    record = forecast.study(["recipe=study/gap"], Asked(probe=True, price=3.0))
+    record = forecast.study(["recipe=study/gap"], PlanOptions(probe=True, price=3.0))
     assert len(measured) == 3  # mpp, supervised and scratch alike, fine-tuning
     steps = sum(int(task.words["optim.steps"]) for task in gap[0].values() if task.part == "pretrain")
     assert record["parts"]["pretrain"]["device_hours"] == pytest.approx(steps * 0.5 / 3600)

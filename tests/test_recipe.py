@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_runs import FREE
 
-from ssl_vit.config.resolve import resolve
+from ssl_vit.config.resolve import RENAMED, resolve
 from ssl_vit.config.schema import Checkpoint, Data, Model, Optim, Recipe, computed, dump
 from ssl_vit.errors import UserError
 
@@ -40,8 +40,8 @@ def refusal(*words):
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    folder = tmp_path / "holiday pictures"
+def images(tmp_path):
+    folder = tmp_path / "holiday images"
     folder.mkdir()
     return folder
 
@@ -67,17 +67,17 @@ def test_a_recipes_presets_go_over_the_schema_and_its_values_over_those(mine):
     assert recipe.corruption.rate == 0.25 and recipe.corruption.mask == 0.8
 
 
-def test_a_preset_on_the_command_line_replaces_all_that_the_recipe_said_of_it(mine, pictures):
-    recipe = resolve([f"recipe={mine}", "model=vit_s8", "data=cifar10", f"data.path={pictures}"])
+def test_a_preset_on_the_command_line_replaces_all_that_the_recipe_said_of_it(mine, images):
+    recipe = resolve([f"recipe={mine}", "model=vit_s8", "data=cifar10", f"data.path={images}"])
     assert recipe.model == Model(name="vit_s8", **MODELS["vit_s8"])
-    assert recipe.data == Data(name="cifar10", path=str(pictures), **DATASETS["cifar10"])
+    assert recipe.data == Data(name="cifar10", path=str(images), **DATASETS["cifar10"])
     assert recipe.optim == Optim(steps=500, lr=1e-3)
     again = resolve([f"recipe={mine}", "model=vit_n8"])  # even where it names the same one
     assert again.model == Model(name="vit_n8", **MODELS["vit_n8"])
     assert again.data.crop_area == 0.9
 
 
-def test_words_go_over_everything(mine, pictures):
+def test_words_go_over_everything(mine, images):
     recipe = resolve(
         [f"recipe={mine}", "model.depth=3", "model=vit_s8", "optim.lr=0.5", "data.crop_area=1", "corruption.rate=1"]
     )
@@ -99,7 +99,7 @@ def test_the_shipped_recipe_is_read_as_written():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_fits_some_picture(name):
+def test_every_model_fits_some_image(name):
     recipe = resolve(["recipe=mpp", "objective=supervised", f"model={name}", f"data.size={16 * MODELS[name].get('patch', 16)}"])
     assert recipe.model == Model(name=name, **MODELS[name])
 
@@ -210,7 +210,7 @@ def test_a_group_is_no_key(group):
         *("optim.betas=[0.9]", "optim.betas=[0.9,1.0]", "optim.betas=[-0.1,0.9]", "optim.betas=[]"),
         *(f"{key}={value}" for key in ("checkpoint.every", "checkpoint.keep", "eval.every", "log.every") for value in (0, -1)),
         *(
-            "eval.pictures=0",
+            "eval.images=0",
             "compute.batch=0",
             "compute.batch=-1",
             "compute.batch=33",
@@ -278,13 +278,13 @@ def test_the_size_said_to_be_nearest_is_taken_and_none_is_nearer(size, patch):
     assert resolve([*words, f"data.size={near}"]).data.size == near
 
 
-def test_own_pictures_get_a_name_and_the_recipes_size(mine, pictures):
+def test_own_images_get_a_name_and_the_recipes_size(mine, images):
     for size, words in ((64, ["recipe=mpp"]), (64, [f"recipe={mine}"]), (48, ["recipe=mpp", "data.size=48"])):
-        recipe = resolve([*words, f"data.path={pictures}"])
+        recipe = resolve([*words, f"data.path={images}"])
         cut = {key: getattr(resolve(words).data, key) for key in ("crop_area", "eval_crop")}  # the recipe's
-        assert recipe.data == Data(name="holiday pictures", path=str(pictures), size=size, **cut)
-    assert recipe.name == "mpp-holiday pictures-data.size=48"
-    file = pictures / "cats.parquet"
+        assert recipe.data == Data(name="holiday images", path=str(images), size=size, **cut)
+    assert recipe.name == "mpp-holiday images-data.size=48"
+    file = images / "cats.parquet"
     file.touch()
     assert resolve(["recipe=mpp", f"data.path={file}"]).data.name == "cats"
     hub = resolve(["recipe=mpp", "data.hub=someone/cats"]).data
@@ -292,27 +292,27 @@ def test_own_pictures_get_a_name_and_the_recipes_size(mine, pictures):
 
 
 def test_a_folders_name_may_have_a_dot(tmp_path):
-    (tmp_path / "pictures.v2").mkdir()
-    assert resolve(["recipe=mpp", f"data.path={tmp_path}/pictures.v2"]).data.name == "pictures.v2"
+    (tmp_path / "images.v2").mkdir()
+    assert resolve(["recipe=mpp", f"data.path={tmp_path}/images.v2"]).data.name == "images.v2"
 
 
-def test_own_pictures_with_a_recipe_that_names_no_data(tmp_path, pictures):
+def test_own_images_with_a_recipe_that_names_no_data(tmp_path, images):
     path = tmp_path / "bare.yaml"
     path.write_text("model: vit_b16\n")
     assert resolve([f"recipe={path}"]).data == Data()
-    assert resolve([f"recipe={path}", f"data.path={pictures}"]).data == Data(name=pictures.name, path=str(pictures))
+    assert resolve([f"recipe={path}", f"data.path={images}"]).data == Data(name=images.name, path=str(images))
 
 
-def test_own_pictures_with_a_recipe_that_has_a_name(tmp_path, pictures):
+def test_own_images_with_a_recipe_that_has_a_name(tmp_path, images):
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\ndata: shapes\nmodel: vit_n8\n")
-    recipe = resolve([f"recipe={path}", f"data.path={pictures}"])
+    recipe = resolve([f"recipe={path}", f"data.path={images}"])
     cut = {key: DATASETS["shapes"][key] for key in ("size", "crop_area", "eval_crop")}
-    assert recipe.data == Data(name=pictures.name, path=str(pictures), **cut)
+    assert recipe.data == Data(name=images.name, path=str(images), **cut)
 
 
-def test_a_local_copy_of_the_data_set_that_a_recipe_names(pictures):
-    recipe = resolve(["recipe=paper/supervised_b16_jft", f"data.path={pictures}"])
+def test_a_local_copy_of_the_data_set_that_a_recipe_names(images):
+    recipe = resolve(["recipe=paper/supervised_b16_jft", f"data.path={images}"])
     assert (recipe.data.name, recipe.data.classes, recipe.name) == ("jft", 18291, "supervised_b16_jft")
 
 
@@ -346,9 +346,9 @@ def test_whole_numbers_are_read_in_tens():
     assert resolve(["recipe=mpp", "seed=010"]).seed == 10
 
 
-def test_a_relative_place_is_made_absolute(pictures, monkeypatch):
-    monkeypatch.chdir(pictures.parent)
-    assert resolve(["recipe=mpp", f"data.path={pictures.name}"]).data.path == str(pictures)
+def test_a_relative_place_is_made_absolute(images, monkeypatch):
+    monkeypatch.chdir(images.parent)
+    assert resolve(["recipe=mpp", f"data.path={images.name}"]).data.path == str(images)
 
 
 def test_a_data_set_without_a_place_is_refused():
@@ -381,7 +381,7 @@ def test_a_preset_word_that_says_what_the_recipe_says_is_still_a_name():
     assert resolve(["recipe=mpp", "data=shapes", "model=vit_n8"]).name == "mpp-shapes-vit_n8"
 
 
-def test_computed_leaves_out_what_changes_no_number(pictures):
+def test_computed_leaves_out_what_changes_no_number(images):
     recipe = resolve(["recipe=mpp"])
     kept, flat = computed(recipe), leaves(recipe)
     expected = {key: value for key, value in flat.items() if key not in FREE}
@@ -401,13 +401,13 @@ def test_computed_leaves_out_what_changes_no_number(pictures):
         "checkpoint.every=7",
         "checkpoint.keep=3",
         "eval.every=9",
-        "eval.pictures=5",
+        "eval.images=5",
     ]
     assert computed(resolve(["recipe=mpp", *same])) == kept
     for word in ("seed=1", "compute.precision=bfloat16", "optim.lr=2", "data.size=32", "model.depth=1", "corruption.rate=0.1"):
         other = computed(resolve(["recipe=mpp", word]))
         assert [k for k in kept if kept[k] != other[k]] == [word.partition("=")[0]]
-    here, there = (["recipe=mpp", "data=cifar10", f"data.path={place}"] for place in (pictures, ROOT))
+    here, there = (["recipe=mpp", "data=cifar10", f"data.path={place}"] for place in (images, ROOT))
     assert computed(resolve(here)) == computed(resolve(there))
 
 
@@ -446,13 +446,13 @@ def test_a_dumped_recipe_is_read_as_it_was(chosen):
         assert kinds[0] == kinds[1]
 
 
-def test_a_runs_own_recipe_keeps_its_name_and_its_data(tmp_path, pictures):
+def test_a_runs_own_recipe_keeps_its_name_and_its_data(tmp_path, images):
     recipe = resolve(["recipe=mpp", "data=cifar10", f"data.path={ROOT}", "corruption.rate=0.15"])
     path = tmp_path / "recipe.yaml"
     path.write_text(dump(recipe))
-    moved = resolve([f"recipe={path}", f"data.path={pictures}", "out=elsewhere"])
+    moved = resolve([f"recipe={path}", f"data.path={images}", "out=elsewhere"])
     assert moved.name == recipe.name == "mpp-cifar10-corruption.rate=0.15"
-    assert moved.data.path == str(pictures) and computed(moved) == computed(recipe)
+    assert moved.data.path == str(images) and computed(moved) == computed(recipe)
     altered = resolve([f"recipe={path}", "optim.lr=0.002"])
     assert altered.name == recipe.name + "-optim.lr=0.002" and altered.optim.lr == 0.002
 
@@ -508,3 +508,14 @@ def test_odd_texts_are_refused_in_one_line(word):
 @pytest.mark.parametrize("word", ["seed=99999999999999999999", "optim.lr=inf", "optim.weight_decay=inf"])
 def test_numbers_too_large_are_refused(word):
     assert refusal("recipe=mpp", word).startswith(word.partition("=")[0])
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_key_is_answered_with_its_new_name(tmp_path: Path, old: str, new: str) -> None:
+    with pytest.raises(UserError, match=f"^{old} is called {new} now$"):
+        resolve(["recipe=mpp", f"{old}=10"])
+    group, name = old.split(".")
+    path = tmp_path / "old.yaml"
+    path.write_text(f"{group}:\n  {name}: 10\n")
+    with pytest.raises(UserError, match=f"old.yaml: {old} is called {new} now$"):
+        resolve([f"recipe={path}"])

@@ -25,7 +25,7 @@ from ssl_vit.reports import finished
 from ssl_vit.runs.folder import recipe_hash
 from ssl_vit.studies.plan import Task
 
-PICTURES = 400
+IMAGES = 400
 RIGHT = {"scratch": (200, 208, 204), "mpp": (220, 226, 226), "supervised": (300, 312, 306)}  # of 400, by seed
 EXAFLOP = {"pretrain": 0.02, "sweep": 0.002, "final": 0.004, "direct": 0.004, "probe": 0.0}
 ENVIRONMENT = {
@@ -57,7 +57,7 @@ def task(part, arm, seed, tool="finetune", values=None, needs=()):
 
 
 def study(folder, right=RIGHT, **more):
-    """A gap study's folder, all finished; `right` says how many of the first pictures each arm's seeds have right."""
+    """A gap study's folder, all finished; `right` says how many of the first images each arm's seeds have right."""
     tasks = []
     for arm, counts in right.items():
         for seed in range(len(counts)):
@@ -85,7 +85,7 @@ def finish(folder, one, count):
         "pretrain": {"loss": (2.0, "validation"), "accuracy": (0.4, "validation")},
         "sweep": {"accuracy": (0.5 + one["values"].get("optim.lr", 0) * (2 if one["arm"] == "mpp" else -1), "validation")},
         "probe": {"few_shot_10": (count / 800, "test"), "few_shot_5": (count / 1000, "test"), "linear": (count / 500, "test")},
-    }.get(part, {"accuracy": (0.9, "train"), "top1": (count / PICTURES, "test"), "top5": (0.99, "test")})
+    }.get(part, {"accuracy": (0.9, "train"), "top1": (count / IMAGES, "test"), "top5": (0.99, "test")})
     result = {
         "steps": 10,
         "images": 1000,
@@ -93,7 +93,7 @@ def finish(folder, one, count):
         "device_hours": 0.5,
         "total_exaflop": EXAFLOP[part] + (EXAFLOP["pretrain"] if one["needs"] else 0),
         "seconds": 1800.0,
-        "metrics": {name: {"value": value, "n": PICTURES, "split": split} for name, (value, split) in named.items()},
+        "metrics": {name: {"value": value, "n": IMAGES, "split": split} for name, (value, split) in named.items()},
         "recipe": "0" * 16,
         "finished": f"2026-01-0{one['seed'] + 1}T00:00:00+00:00",
     }
@@ -102,7 +102,7 @@ def finish(folder, one, count):
     rows = [{"step": step, "images": step, "loss": 1 / step, "validation/accuracy": step / 20} for step in (5, 10)]
     (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if part in ("final", "direct"):
-        predict(place, np.arange(PICTURES) < count)
+        predict(place, np.arange(IMAGES) < count)
 
 
 @functools.cache
@@ -119,9 +119,9 @@ def planned(folder, one, *words):
 
 
 def predict(place, right_M, labels=None):
-    label = np.arange(PICTURES) % 10 if labels is None else labels
+    label = np.arange(IMAGES) % 10 if labels is None else labels
     top5 = (label[:, None] + np.arange(5) + ~right_M[:, None]) % 10
-    np.savez_compressed(place / "predictions.npz", index=np.arange(PICTURES), label=label, top5=top5)
+    np.savez_compressed(place / "predictions.npz", index=np.arange(IMAGES), label=label, top5=top5)
 
 
 def write(path, value):
@@ -149,7 +149,7 @@ def gap(tmp_path):
 def light(request, monkeypatch):
     """No figures where a test does not look at them: they take most of the time."""
     if "whole" not in request.fixturenames:
-        monkeypatch.setattr(reports.pictures, "draw", lambda study, numbers: [])
+        monkeypatch.setattr(reports.plots, "draw", lambda study, numbers: [])
 
 
 def table(text, first):
@@ -185,10 +185,10 @@ def test_the_answer_comes_first_and_is_the_hand_worked_one(whole):
 
 def test_rows_are_what_scipy_says_of_the_counts(whole):
     for row in whole[1].numbers.rows:
-        shares = np.array(RIGHT[row.arm]) / PICTURES
+        shares = np.array(RIGHT[row.arm]) / IMAGES
         theirs = stats.t.interval(0.95, 2, shares.mean(), stats.sem(shares))
         assert row.top1.interval == pytest.approx(theirs)
-        assert row.resampled.low < row.top1.interval.low, "the pictures widen it"
+        assert row.resampled.low < row.top1.interval.low, "the images widen it"
         assert row.resampled.high > row.top1.interval.high
 
 
@@ -196,10 +196,10 @@ def test_pairs_are_what_scipy_says_of_the_counts(whole):
     pairs = {(pair.arm, pair.other): pair for pair in whole[1].numbers.pairs}
     assert list(pairs) == [("mpp", "scratch"), ("supervised", "scratch"), ("mpp", "supervised")]
     for (arm, other), pair in pairs.items():
-        theirs = stats.ttest_rel(np.array(RIGHT[arm]) / PICTURES, np.array(RIGHT[other]) / PICTURES)
+        theirs = stats.ttest_rel(np.array(RIGHT[arm]) / IMAGES, np.array(RIGHT[other]) / IMAGES)
         assert pair.difference.interval == pytest.approx(tuple(theirs.confidence_interval()))
         for seed, test in pair.mcnemar.items():
-            apart = RIGHT[arm][seed] - RIGHT[other][seed]  # pictures are right in order, so all discordant ones are one arm's
+            apart = RIGHT[arm][seed] - RIGHT[other][seed]  # images are right in order, so all discordant ones are one arm's
             assert (test.first, test.second) == (max(apart, 0), max(-apart, 0))
             assert test.p == pytest.approx(2 * 0.5 ** abs(apart))
 
@@ -207,7 +207,7 @@ def test_pairs_are_what_scipy_says_of_the_counts(whole):
 def test_arms_table_with_the_paper_beside_and_extra_rows_marked(whole):
     text = (whole[0] / "report.md").read_text()
     rows = table(text, "arm")
-    assert rows[0] == ["arm", "n", "top-1, %", "sd", "95%, seeds", "95%, seeds and pictures", "top-5, %", "paper"]
+    assert rows[0] == ["arm", "n", "top-1, %", "sd", "95%, seeds", "95%, seeds and images", "top-5, %", "paper"]
     assert [row[0] for row in rows[1:]] == ["scratch", "mpp", "supervised", "extra: scratch, direct"]
     assert rows[2][:5] == ["mpp", "3", "56.00", "0.87", "53.85 to 58.15"]
     assert [row[-1] for row in rows[1:]] == ["77.91", "79.90", "83.97", "-"]
@@ -411,7 +411,7 @@ def test_a_loss_and_a_lead_are_said_as_such(tmp_path):
     assert "mpp minus supervised is +5.17 points of top-1: 95% interval +" in found.answer
 
 
-def test_seeds_that_agree_to_the_last_picture_have_no_width(tmp_path):
+def test_seeds_that_agree_to_the_last_image_have_no_width(tmp_path):
     found = reports.write(study(tmp_path / "gap", {"scratch": (200,) * 3, "mpp": (200,) * 3, "supervised": (300,) * 3}))
     assert (
         "mpp minus scratch is +0.00 points of top-1: 95% interval +0.00 to +0.00 over 3 seeds, which includes zero"
@@ -482,12 +482,12 @@ def test_two_test_sets_in_one_table_are_named(gap, name):
 
 
 def test_two_sets_of_labels_in_one_table_are_named(gap):
-    predict(gap / "final-mpp-1", np.ones(PICTURES, bool), np.arange(PICTURES) % 7)
-    assert error(gap).startswith(f"{gap}/final-scratch-0 and {gap}/final-mpp-1 were tested on different pictures")
+    predict(gap / "final-mpp-1", np.ones(IMAGES, bool), np.arange(IMAGES) % 7)
+    assert error(gap).startswith(f"{gap}/final-scratch-0 and {gap}/final-mpp-1 were tested on different images")
 
 
-def test_pictures_without_a_label_count_for_nothing(gap):
-    """Every other picture loses its label in all runs: the pairs count half of the discordant ones."""
+def test_images_without_a_label_count_for_nothing(gap):
+    """Every other image loses its label in all runs: the pairs count half of the discordant ones."""
     for path in sorted(gap.glob("*/predictions.npz")):
         with np.load(path) as arrays:
             index, label, top5 = arrays["index"], arrays["label"], arrays["top5"]
@@ -509,7 +509,7 @@ def test_damage_is_named_in_one_line(gap, name, harm):
 def test_missing_predictions_and_figures_are_named(gap):
     (gap / "final-mpp-1" / "predictions.npz").unlink()
     assert "final-mpp-1/predictions.npz is missing or damaged" in error(gap)
-    predict(gap / "final-mpp-1", np.ones(PICTURES, bool))
+    predict(gap / "final-mpp-1", np.ones(IMAGES, bool))
     altered(gap / "final-mpp-1" / "result.json", metrics={"loss": {"value": 1.0, "n": 1, "split": "test"}})
     assert "final-mpp-1/result.json tells no top1" in error(gap)
 

@@ -89,7 +89,7 @@ def test_differences_of_arms_agree_in_words_tables_and_figures(seed, tmp_path, m
     right = {arm: tuple(draw.randint(150, 250) for _ in range(3)) for arm in arms.RIGHT}
     folder = arms.study(tmp_path / "gap", right)
     reports.write(folder)
-    mean = {arm: 100 * sum(counts) / 3 / arms.PICTURES for arm, counts in right.items()}
+    mean = {arm: 100 * sum(counts) / 3 / arms.IMAGES for arm, counts in right.items()}
     differences = {f"{a} minus {b}": mean[a] - mean[b] for a in mean for b in mean if a != b}
     assert agree((folder / "report.md").read_text(), differences) == (2, 3)
     assert ends and all(low <= sum(values) / len(values) <= high for values, (low, high) in ends)

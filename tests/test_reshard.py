@@ -1,4 +1,4 @@
-"""Pre-resized shards: the same pictures, smaller, with their labels; made once, whole, and never over somebody's files."""
+"""Pre-resized shards: the same images, smaller, with their labels; made once, whole, and never over somebody's files."""
 
 import io
 from collections.abc import Callable
@@ -20,7 +20,7 @@ MANNER = reshard.Manner(size=16, format="jpeg", quality=95)
 
 
 def smooth(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """A picture that survives JPEG: two colours blended from corner to corner."""
+    """A image that survives JPEG: two colours blended from corner to corner."""
     one, other = np.random.default_rng(seed).integers(0, 256, (2, 3))
     share = (np.arange(height)[:, None] / height + np.arange(width)[None] / width)[..., None] / 2
     return (share * one + (1 - share) * other).astype(np.uint8)
@@ -48,7 +48,7 @@ def make(*words: str) -> None:
 
 
 def content(place: Path) -> dict[str, list[tuple[bytes, int]]]:
-    """{split: [(encoded picture, label)]} in order."""
+    """{split: [(encoded image, label)]} in order."""
     found = sources.every_split(Data(name="own", path=str(place))).splits
     return {k: list(zip(*(list(part) for part in v.fetch(np.arange(len(v)))), strict=True)) for k, v in found.items()}
 
@@ -72,7 +72,7 @@ def test_the_shorter_side_is_brought_down_and_never_up(height: int, width: int, 
     assert np.abs(image.numpy().mean((1, 2)) - array.mean((0, 1))).max() < 4
 
 
-def test_a_smaller_picture_is_as_pillow_makes_it() -> None:
+def test_a_smaller_image_is_as_pillow_makes_it() -> None:
     array = smooth(60, 90)
     small = transforms.decode(reshard.shrink(encode(array), MANNER)).permute(1, 2, 0).numpy().astype(int)
     right = np.asarray(Image.fromarray(array).resize((24, 16), Image.Resampling.BILINEAR)).astype(int)
@@ -80,7 +80,7 @@ def test_a_smaller_picture_is_as_pillow_makes_it() -> None:
     assert np.array_equal(transforms.decode(reshard.shrink(array, MANNER)).permute(1, 2, 0), small), "drawn or read"
 
 
-def test_a_turned_picture_is_turned_once() -> None:
+def test_a_turned_image_is_turned_once() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     file = io.BytesIO()
@@ -90,7 +90,7 @@ def test_a_turned_picture_is_turned_once() -> None:
     assert np.abs(transforms.short_side(turned, 16).numpy().astype(int) - small.numpy()).max() <= 6
 
 
-def test_a_folder_of_pictures_becomes_shards_that_training_reads(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_folder_of_images_becomes_shards_that_training_reads(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     before = content(folder(tmp_path / "own"))
     make(f"data.path={tmp_path}/own", f"out={tmp_path}/out", "size=16", "rows=4")
     assert sorted(p.name for p in (tmp_path / "out").glob("*.parquet")) == [
@@ -120,7 +120,7 @@ def test_shards_become_shards(tmp_path: Path, write: Callable) -> None:
     assert content(tmp_path / "out") == {"train": [(png(n), n % 2) for n in range(9)]}
 
 
-def test_pictures_without_labels_stay_so(tmp_path: Path) -> None:
+def test_images_without_labels_stay_so(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     for i in range(3):
         (tmp_path / "own" / f"{i}.png").write_bytes(png(i))
@@ -142,7 +142,7 @@ def test_what_is_there_is_not_made_again_and_what_is_missing_is(tmp_path: Path, 
     assert said.count("there already") == 5 and said.count(" made: ") == 1
 
 
-def test_pictures_that_cannot_be_read_are_named_and_left_out_up_to_a_share(
+def test_images_that_cannot_be_read_are_named_and_left_out_up_to_a_share(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     own = folder(tmp_path / "own")
@@ -154,7 +154,7 @@ def test_pictures_that_cannot_be_read_are_named_and_left_out_up_to_a_share(
     capsys.readouterr()
     make(*words, f"out={tmp_path}/out")
     said = capsys.readouterr().out
-    assert "warning: left out: row 6" in said and "bee/1.png" in said and "19 of 20 pictures" in said
+    assert "warning: left out: row 6" in said and "bee/1.png" in said and "19 of 20 images" in said
     after, before = content(tmp_path / "out"), content(own)
     assert [label for _, label in after["train"]] == [label for raw, label in before["train"] if raw != b"rubbish"]
 
@@ -179,7 +179,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> Non
     assert files(tmp_path / "theirs") == {"thesis.txt": b"theirs"} and not (own / "small").exists()
 
 
-def test_shards_of_other_pictures_or_made_otherwise_are_left_alone(tmp_path: Path) -> None:
+def test_shards_of_other_images_or_made_otherwise_are_left_alone(tmp_path: Path) -> None:
     words = [f"data.path={folder(tmp_path / 'own', each=2)}", f"out={tmp_path}/out"]
     make(*words, "size=16")
     before = files(tmp_path / "out")
@@ -201,7 +201,7 @@ WORDS = {
     "a misspelt key": (["out=x", "sise=1"], "sise=1: unknown; did you mean size?"),
     "a misspelt key of the data": (["out=x", "data.pth=1"], "did you mean data.path?"),
     "no number": (["out=x", "size=big"], "size=big: the shorter side in pixels, at least 1, is asked for"),
-    "nothing": (["out=x", "rows=0"], "rows=0: pictures to a shard, at least 1, are asked for"),
+    "nothing": (["out=x", "rows=0"], "rows=0: images to a shard, at least 1, are asked for"),
     "too good": (["out=x", "quality=101"], "quality=101: a whole number from 1 to 100 is asked for"),
     "another format": (["out=x", "format=gif"], "format=gif: unknown; choices: jpeg, webp"),
     "an unknown set": (["out=x", "data=cifar"], "data=cifar: unknown; did you mean cifar10?"),

@@ -1,4 +1,4 @@
-"""The run folder: one recipe, one set of pictures and one writer to a folder, and no text half written."""
+"""The run folder: one recipe, one set of images and one writer to a folder, and no text half written."""
 
 import copy
 import dataclasses
@@ -36,7 +36,7 @@ FREE = {
         "data.unreadable",
         "plugin",
         "probe.every",
-        "probe.pictures",
+        "probe.images",
         "compute.batch",
         "compute.compile",
         "compute.workers",
@@ -45,7 +45,7 @@ FREE = {
     ),
     *("checkpoint.every", "checkpoint.keep", "checkpoint.background", "checkpoint.failures"),
     *("hub.repo", "hub.private", "hub.every", "hub.state", "hub.wait"),
-    *("eval.every", "eval.pictures", "eval.test", "eval.real", "log.every", "log.tensorboard"),
+    *("eval.every", "eval.images", "eval.test", "eval.real", "log.every", "log.tensorboard"),
 }
 FACTS = {"data": {"train": "aa", "validation": "bb"}, "device": "cpu"}
 
@@ -182,7 +182,7 @@ def test_an_automatic_precision_is_the_folders(tmp_path, settled):
     assert f"compute.precision ({settled} there, {other} here)" in text
 
 
-def test_pictures_may_move(tmp_path):
+def test_images_may_move(tmp_path):
     for place in ("old", "new"):
         (tmp_path / place).mkdir()
     Run(recipe(tmp_path, data=Data(name="mine", path=str(tmp_path / "old")))).open(FACTS)
@@ -191,11 +191,11 @@ def test_pictures_may_move(tmp_path):
     assert moved.data.path == str(tmp_path / "new")
 
 
-def test_other_pictures_are_refused_and_the_same_ones_are_not(tmp_path):
+def test_other_images_are_refused_and_the_same_ones_are_not(tmp_path):
     Run(recipe(tmp_path)).open(FACTS)
     before = {path: path.read_text() for path in (tmp_path / "it").glob("*.*")}
     text = the_error(Run(recipe(tmp_path)).open, FACTS | {"data": {"train": "aa", "validation": "cc"}})
-    assert text.startswith("data=shapes: ") and "pictures" in text and str(tmp_path / "it") in text
+    assert text.startswith("data=shapes: ") and "images" in text and str(tmp_path / "it") in text
     assert {path: path.read_text() for path in (tmp_path / "it").glob("*.*")} == before
     Run(recipe(tmp_path)).open(FACTS | {"device": "another"})
     assert json.loads((tmp_path / "it" / "environment.json").read_text())["device"] == "another"

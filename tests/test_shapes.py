@@ -30,7 +30,7 @@ def linear_accuracy(features, label):
     return model.score(features[half:], label[half:])
 
 
-def test_a_picture_is_the_same_alone_in_a_batch_and_again():
+def test_a_image_is_the_same_alone_in_a_batch_and_again():
     index = np.array([49_999, 3, 3, *range(70)])
     batch = synthetic.draw(index, 64)
     assert batch.dtype == np.uint8 and batch.shape == (73, 64, 64, 3)
@@ -54,9 +54,9 @@ def test_labels_are_balanced(split):
     assert np.bincount(label).tolist() == [synthetic.SIZES[split] // 10] * len(synthetic.CLASSES) and len(synthetic.CLASSES) == 10
 
 
-def test_no_picture_is_in_two_splits():
-    pictures = [image.tobytes() for split in synthetic.SIZES for image in synthetic.draw(np.arange(1000), 16, split)]
-    assert len(set(pictures)) == 3000
+def test_no_image_is_in_two_splits():
+    images = [image.tobytes() for split in synthetic.SIZES for image in synthetic.draw(np.arange(1000), 16, split)]
+    assert len(set(images)) == 3000
 
 
 def test_the_shape_drawn_is_the_labels():

@@ -31,7 +31,7 @@ def cache(tmp_path_factory, monkeypatch):
 
 
 def png(number, side=6):
-    """A picture of noise that no other number has."""
+    """A image of noise that no other number has."""
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)).save(file, "PNG")
     return file.getvalue()
@@ -49,12 +49,12 @@ def tar(path, members, form=tarfile.PAX_FORMAT):
 
 
 def numbered(path, numbers):
-    """A tar of these pictures, odd ones of class 1."""
+    """A tar of these images, odd ones of class 1."""
     return tar(path, [part for n in numbers for part in ((f"{n:04d}.png", png(n)), (f"{n:04d}.cls", str(n % 2).encode()))])
 
 
 def parquet(path, numbers, group=4):
-    """A parquet file of these pictures, odd ones bees, in row groups."""
+    """A parquet file of these images, odd ones bees, in row groups."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = {"image": [{"bytes": png(n), "path": None} for n in numbers], "label": [n % 2 for n in numbers]}
     datasets.Dataset.from_dict(columns, features=NAMED).to_parquet(str(path), batch_size=group)
@@ -95,7 +95,7 @@ def test_a_folder_of_shards_is_read_whole_and_by_its_splits(tmp_path, write, win
     st.data(),
 )
 def test_any_tar_is_read_as_its_members_say(tmp_path, samples, data):
-    """Long and odd names, members that are no pictures, any of tar's dialects; a picture's bytes are not looked at."""
+    """Long and odd names, members that are no images, any of tar's dialects; a image's bytes are not looked at."""
     members = []
     for name, (raw, label) in samples.items():
         told = [] if label is None else [(f"{name}.cls", str(label).encode())]
@@ -124,7 +124,7 @@ def test_any_tar_is_read_as_its_members_say(tmp_path, samples, data):
         ({}, -1),
     ],
 )
-def test_labels_beside_a_picture(tmp_path, labels, right):
+def test_labels_beside_a_image(tmp_path, labels, right):
     path = tar(tmp_path / "x.tar", [("a.JPG", b"some"), *((f"a.{kind}", raw) for kind, raw in labels.items())])
     assert shards.Tars([path]).fetch(np.arange(1)) == ([b"some"], [right])
 
@@ -140,7 +140,7 @@ def test_a_damaged_index_is_made_anew(tmp_path, cache):
         assert kept.read_bytes() == raw
 
 
-def test_a_picture_is_named_by_its_member(tmp_path):
+def test_a_image_is_named_by_its_member(tmp_path):
     numbered(tmp_path / "0.tar", range(3))
     numbered(tmp_path / "1.tar", range(3, 6))
     assert shards.Tars([tmp_path / "0.tar", tmp_path / "1.tar"]).name(4) == "1.tar, 0004.png"
@@ -158,15 +158,15 @@ def test_samples_are_the_same_on_any_number_of_processes_and_workers(tmp_path, w
     train = sources.load(data).train
 
     def steps(processes, device_batch, start=0):
-        spreads = [batching.Spread(8, device_batch, rank, processes) for rank in range(processes)]
-        passes = [list(loaders.training(train, data, spread, 0, start, 15, workers)) for spread in spreads]
+        spreads = [batching.BatchLayout(8, device_batch, rank, processes) for rank in range(processes)]
+        passes = [list(loaders.training(train, data, batch_layout, 0, start, 15, workers)) for batch_layout in spreads]
         mixed = [batch for i in range(len(passes[0])) for batch in (some[i] for some in passes)]
         return [torch.cat(field) for field in zip(*(batch[:4] for batch in mixed), strict=True)]
 
     alone = steps(1, 8)
     assert len(set(alone[2][: len(train)].tolist())) == len(train)
-    for spread in ((2, 4), (2, 2), (4, 1)):
-        assert all(torch.equal(one, other) for one, other in zip(steps(*spread), alone, strict=True))
+    for batch_layout in ((2, 4), (2, 2), (4, 1)):
+        assert all(torch.equal(one, other) for one, other in zip(steps(*batch_layout), alone, strict=True))
     assert all(torch.equal(one, other[7 * 8 :]) for one, other in zip(steps(2, 4, start=7), alone, strict=True))
     assert loaders.of_step(9, train, data, 8, 0).tolist() == alone[2][9 * 8 : 10 * 8].tolist()  # as not_finite.json tells
 
@@ -179,15 +179,15 @@ def test_a_process_reads_a_row_group_once_and_keeps_only_its_part_of_the_window(
     train, read = sources.load(data).train, []
     recent, answer = train.whole._recent, train.whole._recent.answer
     recent.answer = lambda shard: read.append(shard) or answer(shard)
-    spread = batching.Spread(8, device_batch, processes - 1, processes)
-    list(loaders.training(train, data, spread, 0, 0, len(train) // 8, 0))
-    windows, stretches, own = -(-len(train) // 200), 2 * spread.accumulation, 200 / processes / 4.5
+    batch_layout = batching.BatchLayout(8, device_batch, processes - 1, processes)
+    list(loaders.training(train, data, batch_layout, 0, 0, len(train) // 8, 0))
+    windows, stretches, own = -(-len(train) // 200), 2 * batch_layout.accumulation, 200 / processes / 4.5
     assert len(read) <= windows * (own + stretches) and len(recent.kept) <= own + 2 * stretches
     assert processes > 1 or set(read) == set(range(160))
 
 
 def test_the_first_samples_are_read_from_few_row_groups(tmp_path):
-    """So that a look at a few training pictures does not cost a window."""
+    """So that a look at a few training images does not cost a window."""
     parquet(tmp_path / "x.parquet", range(200))
     data = Data(name="own", path=str(tmp_path), window=100, validation=0.1, size=8)
     train = sources.load(data).train
@@ -225,11 +225,11 @@ def test_a_damaged_header_is_named_with_what_stands_before_it(tmp_path):
     place = raw.index(b"0004.png")
     raw[place + 120 : place + 160] = bytes(40 * [255])
     path.write_bytes(raw)
-    assert the_error(path) == f"data.path={path}: cut off or damaged at byte {place}, after 4 pictures"
+    assert the_error(path) == f"data.path={path}: cut off or damaged at byte {place}, after 4 images"
 
 
 def _sized(size, kind=b"0"):
-    """A tar of two pictures whose second header says this size, in base 256 where it is negative or huge."""
+    """A tar of two images whose second header says this size, in base 256 where it is negative or huge."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as made:
         for name in ("0.png", "1.png"):
@@ -283,7 +283,7 @@ def test_a_row_group_that_cannot_be_read_is_named(tmp_path):
 def test_shards_of_another_table_are_named(tmp_path):
     parquet(tmp_path / "0.parquet", range(4))
     other = tmp_path / "1.parquet"
-    datasets.Dataset.from_dict({"picture": [png(n) for n in range(4)]}).to_parquet(str(other))
+    datasets.Dataset.from_dict({"image": [png(n) for n in range(4)]}).to_parquet(str(other))
     found = load(tmp_path, window=4, validation=0.5)
     with pytest.raises(UserError, match=rf"^data.path={other}: cannot be read: .*image"):
         for part in found[:2]:
@@ -318,17 +318,17 @@ def test_what_shards_cannot_do_is_said(tmp_path):
     )
     path = numbered(tmp_path / "x.tar", range(4))
     assert the_error(path, image_column="png") == f"data.image_column=png: data.path={path} holds tars, which have no columns"
-    assert the_error(tar(tmp_path / "y.tar", [("a.txt", b"x")])).endswith("no pictures in it (key.jpg, key.png, ...)")
-    assert "a second picture of a" in the_error(tar(tmp_path / "z.tar", [("a.jpg", b"x"), ("a.png", b"x")]))
+    assert the_error(tar(tmp_path / "y.tar", [("a.txt", b"x")])).endswith("no images in it (key.jpg, key.png, ...)")
+    assert "a second image of a" in the_error(tar(tmp_path / "z.tar", [("a.jpg", b"x"), ("a.png", b"x")]))
     for i, count in enumerate((3, 3, 1)):  # a seventh is less than one row each, and the shard of one is what is rounded up
         numbered(tmp_path / "few" / f"{i}.tar", range(count))
     assert the_error(tmp_path / "few", window=4) == (
-        "data.window=4: 1 of 7 pictures in 3 shards come to none; say a larger data.share=, or data.validation="
+        "data.window=4: 1 of 7 images in 3 shards come to none; say a larger data.share=, or data.validation="
     )
 
 
 @pytest.mark.parametrize("write", [numbered, parquet])
-def test_the_fingerprint_tells_pictures_and_labels_but_not_where_they_lie(tmp_path, write):
+def test_the_fingerprint_tells_images_and_labels_but_not_where_they_lie(tmp_path, write):
     kind = "tar" if write is numbered else "parquet"
 
     def prints(name, numbers):
@@ -386,9 +386,9 @@ def test_a_share_comes_from_everywhere_in_a_shard():
     assert np.bincount(taken // 250, minlength=4).min() > 60  # 100 expected, standard deviation 8
 
 
-def test_cifar10_in_windows_is_what_datasets_reads(real_pictures):
-    """Another implementation: every picture and label of two row groups and of the test split."""
-    plain, in_place = (load(real_pictures / "cifar10", validation="test", window=window) for window in (None, 1000))
+def test_cifar10_in_windows_is_what_datasets_reads(real_images):
+    """Another implementation: every image and label of two row groups and of the test split."""
+    plain, in_place = (load(real_images / "cifar10", validation="test", window=window) for window in (None, 1000))
     for part, rows in (("train", np.arange(24_800, 25_700)), ("validation", np.arange(0, 10_000, 7))):
         one, other = (getattr(splits, part).fetch(rows) for splits in (plain, in_place))
         assert one[0] == other[0] and np.array_equal(one[1], other[1])

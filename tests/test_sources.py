@@ -27,7 +27,7 @@ def _away_from_home_and_hub(tmp_path_factory, monkeypatch):
 
 
 def png(number, grey=False):
-    """A picture of noise that no other number has."""
+    """A image of noise that no other number has."""
     pixels = np.random.default_rng(number).integers(0, 256, (6, 7) if grey else (6, 7, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
@@ -58,7 +58,7 @@ def parquet(path, columns, features=None):
 
 
 def labelled(path, numbers):
-    """A parquet file of these pictures, odd ones bees."""
+    """A parquet file of these images, odd ones bees."""
     return parquet(path, {"image": cells(numbers), "label": [n % 2 for n in numbers]}, NAMED)
 
 
@@ -67,7 +67,7 @@ def load(path, **words):
 
 
 def content(source):
-    """{encoded picture: label} of a whole source, asked for in no order; every picture must be its own."""
+    """{encoded image: label} of a whole source, asked for in no order; every image must be its own."""
     raw, label = source.fetch(rng.permute(np.arange(len(source)), len(source), rng.key(9)))
     assert label.dtype == np.int64 and len(set(raw)) == len(raw) == len(label) == len(source)
     return dict(zip(raw, label.tolist(), strict=True))
@@ -80,7 +80,7 @@ def everything(splits):
 
 
 class Rows:
-    """A source whose pictures are nothing and whose labels are the rows' numbers."""
+    """A source whose images are nothing and whose labels are the rows' numbers."""
 
     def __init__(self, length):
         self.length, self.classes, self.columns = length, [], ""
@@ -144,7 +144,7 @@ def test_an_image_folder_without_splits_is_all_there_is(tmp_path):
     assert len(found.validation) == 1
 
 
-def test_grey_pictures_of_a_folder_become_three_channels(tmp_path):
+def test_grey_images_of_a_folder_become_three_channels(tmp_path):
     image_folder(tmp_path)
     for raw in content(load(tmp_path, validation="test").train):
         assert transforms.decode(raw).shape == (3, 6, 7)
@@ -226,7 +226,7 @@ def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_spli
 
 
 def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
-    rows = {"image": cells(range(100)), "label": [f"a picture of {n // 2 if n < 60 else n}" for n in range(100)]}
+    rows = {"image": cells(range(100)), "label": [f"a image of {n // 2 if n < 60 else n}" for n in range(100)]}
     path = parquet(tmp_path / "x.parquet", rows)
     plain = load(path)
     assert plain.train.labels == (-1, -1) and "70 different texts for 100 images" in plain.guesses[0]
@@ -256,11 +256,11 @@ def test_a_share_comes_from_everywhere():
     assert np.bincount(held_out // 1000, minlength=10).min() > 5  # 20 expected
 
 
-def test_pictures_that_are_not_there_are_said(tmp_path):
+def test_images_that_are_not_there_are_said(tmp_path):
     (tmp_path / "empty").mkdir()
     assert str(tmp_path / "empty") in the_error(tmp_path / "empty")
     (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "readme.txt").write_text("no picture")
+    (tmp_path / "texts" / "readme.txt").write_text("no image")
     assert str(tmp_path / "texts") in the_error(tmp_path / "texts")
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
     assert "torn.parquet" in the_error(tmp_path / "torn.parquet")
@@ -291,21 +291,21 @@ def test_columns_that_are_not_there_are_said_with_the_choices(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["name", "age"])
-def test_a_column_without_pictures_is_said(tmp_path, column):
+def test_a_column_without_images_is_said(tmp_path, column):
     path = parquet(tmp_path / "x.parquet", {"name": ["x"] * 4, "age": [1] * 4, "image": cells(range(4))})
     assert column in the_error(path, image_column=column)
 
 
-def test_a_row_without_a_picture_is_named_where_it_is_looked_at(tmp_path):
+def test_a_row_without_a_image_is_named_where_it_is_looked_at(tmp_path):
     path = parquet(tmp_path / "x.parquet", {"image": [*cells(range(3)), None], "label": [0] * 4}, NAMED)
-    own, spread = Data(name="own", size=8), batching.Spread(2, 2, 0, 1)
-    looked = [loaders.held_out(part, own, spread, 2) for part in load(path, validation=0.5)[:2]]
+    own, batch_layout = Data(name="own", size=8), batching.BatchLayout(2, 2, 0, 1)
+    looked = [loaders.held_out(part, own, batch_layout, 2) for part in load(path, validation=0.5)[:2]]
     unread = [text for share in looked for batch in share for text in batch.unread]
-    assert len(unread) == 1 and unread[0].startswith("row 3: not a whole picture")
+    assert len(unread) == 1 and unread[0].startswith("row 3: not a whole image")
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])
-def test_the_fingerprint_tells_pictures_and_labels_but_not_where_they_lie(tmp_path, kind):
+def test_the_fingerprint_tells_images_and_labels_but_not_where_they_lie(tmp_path, kind):
     def write(root, numbers, first=0):
         if kind == "parquet":
             rows = {"image": cells(numbers), "label": [first, *(n % 2 for n in range(1, len(numbers)))]}
@@ -324,7 +324,7 @@ def test_the_fingerprint_tells_pictures_and_labels_but_not_where_they_lie(tmp_pa
     assert fingerprint(tmp_path / "there" / "copy") == known
     assert write(tmp_path / "again", [0, 1, 2, 3, 4, 5]) == known
     others = [
-        write(tmp_path / "picture", [0, 1, 2, 3, 4, 99]),
+        write(tmp_path / "image", [0, 1, 2, 3, 4, 99]),
         write(tmp_path / "label", [0, 1, 2, 3, 4, 5], first=1),
         write(tmp_path / "more", [0, 1, 2, 3, 4, 5, 6]),
         write(tmp_path / "order", [2, 1, 0, 3, 4, 5]),
@@ -340,19 +340,19 @@ def test_the_fingerprint_tells_the_classes(tmp_path):
     assert len(prints) == 2
 
 
-def test_cifar10_is_read_as_it_is(real_pictures):
-    found = load(real_pictures / "cifar10", validation=0.02)
+def test_cifar10_is_read_as_it_is(real_images):
+    found = load(real_images / "cifar10", validation=0.02)
     assert (len(found.train), len(found.validation)) == (49_000, 1_000)
     assert len(found.train.classes) == 10 and "airplane" in found.train.classes
-    assert len(load(real_pictures / "cifar10", validation="test").validation) == 10_000
+    assert len(load(real_images / "cifar10", validation="test").validation) == 10_000
     raw, label = found.validation.fetch(np.arange(1000))
     assert np.bincount(label, minlength=10).min() > 60 and label.max() == 9
     for one in raw[:200]:
         assert np.array_equal(transforms.decode(one).permute(1, 2, 0).numpy(), Image.open(io.BytesIO(one)).convert("RGB"))
 
 
-def test_tiny_imagenet_is_read_as_it_is_and_its_grey_pictures_get_three_channels(real_pictures):
-    found = load(real_pictures / "tinyimagenet")
+def test_tiny_imagenet_is_read_as_it_is_and_its_grey_images_get_three_channels(real_images):
+    found = load(real_images / "tinyimagenet")
     assert (len(found.train), len(found.validation)) == (34_000, 5_000)
     assert len(found.train.classes) == 200
     raw, label = found.validation.fetch(np.arange(5000))

@@ -58,7 +58,7 @@ def test_an_interval_that_touches_zero_does_not_exclude_it():
 
 
 def test_mcnemar_by_hand():
-    """Of 6 discordant pictures 1 is the first's: p = 2 (C(6,0) + C(6,1)) / 2^6 = 14/64."""
+    """Of 6 discordant images 1 is the first's: p = 2 (C(6,0) + C(6,1)) / 2^6 = 14/64."""
     first = np.array([1, 0, 0, 0, 0, 0, 1, 1, 0], bool)
     second = np.array([0, 1, 1, 1, 1, 1, 1, 1, 0], bool)
     assert stats.mcnemar(first, second) == (1, 5, pytest.approx(14 / 64))
@@ -76,11 +76,11 @@ def test_mcnemar_is_the_binomial_sum(right):
 
 def by_hand(right_SM, resamples, generator):
     """The same interval, one resample at a time and by picking rows and columns."""
-    seeds, pictures = right_SM.shape
+    seeds, images = right_SM.shape
     z, t = scipy_stats.norm.ppf(0.975), scipy_stats.t.ppf(0.975, seeds - 1)
     means = []
     for _ in range(resamples):
-        rows, columns = generator.integers(0, seeds, seeds), generator.integers(0, pictures, pictures)
+        rows, columns = generator.integers(0, seeds, seeds), generator.integers(0, images, images)
         of_seeds = right_SM[rows].mean() - right_SM.mean()
         means.append(right_SM[np.ix_(rows, columns)].mean() - of_seeds + of_seeds * math.sqrt(seeds / (seeds - 1)) * t / z)
     return np.percentile(means, [2.5, 97.5])
@@ -100,10 +100,10 @@ def test_resampled_counts_its_randomness():
     assert stats.resampled(right_SM) == stats.resampled(right_SM)
     assert stats.resampled(right_SM) != stats.resampled(right_SM, seed=1)
     shuffled = right_SM[:, np.random.default_rng(1).permutation(200)]
-    assert stats.resampled(shuffled) == stats.resampled(right_SM), "the order of the pictures says nothing"
+    assert stats.resampled(shuffled) == stats.resampled(right_SM), "the order of the images says nothing"
 
 
-def test_many_kinds_of_pictures_are_resampled_in_blocks(monkeypatch):
+def test_many_kinds_of_images_are_resampled_in_blocks(monkeypatch):
     right_SM = (np.random.default_rng(0).random((12, 500)) < 0.7).astype(np.int64)
     whole = stats.resampled(right_SM, 500)
     monkeypatch.setattr(stats, "ENTRIES", 50_000)
@@ -120,34 +120,34 @@ def test_resampled_differences_turn_with_their_sign(apart_SM):
         assert (low, high) == (apart_SM.mean(),) * 2
 
 
-def simulated(generator, seeds, pictures, of_seeds, of_pictures):
-    """Right where 1 + seed + picture + noise > 0, all normal: a table, and the accuracy of all seeds on all pictures."""
-    shape = (seeds, pictures)
-    latent = 1 + of_seeds * generator.normal(size=(seeds, 1)) + of_pictures * generator.normal(size=(1, pictures))
-    truth = scipy_stats.norm.cdf(1 / math.sqrt(1 + of_seeds**2 + of_pictures**2))
+def simulated(generator, seeds, images, of_seeds, of_images):
+    """Right where 1 + seed + image + noise > 0, all normal: a table, and the accuracy of all seeds on all images."""
+    shape = (seeds, images)
+    latent = 1 + of_seeds * generator.normal(size=(seeds, 1)) + of_images * generator.normal(size=(1, images))
+    truth = scipy_stats.norm.cdf(1 / math.sqrt(1 + of_seeds**2 + of_images**2))
     return (latent + generator.normal(size=shape) > 0).astype(np.int64), truth
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
-@pytest.mark.parametrize(("of_seeds", "of_pictures"), [(0.2, 0.0), (0.2, 1.5), (0.05, 1.5), (0.0, 1.5)])
-def test_intervals_cover_the_truth(seeds, of_seeds, of_pictures):
+@pytest.mark.parametrize(("of_seeds", "of_images"), [(0.2, 0.0), (0.2, 1.5), (0.05, 1.5), (0.0, 1.5)])
+def test_intervals_cover_the_truth(seeds, of_seeds, of_images):
     """95% within Monte-Carlo error where the seeds' spread leads; never fewer elsewhere, where resampling both is cautious."""
     generator, trials, covered, stayed = np.random.default_rng(3), 300, 0, 0
     for _ in range(trials):
-        right_SM, truth = simulated(generator, seeds, 400, of_seeds, of_pictures)
+        right_SM, truth = simulated(generator, seeds, 400, of_seeds, of_images)
         low, high = stats.resampled(right_SM, 500)
         covered += low <= truth <= high
         interval = stats.spread(right_SM.mean(1).tolist()).interval
         stayed += interval.low <= truth <= interval.high
     error = math.sqrt(0.05 * 0.95 / trials)
     assert covered / trials > 0.95 - 3 * error
-    if of_pictures == 0:
+    if of_images == 0:
         assert abs(stayed / trials - 0.95) < 3 * error
         assert abs(covered / trials - 0.95) < 4 * error
 
 
 def test_paired_intervals_cover_a_known_difference():
-    """Two arms on the same pictures: the second is better by a known step, the pictures' difficulty is common to both."""
+    """Two arms on the same images: the second is better by a known step, the images' difficulty is common to both."""
     generator, trials, covered = np.random.default_rng(5), 300, 0
     for _ in range(trials):
         hard_M = 1.5 * generator.normal(size=(1, 400))
@@ -161,11 +161,11 @@ def test_paired_intervals_cover_a_known_difference():
 
 
 @settings(deadline=None, max_examples=25)
-@given(seeds=st.integers(2, 5), pictures=st.sampled_from([50, 2000]), apart=st.floats(0, 0.2), number=st.integers(0, 99))
-def test_with_the_pictures_an_interval_is_never_inside_that_of_the_seeds(seeds, pictures, apart, number):
+@given(seeds=st.integers(2, 5), images=st.sampled_from([50, 2000]), apart=st.floats(0, 0.2), number=st.integers(0, 99))
+def test_with_the_images_an_interval_is_never_inside_that_of_the_seeds(seeds, images, apart, number):
     draw = np.random.default_rng(number)
     rates = np.clip(0.5 + apart * draw.standard_normal(seeds), 0.01, 0.99)
-    right = (draw.random((seeds, pictures)) < rates[:, None]).astype(np.int64)
+    right = (draw.random((seeds, images)) < rates[:, None]).astype(np.int64)
     alone, both = stats.spread(right.mean(1).tolist()).interval, stats.resampled(right, 500)
     assert both.low <= alone.low and both.high >= alone.high
 

@@ -14,14 +14,14 @@ from conftest import ROOT, TINY, altered, outcome, together
 from test_job import assert_same_end, run
 from torch.utils.data import Dataset
 
-from ssl_vit.callbacks import Listener
+from ssl_vit.callbacks import Callback
 from ssl_vit.data import loaders
 from ssl_vit.jobs import setup
 from ssl_vit.jobs import train as train_job
 from ssl_vit.training import checkpoint, preemption
 
 
-class Sends(Listener):
+class Sends(Callback):
     def __init__(self, number: int, step: int) -> None:
         self.number, self.step = number, step
 
@@ -39,8 +39,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("step", [1, 4, 7])
 def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(number, step, unbroken, tiny, monkeypatch, capsys) -> None:
     """Also where that step has a checkpoint anyway, or its row is not complete."""
-    whole = train_job._listeners
-    monkeypatch.setattr(train_job, "_listeners", lambda j: [*whole(j), Sends(number, step)])
+    whole = train_job._callbacks
+    monkeypatch.setattr(train_job, "_callbacks", lambda j: [*whole(j), Sends(number, step)])
     handlers = [signal.getsignal(each) for each in preemption.SIGNALS]
     with pytest.raises(SystemExit) as left:
         run([*tiny, "name=run"])
@@ -50,11 +50,11 @@ def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(number, step, unbro
     assert checkpoint.step(checkpoint.found(folder / "checkpoints")[-1]) == step
     assert f"stopped     at step {step} by {signal.Signals(number).name}, saved" in capsys.readouterr().out
     assert not (folder / "result.json").exists()
-    monkeypatch.setattr(train_job, "_listeners", whole)
+    monkeypatch.setattr(train_job, "_callbacks", whole)
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
 
 
-def test_a_signal_while_held_out_pictures_are_looked_at(unbroken, tiny, monkeypatch) -> None:
+def test_a_signal_while_held_out_images_are_looked_at(unbroken, tiny, monkeypatch) -> None:
     look = setup.HeldOut.__call__
 
     def interrupted(self, step, row, objective):
@@ -129,7 +129,7 @@ def test_nothing_is_left_of_the_handlers() -> None:
     before, threads, files = signal.set_wakeup_fd(-1), threading.active_count(), len(list(Path("/dev/fd").iterdir()))
     signal.set_wakeup_fd(before)
     for _ in range(3):
-        with preemption.Asked() as outer, preemption.Asked() as inner:
+        with preemption.StopSignal() as outer, preemption.StopSignal() as inner:
             os.kill(os.getpid(), signal.SIGUSR1)
             assert (outer.name, inner.name) == ("", "SIGUSR1")
     end = time.monotonic() + 300

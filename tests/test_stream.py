@@ -1,4 +1,4 @@
-"""Streams: every picture once an epoch, in an order told by keys, resumed exactly where as many processes go on."""
+"""Streams: every image once an epoch, in an order told by keys, resumed exactly where as many processes go on."""
 
 import io
 import itertools
@@ -18,13 +18,13 @@ from test_shards import numbered, parquet, png
 
 from ssl_vit.config.schema import Data
 from ssl_vit.data import loaders, sources, streaming
-from ssl_vit.data.batching import Spread
+from ssl_vit.data.batching import BatchLayout
 from ssl_vit.data.loaders import Reading
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
 from ssl_vit.training import checkpoint
 
-SIZES = (9, 4, 7, 5)  # pictures of the shards
+SIZES = (9, 4, 7, 5)  # images of the shards
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +42,14 @@ def data(place: Path, window: int | None = 8, **more) -> Data:
     return Data(path=str(place), stream=True, window=window, size=6, flip=False, crop_area=1.0, **more)
 
 
-def reading(place: Path, spread: Spread, window: int = 8) -> Reading:
+def reading(place: Path, batch_layout: BatchLayout, window: int = 8) -> Reading:
     found = sources.load(data(place, window)).stream
     assert found is not None
-    return Reading(found, data(place, window), spread)
+    return Reading(found, data(place, window), batch_layout)
 
 
 def drawn(some: Reading, start: int, stop: int, seed: int = 0) -> list[tuple[int, int, int]]:
-    """(index, shard, row) of each picture of these steps, in their order."""
+    """(index, shard, row) of each image of these steps, in their order."""
     passes = some.passes(seed, start, stop)
     return [(i, c.shard, c.row) for p in passes for i, c in zip(p.samples.index.tolist(), p.cells, strict=True)]
 
@@ -59,19 +59,19 @@ def drawn(some: Reading, start: int, stop: int, seed: int = 0) -> list[tuple[int
 def test_any_step_goes_on_as_the_unbroken_stream(folder: Path, window: int, processes: int, start: int, seed: int) -> None:
     """Each process from where its window begins, told in three numbers; whatever its device batch was and is."""
     for rank in range(processes):
-        unbroken = reading(folder, Spread(8, 8 // processes, rank, processes), window * processes)
+        unbroken = reading(folder, BatchLayout(8, 8 // processes, rank, processes), window * processes)
         wanted = drawn(unbroken, 0, 14, seed)
-        other = reading(folder, Spread(8, 1, rank, processes), window * processes)
+        other = reading(folder, BatchLayout(8, 1, rank, processes), window * processes)
         other.go_to(start, streaming.Cursor(*list(unbroken.at(start))))
         assert drawn(other, start, 14, seed) == wanted[start * 8 // processes :]
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
-def test_an_epoch_has_every_picture_once_and_a_window_is_mixed(folder: Path, processes: int) -> None:
-    """Process by process: as many pictures as its shards of the first epoch hold are those, in another order."""
+def test_an_epoch_has_every_image_once_and_a_window_is_mixed(folder: Path, processes: int) -> None:
+    """Process by process: as many images as its shards of the first epoch hold are those, in another order."""
     everything = Counter()
     for rank in range(processes):
-        some = reading(folder, Spread(4, 4 // processes, rank, processes), 1000)
+        some = reading(folder, BatchLayout(4, 4 // processes, rank, processes), 1000)
         mine = some.stream._order(0)[rank::processes]
         count = sum(SIZES[s] for s in mine)
         some.window = count  # one window, one epoch
@@ -84,7 +84,7 @@ def test_an_epoch_has_every_picture_once_and_a_window_is_mixed(folder: Path, pro
 
 
 def test_epochs_and_seeds_have_orders_of_their_own(folder: Path) -> None:
-    some = [drawn(reading(folder, Spread(5, 5, 0, 1), 25), 0, 10, seed) for seed in (0, 1)]
+    some = [drawn(reading(folder, BatchLayout(5, 5, 0, 1), 25), 0, 10, seed) for seed in (0, 1)]
     first, second = ([(s, r) for _, s, r in some[0][at : at + 25]] for at in (0, 25))
     assert sorted(first) == sorted(second) and first != second
     assert some[0] != some[1]
@@ -92,19 +92,19 @@ def test_epochs_and_seeds_have_orders_of_their_own(folder: Path) -> None:
     assert len({tuple(order) for order in orders}) > 5
 
 
-def test_pictures_are_those_of_the_shards(folder: Path) -> None:
-    """Decoded by the loader: each index has the picture and the label of its place; with workers too."""
+def test_images_are_those_of_the_shards(folder: Path) -> None:
+    """Decoded by the loader: each index has the image and the label of its place; with workers too."""
     told = sources.load(data(folder))
-    spread, starts = Spread(5, 5, 0, 1), np.cumsum((0, *SIZES))
+    batch_layout, starts = BatchLayout(5, 5, 0, 1), np.cumsum((0, *SIZES))
     for workers in (0, 2):
-        some = Reading(told.stream, data(folder), spread)
+        some = Reading(told.stream, data(folder), batch_layout)
         places = {index: starts[shard] + row for index, shard, row in drawn(some, 0, 5)}
-        loader = loaders.training(some, data(folder), spread, 0, 0, 5, workers)
+        loader = loaders.training(some, data(folder), batch_layout, 0, 0, 5, workers)
         for batch in loader:
             for image, label, index in zip(batch.image, batch.label.tolist(), batch.index.tolist(), strict=True):
                 number = int(places[index])
-                with Image.open(io.BytesIO(png(number))) as picture:
-                    assert np.array_equal(image.permute(1, 2, 0).numpy(), np.asarray(picture.convert("RGB")))
+                with Image.open(io.BytesIO(png(number))) as image:
+                    assert np.array_equal(image.permute(1, 2, 0).numpy(), np.asarray(image.convert("RGB")))
                 assert label == number % 2
     assert told.validation.fetch(np.arange(5))[0] == [png(n) for n in range(100, 105)]
     assert told.train.classes == ["ant", "bee"] and len(told.train) == sum(SIZES)
@@ -126,28 +126,28 @@ def test_tars_and_folders_stream_too(tmp_path: Path) -> None:
         }
 
 
-def test_a_picture_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> None:
+def test_a_image_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> None:
     cells = [{"bytes": b"none" if n == 3 else png(n), "path": None} for n in range(8)]
     features = datasets.Features({"image": datasets.Image()})
     datasets.Dataset.from_dict({"image": cells}, features=features).to_parquet(str(tmp_path / "train.parquet"))
     asked = data(tmp_path, 8, validation=0.0, unreadable=1.0)
-    some = Reading(sources.load(asked).stream, asked, Spread(4, 4, 0, 1))
-    seen = list(loaders.training(some, asked, Spread(4, 4, 0, 1), 0, 0, 6, 0))
+    some = Reading(sources.load(asked).stream, asked, BatchLayout(4, 4, 0, 1))
+    seen = list(loaders.training(some, asked, BatchLayout(4, 4, 0, 1), 0, 0, 6, 0))
     assert sum(len(batch.image) for batch in seen) == 24
     texts = [text for batch in seen for text in batch.unread]
-    assert len(texts) == 3 and all(text.startswith("shard 0, picture 3: ") for text in texts)
+    assert len(texts) == 3 and all(text.startswith("shard 0, image 3: ") for text in texts)
 
 
 @pytest.fixture(scope="module")
 def words(folder: Path) -> list[str]:
-    return altered(TINY, "data.stream=true", f"data.path={folder}", "data.window=10", "eval.pictures=5", "optim.batch=8")
+    return altered(TINY, "data.stream=true", f"data.path={folder}", "data.window=10", "eval.images=5", "optim.batch=8")
 
 
 def test_a_run_goes_on_exactly_and_only_on_as_many_processes(tmp_path: Path, words, monkeypatch) -> None:
     whole = run([*words, f"out={tmp_path}", "name=whole"])
-    listeners = train_job._listeners
+    callbacks = train_job._callbacks
     for step in (5, 9):
-        monkeypatch.setattr(train_job, "_listeners", lambda j, step=step: [*listeners(j), Killer(step)])
+        monkeypatch.setattr(train_job, "_callbacks", lambda j, step=step: [*callbacks(j), Killer(step)])
         with pytest.raises(Killed):
             run([*words, f"out={tmp_path}", "name=broken"])
     monkeypatch.undo()
@@ -166,7 +166,7 @@ def test_a_run_goes_on_exactly_and_only_on_as_many_processes(tmp_path: Path, wor
         (["data.share=0.5"], "data.share=0.5: data.stream=true has no share"),
         (["data.validation=0.1"], "data.validation=0.1: data.stream=true has no share to hold out"),
         (["data.validation=vall"], "data.validation=vall: no such split; did you mean val?"),
-        (["recipe=supervised", "data.mixup=0.5"], "data.mixup, .cutmix=0.5: data.stream=true mixes no pictures"),
+        (["recipe=supervised", "data.mixup=0.5"], "data.mixup, .cutmix=0.5: data.stream=true mixes no images"),
         (["recipe=supervised", "eval.test=true"], "eval.test=true: data.stream=true is for training only"),
         (["data.image_column=img"], "data.image_column=img: "),
     ],
@@ -186,4 +186,4 @@ def test_a_shard_that_cannot_be_read_is_named(said, tmp_path: Path, words) -> No
 
 def test_fewer_shards_than_processes_are_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="4 shards for 8 processes"):
-        reading(folder, Spread(8, 1, 0, 8))
+        reading(folder, BatchLayout(8, 1, 0, 8))

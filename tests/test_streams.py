@@ -41,7 +41,7 @@ def full():
         yield file.fileno()
 
 
-def pictures(folder: Path) -> Path:
+def images(folder: Path) -> Path:
     folder.mkdir()
     for i in range(4):
         Image.new("RGB", (16, 16), (i, 0, 0)).save(folder / f"{i}.png")
@@ -60,7 +60,7 @@ def test_an_output_that_is_full_is_named_in_one_line(full: int) -> None:
 
 @pytest.mark.parametrize("way", ["left", pytest.param("full", marks=needs_full)])
 def test_trouble_with_the_output_is_not_taken_for_the_folder_of_the_shards(way: str, tmp_path: Path, request) -> None:
-    words = ["tools/shards.py", f"data.path={pictures(tmp_path / 'own')}", f"out={tmp_path}/out", "workers=1"]
+    words = ["tools/shards.py", f"data.path={images(tmp_path / 'own')}", f"out={tmp_path}/out", "workers=1"]
     status, said = ended(words, request.getfixturevalue(way))
     assert "out=" not in said and "Traceback" not in said
     assert status == (2 if way == "full" else 128 + signal.SIGPIPE)

@@ -276,15 +276,15 @@ def test_a_need_without_that_seed_gives_its_first():
 
 
 def test_words_of_an_arm_and_of_the_command_line_come_over_the_parts():
-    study = altered(("parts/pretrain/by_arm/mpp", {"recipe": "mpp", "optim.steps": 30}), ("places", ["pictures"]))
-    study["parts"]["pretrain"]["words"]["data.path"] = "{pictures}/x"
-    plan = plans.tasks(build(study, "x"), {"pictures": "/p"}, {"optim.batch": "8"})
+    study = altered(("parts/pretrain/by_arm/mpp", {"recipe": "mpp", "optim.steps": 30}), ("places", ["images"]))
+    study["parts"]["pretrain"]["words"]["data.path"] = "{images}/x"
+    plan = plans.tasks(build(study, "x"), {"images": "/p"}, {"optim.batch": "8"})
     assert plan["pretrain-mpp-0"].words["optim.steps"] == "30"
     assert plan["pretrain-scratch-0"].words["optim.steps"] == "20"
     assert {task.words.get("optim.batch") for task in plan.values() if task.part != "probe"} == {"8"}
     assert not any("optim.batch" in task.words for task in plan.values() if task.part == "probe")  # which trains nothing
     assert plan["pretrain-mpp-0"].words["data.path"] == "/p/x" and plan["pretrain-mpp-0"].needs == ()
-    over = plans.tasks(build(study, "x"), {"pictures": "/p"}, {"optim.steps": "5"})
+    over = plans.tasks(build(study, "x"), {"images": "/p"}, {"optim.steps": "5"})
     assert {task.words["optim.steps"] for task in over.values() if task.part != "probe"} == {"5"}
 
 
@@ -390,10 +390,10 @@ def test_a_place_has_a_name_of_its_own(tmp_path):
 
 
 def test_places_must_be_said(tmp_path):
-    made = Bench(tmp_path, altered(("places", ["pictures", "more"]), ("parts/pretrain/words/data.path", "{pictures}")))
-    with pytest.raises(UserError, match="more= is missing: the study needs the places pictures, more"):
-        ask([*made.words, "pictures=/p"])
-    plan = ask([*made.words, f"pictures={os.path.relpath(tmp_path)}", "more=/m"]).plan
+    made = Bench(tmp_path, altered(("places", ["images", "more"]), ("parts/pretrain/words/data.path", "{images}")))
+    with pytest.raises(UserError, match="more= is missing: the study needs the places images, more"):
+        ask([*made.words, "images=/p"])
+    plan = ask([*made.words, f"images={os.path.relpath(tmp_path)}", "more=/m"]).plan
     assert plan["pretrain-mpp-0"].words["data.path"] == str(tmp_path)
 
 
@@ -864,14 +864,14 @@ def test_a_tiny_study_with_the_real_tools(tmp_path):
     assert (final.optim.lr, final.init) == (0.07, str(folder / "pretrain-mpp-0"))
 
 
-def test_nothing_is_chosen_but_on_held_out_pictures(bench, tmp_path):
-    with pytest.raises(UserError, match="best: by=top1: that is of the test pictures"):
+def test_nothing_is_chosen_but_on_held_out_images(bench, tmp_path):
+    with pytest.raises(UserError, match="best: by=top1: that is of the test images"):
         build(altered(("parts/final/best/by", "top1")), "x")
     plan = plans.tasks(build(altered(), "x"), {}, {})
     for name in plan["final-mpp-0"].needs:
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_text(json.dumps({"metrics": {"accuracy": {"value": 0.5, "split": "train"}}}))
-    with pytest.raises(UserError, match="it is of the train pictures"):
+    with pytest.raises(UserError, match="it is of the train images"):
         plans.chosen(plan["final-mpp-0"], plan, tmp_path)
     (tmp_path / "sweep-mpp-0-lr=0.01" / "result.json").write_text("{")
     with pytest.raises(UserError, match=r"result\.json is damaged"):

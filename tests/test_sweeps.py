@@ -71,7 +71,7 @@ def test_several_keys_make_the_product():
     plans.check(asked.plan)
 
 
-def test_probes_see_the_recipes_pictures_whole(tmp_path):
+def test_probes_see_the_recipes_images_whole(tmp_path):
     """Also those that the recipe's file names; the share that is trained on and the crop are the pre-training's own."""
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(

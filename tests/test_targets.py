@@ -1,4 +1,4 @@
-"""Patch colours: every edge of every bin in exact arithmetic, whatever the precision; the neighbours' guess; real pictures."""
+"""Patch colours: every edge of every bin in exact arithmetic, whatever the precision; the neighbours' guess; real images."""
 
 import io
 import math
@@ -84,7 +84,7 @@ def test_every_sum_of_a_patch_is_in_its_exact_bin(pixels):
 
 
 @st.composite
-def pictures(draw):
+def images(draw):
     """(image uint8 (B, 3, H, W), patch); the bytes are often those at a bin's edge."""
     patch, rows, columns, batch = (draw(st.integers(1, most)) for most in (5, 4, 4, 2))
     shape = (batch, 3, rows * patch, columns * patch)
@@ -93,7 +93,7 @@ def pictures(draw):
 
 
 @settings(deadline=None, max_examples=60)
-@given(pictures())
+@given(images())
 def test_mean_color_is_the_slow_one(drawn):
     image, patch = drawn
     expected = [[exact_class(s, patch**2) for s in slow_sums(one, patch)] for one in image]
@@ -121,7 +121,7 @@ def test_classes_do_not_depend_on_precision(dtype):
 
 
 @settings(deadline=None, max_examples=60)
-@given(pictures(), st.data())
+@given(images(), st.data())
 def test_neighbor_color_is_the_slow_one(drawn, data):
     image, patch = drawn
     patches = image.shape[2] * image.shape[3] // patch**2
@@ -194,8 +194,8 @@ def test_a_classs_color_is_in_the_middle_of_its_own_bin():
     assert torch.equal(targets.mean_color(flat, 16), classes[:, None])
 
 
-def test_real_pictures_have_many_colors(real_pictures):
-    train = sources.load(Data(name="cifar10", path=str(real_pictures / "cifar10"), size=32)).train
+def test_real_images_have_many_colors(real_images):
+    train = sources.load(Data(name="cifar10", path=str(real_images / "cifar10"), size=32)).train
     raw, _ = train.fetch(np.arange(500))
     image = np.stack([np.array(Image.open(io.BytesIO(r))) for r in raw]).transpose(0, 3, 1, 2)
     color = targets.mean_color(torch.from_numpy(image), 8)

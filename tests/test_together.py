@@ -39,9 +39,9 @@ def assert_alike(one: list[dict], other: list[dict], rel: float = 1e-6) -> None:
 
 
 @pytest.fixture(scope="module")
-def spread(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
+def batch_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
     """The rows of one recipe on one process and on two, in several ways of cutting the batch of 16."""
-    out = tmp_path_factory.mktemp("spread")
+    out = tmp_path_factory.mktemp("batch_layout")
     sizes = {"alone": "compute.batch=16", "two": "compute.batch=8"}
     ways = {
         "one": ["optim.dropout=0.1", "compute.batch=4"],
@@ -62,17 +62,17 @@ def spread(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
 
 
 @pytest.mark.parametrize(("one", "other"), [("one", "two"), ("plain", "plain_two"), ("plain", "plain_two_passes")])
-def test_losses_are_the_same_however_the_batch_is_spread(spread: dict[str, list[dict]], one: str, other: str) -> None:
+def test_losses_are_the_same_however_the_batch_is_spread(batch_layout: dict[str, list[dict]], one: str, other: str) -> None:
     """With dropout where the device batch is equal, so that every chunk draws its own; without it for any."""
-    assert_alike(spread[one], spread[other])
-    last, same = spread[one][-1], spread[other][-1]
+    assert_alike(batch_layout[one], batch_layout[other])
+    last, same = batch_layout[one][-1], batch_layout[other][-1]
     assert last["validation/loss"] == pytest.approx(same["validation/loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize(("part", "other"), [("mpp", "supervised"), ("labels", "mpp")])
-def test_a_joint_part_of_weight_0_is_not_trained(spread: dict[str, list[dict]], part: str, other: str) -> None:
+def test_a_joint_part_of_weight_0_is_not_trained(batch_layout: dict[str, list[dict]], part: str, other: str) -> None:
     """On two processes, where DDP waits for every gradient, as on one; its weights stay as drawn."""
-    one, two = spread[f"{part}_alone"], spread[f"{part}_two"]
+    one, two = batch_layout[f"{part}_alone"], batch_layout[f"{part}_two"]
     assert [row["step"] for row in one] == [row["step"] for row in two] == list(range(1, 21))
     losses = [[row["loss"] for row in rows] for rows in (one, two)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-6) and losses[0][-1] < losses[0][0]
@@ -143,7 +143,7 @@ for mine in json.loads(sys.argv[1]):
 
 
 def test_machines_that_differ_are_named(tmp_path: Path) -> None:
-    """Other words, other pictures, a folder that one does not see: one line, from one process. So are weights without use."""
+    """Other words, other images, a folder that one does not see: one line, from one process. So are weights without use."""
     for place, first in (("a", 0), ("b", 50)):
         parquet(tmp_path / place / "train.parquet", range(first, first + 30))
     (tmp_path / "idle.py").write_text(IDLE)
@@ -152,7 +152,7 @@ def test_machines_that_differ_are_named(tmp_path: Path) -> None:
     (folder / "result.json").unlink()
     pairs = [
         (words, altered(words, "optim.lr=0.5")),
-        [altered(words, "name=pictures", f"data.path={tmp_path / place}") for place in "ab"],
+        [altered(words, "name=images", f"data.path={tmp_path / place}") for place in "ab"],
         (altered(words, "name=folder"), altered(words, "name=folder", f"out={tmp_path}/elsewhere")),
         [altered(words, "name=idle", f"plugin={tmp_path}/idle.py", "objective=idle")] * 2,
     ]
@@ -161,7 +161,7 @@ def test_machines_that_differ_are_named(tmp_path: Path) -> None:
     host = socket.gethostname()
     lines = [line for line in "".join(said).splitlines() if line.startswith("error")]
     assert lines[0] == f"error: optim.lr=0.5 on process 1, on {host}; process 0 has 0.001; all need the same"
-    assert lines[1].startswith("error: pictures of train=") and "on process 1" in lines[1]
+    assert lines[1].startswith("error: images of train=") and "on process 1" in lines[1]
     assert lines[2].startswith(f"error: out= has step-000000004=False on process 1, on {host}; process 0 has True")
     assert lines[3].startswith("error: no gradient for mask_token: ")
     assert len(lines) == 4, said

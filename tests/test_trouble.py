@@ -25,7 +25,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
 from ssl_vit.training import checkpoint, nonfinite
 
-LENGTH = 50_000  # training pictures of the embedded set
+LENGTH = 50_000  # training images of the embedded set
 BAD = 8  # a step of 12, counted from 0; a checkpoint is saved just before it
 
 
@@ -88,11 +88,11 @@ def test_a_step_that_is_left_out_is_known_after_a_resumption(tiny, poison, monke
     words = altered([*tiny, "optim.nonfinite=skip"], "log.every=6")
     poison(samples(3)[0])
     whole = run([*words, "name=whole"]).folder
-    listeners = train_job._listeners
-    monkeypatch.setattr(train_job, "_listeners", lambda j: [*listeners(j), Killer(5)])
+    callbacks = train_job._callbacks
+    monkeypatch.setattr(train_job, "_callbacks", lambda j: [*callbacks(j), Killer(5)])
     with pytest.raises(Killed):
         run([*words, "name=run"])
-    monkeypatch.setattr(train_job, "_listeners", listeners)
+    monkeypatch.setattr(train_job, "_callbacks", callbacks)
     assert_same_end(whole, run([*words, "name=run"]).folder)
     assert [row["left_out"] for row in rows(whole) if "left_out" in row] == [1]
 
@@ -128,7 +128,7 @@ def test_going_back_ends_after_some_ways_or_without_a_checkpoint(tiny, poison) -
     poison(*range(LENGTH // 2))
     with pytest.raises(UserError, match="no checkpoint before step 0"):
         run([*words, "name=none"])
-    poison(*(index for detour in range(4) for index in samples(BAD, nonfinite.stream_seed(0, detour))))
+    poison(*(index for rollbacks in range(4) for index in samples(BAD, nonfinite.stream_seed(0, rollbacks))))
     with pytest.raises(UserError, match="3 ways on from a checkpoint all met"):
         run([*words, "name=often"])
 
@@ -179,10 +179,10 @@ def test_a_full_disk_lets_training_go_on_and_keeps_the_checkpoint(background, ti
 
 def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(tiny, unbroken, monkeypatch, capsys) -> None:
     """Status 74, so that no scheduler starts it again and again; with room it goes on from the step that was saved."""
-    listeners = train_job._listeners
+    callbacks = train_job._callbacks
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.torch, "save", full(6))
-        patch.setattr(train_job, "_listeners", lambda j: [*listeners(j), Sends(signal.SIGTERM, 6)])
+        patch.setattr(train_job, "_callbacks", lambda j: [*callbacks(j), Sends(signal.SIGTERM, 6)])
         with pytest.raises(SystemExit) as left:
             run([*tiny, "name=run"])
     assert left.value.code == 74

@@ -59,7 +59,7 @@ def whole(tmp_path_factory):
 @pytest.fixture
 def undrawn(monkeypatch):
     """No figures, which take most of the time."""
-    monkeypatch.setattr(reports.varied_pictures, "draw", lambda study, numbers: {})
+    monkeypatch.setattr(reports.varied_plots, "draw", lambda study, numbers: {})
 
 
 def text_of(folder, **more):
@@ -301,7 +301,7 @@ def test_a_measure_that_no_run_tells_is_named(tmp_path):
     assert "no finished run tells few_shot_7, which the report asks for; did you mean few_shot_5?" in said
 
 
-def test_runs_on_other_pictures_are_named(tmp_path):
+def test_runs_on_other_images_are_named(tmp_path):
     folder = study(tmp_path / "made")
     altered(folder / "probe-rate=0.5-1" / "environment.json", data={"test": "other"})
-    assert "were tested on different pictures" in error(folder)
+    assert "were tested on different images" in error(folder)

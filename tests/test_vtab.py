@@ -11,7 +11,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation.vtab import tasks, vtab_means
 
-# google-research/task_adaptation, data/*_test.py: classes, pictures of its train, validation and test splits. dSprites' 16
+# google-research/task_adaptation, data/*_test.py: classes, images of its train, validation and test splits. dSprites' 16
 # classes are from scripts/run_all_tasks.sh; all 19 numbers of classes are also those of KMnP/vpt, tune_vtab.py.
 PUBLISHED = {
     "natural": {

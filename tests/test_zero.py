@@ -25,8 +25,8 @@ from safetensors.torch import load_file
 from test_together import assert_alike, rows
 
 from ssl_vit.config.resolve import resolve
-from ssl_vit.data.batching import Spread, samples
-from ssl_vit.errors import ToldError, UserError
+from ssl_vit.data.batching import BatchLayout, samples
+from ssl_vit.errors import ReportedError, UserError
 from ssl_vit.jobs.train import train
 from ssl_vit.reports import sections
 from ssl_vit.runs.folder import Run
@@ -37,7 +37,7 @@ ZERO = ("zero1", "zero2", "zero3")
 LONG = altered(TINY, "log.every=1", "eval.every=12", "checkpoint.every=100")
 RELAY = altered(LONG, "optim.steps=60", "optim.warmup=6", "optim.name=adamw")
 LEGS = ("ddp", "zero2", "fsdp2", "zero3", "zero3", "zero1")  # the last to the end
-SPOILT = int(samples(5 * 16, 16, 50_000, 0).index[8])  # the first picture of the second process at step 5
+SPOILT = int(samples(5 * 16, 16, 50_000, 0).index[8])  # the first image of the second process at step 5
 SERIES = """
 import json, os, signal, sys
 import torch
@@ -60,9 +60,9 @@ def fsdp(recipe):
     return accelerator
 
 machine._start = fsdp
-told, known, listeners, check = {}, set(os.environ), job._listeners, sharding.check
+told, known, callbacks, check = {}, set(os.environ), job._callbacks, sharding.check
 
-class Stops(engine.Listener):
+class Stops(engine.Callback):
     def on_step(self, step):
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -105,7 +105,7 @@ for name, environment, words, stop, index, port in json.loads(sys.argv[1]):
         del os.environ[key]
     os.environ.update(environment)
     os.environ["MASTER_PORT"] = str(port)  # one for each: the store before may still be there
-    job._listeners = (lambda j: [*listeners(j), Stops()]) if stop else listeners
+    job._callbacks = (lambda j: [*callbacks(j), Stops()]) if stop else callbacks
     spoil(index)
     compiled.clear()
     try:
@@ -346,7 +346,7 @@ def test_what_cannot_be_is_refused_in_one_line(trained) -> None:
     assert trained[1]["stops"].startswith("optim.nonfinite=stop: step 5:")
 
 
-SPREAD = Spread(64, 8, 0, 2)
+SPREAD = BatchLayout(64, 8, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -433,7 +433,7 @@ def test_processes_that_each_believe_they_are_alone_are_refused(monkeypatch) -> 
         distributed._check_processes(1)
 
 
-@pytest.mark.parametrize(("local_rank", "kind"), [("0", UserError), ("1", ToldError)])
+@pytest.mark.parametrize(("local_rank", "kind"), [("0", UserError), ("1", ReportedError)])
 def test_processes_that_would_share_a_gpu_are_refused(local_rank, kind, monkeypatch, tiny) -> None:
     """One line for a machine, before the processes look for one another."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -226,7 +226,7 @@ def _called(row: dict[str, Any]) -> str:
 
 
 def pool(init: Init) -> str:
-    """What the export gives as a picture's feature: "avg" (the mean of the patches) where it says so, else "token"."""
+    """What the export gives as a image's feature: "avg" (the mean of the patches) where it says so, else "token"."""
     folder = export(init, "config.json")
     if folder is None:
         return "token"

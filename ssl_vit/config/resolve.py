@@ -48,7 +48,13 @@ def _leaves(kind: type, prefix: str = "") -> dict[str, Any]:
 KEYS = _leaves(Recipe)
 
 
+# Keys of earlier versions and what they are called now
+RENAMED = {"eval.pictures": "eval.images", "probe.pictures": "probe.images"}
+
+
 def _check_key(key: str, where: str) -> None:
+    if key in RENAMED:
+        raise UserError(f"{where}{key} is called {RENAMED[key]} now")
     if key in ("data.name", "model.name") and not where:
         raise UserError(f"{key} follows from {key.split('.')[0]}=; say that")
     if key in KEYS:
@@ -243,7 +249,7 @@ def resolve(words: Iterable[str], here: bool = True) -> Recipe:
     if chosen["data"] is not None:
         values = _preset(values, "data", _row("datasets.yaml", "data", chosen["data"]))
     elif places and values.get("data.name", EMBEDDED) == EMBEDDED:
-        values = _preset(values, "data", own := _own_pictures(given, values))
+        values = _preset(values, "data", own := _own_images(given, values))
     if "data.hub" in places:
         values["data.path"] = None
     objective = given.get("objective", values.get("objective"))
@@ -290,7 +296,7 @@ def read(path: Path) -> Recipe:
 
 
 def received(path: Path, out: str, name: str | None) -> Recipe:
-    """The public part of a recipe that others wrote, checked, but for its pictures, which may be elsewhere.
+    """The public part of a recipe that others wrote, checked, but for its images, which may be elsewhere.
 
     Raises:
         UserError: as `resolve`.
@@ -341,15 +347,15 @@ def _treatment(start: dict[str, Any], told: Collection[str], frozen: bool) -> di
 
 
 def _check_normalisation(recipe: Recipe, start: dict[str, Any]) -> None:
-    """That pictures are normalised as the first weights expect."""
+    """That images are normalised as the first weights expect."""
     for key in ("mean", "std"):
         was, now = start.get(f"data.{key}"), list(getattr(recipe.data, key))
         if was is not None and list(was) != now:
             raise UserError(f"data.{key}={now}: init={recipe.init} was made with {list(was)}; leave it out")
 
 
-def _own_pictures(given: dict[str, str], values: dict[str, Any]) -> dict[str, Any]:
-    """The data of someone's own pictures (data.path= or data.hub= without data=): a name, and the recipe's way of cutting."""
+def _own_images(given: dict[str, str], values: dict[str, Any]) -> dict[str, Any]:
+    """The data of someone's own images (data.path= or data.hub= without data=): a name, and the recipe's way of cutting."""
     there = place(given.get("data.path") or ".", "data.path")
     name = (there.resolve().stem if there.is_file() else there.resolve().name) if "data.path" in given else given["data.hub"]
     kept = {f"data.{key}" for key in ("size", "crop_area", "flip", "eval_mode", "eval_crop", "mean", "std")}
@@ -370,7 +376,7 @@ def _word(value: Any) -> str:
 
 
 def advise_model(recipe: Recipe) -> str:
-    """For pictures of too few patches: the model nearest in width that cuts them into 16 or more."""
+    """For images of too few patches: the model nearest in width that cuts them into 16 or more."""
     size, width = recipe.data.size, recipe.model.width
     rows = {name: row for name, row in load(RECIPES / "models.yaml").items() if "patch" in row}
     fits = {n: r for n, r in rows.items() if size % r["patch"] == 0 and size >= 4 * r["patch"]}

@@ -28,7 +28,7 @@ NOT_COMPUTED = (
     "plugin",
     "optim.nonfinite",
     "probe.every",
-    "probe.pictures",
+    "probe.images",
     "compute.",
     "checkpoint.",
     "eval.",
@@ -41,8 +41,8 @@ IN_RESULT = (
     "data.unreadable",
     "optim.nonfinite",
     "probe.every",
-    "probe.pictures",
-    "eval.pictures",
+    "probe.images",
+    "eval.images",
     "eval.test",
     "eval.real",
 )
@@ -59,21 +59,21 @@ class Data:
     name: str = EMBEDDED
     path: str | None = None  # a local copy, or any image folder or parquet
     hub: str | None = None  # a data set of the Hugging Face Hub
-    size: int = 224  # side of the training picture, pixels
+    size: int = 224  # side of the training image, pixels
     window: int | None = None  # shards (parquet, tars) are read in place, so many rows at a time; null: all at once
     stream: bool = False  # read from its beginning on, not downloaded; goes on only on as many processes
     train: str = "train"  # split
-    share: float = 1.0  # of the training pictures: a fixed random subset, smaller ones inside larger ones
+    share: float = 1.0  # of the training images: a fixed random subset, smaller ones inside larger ones
     validation: str | float | None = None  # a split, or the share cut off train (0: none); default: a split if any, or 1%
     test: str = "test"  # the split that eval.test measures on
     image_column: str | None = None  # default: found
     label_column: str | None = None
     classes: int | None = None  # default: counted
-    unreadable: float = 0.01  # share of pictures that may be unreadable, each replaced by the next; above it the run stops
+    unreadable: float = 0.01  # share of images that may be unreadable, each replaced by the next; above it the run stops
     verified: bool = True  # false: the Hub's name and the numbers of this row could not be checked
-    crop_area: float = 0.05  # smallest share of the picture that a training crop covers
+    crop_area: float = 0.05  # smallest share of the image that a training crop covers
     flip: bool = True
-    mixup: float = 0.0  # pictures and labels blended in pairs, own share from Beta(mixup, mixup); 0: never
+    mixup: float = 0.0  # images and labels blended in pairs, own share from Beta(mixup, mixup); 0: never
     cutmix: float = 0.0  # or a box of the other pasted in, own share from Beta(cutmix, cutmix); with mixup, one or the other
     eval_mode: str = "crop"  # evaluation: crop (the centre, after resizing the shorter side) or squash (the whole to a square)
     eval_crop: float = 0.875  # crop: side of that centre over the resized shorter side, as timm's crop_pct
@@ -118,7 +118,7 @@ class Supervised:
     loss: str = "softmax"  # or sigmoid
     smoothing: float = 0.0  # of the labels, softmax only
     hidden: bool = True  # a hidden tanh layer in the head; without it, one linear layer that starts at zero
-    pool: str = "token"  # the picture's feature: token (the class token) or avg (the mean of the patches)
+    pool: str = "token"  # the image's feature: token (the class token) or avg (the mean of the patches)
 
 
 @dataclass
@@ -130,13 +130,13 @@ class Joint:
 @dataclass
 class Probe:
     every: int | None = None  # while pre-training: steps between looks at the encoder so far; null: none
-    pictures: int = 2000  # while pre-training: labelled training pictures that the probes learn from
+    images: int = 2000  # while pre-training: labelled training images that the probes learn from
     measures: list[str] = field(default_factory=lambda: MEASURES[:3])
     feature: str = "encoder"  # or hidden: a supervised run's tanh layer, which reads the encoder's
     pool: str | None = None  # token or avg; default: what the encoder's export gives
     layer: int | None = None  # features of this block, from 1; default: after the last one and the final norm
-    shots: list[int] = field(default_factory=lambda: [1, 5, 10, 25])  # labelled pictures a class, few-shot
-    trials: int = 3  # few-shot: choices of those pictures, averaged over
+    shots: list[int] = field(default_factory=lambda: [1, 5, 10, 25])  # labelled images a class, few-shot
+    trials: int = 3  # few-shot: choices of those images, averaged over
     rates: list[float] = field(default_factory=lambda: [0.01, 0.03, 0.1, 0.3, 1.0, 3.0])  # learning rates, linear
     steps: int = 2000  # linear
     batch: int = 1024  # linear
@@ -164,7 +164,7 @@ class Optim:
 
 @dataclass
 class Compute:
-    batch: int | None = None  # pictures per device and pass; default: the largest divisor that fits
+    batch: int | None = None  # images per device and pass; default: the largest divisor that fits
     precision: str = "auto"  # auto, float32, bfloat16
     compile: bool | None = None  # default: where there is a GPU
     workers: int | None = None  # data processes per process; default: from the cores
@@ -183,8 +183,8 @@ class Checkpoint:
 @dataclass
 class Eval:
     every: int = 1000  # steps
-    pictures: int = 2000  # held-out pictures looked at, at most
-    test: bool = False  # at the end, on every picture of data.test: top-1 and top-5
+    images: int = 2000  # held-out images looked at, at most
+    test: bool = False  # at the end, on every image of data.test: top-1 and top-5
     real: str | None = None  # ImageNet-ReaL's labels (real.json), for ImageNet's validation split as data.test
 
 

@@ -12,7 +12,7 @@ USED_WITH = {
     "corruption.side": ("corruption.shape", "patches"),
     "data.eval_crop": ("data.eval_mode", "crop"),
 }
-TRAINING = ("optim.", "checkpoint.", "log.", "hub.", "eval.every", "eval.pictures", "eval.test", "data.mixup", "data.cutmix")
+TRAINING = ("optim.", "checkpoint.", "log.", "hub.", "eval.every", "eval.images", "eval.test", "data.mixup", "data.cutmix")
 
 
 def check(recipe: Recipe, given: dict[str, str]) -> None:
@@ -29,7 +29,7 @@ def check(recipe: Recipe, given: dict[str, str]) -> None:
         if key in ("data.label_column", "data.image_column", "data.window") and recipe.data.name == EMBEDDED:
             lacks = "shards" if key == "data.window" else "columns"
             raise UserError(f"{key}={given[key]}: data={EMBEDDED} is drawn and has no {lacks}")
-        if key in ("probe.every", "probe.pictures") and recipe.objective == "probe":
+        if key in ("probe.every", "probe.images") and recipe.objective == "probe":
             raise UserError(f"{key}={given[key]}: that is for probes while pre-training; objective=probe has no use for it")
         if recipe.objective == "probe" and key.startswith(TRAINING):
             raise UserError(f"{key}={given[key]}: objective=probe trains nothing and has no use for it")

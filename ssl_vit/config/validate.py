@@ -33,8 +33,8 @@ ABOVE_0 = "a number above 0 is asked for"
 POSITIVE = (
     *("data.size", "optim.steps", "optim.batch", "optim.lr", "optim.clip", "compute.batch", "compute.threads", "data.classes"),
     "data.window",
-    *("probe.every", "probe.pictures", "probe.trials", "probe.steps", "probe.batch", "probe.neighbors", "probe.layer"),
-    *("corruption.side", "checkpoint.every", "checkpoint.failures", "eval.every", "eval.pictures", "log.every", "hub.every"),
+    *("probe.every", "probe.images", "probe.trials", "probe.steps", "probe.batch", "probe.neighbors", "probe.layer"),
+    *("corruption.side", "checkpoint.every", "checkpoint.failures", "eval.every", "eval.images", "log.every", "hub.every"),
 )
 CHOICES: dict[str, Collection[str]] = {
     "objective": OBJECTIVES,
@@ -69,8 +69,8 @@ MOST: dict[str, float] = {
     "checkpoint.keep": 2**31,
     "hub.wait": 1e9,
     **{f"joint.{name}": 1e9 for name in ("mpp", "supervised")},
-    **dict.fromkeys(("probe.every", "checkpoint.every", "eval.every", "log.every", "hub.every", "eval.pictures"), 2**40),
-    **dict.fromkeys(("probe.pictures", "probe.trials", "probe.steps", "probe.neighbors", "checkpoint.failures"), 2**31),
+    **dict.fromkeys(("probe.every", "checkpoint.every", "eval.every", "log.every", "hub.every", "eval.images"), 2**40),
+    **dict.fromkeys(("probe.images", "probe.trials", "probe.steps", "probe.neighbors", "checkpoint.failures"), 2**31),
 }
 LISTS = {"probe.shots": 2**31, "probe.rates": 1e9}  # the same of each number in a list
 LONGEST_LIST = 100
@@ -198,9 +198,9 @@ def _check_objective(recipe: Recipe) -> None:
     text = "supervised.loss=sigmoid has no use for it"
     _bound(asked.loss == "softmax" or asked.smoothing == 0, "supervised.smoothing", asked.smoothing, text)
     mixed = max(recipe.data.mixup, recipe.data.cutmix)
-    text = f"objective={recipe.objective} has no use for mixed pictures"
+    text = f"objective={recipe.objective} has no use for mixed images"
     _bound(mixed == 0 or recipe.objective == "supervised", "data.mixup, .cutmix", mixed, text)
-    text = "pictures are mixed with any of the set, not of a window; leave data.mixup= and data.cutmix= out"
+    text = "images are mixed with any of the set, not of a window; leave data.mixup= and data.cutmix= out"
     _bound(mixed == 0 or recipe.data.window is None, "data.window", recipe.data.window, text)
     _check_stream(recipe)
     weightless = " with joint.supervised=0" if recipe.objective == "joint" else ""
@@ -224,7 +224,7 @@ def _check_stream(recipe: Recipe) -> None:
     _bound(data.share == 1, "data.share", data.share, f"{asked} has no share that could be told before it is read")
     share = isinstance(data.validation, float) and data.validation > 0
     _bound(not share, "data.validation", data.validation, f"{asked} has no share to hold out; say a split, or 0 for none")
-    _bound(max(data.mixup, data.cutmix) == 0, "data.mixup, .cutmix", max(data.mixup, data.cutmix), f"{asked} mixes no pictures")
+    _bound(max(data.mixup, data.cutmix) == 0, "data.mixup, .cutmix", max(data.mixup, data.cutmix), f"{asked} mixes no images")
 
 
 def _check_shares(corruption: Corruption) -> None:
@@ -234,7 +234,7 @@ def _check_shares(corruption: Corruption) -> None:
 
 def _check_side(recipe: Recipe) -> None:
     side, grid = recipe.corruption.side, recipe.data.size // recipe.model.patch
-    text = f"a picture has {grid} x {grid} patches; squares of fewer on a side are asked for"
+    text = f"a image has {grid} x {grid} patches; squares of fewer on a side are asked for"
     _bound(side == 1 or side < grid, "corruption.side", side, text)
 
 

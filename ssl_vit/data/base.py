@@ -1,4 +1,4 @@
-"""What a source of pictures is, and how a share of one is cut off without a list of rows.
+"""What a source of images is, and how a share of one is cut off without a list of rows.
 
 Legend: S shards.
 """
@@ -15,7 +15,7 @@ from .. import rng
 
 
 class Source(Protocol):
-    """A split: `fetch(rows)` gives each row's picture, encoded (bytes) or drawn (uint8 HWC), and its label, -1 for none."""
+    """A split: `fetch(rows)` gives each row's image, encoded (bytes) or drawn (uint8 HWC), and its label, -1 for none."""
 
     classes: list[str]
     columns: str  # where labels may be, for the error that there are none

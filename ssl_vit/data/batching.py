@@ -20,15 +20,15 @@ from . import transforms
 from .base import Source
 from .sampler import Windows
 
-REPLACEMENTS = 20  # pictures tried for one that cannot be read
+REPLACEMENTS = 20  # images tried for one that cannot be read
 
 
 class Batch(NamedTuple):
     """`image` uint8 (B, 3, H, W); `label` int64 (B,), -1 for none; `index` int64 (B,), the sample's position in the
-    split; `key` int64 (B,), the sample's key of this epoch. `labelled`, where the engine has counted: the labelled pictures of
+    split; `key` int64 (B,), the sample's key of this epoch. `labelled`, where the engine has counted: the labelled images of
     the global batch over its number of passes, so that the passes' sums of losses over it average to the global mean.
-    `unread` names the pictures that could not be read and were replaced by the next in the split. Where pictures are mixed in
-    pairs: `partner` int64 (B,), the other's label, and `share` float32 (B,), how much of the picture is its own."""
+    `unread` names the images that could not be read and were replaced by the next in the split. Where images are mixed in
+    pairs: `partner` int64 (B,), the other's label, and `share` float32 (B,), how much of the image is its own."""
 
     image: Tensor
     label: Tensor
@@ -52,7 +52,7 @@ class Samples(NamedTuple):
 
 
 def samples(first: int, count: int, length: int, seed: int, windows: Windows | None = None) -> Samples:
-    """The samples at stream positions first .. first+count-1 of a split of `length` pictures."""
+    """The samples at stream positions first .. first+count-1 of a split of `length` images."""
     epoch, place = np.divmod(first + np.arange(count, dtype=np.int64), length)
     key = rng.key(seed, epoch)
     index = windows.rows(place, key) if windows else rng.permute(place, length, key)
@@ -65,7 +65,7 @@ def _partners(wanted: Samples, length: int) -> Samples:
     return Samples(rng.integers(key, 0, length), rng.bits(key, 1))
 
 
-class Spread(NamedTuple):
+class BatchLayout(NamedTuple):
     """How the global batch lies on processes: batch = device_batch * processes * accumulation."""
 
     batch: int
@@ -82,7 +82,7 @@ class Spread(NamedTuple):
         return micro * self.processes + self.rank
 
 
-def spread(batch: int, wanted: int | None, limit: int, rank: int, processes: int) -> Spread:
+def batch_layout(batch: int, wanted: int | None, limit: int, rank: int, processes: int) -> BatchLayout:
     """The largest device batch up to `limit` (or the wanted one) that divides the global batch over the processes.
 
     Raises:
@@ -93,11 +93,11 @@ def spread(batch: int, wanted: int | None, limit: int, rank: int, processes: int
     share = batch // processes
     if wanted and share % wanted:
         raise UserError(f"compute.batch={wanted}: {processes} processes x {wanted} do not divide optim.batch={batch}")
-    return Spread(batch, wanted or max(d for d in range(1, min(share, limit) + 1) if share % d == 0), rank, processes)
+    return BatchLayout(batch, wanted or max(d for d in range(1, min(share, limit) + 1) if share % d == 0), rank, processes)
 
 
-class Pictures(Dataset):
-    """Samples -> Batch; `train` chooses the training or the evaluation pipeline. A picture that cannot be read gives way to the
+class ImageDataset(Dataset):
+    """Samples -> Batch; `train` chooses the training or the evaluation pipeline. A image that cannot be read gives way to the
     next one, or with `strict` keeps its place without a label, so that nothing is measured on it."""
 
     def __init__(self, source: Source, data: Data, train: bool, strict: bool = False) -> None:
@@ -132,7 +132,7 @@ class Pictures(Dataset):
         return Batch(image, label_B, index_B, key_B, unread=tuple(unread))
 
     def _read(self, raw: bytes | np.ndarray, label: int, index: int, unread: list[str]) -> tuple[Tensor, int]:
-        """The picture at `index` and its label, or of the pictures behind it the first that can be read."""
+        """The image at `index` and its label, or of the images behind it the first that can be read."""
         tries = min(REPLACEMENTS, len(self.source))
         for attempt in range(tries):
             try:
@@ -143,14 +143,14 @@ class Pictures(Dataset):
                     unread.append(text)
                 index = (index + 1) % len(self.source)
                 (raw,), (label,) = self.source.fetch(np.array([index]))
-        raise UserError(f"data={self.data.name}: {tries} pictures in a row cannot be read, the last {text}")
+        raise UserError(f"data={self.data.name}: {tries} images in a row cannot be read, the last {text}")
 
 
 def check_unread(unread: int, seen: int, data: Data, last: str) -> None:
-    """That no more pictures than the recipe's share, of 1,000 at least, could not be read.
+    """That no more images than the recipe's share, of 1,000 at least, could not be read.
 
     Raises:
         UserError: they are more.
     """
     if unread > data.unreadable * max(seen, 1000):
-        raise UserError(f"data.unreadable={data.unreadable}: {unread} of {seen} pictures cannot be read, the last {last}")
+        raise UserError(f"data.unreadable={data.unreadable}: {unread} of {seen} images cannot be read, the last {last}")

@@ -93,7 +93,7 @@ def find(data: Data) -> Found:
     """Every split that lies at data.path or on the Hub; with a window, in shards.
 
     Raises:
-        UserError: a place that holds no pictures or, with a window, no shards.
+        UserError: a place that holds no images or, with a window, no shards.
     """
     datasets.disable_progress_bars()
     if not data.path:
@@ -122,7 +122,7 @@ def streams(data: Data) -> Streams:
     """Every split that lies at data.path or on the Hub, to be read from its beginning.
 
     Raises:
-        UserError: a place that holds no pictures.
+        UserError: a place that holds no images.
     """
     datasets.disable_progress_bars()
     left: list[str] = []
@@ -170,7 +170,7 @@ def _opened(load: Callable[[], dict[str, Any]], data: Data) -> dict[str, Any]:
     except Exception as error:  # whatever a reader of foreign files may raise
         text = " ".join(str(error).split())[:300]
         if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
-            text = f"its split {empty[1]} has no pictures; take its files away, or unpack them"
+            text = f"its split {empty[1]} has no images; take its files away, or unpack them"
         raise UserError(f"{where(data)}: {text}") from None
 
 

@@ -31,7 +31,7 @@ WHOLE = re.compile(rf"({WORD})(?:[-_. ]*(?:set|split|data|images?|imgs?|\d+))*")
 FIRST = re.compile(rf"({WORD})(?![a-z])")
 PART = re.compile(rf"({WORD})(?:set)?")
 
-# What Pillow is allowed to decode (pictures.FORMATS), by the names of files
+# What Pillow is allowed to decode (images.FORMATS), by the names of files
 IMAGES = (
     *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib", "tif", "tiff"),
     *("avif", "ppm", "pgm", "pbm", "pnm"),

@@ -1,4 +1,4 @@
-"""What brings the batches: of steps by number, of a stream, of held-out pictures, of all of a split."""
+"""What brings the batches: of steps by number, of a stream, of held-out images, of all of a split."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from ..callbacks import SIGNALS
 from ..config.schema import Data
 from ..errors import LostError, UserError, in_a_line
 from .base import Sharded, Source
-from .batching import Batch, Pictures, Samples, Spread, samples
+from .batching import Batch, BatchLayout, ImageDataset, Samples, samples
 from .sampler import Windows
 from .streaming import WINDOW, Cell, Cursor, Stream, Taken
 
@@ -39,52 +39,52 @@ def _windows(source: Source, data: Data, batch: int) -> Windows | None:
 class _Steps:
     """What a DataLoader asks for the samples of each pass, from step `start` on."""
 
-    def __init__(self, source: Source, data: Data, spread: Spread, seed: int, start: int, stop: int) -> None:
-        self.length, self.spread, self.seed, self.start, self.stop = len(source), spread, seed, start, stop
-        self.windows = _windows(source, data, spread.batch)
+    def __init__(self, source: Source, data: Data, batch_layout: BatchLayout, seed: int, start: int, stop: int) -> None:
+        self.length, self.batch_layout, self.seed, self.start, self.stop = len(source), batch_layout, seed, start, stop
+        self.windows = _windows(source, data, batch_layout.batch)
 
     def __iter__(self) -> Iterator[Samples]:
-        size = self.spread.device_batch
+        size = self.batch_layout.device_batch
         for step in range(self.start, self.stop):
-            for micro in range(self.spread.accumulation):
-                first = step * self.spread.batch + self.spread.chunk(micro) * size
+            for micro in range(self.batch_layout.accumulation):
+                first = step * self.batch_layout.batch + self.batch_layout.chunk(micro) * size
                 yield samples(first, size, self.length, self.seed, self.windows)
 
 
-class _Asked(NamedTuple):
-    """A pass of a stream: its pictures, brought along, and their samples."""
+class _StreamPass(NamedTuple):
+    """A pass of a stream: its images, brought along, and their samples."""
 
     cells: list[Cell]
     samples: Samples
 
 
 class _Streamed(Dataset):
-    """Pictures that are brought along -> Batch. One that cannot be read gives way to the next of its pass."""
+    """Images that are brought along -> Batch. One that cannot be read gives way to the next of its pass."""
 
     def __init__(self, stream: Stream, data: Data) -> None:
         self.told, self.data = stream.told, data
 
-    def __getitems__(self, asked: _Asked) -> Batch:
+    def __getitems__(self, asked: _StreamPass) -> Batch:
         wanted = Samples(np.arange(len(asked.cells)), asked.samples.key)
-        batch = Pictures(Taken(asked.cells, *self.told), self.data, train=True).__getitems__(wanted)
+        batch = ImageDataset(Taken(asked.cells, *self.told), self.data, train=True).__getitems__(wanted)
         return batch._replace(index=torch.from_numpy(asked.samples.index))
 
 
 class Reading:
-    """What this process reads of a stream, whatever its workers. A window is permuted by key; `data.window` pictures lie in the
-    windows of all processes. A picture's index is its number among all that are read: the n-th of process p of P has p + nP.
+    """What this process reads of a stream, whatever its workers. A window is permuted by key; `data.window` images lie in the
+    windows of all processes. A image's index is its number among all that are read: the n-th of process p of P has p + nP.
 
     Raises:
         UserError: fewer shards than processes.
     """
 
-    def __init__(self, stream: Stream, data: Data, spread: Spread) -> None:
-        if stream.shards < spread.processes:
-            text = f"{stream.shards} shards for {spread.processes} processes, which each need one; tools/shards.py makes more"
+    def __init__(self, stream: Stream, data: Data, batch_layout: BatchLayout) -> None:
+        if stream.shards < batch_layout.processes:
+            text = f"{stream.shards} shards for {batch_layout.processes} processes, which each need one; tools/shards.py makes more"
             raise UserError(f"data.stream=true: {stream.where}: {text}")
-        self.stream, self.spread = stream, spread
-        self.window = max(1, (data.window or WINDOW) // spread.processes)
-        self.of_step = spread.batch // spread.processes
+        self.stream, self.batch_layout = stream, batch_layout
+        self.window = max(1, (data.window or WINDOW) // batch_layout.processes)
+        self.of_step = batch_layout.batch // batch_layout.processes
 
     def at(self, step: int) -> Cursor:
         """Where the window begins in which that step does, which was reached."""
@@ -93,20 +93,20 @@ class Reading:
     def go_to(self, step: int, cursor: Cursor) -> None:
         self.stream.cursors[step * self.of_step // self.window] = cursor
 
-    def passes(self, seed: int, start: int, stop: int) -> Iterator[_Asked]:
+    def passes(self, seed: int, start: int, stop: int) -> Iterator[_StreamPass]:
         """Those of steps start .. stop-1, of which the first was reached."""
-        pictures, spread = self._pictures(seed, start * self.of_step, stop * self.of_step), self.spread
-        while some := list(islice(pictures, spread.device_batch)):
+        images, batch_layout = self._images(seed, start * self.of_step, stop * self.of_step), self.batch_layout
+        while some := list(islice(images, batch_layout.device_batch)):
             number, cells = zip(*some, strict=True)
-            index = spread.rank + spread.processes * np.array(number, np.int64)
-            yield _Asked(list(cells), Samples(index, rng.key(seed, 0, index)))
+            index = batch_layout.rank + batch_layout.processes * np.array(number, np.int64)
+            yield _StreamPass(list(cells), Samples(index, rng.key(seed, 0, index)))
 
-    def _pictures(self, seed: int, first: int, last: int) -> Iterator[tuple[int, Cell]]:
-        """This process's pictures number first .. last-1, each with its number."""
-        size, spread = self.window, self.spread
+    def _images(self, seed: int, first: int, last: int) -> Iterator[tuple[int, Cell]]:
+        """This process's images number first .. last-1, each with its number."""
+        size, batch_layout = self.window, self.batch_layout
         numbers = range(first // size, -(-last // size)) if first < last else range(0)
-        for number, cells in zip(numbers, self.stream.windows(numbers, size, spread.rank, spread.processes), strict=False):
-            order = rng.permute(np.arange(size), size, rng.key(seed, spread.rank, number))
+        for number, cells in zip(numbers, self.stream.windows(numbers, size, batch_layout.rank, batch_layout.processes), strict=False):
+            order = rng.permute(np.arange(size), size, rng.key(seed, batch_layout.rank, number))
             for place in range(max(0, first - number * size), min(size, last - number * size)):
                 yield number * size + place, cells[order[place]]
 
@@ -167,16 +167,16 @@ def bounded(workers: int, batch_bytes: int) -> Workers:
     return Workers(count, ahead, f"{SHARED} has {free / 2**20:,.0f} MiB free: {fewer}")
 
 
-def batch_bytes(data: Data, spread: Spread) -> int:
-    """Of a pass's pictures and what comes with each of them."""
-    return spread.device_batch * (3 * data.size**2 + 64)
+def batch_bytes(data: Data, batch_layout: BatchLayout) -> int:
+    """Of a pass's images and what comes with each of them."""
+    return batch_layout.device_batch * (3 * data.size**2 + 64)
 
 
-def _loader(pictures: Dataset, order: object, workers: int, size: int = 0) -> DataLoader:
+def _loader(images: Dataset, order: object, workers: int, size: int = 0) -> DataLoader:
     """`size`: bytes of a batch."""
     used = bounded(workers, size)
     return DataLoader(
-        pictures,
+        images,
         batch_sampler=order,  # type: ignore[arg-type]
         collate_fn=_as_is,  # type: ignore[arg-type]
         num_workers=used.number,
@@ -252,53 +252,53 @@ def _end_with_parent(parent: int) -> None:
 
 
 def training(
-    source: Source | Reading, data: Data, spread: Spread, seed: int, start: int, stop: int, workers: int
+    source: Source | Reading, data: Data, batch_layout: BatchLayout, seed: int, start: int, stop: int, workers: int
 ) -> DataLoader:
     """This process's passes of steps start .. stop-1, `accumulation` to a step."""
-    size = batch_bytes(data, spread)
+    size = batch_bytes(data, batch_layout)
     if isinstance(source, Reading):
         return _loader(_Streamed(source.stream, data), source.passes(seed, start, stop), workers, size)
     if data.window:  # a pass reads a stretch of the window, or its end and its beginning
-        cast(Sharded, source).keep(data.window // spread.processes, 2 * spread.accumulation)
-    return _loader(Pictures(source, data, train=True), _Steps(source, data, spread, seed, start, stop), workers, size)
+        cast(Sharded, source).keep(data.window // batch_layout.processes, 2 * batch_layout.accumulation)
+    return _loader(ImageDataset(source, data, train=True), _Steps(source, data, batch_layout, seed, start, stop), workers, size)
 
 
-def held_out(source: Source, data: Data, spread: Spread, most: int) -> list[Batch]:
-    """This process's share of at most `most` fixed pictures, with keys that are the same in every run.
+def held_out(source: Source, data: Data, batch_layout: BatchLayout, most: int) -> list[Batch]:
+    """This process's share of at most `most` fixed images, with keys that are the same in every run.
 
-    Every picture is in exactly one process's share; the last batch of a share may be smaller.
+    Every image is in exactly one process's share; the last batch of a share may be smaller.
 
     Raises:
-        UserError: fewer pictures than processes.
+        UserError: fewer images than processes.
     """
     count = min(most, len(source))
-    if count < spread.processes:
-        raise UserError(f"eval.pictures: {count} held-out pictures for {spread.processes} processes; each needs one")
-    index = np.array_split(rng.permute(np.arange(count), len(source), rng.key(2)), spread.processes)[spread.rank]
+    if count < batch_layout.processes:
+        raise UserError(f"eval.images: {count} held-out images for {batch_layout.processes} processes; each needs one")
+    index = np.array_split(rng.permute(np.arange(count), len(source), rng.key(2)), batch_layout.processes)[batch_layout.rank]
     wanted = Samples(index, rng.key(2, index))
-    size = spread.device_batch
+    size = batch_layout.device_batch
     parts = [Samples(*(a[start : start + size] for a in wanted)) for start in range(0, len(index), size)]
-    return list(_loader(Pictures(source, data, train=False), parts, 0))
+    return list(_loader(ImageDataset(source, data, train=False), parts, 0))
 
 
-def every(source: Source, data: Data, spread: Spread, workers: int) -> DataLoader:
-    """This process's share of all pictures of a split, as `chosen`."""
-    return chosen(source, np.arange(len(source)), data, spread, workers)
+def every(source: Source, data: Data, batch_layout: BatchLayout, workers: int) -> DataLoader:
+    """This process's share of all images of a split, as `chosen`."""
+    return chosen(source, np.arange(len(source)), data, batch_layout, workers)
 
 
-def chosen(source: Source, rows: np.ndarray, data: Data, spread: Spread, workers: int) -> DataLoader:
+def chosen(source: Source, rows: np.ndarray, data: Data, batch_layout: BatchLayout, workers: int) -> DataLoader:
     """This process's share of these rows, each in exactly one process's share, as evaluation
     batches; images that cannot be read come without a label."""
-    index = np.array_split(rows, spread.processes)[spread.rank]
-    parts = [index[start : start + spread.device_batch] for start in range(0, len(index), spread.device_batch)]
+    index = np.array_split(rows, batch_layout.processes)[batch_layout.rank]
+    parts = [index[start : start + batch_layout.device_batch] for start in range(0, len(index), batch_layout.device_batch)]
     wanted = [Samples(i, rng.key(4, i)) for i in parts]
-    return _loader(Pictures(source, data, train=False, strict=True), wanted, workers, batch_bytes(data, spread))
+    return _loader(ImageDataset(source, data, train=False, strict=True), wanted, workers, batch_bytes(data, batch_layout))
 
 
 def first(source: Source, data: Data, seed: int, count: int, size: int = 256) -> Iterator[Batch]:
     """The first `count` training samples of the stream (at most one epoch of them), as training batches; where shards are read
     in windows, of a stream in windows of so many, which lie in few shards."""
-    pictures, count = Pictures(source, data, train=True), min(count, len(source))
+    images, count = ImageDataset(source, data, train=True), min(count, len(source))
     windows = Windows(cast(Sharded, source).sizes_S, count, 1) if data.window and not data.stream else None
     for start in range(0, count, size):
-        yield pictures.__getitems__(samples(start, min(size, count - start), len(source), seed, windows))
+        yield images.__getitems__(samples(start, min(size, count - start), len(source), seed, windows))

@@ -1,4 +1,4 @@
-"""Pictures made smaller once and for good: rows of a source -> a parquet shard that training reads in their place."""
+"""Images made smaller once and for good: rows of a source -> a parquet shard that training reads in their place."""
 
 import io
 import os
@@ -17,11 +17,11 @@ from torch.utils.data import Dataset
 from . import transforms
 from .base import Source
 
-ROW_GROUP = 100  # pictures: about 2.5 MB at 256 px, what a mounted disk likes to read at once
+ROW_GROUP = 100  # images: about 2.5 MB at 256 px, what a mounted disk likes to read at once
 
 
 class Manner(NamedTuple):
-    """Shorter sides above `size` are brought to it, and the picture is encoded as `format` (jpeg, webp) of this quality."""
+    """Shorter sides above `size` are brought to it, and the image is encoded as `format` (jpeg, webp) of this quality."""
 
     size: int
     format: str
@@ -38,7 +38,7 @@ class Shard(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A finished shard: of `asked` pictures those that are in it, its bytes, and the names of those that could not be read,
+    """A finished shard: of `asked` images those that are in it, its bytes, and the names of those that could not be read,
     where it was made just now."""
 
     file: Path
@@ -55,7 +55,7 @@ def found(shard: Shard) -> Made:
 
 
 def shrink(raw: bytes | np.ndarray, manner: Manner) -> bytes:
-    """The picture no larger than asked for; an encoded one that already is, as it is.
+    """The image no larger than asked for; an encoded one that already is, as it is.
 
     Raises:
         ValueError: it cannot be read.

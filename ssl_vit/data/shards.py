@@ -1,4 +1,4 @@
-"""Pictures in shards, read where they lie: row groups of parquet files, and WebDataset tars (key.jpg and key.cls or key.json).
+"""Images in shards, read where they lie: row groups of parquet files, and WebDataset tars (key.jpg and key.cls or key.json).
 
 A shard is indexed once, in the cache of `datasets` (HF_HOME), for as long as the file stays as it is.
 """
@@ -25,8 +25,8 @@ from ..errors import UserError
 from .base import Units, relative
 from .layout import IMAGES
 
-MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of a picture in a tar
-INDEXED = 2  # which files of a tar are pictures, as of which version: an older index is not used
+MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of a image in a tar
+INDEXED = 2  # which files of a tar are images, as of which version: an older index is not used
 LONGEST = 2**20  # bytes of a label's file; a longer one is something else
 READERS = 16  # shards indexed at a time, which on a mounted disk is waiting
 RECENT = 32  # row groups, or indices of tars, that are kept in memory anyway
@@ -49,7 +49,7 @@ class Recent:
 
 
 def encoded(cell: bytes | dict[str, Any] | None) -> bytes:
-    """A cell's encoded picture; none where the cell or its file is missing or forbidden, which no decoder takes."""
+    """A cell's encoded image; none where the cell or its file is missing or forbidden, which no decoder takes."""
     if isinstance(cell, bytes):
         return cell
     if cell is None or (cell["bytes"] is None and not cell["path"]):
@@ -110,7 +110,7 @@ class Shards(ABC):
 
     @abstractmethod
     def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
-        """The encoded picture and the label at each of a shard's places."""
+        """The encoded image and the label at each of a shard's places."""
 
 
 @contextmanager
@@ -212,10 +212,10 @@ class Parquet(Shards):
 
 
 class Tars(Shards):
-    """WebDataset tars, of which any picture is read without what lies before it.
+    """WebDataset tars, of which any image is read without what lies before it.
 
     Raises:
-        UserError: a file that ends early, is no tar, or holds no pictures.
+        UserError: a file that ends early, is no tar, or holds no images.
     """
 
     def __init__(self, files: list[Path]) -> None:
@@ -321,10 +321,10 @@ def group_bytes(file: Path) -> np.ndarray:
 
 
 def _members(file: Path) -> np.ndarray:
-    """The pictures of a tar, from its headers.
+    """The images of a tar, from its headers.
 
     Raises:
-        ValueError: it does not end as a tar does, is damaged, or has no pictures.
+        ValueError: it does not end as a tar does, is damaged, or has no images.
     """
     found: dict[str, tuple[int, int]] = {}
     labels: dict[str, dict[str, int]] = {}
@@ -334,17 +334,17 @@ def _members(file: Path) -> np.ndarray:
                 key, kind = _key(member.name)
                 if member.isreg() and kind in IMAGES:
                     if key in found:
-                        raise ValueError(f"{member.name}: a second picture of {key}")
+                        raise ValueError(f"{member.name}: a second image of {key}")
                     found[key] = member.offset_data, member.size
                 elif member.isreg() and kind in ("cls", "json") and member.size <= LONGEST:
                     text = os.pread(raw.fileno(), member.size, member.offset_data)
                     labels.setdefault(key, {})[kind] = _label(kind, text)
         except (MemoryError, RecursionError, LookupError) as error:  # of headers that say nonsense
-            raise ValueError(f"damaged after {len(found)} pictures: {type(error).__name__}") from None
+            raise ValueError(f"damaged after {len(found)} images: {type(error).__name__}") from None
         if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
-            raise ValueError(f"cut off or damaged at byte {tar.offset}, after {len(found)} pictures")
+            raise ValueError(f"cut off or damaged at byte {tar.offset}, after {len(found)} images")
     if not found:
-        raise ValueError("no pictures in it (key.jpg, key.png, ...)")
+        raise ValueError("no images in it (key.jpg, key.png, ...)")
     told = [labels.get(key, {}) for key in found]
     best = [label.get("cls", label.get("json", -1)) for label in told]
     return np.array([(*place, label) for place, label in zip(found.values(), best, strict=True)], MEMBER)
@@ -360,7 +360,7 @@ def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfil
     while (member := tar.next()) is not None:
         fits = 0 <= member.size <= length - member.offset_data or not member.isreg()
         if member.offset <= reached or not fits:
-            raise ValueError(f"cut off or damaged at byte {member.offset}, after {len(found)} pictures")
+            raise ValueError(f"cut off or damaged at byte {member.offset}, after {len(found)} images")
         reached = member.offset
         yield member
         tar.members.clear()  # type: ignore[attr-defined]  # there may be millions

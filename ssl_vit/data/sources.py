@@ -1,4 +1,4 @@
-"""Where pictures come from: a data set's name or place -> a Source per split (embedded, shards, image folder, Hub)."""
+"""Where images come from: a data set's name or place -> a Source per split (embedded, shards, image folder, Hub)."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -14,7 +14,7 @@ from .formats import Found, Streams
 from .layout import HELD_OUT
 from .streaming import FIRST, Stream
 
-# Sets of which other divisions than their authors' are about: training pictures of the one that papers report on. Copies on
+# Sets of which other divisions than their authors' are about: training images of the one that papers report on. Copies on
 # the Hub train on 7,169 of the flowers, most of them the authors' test.
 AUTHORS = {"flowers102": 1020}
 
@@ -46,7 +46,7 @@ class Shapes:
         pass
 
     def name(self, row: int) -> str:
-        return f"{self.split} picture {row}"
+        return f"{self.split} image {row}"
 
 
 HELD_OUT_KEY, SHARE_KEY = 1, 3  # of the permutations by which a share is held out, and by which a subset is taken
@@ -56,7 +56,7 @@ class Splits(NamedTuple):
     train: Source
     validation: Source
     test: Source | None = None  # where it is asked for
-    stream: Stream | None = None  # what is trained on, where it is one; `train` are then its first pictures
+    stream: Stream | None = None  # what is trained on, where it is one; `train` are then its first images
     told: tuple[str, ...] = ()  # what was taken for what, and what was left out
     guesses: tuple[str, ...] = ()  # each is worth a warning
 
@@ -65,7 +65,7 @@ def every_split(data: Data) -> Found:
     """Each split that a recipe's `data` names; with a window, in shards.
 
     Raises:
-        UserError: a place that holds no pictures or, with a window, no shards.
+        UserError: a place that holds no images or, with a window, no shards.
     """
     if data.name == EMBEDDED and not (data.path or data.hub):
         return Found(_embedded(data), [], [])
@@ -78,11 +78,11 @@ def in_parquet(data: Data) -> bool:
 
 
 def load(data: Data, test: bool = False, first: int = FIRST, seed: int = 0) -> Splits:
-    """The training, the held-out and, if asked for, the test split that a recipe's `data` names. Of a stream, `first` pictures
+    """The training, the held-out and, if asked for, the test split that a recipe's `data` names. Of a stream, `first` images
     stand for a split, and `seed` permutes what is trained on.
 
     Raises:
-        UserError: a place that holds no pictures, a split or a column that is not there, a split without pictures.
+        UserError: a place that holds no images, a split or a column that is not there, a split without images.
     """
     if data.stream:
         return _streamed(data, first, seed)
@@ -92,7 +92,7 @@ def load(data: Data, test: bool = False, first: int = FIRST, seed: int = 0) -> S
     for key, name in names.items():
         if not len(splits[name]):
             raise UserError(
-                f"{key}={name}: {_place(data)} has no pictures in that split; splits with pictures: {_filled(splits)}"
+                f"{key}={name}: {_place(data)} has no images in that split; splits with images: {_filled(splits)}"
             )
     _check_authors(data, splits[names["data.train"]])
     train, validation = _held_out(_subset(splits[names["data.train"]], data), splits, data)
@@ -110,7 +110,7 @@ def _check_authors(data: Data, train: Source) -> None:
     wanted = AUTHORS.get(data.name)
     if wanted is not None and len(train) != wanted:
         raise UserError(
-            f"data={data.name}: {_place(data)} has {len(train):,} training pictures, its authors' division {wanted:,}: "
+            f"data={data.name}: {_place(data)} has {len(train):,} training images, its authors' division {wanted:,}: "
             "results would not compare; leave data= out to train on these"
         )
 
@@ -131,7 +131,7 @@ def _named(data: Data, test: bool, splits: Collection[str]) -> dict[str, str]:
 
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
-    """Splits that are read from their beginning: the training pictures as a stream, and the first of both."""
+    """Splits that are read from their beginning: the training images as a stream, and the first of both."""
     found = formats.streams(data)
     names = _named(data, False, found.splits)
     held_out = names.get("data.validation", data.validation)
@@ -196,7 +196,7 @@ def _filled(splits: dict[str, Source]) -> str:
 
 
 def _subset(train: Source, data: Data) -> Source:
-    """The share of the training pictures that is asked for."""
+    """The share of the training images that is asked for."""
     return train if data.share == 1 else _part(train, 0, max(1, round(data.share * len(train))), SHARE_KEY, data)
 
 
@@ -210,7 +210,7 @@ def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Source:
         return Part(whole, first, last, key)
     part = ShardedPart(cast(Sharded, whole), first, last, key)
     if not len(part):
-        text = f"{last - first} of {len(whole)} pictures in {len(part.sizes_S)} shards come to none"
+        text = f"{last - first} of {len(whole)} images in {len(part.sizes_S)} shards come to none"
         raise UserError(f"data.window={data.window}: {text}; say a larger data.share=, or data.validation=")
     return part
 
@@ -225,7 +225,7 @@ def _held_out_name(data: Data, splits: dict[str, Source]) -> str | None:
 
 
 def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Source, Source]:
-    """What is trained on and what is held out of it: a split, a share of train, or with 0 nothing (then training pictures
+    """What is trained on and what is held out of it: a split, a share of train, or with 0 nothing (then training images
     are looked at instead)."""
     name, held_out = _held_out_name(data, splits), data.validation
     if name is not None:
@@ -235,7 +235,7 @@ def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Sou
     if held_out == 0:
         return train, _part(train, 0, max(1, count), HELD_OUT_KEY, data)
     if len(train) < 2:
-        raise UserError(f"data.train={data.train}: {len(train)} pictures, at least 2 are needed")
+        raise UserError(f"data.train={data.train}: {len(train)} images, at least 2 are needed")
     count = max(1, min(count, len(train) - 1))
     kept, taken = (_part(train, *ends, HELD_OUT_KEY, data) for ends in ((count, len(train)), (0, count)))
     return kept, taken

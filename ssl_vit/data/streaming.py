@@ -1,4 +1,4 @@
-"""Pictures that come in a row and cannot be asked for by number: an `IterableDataset`, from the Hub or a disk.
+"""Images that come in a row and cannot be asked for by number: an `IterableDataset`, from the Hub or a disk.
 
 Second class beside sources that can: a stream goes on exactly where it stopped, but only on as many processes.
 """
@@ -17,12 +17,12 @@ from ..errors import UserError
 from .base import Units
 from .shards import encoded
 
-WINDOW = 10_000  # pictures that are mixed at a time, where the recipe does not say
-FIRST = 2048  # pictures that stand for all where some are looked at
+WINDOW = 10_000  # images that are mixed at a time, where the recipe does not say
+FIRST = 2048  # images that stand for all where some are looked at
 
 
 class Cell(NamedTuple):
-    """A picture of a stream: encoded, with its label (-1: none) and where it lies."""
+    """A image of a stream: encoded, with its label (-1: none) and where it lies."""
 
     image: bytes
     label: int
@@ -31,7 +31,7 @@ class Cell(NamedTuple):
 
 
 class Taken:
-    """Some pictures of a stream, kept in memory: a source as others."""
+    """Some images of a stream, kept in memory: a source as others."""
 
     def __init__(self, cells: list[Cell], classes: list[str], columns: str) -> None:
         self.cells, self.classes, self.columns = cells, classes, columns
@@ -57,11 +57,11 @@ class Taken:
         pass
 
     def name(self, row: int) -> str:
-        return f"shard {self.cells[row].shard}, picture {self.cells[row].row}"
+        return f"shard {self.cells[row].shard}, image {self.cells[row].row}"
 
 
 class Cursor(NamedTuple):
-    """Where a process is: the epoch, which of its shards there, and which picture of that comes next."""
+    """Where a process is: the epoch, which of its shards there, and which image of that comes next."""
 
     epoch: int = 0
     place: int = 0
@@ -87,15 +87,15 @@ class Stream:
         return self.rows.num_shards
 
     def take(self, count: int) -> Taken:
-        """The first pictures as one process would read them; of fewer, all."""
+        """The first images as one process would read them; of fewer, all."""
         walk, once = self._walk(Cursor(), 0, 1), (lambda step: step[1].epoch == 0)
         return Taken([cell for cell, _ in islice(takewhile(once, walk), count)], *self.told)
 
     def windows(self, numbers: range, size: int, rank: int, processes: int) -> Iterator[list[Cell]]:
-        """This process's windows of `size` pictures, from one that was reached on, as they are read.
+        """This process's windows of `size` images, from one that was reached on, as they are read.
 
         Raises:
-            UserError: a shard cannot be read, or this process's shards hold no pictures.
+            UserError: a shard cannot be read, or this process's shards hold no images.
         """
         walk = self._walk(self.cursors[numbers.start], rank, processes)
         with ThreadPoolExecutor(1) as ahead:
@@ -107,7 +107,7 @@ class Stream:
                 yield cells
 
     def _walk(self, at: Cursor, rank: int, processes: int) -> Iterator[tuple[Cell, Cursor]]:
-        """This process's pictures from there on, each with where the one behind it is."""
+        """This process's images from there on, each with where the one behind it is."""
         epoch, place, row = at
         while True:
             mine, known = self._order(epoch)[rank::processes].tolist(), (place, row) != (0, 0)
@@ -118,7 +118,7 @@ class Stream:
                     yield cells[i], Cursor(epoch, at_place, i + 1)
                 row = 0
             if not known:
-                raise UserError(f"{self.where}: the shards of process {rank} of {processes} hold no pictures")
+                raise UserError(f"{self.where}: the shards of process {rank} of {processes} hold no images")
             epoch, place = epoch + 1, 0
 
     def _order(self, epoch: int) -> np.ndarray:
@@ -145,7 +145,7 @@ def _next(walk: Iterator[tuple[Cell, Cursor]], size: int) -> tuple[list[Cell], C
 
 
 def _encoded(cell: Any) -> bytes:
-    """A cell's encoded picture; none where there is none, or it is a file on the Hub that cannot be fetched."""
+    """A cell's encoded image; none where there is none, or it is a file on the Hub that cannot be fetched."""
     if isinstance(cell, dict) and cell["bytes"] is None and cell["path"]:
         try:
             with fsspec.open(cell["path"], "rb") as file:

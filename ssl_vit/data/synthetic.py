@@ -2,7 +2,7 @@
 
 A patch's colour follows from its surroundings only through the texture's rule and the shape's outline. Pixels come from
 +, -, *, /, sqrt and floor on float32, which IEEE 754 fixes, so the bytes are the same on every machine.
-Legend: B pictures, H W rows and columns, K a picture's four colours. Lengths are shares of the picture's side; x points
+Legend: B images, H W rows and columns, K a image's four colours. Lengths are shares of the image's side; x points
 right and y up.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from .. import rng
 from ..config.schema import SIZES
 
-CHUNK = 32  # pictures drawn together: at 64 px each array (512 KiB) stays in the cache
+CHUNK = 32  # images drawn together: at 64 px each array (512 KiB) stays in the cache
 
 Pattern = Callable[[np.ndarray, np.ndarray], np.ndarray]  # x, y -> signed distance in their unit, negative inside
 
@@ -133,7 +133,7 @@ COS, SIN = np.cos(DEGREES).round(6).astype(np.float32), np.sin(DEGREES).round(6)
 
 
 class Frame(NamedTuple):
-    """Axes of a pattern in each picture: origin, turn in degrees, unit; each (B, 1, 1)."""
+    """Axes of a pattern in each image: origin, turn in degrees, unit; each (B, 1, 1)."""
 
     x: np.ndarray
     y: np.ndarray
@@ -142,7 +142,7 @@ class Frame(NamedTuple):
 
 
 def label(index: np.ndarray, split: str = "train") -> np.ndarray:
-    """Class of each picture, int64 (B,): any ten successive indices hold each class once.
+    """Class of each image, int64 (B,): any ten successive indices hold each class once.
 
     Raises:
         ValueError: no such split, or an index outside it.
@@ -157,7 +157,7 @@ def label(index: np.ndarray, split: str = "train") -> np.ndarray:
 
 
 def draw(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
-    """Pictures as RGB bytes, uint8 (B, size, size, 3): an index is one scene, whatever the side `size` in pixels.
+    """Images as RGB bytes, uint8 (B, size, size, 3): an index is one scene, whatever the side `size` in pixels.
 
     Raises:
         ValueError: as `label`.
@@ -208,7 +208,7 @@ def _texture(key_B: np.ndarray, size: int) -> np.ndarray:
 
 
 def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: int) -> np.ndarray:
-    """Share of each pixel inside the picture's pattern, float32 (B, H, W); edges are a pixel wide."""
+    """Share of each pixel inside the image's pattern, float32 (B, H, W); edges are a pixel wide."""
     x, y = _axes(size)
     share_BHW = np.empty((len(kind_B), size, size), np.float32)
     for kind in np.unique(kind_B):
@@ -221,7 +221,7 @@ def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: 
 
 
 def _light(key_B: np.ndarray, size: int) -> np.ndarray:
-    """Brightness that slopes across the picture, within 6 % of 1: less than takes a palette colour out of its bin."""
+    """Brightness that slopes across the image, within 6 % of 1: less than takes a palette colour out of its bin."""
     x, y = _axes(size)
     return 1 + (x - 0.5) * _uniform(key_B, 0, -0.06, 0.06) + (y - 0.5) * _uniform(key_B, 1, -0.06, 0.06)
 

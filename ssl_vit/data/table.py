@@ -11,7 +11,7 @@ from .base import Units, file_bytes, relative
 
 
 class Table:
-    """A split of a `datasets.Dataset` whose pictures stay encoded until they are wanted. With `classes` its labels are
+    """A split of a `datasets.Dataset` whose images stay encoded until they are wanted. With `classes` its labels are
     texts, each the name of one."""
 
     def __init__(self, rows: datasets.Dataset, image: str, label: str | None, classes: list[str] | None = None) -> None:

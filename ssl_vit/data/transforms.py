@@ -1,6 +1,6 @@
-"""What becomes of one picture: bytes -> uint8 tensor, cropped, resized and flipped by numbers from the sample's key.
+"""What becomes of one image: bytes -> uint8 tensor, cropped, resized and flipped by numbers from the sample's key.
 
-Legend: B pictures, H W their height and width, S the side asked for.
+Legend: B images, H W their height and width, S the side asked for.
 """
 
 import io
@@ -23,15 +23,15 @@ from .. import rng
 RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
 TRIES = 10
 STRIP = 32  # sides of its width that a strip is looked at for
-# What Pillow may decode. Its other loaders are for trusted files only: EPS starts Ghostscript, ICO and ICNS hold pictures in
-# pictures, and some are hardly tested.
+# What Pillow may decode. Its other loaders are for trusted files only: EPS starts Ghostscript, ICO and ICNS hold images in
+# images, and some are hardly tested.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
 NEEDS_AVIF = "AVIF, which this Pillow cannot decode; install 'pillow>=11.3'"
-MOST_PIXELS = 64_000_000  # of a picture that is decoded: 192 MB
+MOST_PIXELS = 64_000_000  # of a image that is decoded: 192 MB
 
 
 def decode(raw: bytes | np.ndarray) -> Tensor:
-    """A picture as RGB bytes (3, H, W), turned as its camera says; of several frames the first, 16 bits brought to 8.
+    """A image as RGB bytes (3, H, W), turned as its camera says; of several frames the first, 16 bits brought to 8.
 
     Raises:
         ValueError: it cannot be read, whole, or its header tells of more than MOST_PIXELS.
@@ -44,7 +44,7 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
             return _read(raw)
     except Exception as error:  # whatever a foreign file makes a decoder raise
         text = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", " ".join(str(error).split()))
-        raise ValueError(f"not a whole picture: {text[:200]}") from None
+        raise ValueError(f"not a whole image: {text[:200]}") from None
     raise ValueError(f"its header tells of {width} x {height} pixels, more than {MOST_PIXELS // 10**6} million")
 
 
@@ -110,7 +110,7 @@ def _by_pillow(raw: bytes) -> np.ndarray:
 def crop_boxes(key_B: np.ndarray, height_B: np.ndarray, width_B: np.ndarray, area: float) -> np.ndarray:
     """Inception crops (Szegedy et al., 2015): int64 (B, 4) of top, left, height, width.
 
-    A share U(area, 1) of the picture at a log-uniform aspect ratio in RATIO; the first of ten tries that fits, else the
+    A share U(area, 1) of the image at a log-uniform aspect ratio in RATIO; the first of ten tries that fits, else the
     largest centred box within RATIO.
     """
     key_B1 = rng.stream(key_B, "crop")[:, None]
@@ -134,7 +134,7 @@ def crop_boxes(key_B: np.ndarray, height_B: np.ndarray, width_B: np.ndarray, are
 
 
 def training(images: list[Tensor], key_B: np.ndarray, size: int, area: float, flip: bool) -> Tensor:
-    """Training pictures uint8 (B, 3, S, S): a random crop brought to S x S, flipped in half of the cases (paper.md, B.1.2)."""
+    """Training images uint8 (B, 3, S, S): a random crop brought to S x S, flipped in half of the cases (paper.md, B.1.2)."""
     heights, widths = (np.array([image.shape[axis] for image in images]) for axis in (1, 2))
     boxes = crop_boxes(key_B, heights, widths, area)
     flips = rng.integers(rng.stream(key_B, "flip"), 0, 2) if flip else np.zeros(len(images), int)
@@ -146,7 +146,7 @@ def training(images: list[Tensor], key_B: np.ndarray, size: int, area: float, fl
 
 
 def mix(image_B3HW: Tensor, other_B3HW: Tensor, key_B: np.ndarray, mixup: float, cutmix: float) -> tuple[Tensor, Tensor]:
-    """Each picture mixed with its partner, uint8, and the share of it that is its own, float32 (B,).
+    """Each image mixed with its partner, uint8, and the share of it that is its own, float32 (B,).
 
     Mixup (Zhang et al., 2018): a blend, its own share from Beta(mixup, mixup). Cutmix (Yun et al., 2019): a box of the partner
     around a uniform place, of an area 1 - Beta(cutmix, cutmix) before the border cuts it. With both, one or the other.
@@ -173,7 +173,7 @@ def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
 
 
 def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np.ndarray:
-    """bool (B, H, W): boxes of the picture's own aspect ratio and these shares of its area, around uniform centres."""
+    """bool (B, H, W): boxes of the image's own aspect ratio and these shares of its area, around uniform centres."""
     slot = 2 + 8 * TRIES
     inside = []
     for axis, side in enumerate((height, width)):
@@ -209,6 +209,6 @@ def _middle(image: Tensor) -> Tensor:
 
 
 def short_side(image: Tensor, short: int) -> Tensor:
-    """A picture (3, H, W) whose shorter side is brought to so many pixels."""
+    """A image (3, H, W) whose shorter side is brought to so many pixels."""
     resize: Any = F.resize
     return image if min(image.shape[1:]) == short else resize(image, [short], antialias=True)

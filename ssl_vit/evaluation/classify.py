@@ -1,6 +1,6 @@
-"""Every picture of a split classified once, on one or many processes: top-1, top-5 and ImageNet-ReaL, and who was right where.
+"""Every image of a split classified once, on one or many processes: top-1, top-5 and ImageNet-ReaL, and who was right where.
 
-Legend: M pictures, C classes, K the classes told first (at most 5).
+Legend: M images, C classes, K the classes told first (at most 5).
 """
 
 import re
@@ -20,12 +20,12 @@ from ..errors import UserError
 from ..objectives import Objective
 from ..training.loop import to_device
 
-IMAGENET = 50_000  # pictures of its validation split
+IMAGENET = 50_000  # images of its validation split
 
 
 class Predictions(NamedTuple):
-    """int64: `index` (M,) of the pictures in their split, ascending; `label` (M,), -1 for none; `top5` (M, K), best first.
-    `unread` names the pictures that could not be read: they have no label, and nothing is measured on them."""
+    """int64: `index` (M,) of the images in their split, ascending; `label` (M,), -1 for none; `top5` (M, K), best first.
+    `unread` names the images that could not be read: they have no label, and nothing is measured on them."""
 
     index: np.ndarray  # type: ignore[assignment]
     label: np.ndarray
@@ -53,7 +53,7 @@ def predict(objective: Objective, batches: Iterable[Batch], accelerator: Acceler
 
 
 def measure(told: Predictions, classes: int) -> dict[str, tuple[float, int]]:
-    """{name: (value, n)} of top-1 and, with more than five classes, top-5, over the labelled pictures."""
+    """{name: (value, n)} of top-1 and, with more than five classes, top-5, over the labelled images."""
     known_M = told.label >= 0
     hit_MK = (told.top5 == told.label[:, None])[known_M]
     ranks = {"top1": 1} | ({"top5": 5} if classes > 5 else {})
@@ -61,13 +61,13 @@ def measure(told: Predictions, classes: int) -> dict[str, tuple[float, int]]:
 
 
 def real(told: Predictions, source: Source, path: str) -> dict[str, tuple[float, int]]:
-    """ImageNet-ReaL (Beyer et al., 2020): the share of pictures whose first class is among those that people saw in them.
+    """ImageNet-ReaL (Beyer et al., 2020): the share of images whose first class is among those that people saw in them.
 
-    Pictures in which they saw none are left out. `path` is the published real.json: a list of lists, in the order of the
+    Images in which they saw none are left out. `path` is the published real.json: a list of lists, in the order of the
     numbers in the files' names.
 
     Raises:
-        UserError: no such list, or pictures whose names lack ImageNet's numbers.
+        UserError: no such list, or images whose names lack ImageNet's numbers.
     """
     try:
         seen = read_json(Path(path), [[int]])
@@ -77,7 +77,7 @@ def real(told: Predictions, source: Source, path: str) -> dict[str, tuple[float,
         raise UserError(f"eval.real={path}: a list of {IMAGENET:,} lists is asked for")
     numbers = [re.search(r"val_(\d{8})", source.name(int(row))) for row in told.index]
     if not all(numbers):
-        raise UserError(f"eval.real={path}: data.test's pictures are not named as ImageNet's (ILSVRC2012_val_00000001.JPEG)")
+        raise UserError(f"eval.real={path}: data.test's images are not named as ImageNet's (ILSVRC2012_val_00000001.JPEG)")
     classes = [seen[int(number[1]) - 1] for number in numbers if number]
     right = [first in these for first, these in zip(told.top5[:, 0].tolist(), classes, strict=True) if these]
     return {"real": (float(np.mean(right)), len(right))}

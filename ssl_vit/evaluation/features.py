@@ -1,6 +1,6 @@
 """A frozen encoder measured on labels: its features of a split, the probes on them, and the same while it is pre-trained.
 
-Legend: B batch, N pictures, D width of the features.
+Legend: B batch, N images, D width of the features.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +35,7 @@ def reader(net: Backbone, pool: str, layer: int | None) -> Reader:
 
 
 def features(read: Reader, seen: Iterable[Batch], recipe: Recipe, accelerator: Accelerator) -> Features:
-    """Features and labels of the labelled pictures in all processes' batches, by their place in the split, on the device."""
+    """Features and labels of the labelled images in all processes' batches, by their place in the split, on the device."""
     _, label_N, x_ND = _gathered(read, seen, recipe, accelerator)
     known_N = label_N >= 0
     device = accelerator.device
@@ -67,7 +67,7 @@ class Drawn(NamedTuple):
 
 
 def drawn(
-    read: Reader, source: Source, recipe: Recipe, spread: batching.Spread, accelerator: Accelerator, classes: int
+    read: Reader, source: Source, recipe: Recipe, batch_layout: batching.BatchLayout, accelerator: Accelerator, classes: int
 ) -> Drawn:
     """Draw from the labels first, then read the images drawn: on ImageNet, 5 shots in 3 trials are
     15,000 of 1.28 million. One that cannot be read gives way to the next of its class.
@@ -87,7 +87,7 @@ def drawn(
         new = row_S[~read_L[row_S]]
         if not len(new):
             break
-        loader = loaders.chosen(source, place_L[new], recipe.data, spread, recipe.compute.workers or 0)
+        loader = loaders.chosen(source, place_L[new], recipe.data, batch_layout, recipe.compute.workers or 0)
         _, found, x_ND = _gathered(read, loader, recipe, accelerator)
         read_L[new] = True
         unread_L[new] = found < 0
@@ -143,17 +143,17 @@ def measure(
 
 
 class WhileTraining:
-    """An observer: the probes on the encoder as it stands, learned from fixed training pictures, judged on held-out ones.
+    """An observer: the probes on the encoder as it stands, learned from fixed training images, judged on held-out ones.
 
-    It reads no random number: the same pictures, cut alike, in every run. `latest` holds {name: (value, n)} of its last look.
+    It reads no random number: the same images, cut alike, in every run. `latest` holds {name: (value, n)} of its last look.
     """
 
     def __init__(
-        self, splits: sources.Splits, held_out: list[Batch], recipe: Recipe, spread: batching.Spread, accelerator: Accelerator
+        self, splits: sources.Splits, held_out: list[Batch], recipe: Recipe, batch_layout: batching.BatchLayout, accelerator: Accelerator
     ):
         self.held_out, self.recipe, self.accelerator = held_out, recipe, accelerator
         self.classes = sources.known_classes(splits, recipe)
-        self.learned = loaders.held_out(splits.train, recipe.data, spread, recipe.probe.pictures)
+        self.learned = loaders.held_out(splits.train, recipe.data, batch_layout, recipe.probe.images)
         self.latest: dict[str, tuple[float, int]] = {}
         self.looked = False  # all processes alike
 

@@ -1,4 +1,4 @@
-"""The objective on fixed held-out pictures with fixed corruption, beside what it must beat."""
+"""The objective on fixed held-out images with fixed corruption, beside what it must beat."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ class HeldOut:
         self.baselines: dict[str, tuple[float, int]] = {}
 
     def measure_baselines(self, objective: Objective) -> dict[str, tuple[float, int]]:
-        """What the objective must beat on these pictures; they never change, so this is done once."""
+        """What the objective must beat on these images; they never change, so this is done once."""
         self.baselines = self._mean(objective.baselines(self._there(b)) for b in self.batches)
         return self.baselines
 

@@ -1,8 +1,8 @@
 """What frozen features are worth: few-shot least squares, a linear probe and k-NN, from features and labels to predictions.
 
 All are functions of tensors on one device: features float32 (N, D), labels int64 (N,) from 0 to C-1, predictions int64 (M,).
-Legend: N training pictures, K those of the dev split, M those of the test, D width, A width and constant, C classes,
-G learning rates, B batch, S pictures that few-shot picks, J neighbours.
+Legend: N training images, K those of the dev split, M those of the test, D width, A width and constant, C classes,
+G learning rates, B batch, S images that few-shot picks, J neighbours.
 """
 
 import math
@@ -52,10 +52,10 @@ def few_shot(
     bias: float = 100.0,
 ) -> Tensor:
     """Regularised least squares onto {-1, 1}^C in closed form (paper, 4.1), in float64; l2, bias and whitening by the picked
-    pictures' own mean and deviation are from the authors' code. The seed's fewer shots are among its more.
+    images' own mean and deviation are from the authors' code. The seed's fewer shots are among its more.
 
     Raises:
-        UserError: a class has fewer pictures than shots.
+        UserError: a class has fewer images than shots.
     """
     row_S = pick(label_N, shots, classes, seed)
     return least_squares(train_ND[row_S], label_N[row_S], test_MD, classes=classes, l2=l2, bias=bias)
@@ -74,11 +74,11 @@ def least_squares(
 
 
 def pick(label_N: Tensor, shots: int, classes: int, seed: int, unread_N: np.ndarray | None = None) -> Tensor:
-    """Rows (S,) of `shots` pictures of each class, class by class: those whose hash of (seed, row) is lowest, but for rows
+    """Rows (S,) of `shots` images of each class, class by class: those whose hash of (seed, row) is lowest, but for rows
     that are known to be unreadable.
 
     Raises:
-        UserError: a class has fewer pictures than shots.
+        UserError: a class has fewer images than shots.
     """
     label = label_N.cpu().numpy()
     if unread_N is not None:
@@ -86,7 +86,7 @@ def pick(label_N: Tensor, shots: int, classes: int, seed: int, unread_N: np.ndar
     count_C = np.bincount(label, minlength=classes)[:classes]
     if count_C.min() < shots:
         short = int(np.argmax(count_C < shots))
-        raise UserError(f"probe.shots={shots}: class {short} has {count_C[short]} training pictures")
+        raise UserError(f"probe.shots={shots}: class {short} has {count_C[short]} training images")
     place_N = rng.bits(rng.stream(rng.key(seed), "few-shot"), np.arange(len(label)))
     order_N = np.lexsort((place_N, label))
     first_C = np.cumsum(count_C) - count_C
@@ -95,7 +95,7 @@ def pick(label_N: Tensor, shots: int, classes: int, seed: int, unread_N: np.ndar
 
 
 def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:
-    """(X'X + l2 I)^-1 X'Y, from the eigenvectors of X'X or, where there are fewer pictures than features, of XX'."""
+    """(X'X + l2 I)^-1 X'Y, from the eigenvectors of X'X or, where there are fewer images than features, of XX'."""
     if x_SA.shape[0] >= x_SA.shape[1]:
         left = x_SA.T @ x_SA
         right = x_SA.T @ target_SC
@@ -155,7 +155,7 @@ def train_linear(
 ) -> Tensor:
     """Weights (G, A, C) of softmax regression from zero by SGD with momentum and cosine decay, the rates side by side.
 
-    All rates see the same batches, from epochs permuted by (seed, epoch); `batch=None`: all pictures in each step.
+    All rates see the same batches, from epochs permuted by (seed, epoch); `batch=None`: all images in each step.
     """
     groups = len(rates)
     rate_F = repeat(torch.tensor(rates, dtype=torch.float32, device=x_ND.device), "g -> (g c)", c=classes)
@@ -188,7 +188,7 @@ def _gradient(x_BD: Tensor, label_B: Tensor, scale: Scale, weight_AF: Tensor, gr
 
 
 def _classify(x_MD: Tensor, scale: Scale, weight_GAC: Tensor) -> Tensor:
-    """Each group's class for each picture (G, M)."""
+    """Each group's class for each image (G, M)."""
     width = weight_GAC.shape[0] * max(weight_GAC.shape[1:])
     return torch.cat([(scale(x, 1.0) @ weight_GAC).argmax(2) for x in _chunks(x_MD, width)], 1)
 
@@ -197,10 +197,10 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
     """The k nearest by cosine similarity vote with weight exp(similarity / temperature) (Wu et al., 2018; DINO's probe).
 
     Raises:
-        UserError: k is more than the training pictures.
+        UserError: k is more than the training images.
     """
     if k > len(train_ND):
-        raise UserError(f"probe.neighbors={k}: there are {len(train_ND)} training pictures")
+        raise UserError(f"probe.neighbors={k}: there are {len(train_ND)} training images")
     train_ND = F.normalize(train_ND, dim=1)
     told = []
     for x_BD in _chunks(test_MD, len(train_ND)):

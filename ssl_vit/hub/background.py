@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..callbacks import Listener, Row
+from ..callbacks import Callback, Row
 from ..objectives import Objective
 from ..runs.folder import Run
 from . import manifest
@@ -21,7 +21,7 @@ from .payload import step_branch, steps
 KEPT = 4  # milestones that wait for the Hub at most
 
 
-class Pusher(Listener):
+class Pusher(Callback):
     """At most one process at a time that pushes what the run owes; what it says goes to hub/log.txt."""
 
     def __init__(self, run: Run) -> None:

@@ -137,13 +137,13 @@ def _what(recipe: Recipe) -> str:
     started = "random weights" if recipe.init == init_source.SCRATCH else code(public(recipe).init)
     kind = "A network" if m.convolutional else "A Vision Transformer"
     net = f"{kind} ({plain(m.name or m.timm)}{size})"
-    return f"{net} for pictures of {recipe.data.size} px, trained from {started} on {plain(recipe.data.name)}."
+    return f"{net} for images of {recipe.data.size} px, trained from {started} on {plain(recipe.data.name)}."
 
 
 def _again(recipe: Recipe) -> dict[str, str]:
     """The command that repeats the run, and what of it is not in the repository."""
     needs = {
-        "data.path=PICTURES": ("a copy of the same pictures", recipe.data.path),
+        "data.path=IMAGES": ("a copy of the same images", recipe.data.path),
         "init=WEIGHTS": (f"the run or export {code(public(recipe).init)} that it started from", init_source.local(recipe.init)),
         "eval.real=LABELS": ("ImageNet-ReaL's labels", recipe.eval.real),
         "plugin=FILE": ("the plugin's Python file", recipe.plugin),
@@ -155,18 +155,18 @@ def _again(recipe: Recipe) -> dict[str, str]:
 
 
 def _terms(data: Data) -> dict[str, str]:
-    """What is known of the pictures' licence, and whom to cite. A set's own name may be that of anybody's folder."""
+    """What is known of the images' licence, and whom to cite. A set's own name may be that of anybody's folder."""
     named = data.hub or not data.path
     known = dict(OmegaConf.to_container(OmegaConf.load(TERMS)).get(data.name, {})) if named else {}  # type: ignore[union-attr]
     page = f"at https://huggingface.co/datasets/{data.hub}" if data.hub else "for their owner to say"
-    unknown = f"The terms of these pictures are not known to ssl_vit; they are {page}."
+    unknown = f"The terms of these images are not known to ssl_vit; they are {page}."
     return {"terms": known.get("terms", unknown), "cite": known.get("cite", "")}
 
 
 def _objective(recipe: Recipe) -> str:
     c, s = recipe.corruption, recipe.supervised
     mpp = (
-        f"Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2): {c.rate:.0%} of a picture's patches are"
+        f"Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2): {c.rate:.0%} of a image's patches are"
         f" corrupted, {c.mask:.0%} of them by a learned mask token, {c.random:.0%} by another patch, {c.keep:.0%} left as they"
         f" are; of each the encoder tells {TARGETS.get(recipe.target, plain(recipe.target))}."
     )
@@ -204,19 +204,19 @@ def _measured(run: Run, result: Mapping[str, Any] | None) -> dict[str, Any]:
         "baselines": measures.baselines(fought) if fought else "",
         "verdict": measures.verdict(fought) if fought else "",
         "curves": bool(result and run.rows()),
-        "picture": bool(result) and (run.figures / "predictions.png").exists(),
+        "image": bool(result) and (run.figures / "predictions.png").exists(),
     }
 
 
 def _spent(recipe: Recipe, result: Mapping[str, Any] | None, known: Mapping[str, Any]) -> dict[str, str]:
     size, adds = _many(costs.encoder_parameters(recipe)), _many(costs.multiply_adds(recipe))
-    work = f"It has {size} parameters and needs {adds} multiply-adds a picture."
+    work = f"It has {size} parameters and needs {adds} multiply-adds a image."
     if result is None:
         return {"compute": work}
     hours, device = result["device_hours"], plain(known.get("device", "cpu"))
     before = result.get("total_device_hours", hours) - hours
     trained = (
-        f"Training was {result['steps']:,} steps on {result['images']:,} pictures, {result['exaflop']:.3g} exaFLOP,"
+        f"Training was {result['steps']:,} steps on {result['images']:,} images, {result['exaflop']:.3g} exaFLOP,"
         f" and took {_took(result['seconds'])} on {known.get('processes', 1)} x {device}: {hours:.2g} device-hours"
         + (f", after {before:.2g} for the weights that it started from." if before > 0 else ".")
     )
@@ -252,7 +252,7 @@ def _energy(hours: float, device: str, threads: int) -> str:
 
 def _limits(recipe: Recipe, classifies: bool) -> Iterator[str]:
     if recipe.data.name == EMBEDDED:
-        yield "The pictures are drawn shapes: nothing about photographs is to be expected of it."
+        yield "The images are drawn shapes: nothing about photographs is to be expected of it."
     else:
         yield f"It has seen {plain(recipe.data.name)} alone, at {recipe.data.size} px, with whatever is uneven in that set."
     if not classifies:

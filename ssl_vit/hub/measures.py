@@ -14,12 +14,12 @@ KINDS = {
 MEANINGS = {
     "loss": "the loss that it was trained with",
     "accuracy": "the share that it tells right",
-    "top1": "the share of pictures whose class it names first",
+    "top1": "the share of images whose class it names first",
     "top5": "the share whose class is among its first five",
     "real": "the share right by ImageNet-ReaL's labels",
 }
 SHARED = (*SHARES, "commonest", "neighbors", "chance")  # what is told in per cent
-COUNTED = "corrupted"  # how many patches of a picture; no measure of the model
+COUNTED = "corrupted"  # how many patches of a image; no measure of the model
 
 
 class Baseline(NamedTuple):

@@ -31,7 +31,7 @@ class Parcel(NamedTuple):
 
 
 def opened(folder: Path) -> Run:
-    """The run in a folder, as far as pushing needs it: its pictures need not be here.
+    """The run in a folder, as far as pushing needs it: its images need not be here.
 
     Raises:
         UserError: there is no run, or one that trained nothing.

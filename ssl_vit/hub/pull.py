@@ -80,6 +80,6 @@ def main(words: list[str]) -> None:
     place, given = asked(words)
     run = pull(place, given.get("out", "runs"), given.get("name"))
     words = [f"recipe={run.folder}/recipe.yaml", f"name={run.recipe.name}", f"out={run.recipe.out}"]
-    words += [] if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else ["data.path=PICTURES"]
+    words += [] if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else ["data.path=IMAGES"]
     print(f"pulled      {run.folder}")
     print(f"go on       {typed('accelerate', 'launch', formatting.tool(tool(run.recipe)), *words)}")

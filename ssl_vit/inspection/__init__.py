@@ -1,4 +1,4 @@
-"""What a model has learned, as pictures."""
+"""What a model has learned, as images."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from . import mpp
 
 
 def draw(objective: Objective, batch: Batch, folder: Path) -> None:
-    """Write the pictures that suit the objective. A new objective's picture is a file here and a line below."""
+    """Write the images that suit the objective. A new objective's image is a file here and a line below."""
     for part in objective.parts.values() if isinstance(objective, Joint) else [objective]:
         if isinstance(part, MaskedPatchPrediction):
             mpp.draw(part, batch, folder / "predictions.png")

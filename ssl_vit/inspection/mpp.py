@@ -1,4 +1,4 @@
-"""Masked patch prediction as a picture: originals, what the encoder saw, the colours it told, the true ones."""
+"""Masked patch prediction as a image: originals, what the encoder saw, the colours it told, the true ones."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ TITLES = ("original", "corrupted", "predicted", "true")
 
 
 def columns(objective: MaskedPatchPrediction, batch: Batch) -> Tensor:
-    """The four columns of each picture: uint8 (B, 4, 3, H, W).
+    """The four columns of each image: uint8 (B, 4, 3, H, W).
 
     Corrupted: masked patches grey, random ones with the patch they were given. Predicted: the hit patches as they were told,
     the others as the encoder saw them. True: what would be told of every patch.
@@ -31,13 +31,13 @@ def columns(objective: MaskedPatchPrediction, batch: Batch) -> Tensor:
 
 
 def _filled(small_BNcc3: Tensor, patch: int) -> Tensor:
-    """Small pictures of patches brought to the patch's side: uint8 (B, N, P P 3)."""
+    """Small images of patches brought to the patch's side: uint8 (B, N, P P 3)."""
     side = patch // small_BNcc3.shape[2]
     return repeat(small_BNcc3, "b n p q c -> b n (p s q t c)", s=side, t=side)
 
 
 def draw(objective: MaskedPatchPrediction, batch: Batch, path: Path) -> None:
-    """Write the columns of up to eight pictures, four to a row of the page, as a PNG."""
+    """Write the columns of up to eight images, four to a row of the page, as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

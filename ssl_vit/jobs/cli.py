@@ -13,7 +13,7 @@ from ..config.validate import check_place
 from ..errors import UserError, plain_errors
 from ..formatting import duration, measured, to_beat, tool, typed
 from ..runs.folder import Run
-from ..training.preemption import Asked
+from ..training.preemption import StopSignal
 from . import identity
 
 Result = dict[str, Any]
@@ -102,7 +102,7 @@ def _starts(recipe: Recipe, words: list[str]) -> None:
 
 def _train(run: Run) -> Result:
     """A signal that comes while torch does stops the run at its first step."""
-    with Asked() as asked:
+    with StopSignal() as asked:
         from .train import train
 
         return train(run, asked)
@@ -118,8 +118,8 @@ def _conclude(run: Run, result: Result) -> None:
     """What came out and what to type next."""
     print(f"finished    {result['steps']:,} steps in {duration(result['seconds'])}, {result['finished']}: {run.folder}")
     _tell_metrics(result)
-    for picture in sorted(run.figures.glob("*.png")):
-        print(f"picture     {picture}")
+    for image in sorted(run.figures.glob("*.png")):
+        print(f"image     {image}")
     print(f"curves      {typed(sys.executable, '-m', 'tensorboard.main', f'--logdir={run.folder.parent}')}")
     if run.recipe.hub.repo:
         _tell_hub(run)
@@ -141,7 +141,7 @@ def _tell_hub(run: Run) -> None:
 def _tell(run: Run, result: Result) -> None:
     print(f"finished    in {duration(result['seconds'])}, {result['finished']}: {run.folder}")
     for name, entry in result["metrics"].items():
-        print(f"{name:<11} {entry['value']:.1%} of {entry['n']:,} {entry['split']} pictures")
+        print(f"{name:<11} {entry['value']:.1%} of {entry['n']:,} {entry['split']} images")
 
 
 def _tell_metrics(result: Result) -> None:

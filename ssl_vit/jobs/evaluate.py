@@ -22,8 +22,18 @@ from ..objectives import Supervised
 from ..runs import console
 from ..runs.folder import Run, environment, recipe_hash
 from ..training import loop
-from ..training.distributed import Together, check_same, device_batch, facts, from_main, load, on_a_mac, on_main, started
-from ..training.heartbeat import Life
+from ..training.distributed import (
+    WatchedAccelerator,
+    check_same,
+    device_batch,
+    facts,
+    from_main,
+    load,
+    on_a_mac,
+    on_main,
+    started,
+)
+from ..training.heartbeat import Watchdog
 from . import identity
 
 
@@ -31,11 +41,11 @@ def probe(run: Run) -> dict[str, Any]:
     """Measure the encoder that the run's recipe starts from, and finish its folder; the result.
 
     Raises:
-        UserError: the pictures, the weights or the folder do not suit the recipe.
+        UserError: the images, the weights or the folder do not suit the recipe.
     """
     with started(run) as accelerator, ExitStack() as held:
-        life = Life(accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience)
-        accelerator.reading = held.enter_context(life).reading
+        watchdog = Watchdog(accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience)
+        accelerator.reading = held.enter_context(watchdog).reading
         held.enter_context(loaders.workers_named())
         splits = load(run.recipe, accelerator, test=True)
         on_main(accelerator, lambda: held.enter_context(run.lock()))
@@ -44,12 +54,12 @@ def probe(run: Run) -> dict[str, Any]:
         return _measured(run, accelerator, splits)
 
 
-def _measured(run: Run, accelerator: Together, splits: sources.Splits) -> dict[str, Any]:
+def _measured(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) -> dict[str, Any]:
     recipe, began = run.recipe, time.perf_counter()
     size, processes = device_batch(recipe, accelerator), accelerator.num_processes
-    spread = batching.Spread(size * processes, size, accelerator.process_index, processes)
-    said, classes = facts(recipe, accelerator, spread, splits), sources.classes(splits, recipe)
-    check_same(accelerator, {f"pictures of {name}": text for name, text in said["data"].items()})
+    batch_layout = batching.BatchLayout(size * processes, size, accelerator.process_index, processes)
+    said, classes = facts(recipe, accelerator, batch_layout, splits), sources.classes(splits, recipe)
+    check_same(accelerator, {f"images of {name}": text for name, text in said["data"].items()})
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data).to(accelerator.device).eval()
     start_from = init_source.find(recipe.init)
@@ -57,8 +67,8 @@ def _measured(run: Run, accelerator: Together, splits: sources.Splits) -> dict[s
     on_main(accelerator, lambda: run.open(environment(said)))
     read, pool = _reader(net, start_from, recipe, accelerator.device)
     _introduce(run, accelerator, splits, pool)
-    seen, picks, images = _features(read, splits, spread, recipe, accelerator, classes)
-    head = _with_its_head(net, start_from, splits, spread, recipe, accelerator) if "top1" in recipe.probe.measures else {}
+    seen, picks, images = _features(read, splits, batch_layout, recipe, accelerator, classes)
+    head = _with_its_head(net, start_from, splits, batch_layout, recipe, accelerator) if "top1" in recipe.probe.measures else {}
     if not accelerator.is_main_process:
         accelerator.wait_for_everyone()
         return {}
@@ -73,9 +83,9 @@ def _measured(run: Run, accelerator: Together, splits: sources.Splits) -> dict[s
 def _features(
     read: features.Reader,
     splits: sources.Splits,
-    spread: batching.Spread,
+    batch_layout: batching.BatchLayout,
     recipe: Recipe,
-    accelerator: Together,
+    accelerator: WatchedAccelerator,
     classes: int,
 ) -> tuple[dict[str, features.Features], features.Picks | None, int]:
     """Features of the splits that the measures need, the rows that few-shot draws where it is
@@ -90,10 +100,10 @@ def _features(
     picks, images = None, 0
     seen: dict[str, features.Features] = {}
     if probed == {"few_shot"}:
-        drawn = features.drawn(read, named.pop("train"), recipe, spread, accelerator, classes)
+        drawn = features.drawn(read, named.pop("train"), recipe, batch_layout, accelerator, classes)
         seen["train"], picks, images = drawn
     for name, source in named.items():
-        with _all(source, recipe, spread) as brought:
+        with _all(source, recipe, batch_layout) as brought:
             seen[name] = features.features(read, accelerator.reading(brought), recipe, accelerator)
         images += len(source)
     return seen, picks, images
@@ -116,8 +126,8 @@ def _reader(net: Backbone, init: init_source.Init, recipe: Recipe, device: torch
     return lambda image_B3HW: objective.hidden(net.feature(image_B3HW, objective.pool)), objective.pool
 
 
-def _all(source: sources.Source, recipe: Recipe, spread: batching.Spread) -> loaders.Patient:
-    return loaders.Patient(loaders.every(source, recipe.data, spread, recipe.compute.workers or 0))
+def _all(source: sources.Source, recipe: Recipe, batch_layout: batching.BatchLayout) -> loaders.Patient:
+    return loaders.Patient(loaders.every(source, recipe.data, batch_layout, recipe.compute.workers or 0))
 
 
 def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool: str) -> None:
@@ -127,7 +137,7 @@ def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool:
         layer = "after the final norm and the head's hidden tanh layer"
     assert splits.test is not None
     if accelerator.is_main_process:
-        pictures = f"{len(splits.train):,} training, {len(splits.validation):,} held-out, {len(splits.test):,} test pictures"
+        images = f"{len(splits.train):,} training, {len(splits.validation):,} held-out, {len(splits.test):,} test images"
         for text in splits.guesses:
             print(f"warning: {text}", flush=True)
         if note := on_a_mac():
@@ -136,14 +146,14 @@ def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool:
             [
                 ("run", str(run.folder)),
                 ("encoder", f"{recipe.init}, frozen: {on}, {layer}"),
-                ("data", f"{recipe.data.name}: {pictures} at {recipe.data.size} px, {_cut(recipe.data)}"),
+                ("data", f"{recipe.data.name}: {images} at {recipe.data.size} px, {_cut(recipe.data)}"),
                 *console.listed("images", splits.told),
             ]
         )
 
 
 def _cut(data: Data) -> str:
-    """How a picture is brought to the encoder's size."""
+    """How a image is brought to the encoder's size."""
     return "squashed to a square" if data.eval_mode == "squash" else f"centre crop {data.eval_crop:g}"
 
 
@@ -151,15 +161,15 @@ def _with_its_head(
     net: Backbone,
     init: init_source.Init,
     splits: sources.Splits,
-    spread: batching.Spread,
+    batch_layout: batching.BatchLayout,
     recipe: Recipe,
-    accelerator: Together,
+    accelerator: WatchedAccelerator,
 ) -> dict[str, tuple[float, int]]:
     """{name: (value, n)} of top-1, top-5 and, if asked for, ReaL, by the classifier that the run learned."""
     assert splits.test is not None
     objective = _classifier(net, init, "probe.measures=top1").to(accelerator.device).eval()
-    with loop.autocast(recipe, accelerator), _all(splits.test, recipe, spread) as pictures:
-        told = classify.predict(objective, accelerator.reading(pictures), accelerator)
+    with loop.autocast(recipe, accelerator), _all(splits.test, recipe, batch_layout) as images:
+        told = classify.predict(objective, accelerator.reading(images), accelerator)
     if told.label.max() >= objective.classes:
         text = f"{objective.classes} classes, data={recipe.data.name} has labels up to {told.label.max()}"
         raise UserError(f"probe.measures=top1: the head of init={init.place} knows {text}")
@@ -186,14 +196,14 @@ def _classifier(net: Backbone, init: init_source.Init, asked_by: str) -> Supervi
 
 
 def _result(
-    recipe: Recipe, metrics: dict[str, tuple[float, int]], pictures: int, began: float, processes: int
+    recipe: Recipe, metrics: dict[str, tuple[float, int]], images: int, began: float, processes: int
 ) -> dict[str, Any]:
-    """What result.json says. The work is one forward pass over every picture; the totals count what made the weights."""
+    """What result.json says. The work is one forward pass over every image; the totals count what made the weights."""
     seconds, before = time.perf_counter() - began, init_source.spent(init_source.find(recipe.init))
-    took = {"exaflop": costs.exaflop(recipe, pictures) / 3, "device_hours": seconds * processes / 3600}
+    took = {"exaflop": costs.exaflop(recipe, images) / 3, "device_hours": seconds * processes / 3600}
     return {
         "steps": 0,
-        "images": pictures,
+        "images": images,
         **took,
         **{f"total_{name}": value + before[name] for name, value in took.items()},
         "seconds": seconds,

@@ -1,4 +1,4 @@
-"""What a run leaves when it has trained: the test, the export, the pictures, result.json."""
+"""What a run leaves when it has trained: the test, the export, the images, result.json."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,10 +19,10 @@ from .setup import Job
 
 
 def finish(job: Job) -> dict[str, Any]:
-    """The export, the picture, result.json, and what to type next."""
+    """The export, the image, result.json, and what to type next."""
     if job.probes and not job.probes.looked:  # resumed after the last step
-        audience = loop.Audience([Notes(job.run)])
-        loop.observe(job.probes, job.state, {}, job.recipe, job.accelerator, audience)
+        callbacks = loop.Callbacks([Notes(job.run)])
+        loop.observe(job.probes, job.state, {}, job.recipe, job.accelerator, callbacks)
     with job.state.watched() as trained:
         if not job.held_out.latest:  # resumed after the last step
             with torch.no_grad(), loop.autocast(job.recipe, job.accelerator):
@@ -54,16 +54,16 @@ def export(job: Job, trained: Objective, folder: Path) -> None:
 
 
 def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
-    """{name: (value, n)} on every picture of the test split, if it is asked for; predictions.npz tells who was right where."""
+    """{name: (value, n)} on every image of the test split, if it is asked for; predictions.npz tells who was right where."""
     source, recipe = job.splits.test, job.recipe
     if source is None:
         return {}
-    loader = loaders.every(source, recipe.data, job.spread, job.workers)
+    loader = loaders.every(source, recipe.data, job.batch_layout, job.workers)
     with loop.autocast(recipe, job.accelerator), loaders.Patient(loader) as test:
         told = classify.predict(trained, job.accelerator.reading(test), job.accelerator)
     for text in told.unread:
-        job.run.note(f"warning: a test picture is left out: {text}")
-        job.accelerator.print(f"warning: a test picture is left out: {text}")
+        job.run.note(f"warning: a test image is left out: {text}")
+        job.accelerator.print(f"warning: a test image is left out: {text}")
     if told.unread:
         batching.check_unread(len(told.unread), len(told.index), recipe.data, told.unread[-1])
     if job.accelerator.is_main_process:
@@ -78,14 +78,14 @@ def _class_names(splits: sources.Splits, count: int) -> list[str]:
 
 
 def _draw(job: Job, trained: Objective) -> None:
-    """The pictures; without them the run is finished all the same."""
+    """The images; without them the run is finished all the same."""
     try:
         with loop.autocast(job.recipe, job.accelerator):
             few = loop.to_device(job.held_out.batches[0], job.accelerator.device)
             inspection.draw(trained, few, job.run.figures)
     except Exception as error:
-        job.run.note(f"warning: no pictures: {error!r}")
-        print(f"warning: no pictures: {error!r}", flush=True)
+        job.run.note(f"warning: no images: {error!r}")
+        print(f"warning: no images: {error!r}", flush=True)
 
 
 def _result(job: Job, told: dict[str, tuple[float, int]]) -> dict[str, Any]:

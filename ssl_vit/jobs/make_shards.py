@@ -1,4 +1,4 @@
-"""The words of tools/shards.py, and a set of pictures -> a folder of pre-resized parquet shards. Torch comes in late.
+"""The words of tools/shards.py, and a set of images -> a folder of pre-resized parquet shards. Torch comes in late.
 
 OUT/  shards.json (what they are made from, and how)  SPLIT-00000-of-00005.parquet ...
 """
@@ -26,14 +26,14 @@ FORMATS = ("jpeg", "webp")
 # The tool's own numbers -> what is taken without a word, the most, and how both are said
 NUMBERS: dict[str, tuple[int, float, str]] = {
     "size": (256, 2**14, "the shorter side in pixels, 1 to 16,384, is asked for"),
-    "rows": (10_000, 2**31, "pictures to a shard, at least 1, are asked for"),
+    "rows": (10_000, 2**31, "images to a shard, at least 1, are asked for"),
     "quality": (90, 100, "a whole number from 1 to 100 is asked for"),
     "workers": (cores(), 4096, "processes, 1 to 4,096, are asked for"),
 }
 
 
 @dataclass(frozen=True)
-class Asked:
+class ShardOptions:
     """Shards as the command line asks for them."""
 
     data: Data
@@ -45,7 +45,7 @@ class Asked:
     format: str
 
 
-def ask(words: list[str]) -> Asked:
+def ask(words: list[str]) -> ShardOptions:
     """The words, typed and checked.
 
     Raises:
@@ -67,9 +67,9 @@ def ask(words: list[str]) -> Asked:
     out = place(own["out"], "out").resolve()
     if data.path and out.is_relative_to(data.path):
         raise UserError(
-            f"out={own['out']}: lies in data.path={data.path}, where it would be taken for pictures; say another folder"
+            f"out={own['out']}: lies in data.path={data.path}, where it would be taken for images; say another folder"
         )
-    return Asked(data, out, **numbers, format=form)
+    return ShardOptions(data, out, **numbers, format=form)
 
 
 def _number(key: str, text: str) -> int:
@@ -83,7 +83,7 @@ def main(words: list[str]) -> None:
     """Make the shards that the words ask for, or go on making them.
 
     Raises:
-        UserError: a mistake in the words, a folder that holds something else, or too many pictures that cannot be read.
+        UserError: a mistake in the words, a folder that holds something else, or too many images that cannot be read.
     """
     asked = ask(words)
     from ..data import fingerprints, loaders, sources
@@ -125,7 +125,7 @@ def _open(out: Path, now: dict[str, Any]) -> None:
         torn.unlink()
 
 
-def _make(asked: Asked, splits: dict[str, Any]) -> None:
+def _make(asked: ShardOptions, splits: dict[str, Any]) -> None:
     """Every shard that is not there yet, several at once; each is told when it is finished."""
     from torch.utils.data import DataLoader
 
@@ -140,7 +140,7 @@ def _make(asked: Asked, splits: dict[str, Any]) -> None:
         seen, kept, size = seen + one.asked, kept + one.images, size + one.bytes
         _tell(one, f"{done}/{len(shards)} {'made' if done > len(there) else 'there already'}")
         batching.check_unread(seen - kept, seen, asked.data, one.unread[-1] if one.unread else f"in {one.file.name}")
-    print(f"finished    {kept:,} of {seen:,} pictures, {size / 1e6:.1f} MB: {asked.out}")
+    print(f"finished    {kept:,} of {seen:,} images, {size / 1e6:.1f} MB: {asked.out}")
     words = ["recipe=mpp", f"data.path={asked.out}", f"data.window={10 * asked.rows}"]
     print(f"next        {typed('accelerate', 'launch', tool('pretrain'), *words)}")
 
@@ -156,12 +156,12 @@ def _tell_found(found: Any, splits: dict[str, Any]) -> None:
 
 
 def _tell(made: "Made", state: str) -> None:
-    print(f"shard       {state}: {made.file.name}, {made.images:,} pictures, {made.bytes / 1e6:.1f} MB", flush=True)
+    print(f"shard       {state}: {made.file.name}, {made.images:,} images, {made.bytes / 1e6:.1f} MB", flush=True)
     for text in made.unread:
         print(f"warning: left out: {text}", flush=True)
 
 
-def _cut(split: str, source: Any, asked: Asked) -> Iterator["Shard"]:
+def _cut(split: str, source: Any, asked: ShardOptions) -> Iterator["Shard"]:
     """The shards of a split, named as the Hub names them."""
     from ..data.reshard import Shard
 

@@ -28,8 +28,8 @@ class Job:
     """The parts of a run, put together."""
 
     run: Run
-    accelerator: distributed.Together
-    spread: batching.Spread
+    accelerator: distributed.WatchedAccelerator
+    batch_layout: batching.BatchLayout
     splits: sources.Splits
     state: State
     held_out: HeldOut
@@ -43,7 +43,7 @@ class Job:
         return self.state.objective
 
     @property
-    def pictures(self) -> Source | loaders.Reading:
+    def images(self) -> Source | loaders.Reading:
         """What is trained on."""
         return self.state.reading or self.splits.train
 
@@ -52,13 +52,13 @@ class Job:
         return self.run.recipe
 
 
-def assemble(run: Run, accelerator: distributed.Together, splits: sources.Splits) -> Job:
+def assemble(run: Run, accelerator: distributed.WatchedAccelerator, splits: sources.Splits) -> Job:
     """Open the folder, build the model with the seed's first weights, and hand it to Accelerate."""
     recipe = run.recipe
     processes, rank = accelerator.num_processes, accelerator.process_index
-    spread = batching.spread(recipe.optim.batch, recipe.compute.batch, distributed.fits(recipe, accelerator), rank, processes)
-    said = distributed.facts(recipe, accelerator, spread, splits)
-    distributed.check_same(accelerator, _shared(recipe) | {f"pictures of {name}": text for name, text in said["data"].items()})
+    batch_layout = batching.batch_layout(recipe.optim.batch, recipe.compute.batch, distributed.fits(recipe, accelerator), rank, processes)
+    said = distributed.facts(recipe, accelerator, batch_layout, splits)
+    distributed.check_same(accelerator, _shared(recipe) | {f"images of {name}": text for name, text in said["data"].items()})
     classes = sources.classes(splits, recipe)
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
@@ -68,17 +68,17 @@ def assemble(run: Run, accelerator: distributed.Together, splits: sources.Splits
     average = optim.averaged(objective, recipe.optim.average)
     optimizer, schedule = optim.build(objective, recipe.optim)
     setup = distributed.sharding_facts(accelerator)
-    learner = sharding.learner(objective, optimizer, recipe, spread, accelerator)
-    said["sharding"] = sharded = setup | learner.facts()
+    strategy = sharding.strategy(objective, optimizer, recipe, batch_layout, accelerator)
+    said["sharding"] = sharded = setup | strategy.facts()
     distributed.on_main(accelerator, lambda: run.open(environment(said)))
-    held_out = HeldOut(loaders.held_out(splits.validation, recipe.data, spread, recipe.eval.pictures), accelerator)
+    held_out = HeldOut(loaders.held_out(splits.validation, recipe.data, batch_layout, recipe.eval.images), accelerator)
     _check_held_out(held_out, recipe)
-    reading = loaders.Reading(splits.stream, recipe.data, spread) if splits.stream else None
-    state = State(objective, learner, schedule, average, reading)
-    probes = WhileTraining(splits, held_out.batches, recipe, spread, accelerator) if recipe.probe.every else None
+    reading = loaders.Reading(splits.stream, recipe.data, batch_layout) if splits.stream else None
+    state = State(objective, strategy, schedule, average, reading)
+    probes = WhileTraining(splits, held_out.batches, recipe, batch_layout, accelerator) if recipe.probe.every else None
     pusher = background.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
     workers = distributed.workers(recipe, accelerator)
-    return Job(run, accelerator, spread, splits, state, held_out, probes, workers, sharded, pusher)
+    return Job(run, accelerator, batch_layout, splits, state, held_out, probes, workers, sharded, pusher)
 
 
 def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _shared(recipe: Recipe) -> dict[str, Any]:
 
 
 def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
-    """That not too many of the held-out pictures are unreadable."""
+    """That not too many of the held-out images are unreadable."""
     if unread := [text for batch in held_out.batches for text in batch.unread]:
         seen = sum(len(batch.key) for batch in held_out.batches)
         batching.check_unread(len(unread), seen, recipe.data, unread[-1])
@@ -149,5 +149,5 @@ def resume(job: Job, most: int | None = None) -> None:
         _restore(job, path)
     if job.accelerator.is_main_process:
         job.run.cut_back(job.state.step)
-        how = f"{job.spread.processes} processes, {formatting.sharded(job.sharding)}"
+        how = f"{job.batch_layout.processes} processes, {formatting.sharded(job.sharding)}"
         job.run.note(f"started at step {job.state.step} on {how}, process {os.getpid()}")

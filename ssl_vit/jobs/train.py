@@ -5,49 +5,49 @@ from typing import Any
 
 import torch
 
-from ..callbacks import Listener
+from ..callbacks import Callback
 from ..data import loaders
 from ..hub import background
 from ..runs import console
 from ..runs.folder import Run, recipe_hash
 from ..runs.trackers import Notes, Record, TensorBoard
 from ..training import checkpoint, distributed, loop, nonfinite, preemption
-from ..training.heartbeat import Life
-from ..training.loop import Watch
+from ..training.heartbeat import Watchdog
+from ..training.loop import Scheduled
 from . import finish, identity
 from .setup import Job, assemble, resume
 from .summary import introduce
 
-BASELINE_PICTURES = 2048  # training pictures whose colours are counted
+BASELINE_IMAGES = 2048  # training images whose colours are counted
 
 
-def train(run: Run, asked: preemption.Asked | None = None) -> dict[str, Any]:
+def train(run: Run, asked: preemption.StopSignal | None = None) -> dict[str, Any]:
     """Train what the run's recipe says, from its last checkpoint if there is one, and finish its folder; the result. `asked`
     takes the signals already, where the caller has it.
 
     Raises:
-        UserError: the pictures, the folder or the machine do not suit the recipe.
+        UserError: the images, the folder or the machine do not suit the recipe.
         SystemExit: with status stopping.STOPPED; a signal came, and the run was saved.
     """
     with ExitStack() as held:
-        asked = asked or held.enter_context(preemption.Asked())
+        asked = asked or held.enter_context(preemption.StopSignal())
         accelerator = held.enter_context(distributed.started(run))
         rank, processes = accelerator.process_index, accelerator.num_processes
-        life = held.enter_context(Life(rank, processes, run.recipe.compute.patience))
+        watchdog = held.enter_context(Watchdog(rank, processes, run.recipe.compute.patience))
         held.enter_context(loaders.workers_named())
         splits = distributed.load(run.recipe, accelerator, test=run.recipe.eval.test)
         distributed.on_main(accelerator, lambda: held.enter_context(run.lock(asked.take)))
         if done := distributed.from_main(accelerator, lambda: identity.finished(run)):  # while this one waited
             return done
-        accelerator.mark, accelerator.reading = life.mark, life.reading
+        accelerator.mark, accelerator.reading = watchdog.mark, watchdog.reading
         job = assemble(run, accelerator, splits)
         if processes > 1:
-            job.state.learner.tell(life.mark)
+            job.state.strategy.tell(watchdog.mark)
         resume(job)
         _baselines(job)
         introduce(job)
-        agreed = preemption.Agreement(asked, rank, processes)
-        while not _fitted(job, agreed, life):
+        stop_vote = preemption.StopVote(asked, rank, processes)
+        while not _fitted(job, stop_vote, watchdog):
             pass
         result = finish.finish(job)
         accelerator.wait_for_everyone()  # while they are watched
@@ -55,27 +55,27 @@ def train(run: Run, asked: preemption.Asked | None = None) -> dict[str, Any]:
 
 
 def _baselines(job: Job) -> None:
-    """Let the objective see a few training pictures, unless a checkpoint tells what it saw; measure what it must beat."""
+    """Let the objective see a few training images, unless a checkpoint tells what it saw; measure what it must beat."""
     if job.state.step == 0:
-        first = loaders.first(job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_PICTURES)
+        first = loaders.first(job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_IMAGES)
         job.objective.fit_baselines(loop.to_device(b, job.accelerator.device) for b in first)
     with torch.no_grad():
         job.held_out.measure_baselines(job.objective)
 
 
-def _fitted(job: Job, agreed: preemption.Agreement, life: Life) -> bool:
+def _fitted(job: Job, stop_vote: preemption.StopVote, watchdog: Watchdog) -> bool:
     """Train to the end; False where the run went back to a checkpoint, to go on from there.
 
     Raises:
         SystemExit: with stopping.STOPPED, after a signal.
     """
     try:
-        saved = _fit(job, agreed, life)
-    except nonfinite.GoBack as back:
-        nonfinite.go_back(job.state, back, lambda most: resume(job, most))
+        saved = _fit(job, stop_vote, watchdog)
+    except nonfinite.Rollback as back:
+        nonfinite.roll_back(job.state, back, lambda most: resume(job, most))
         return False
     if job.state.step < job.recipe.optim.steps:
-        _leave(job, f"at step {job.state.step:,} by {agreed.said}", saved)
+        _leave(job, f"at step {job.state.step:,} by {stop_vote.said}", saved)
     return True
 
 
@@ -91,18 +91,18 @@ def _leave(job: Job, where: str, saved: int) -> None:
     raise SystemExit(preemption.NOT_SAVED if lost else preemption.STOPPED)
 
 
-def _fit(job: Job, agreed: preemption.Agreement, life: Life) -> int:
+def _fit(job: Job, stop_vote: preemption.StopVote, watchdog: Watchdog) -> int:
     """Hand the job to the engine, with what watches it and what it tells; the step of the newest checkpoint, 0 for none."""
     recipe, run, state, accelerator = job.recipe, job.run, job.state, job.accelerator
-    length, seed = range(state.step, recipe.optim.steps), nonfinite.stream_seed(recipe.seed, state.detour)
+    length, seed = range(state.step, recipe.optim.steps), nonfinite.stream_seed(recipe.seed, state.rollbacks)
     loader = loaders.training(
-        job.pictures, recipe.data, job.spread, seed, length.start, length.stop, job.workers if length else 0
+        job.images, recipe.data, job.batch_layout, seed, length.start, length.stop, job.workers if length else 0
     )
-    others = _listeners(job) if job.accelerator.is_main_process else [Notes(run)]
-    audience = loop.Audience([_Steps(life), *others])
+    others = _callbacks(job) if job.accelerator.is_main_process else [Notes(run)]
+    callbacks = loop.Callbacks([_Steps(watchdog), *others])
     for name in (text for batch in job.held_out.batches for text in batch.unread):
-        audience.warn(f"a held-out picture was replaced by the next: {name}")
-    saver = checkpoint.Saver(run.checkpoints, recipe.checkpoint, run.note, audience.warn)
+        callbacks.warn(f"a held-out image was replaced by the next: {name}")
+    saver = checkpoint.Saver(run.checkpoints, recipe.checkpoint, run.note, callbacks.warn)
     first = saved = state.step
 
     def save() -> None:
@@ -111,22 +111,22 @@ def _fit(job: Job, agreed: preemption.Agreement, life: Life) -> int:
             saved, whole = state.step, state.save(accelerator) | {"recipe": recipe_hash(recipe)}
             distributed.on_main(accelerator, lambda: _saved(run, saver, saved, whole))
 
-    watches = [Watch(job.held_out, recipe.eval.every)]
+    evaluators = [Scheduled(job.held_out, recipe.eval.every)]
     if job.probes and recipe.probe.every:
-        watches.append(Watch(job.probes, recipe.probe.every))
+        evaluators.append(Scheduled(job.probes, recipe.probe.every))
     if recipe.hub.repo and recipe.hub.every:
         milestones = background.Milestones(job.pusher, lambda folder, trained: finish.export(job, trained, folder))
-        watches.append(Watch(milestones, recipe.hub.every))
-    policy = nonfinite.Policy(run, job.pictures, seed, audience.warn, accelerator.is_main_process)
+        evaluators.append(Scheduled(milestones, recipe.hub.every))
+    policy = nonfinite.Policy(run, job.images, seed, callbacks.warn, accelerator.is_main_process)
     try:
-        with loaders.Patient(loader, agreed.alone) as brought:
-            passes = life.marked(brought, state.step)
-            loop.train(state, passes, recipe, job.spread, accelerator, watches, audience, save, agreed, policy)
+        with loaders.Patient(loader, stop_vote.alone) as brought:
+            passes = watchdog.marked(brought, state.step)
+            loop.train(state, passes, recipe, job.batch_layout, accelerator, evaluators, callbacks, save, stop_vote, policy)
         distributed.on_main(accelerator, lambda: _settled(run, saver))
         return distributed.from_main(accelerator, lambda: first if saver.kept is None else saver.kept)
     finally:
         saver.close()
-        audience.close()
+        callbacks.close()
 
 
 def _saved(run: Run, saver: checkpoint.Saver, step: int, whole: dict[str, Any]) -> None:
@@ -153,17 +153,17 @@ def _settled(run: Run, saver: checkpoint.Saver) -> None:
     run.check_place()
 
 
-class _Steps(Listener):
+class _Steps(Callback):
     """Tells the watch over the processes of each step."""
 
-    def __init__(self, life: Life) -> None:
-        self.life = life
+    def __init__(self, watchdog: Watchdog) -> None:
+        self.watchdog = watchdog
 
     def on_step(self, step: int) -> None:
-        self.life.stepped(step)
+        self.watchdog.stepped(step)
 
 
-def _listeners(job: Job) -> list[Listener]:
+def _callbacks(job: Job) -> list[Callback]:
     board = [TensorBoard(job.run.tensorboard, job.run.rows())] if job.recipe.log.tensorboard else []
     pusher = [job.pusher] if job.pusher else []
     return [Record(job.run), *board, console.progress(job.state.step, job.recipe.optim.steps), *pusher]

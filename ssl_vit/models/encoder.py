@@ -1,6 +1,6 @@
 """A timm Vision Transformer behind one seam: patch(pixels) -> x_BND, forward(x_BND) -> h_BTD. Corruption goes between.
 
-Legend: B batch, N patches, T tokens (prefix + N), D width, H W the picture's height and width.
+Legend: B batch, N patches, T tokens (prefix + N), D width, H W the image's height and width.
 """
 
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
-        """One feature (B, D) a picture."""
+        """One feature (B, D) a image."""
 
 
 class Convolutional(Backbone):
@@ -80,7 +80,7 @@ class Encoder(Backbone):
         return backbone.blocks[:layer](backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND))))
 
     def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
-        """One feature (B, D) a picture: its class token ("token") or the mean of its patches ("avg"), after the final norm or,
+        """One feature (B, D) a image: its class token ("token") or the mean of its patches ("avg"), after the final norm or,
         with `layer` from 1, as that block leaves it."""
         x_BND = self.patch(pixels_B3HW)
         h_BTD = self(x_BND) if layer is None else self._up_to(x_BND, layer)
@@ -108,7 +108,7 @@ class DropPath(nn.Module):
 
 
 def timm_args(model: Model, size: int) -> dict[str, Any]:
-    """What timm's create_model needs beside the architecture's name to build this model for pictures of side `size`."""
+    """What timm's create_model needs beside the architecture's name to build this model for images of side `size`."""
     if model.convolutional:
         return {}
     patch = {} if model.hybrid else {"patch_size": model.patch}  # a hybrid's follows from its ResNet

@@ -236,7 +236,7 @@ def export(
     """Write config.json and model.safetensors as timm's "local-dir:" reads them, and heads.safetensors beside them.
 
     With `classes`, their names, it is a classifier whose linear head is `heads`' head.weight and head.bias. `pool` is what timm
-    gives as the picture's feature: "token" or "avg" (the mean of the patches, for an encoder whose class token got no loss). A
+    gives as the image's feature: "token" or "avg" (the mean of the patches, for an encoder whose class token got no loss). A
     folder that is there already is replaced whole.
     """
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")

@@ -23,8 +23,8 @@ class Objective(nn.Module, ABC):
     """`objective(batch) -> Step`. Everything trained besides the encoder (tokens, heads) is the objective's own."""
 
     encoder: Backbone
-    pool: str = "token"  # what an export gives as a picture's feature: "token" or "avg"
-    uses_labels: bool = False  # whether a loss is over labelled pictures only, and needs their count (Batch.labelled)
+    pool: str = "token"  # what an export gives as a image's feature: "token" or "avg"
+    uses_labels: bool = False  # whether a loss is over labelled images only, and needs their count (Batch.labelled)
 
     def __init__(self, encoder: Backbone) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Objective(nn.Module, ABC):
         raise TypeError(f"{type(self).__name__} learns no labels")
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        """Learn from training pictures what `baselines` needs to know. Called once, before the first step."""
+        """Learn from training images what `baselines` needs to know. Called once, before the first step."""
         return
 
     def baselines(self, batch: Batch) -> Metrics:

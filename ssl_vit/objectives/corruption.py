@@ -1,7 +1,7 @@
 """Which patches are hit, and what each becomes (paper, B.1.2): 80% the [mask] embedding, 10% another patch's, 10% their own.
 
 Everything is a function of the samples' keys, so the same samples are corrupted alike on any device and any number of
-processes. Legend: B batch, N patches, K = corrupted(rate, N) patches hit in each picture, D width.
+processes. Legend: B batch, N patches, K = corrupted(rate, N) patches hit in each image, D width.
 """
 
 import math
@@ -15,12 +15,12 @@ from .. import rng
 MASK, RANDOM, KEEP = range(3)
 SHAPES = ("patches", "blocks")
 STREAM = rng.number("corruption")  # at import, for `draw` is compiled
-BLOCKS = 64  # rectangles that are drawn for a picture; as many of them are hit as K patches take
+BLOCKS = 64  # rectangles that are drawn for a image; as many of them are hit as K patches take
 
 
 class Corruption(NamedTuple):
     """`hit_BK` int64, the patches hit; `kind_BK` int64, MASK, RANDOM or KEEP; `source_BK` int64, whose embedding a RANDOM
-    patch takes: a row of the (B N) embeddings of the batch laid out one picture after the other."""
+    patch takes: a row of the (B N) embeddings of the batch laid out one image after the other."""
 
     hit_BK: Tensor
     kind_BK: Tensor
@@ -28,7 +28,7 @@ class Corruption(NamedTuple):
 
 
 def corrupted(rate: float, patches: int) -> int:
-    """K: how many patches of each picture are hit."""
+    """K: how many patches of each image are hit."""
     return rng.share(rate, patches)
 
 
@@ -42,10 +42,10 @@ def draw(
     shape: str = "patches",
     side: int = 1,
 ) -> Corruption:
-    """Choose K patches of each picture by `rank`, and for each of them, independently, what it becomes.
+    """Choose K patches of each image by `rank`, and for each of them, independently, what it becomes.
 
     `mask` and `random` are shares of the K; the rest is kept. A RANDOM patch's source is another patch, never itself, of
-    the same picture (source="image") or of the whole device batch ("batch").
+    the same image (source="image") or of the whole device batch ("batch").
     """
     key_B1 = rng.stream(key_B, STREAM)[:, None]
     hit_BK = rank(key_B1, patches, shape, side).argsort(dim=1, stable=True)[:, : corrupted(rate, patches)]
@@ -64,7 +64,7 @@ def rank(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
 
     "patches": each by its hash or, with side > 1, squares of side x side together, by a hash of their own (SimMIM's
     large masked patches: Xie et al., 2022, section 3.2). "blocks": one rectangle after the other (as BEiT, Bao et al., 2022,
-    algorithm 1, but cut off at the picture's edges, so that no place is hit more often), then what none covers. Inside a
+    algorithm 1, but cut off at the image's edges, so that no place is hit more often), then what none covers. Inside a
     square or rectangle, whose last one is hit in part for K to be exact, by hash. All but single patches want a square grid.
     """
     at_N = torch.arange(patches, device=key_B1.device)

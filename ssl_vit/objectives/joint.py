@@ -33,11 +33,11 @@ class Joint(Objective):
     def logits(self, batch: Batch) -> Tensor:
         return dict(self._all())["supervised"].logits(batch)
 
-    def _weighted(self, steps: Mapping[str, Step], pictures: int) -> tuple[Tensor, Tensor]:
-        """The weighted sum of the parts' mean losses, counted per picture."""
+    def _weighted(self, steps: Mapping[str, Step], images: int) -> tuple[Tensor, Tensor]:
+        """The weighted sum of the parts' mean losses, counted per image."""
         pairs = [(self.weights[name], *step.metrics["loss"]) for name, step in steps.items()]
         total = torch.stack([weight * loss / count.clamp(min=1) for weight, loss, count in pairs]).sum()
-        return total * pictures, torch.full_like(total, pictures)
+        return total * images, torch.full_like(total, images)
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
         seen = list(batches)

@@ -1,6 +1,6 @@
 """Masked patch prediction (paper, 4.6 and B.1.2): hit half of the patch embeddings, tell what each hit patch was.
 
-Legend: B batch, N patches, K hit patches of each picture, T tokens, D width, A answers to a patch.
+Legend: B batch, N patches, K hit patches of each image, T tokens, D width, A answers to a patch.
 """
 
 from collections.abc import Iterable
@@ -55,7 +55,7 @@ class MaskedPatchPrediction(Objective):
         )
 
     def draw(self, batch: Batch) -> corruption.Corruption:
-        """The corruption of this batch's pictures, from their keys."""
+        """The corruption of this batch's images, from their keys."""
         becomes = (self.mask, self.random, self.source)
         return corruption.draw(batch.key, self.encoder.patches, self.rate, *becomes, self.shape, self.side)
 
@@ -71,8 +71,8 @@ class MaskedPatchPrediction(Objective):
         metrics: Metrics = {}
         for name, score_BK in scores.items():
             metrics |= _by_kind(name, score_BK.detach(), drawn.kind_BK)
-        pictures = torch.tensor(float(len(drawn.hit_BK)), device=drawn.hit_BK.device)
-        metrics["corrupted"] = (pictures * drawn.hit_BK.shape[1], pictures)
+        images = torch.tensor(float(len(drawn.hit_BK)), device=drawn.hit_BK.device)
+        metrics["corrupted"] = (images * drawn.hit_BK.shape[1], images)
         return Step(scores["loss"].mean(), metrics)
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:

@@ -26,7 +26,7 @@ class Supervised(Objective):
     """A head on the class token or the mean of the patches: hidden layer (D, tanh) if asked for, then a linear layer, zero at
     first.
 
-    `loss` is softmax (cross-entropy, with label smoothing) or sigmoid (binary cross-entropy summed over the classes). Pictures
+    `loss` is softmax (cross-entropy, with label smoothing) or sigmoid (binary cross-entropy summed over the classes). Images
     without a label (-1) take part in neither loss nor metrics.
     """
 
@@ -55,12 +55,12 @@ class Supervised(Objective):
         logits_BC, known_B = self.logits(batch).float(), batch.label >= 0
         label_B = batch.label.clamp(min=0)
         loss_B = self._loss(logits_BC, label_B) * known_B
-        if batch.partner is not None and batch.share is not None:  # mixed in pairs: the labels as the pictures
+        if batch.partner is not None and batch.share is not None:  # mixed in pairs: the labels as the images
             other_B = self._loss(logits_BC, batch.partner.clamp(min=0)) * known_B
             loss_B = batch.share * loss_B + (1 - batch.share) * other_B
         hits_B = (logits_BC.detach().argmax(-1) == label_B) & known_B
         count = known_B.double().sum()
-        # the sum over labelled pictures over their count in the global batch, of which the engine says this pass's even share
+        # the sum over labelled images over their count in the global batch, of which the engine says this pass's even share
         share = count if batch.labelled is None else batch.labelled
         metrics = {"loss": (loss_B.detach().double().sum(), count), "accuracy": (hits_B.double().sum(), count)}
         return Step(loss_B.sum() / share.clamp(min=1e-9), metrics)

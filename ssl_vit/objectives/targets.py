@@ -1,6 +1,6 @@
 """What masked patch prediction must tell of a patch: colour classes in integers from the bytes, or pixels (paper, B.1.2).
 
-Legend: B batch, N patches (row by row), K hit patches, P patch side in pixels, H = W picture side, A answers to a patch.
+Legend: B batch, N patches (row by row), K hit patches, P patch side in pixels, H = W image side, A answers to a patch.
 """
 
 from abc import ABC, abstractmethod
@@ -59,7 +59,7 @@ def neighbor_sums(image_B3HW: Tensor, patch: int, hidden_BN: Tensor) -> tuple[Te
     """Byte sums int64 (B, N, 3) of each patch's uncorrupted neighbours, and how many pixels they have, int64 (B, N).
 
     Neighbours are the patches not in `hidden_BN` (bool) on the nearest square ring around the patch that has one. A
-    picture with every patch hidden has none: sum 0 over one patch's pixels.
+    image with every patch hidden has none: sum 0 over one patch's pixels.
     """
     rows, columns = image_B3HW.shape[-2] // patch, image_B3HW.shape[-1] // patch
     sums_BN3 = patch_sums(image_B3HW, patch).double()  # exact: sums stay far below 2^53
@@ -91,7 +91,7 @@ class Target(nn.Module, ABC):
 
     @abstractmethod
     def fit(self, images: Iterable[Tensor]) -> None:
-        """See training pictures, for what can be known without looking."""
+        """See training images, for what can be known without looking."""
 
     @abstractmethod
     def guesses(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
@@ -103,7 +103,7 @@ class Target(nn.Module, ABC):
 
     @abstractmethod
     def paint(self, truth_BN: Tensor) -> Tensor:
-        """Truths as pictures of their patches: uint8 (B, N, c, c, 3) for some c that divides the patch's side."""
+        """Truths as images of their patches: uint8 (B, N, c, c, 3) for some c that divides the patch's side."""
 
 
 class Colors(Target):

@@ -1,4 +1,4 @@
-"""What a run will need, counted before it runs: pictures, bytes of tensors, device-hours; and what a careful colleague would
+"""What a run will need, counted before it runs: images, bytes of tensors, device-hours; and what a careful colleague would
 say of it. No torch here; compute.py counts the work."""
 
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def hours(exaflop: float, on: Device, precision: str, efficiency: float) -> floa
 
 
 def device_batch(recipe: Recipe, processes: int, on: Device | None) -> int | None:
-    """Pictures of a pass: compute.batch, or the largest divisor whose activations take half of the device (as machine.py).
+    """Images of a pass: compute.batch, or the largest divisor whose activations take half of the device (as machine.py).
 
     Raises:
         UserError: the batch does not divide.
@@ -108,7 +108,7 @@ def concerns(recipe: Recipe, processes: int, on: Device | None, need: dict[str, 
     if on is not None and sum(need.values()) > on.memory * GIB:
         yield _too_large(recipe, processes, on, need)
     if not recipe.model.convolutional and patches < 16:
-        yield f"{patches} patches a picture are few to learn from; {advise_model(recipe)}"
+        yield f"{patches} patches a image are few to learn from; {advise_model(recipe)}"
 
 
 def _papers_rate(recipe: Recipe) -> bool:
@@ -124,4 +124,4 @@ def _too_large(recipe: Recipe, processes: int, on: Device, need: dict[str, int])
     most = int(left / activations(recipe, fused=True))
     if most > 0:
         return f"{said}; compute.batch={_divisor(recipe.optim.batch // processes, most)} would fit"
-    return f"{said}, too few for one picture a pass; say zero= with more processes="
+    return f"{said}, too few for one image a pass; say zero= with more processes="

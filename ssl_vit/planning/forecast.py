@@ -23,12 +23,12 @@ from .pace import Pace, measure
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 # Of no weight for the time of a step
 NOT_PACE = ("seed", "init", "model.name", "optim.lr", "optim.steps", "optim.warmup", "data.share", "data.validation")
-NOT_HERE = ("lies nowhere yet", "no such file or folder")  # how bounds.py says that pictures are not there
+NOT_HERE = ("lies nowhere yet", "no such file or folder")  # how bounds.py says that images are not there
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanOptions:
     """The words that are the plan's own."""
 
     device: Device | None = None
@@ -37,14 +37,14 @@ class Asked:
     zero: int = 0  # stage of ZeRO; 0: plain DDP
     efficiency: float = 0.4  # share of the device's peak that training reaches
     epochs: float | None = None  # in place of optim.steps
-    pictures: int | None = None  # training pictures, where the set is not known
+    images: int | None = None  # training images, where the set is not known
     probe: bool = False  # measure the first steps here
 
 
-OWN = tuple(field.name for field in dataclasses.fields(Asked) if field.name != "probe")
+OWN = tuple(field.name for field in dataclasses.fields(PlanOptions) if field.name != "probe")
 
 
-def run(words: list[str], asked: Asked) -> Record:
+def run(words: list[str], asked: PlanOptions) -> Record:
     """What one run will cost.
 
     Raises:
@@ -56,12 +56,12 @@ def run(words: list[str], asked: Asked) -> Record:
             raise UserError(f"unknown word {key}; did you mean {near[0]}? choices: {', '.join(OWN)}, or a recipe's key")
     recipe = _resolve(words, asked)
     if asked.epochs is not None:
-        recipe = _resolve([*words, f"optim.steps={_steps(words, recipe, asked.epochs, asked.pictures)}"], asked)
+        recipe = _resolve([*words, f"optim.steps={_steps(words, recipe, asked.epochs, asked.images)}"], asked)
     return account(recipe, asked, measure(recipe) if asked.probe else None)
 
 
-def _resolve(words: list[str], asked: Asked) -> Recipe:
-    """The recipe of the words; its pictures need not be here, unless steps are measured."""
+def _resolve(words: list[str], asked: PlanOptions) -> Recipe:
+    """The recipe of the words; its images need not be here, unless steps are measured."""
     try:
         return resolve(words)
     except UserError as error:
@@ -69,24 +69,24 @@ def _resolve(words: list[str], asked: Asked) -> Recipe:
             raise
     said = next((word.partition("=")[2] for word in words if word.startswith("data.path=")), "")
     with tempfile.TemporaryDirectory() as folder:
-        stand_in = Path(folder) / (Path(said).name or "pictures")
+        stand_in = Path(folder) / (Path(said).name or "images")
         stand_in.mkdir()
         return resolve([*(word for word in words if not word.startswith("data.path=")), f"data.path={stand_in}"])
 
 
-def _steps(words: list[str], recipe: Recipe, epochs: float, pictures: int | None) -> int:
+def _steps(words: list[str], recipe: Recipe, epochs: float, images: int | None) -> int:
     """The optimiser steps of so many epochs."""
-    count = costs.trained_on(recipe.data, pictures)
+    count = costs.trained_on(recipe.data, images)
     if any(word.startswith("optim.steps=") for word in words):
         raise UserError(f"epochs={epochs:g}: optim.steps= is said too; say one of them")
     if recipe.objective == "probe":
         raise UserError(f"epochs={epochs:g}: an evaluation has none")
     if count is None:
-        raise UserError(f"epochs={epochs:g}: how many pictures data={recipe.data.name} has is not known; say pictures=")
+        raise UserError(f"epochs={epochs:g}: how many images data={recipe.data.name} has is not known; say images=")
     return max(1, round(epochs * count / recipe.optim.batch))
 
 
-def account(recipe: Recipe, asked: Asked, pace: Pace | None = None) -> Record:
+def account(recipe: Recipe, asked: PlanOptions, pace: Pace | None = None) -> Record:
     """The record of one run, for the device that is named, else for this machine if its pace was measured. None: not known."""
     recipe, on, trains = copy.deepcopy(recipe), asked.device, recipe.objective != "probe"
     here = pace if on is None else None
@@ -107,30 +107,30 @@ def account(recipe: Recipe, asked: Asked, pace: Pace | None = None) -> Record:
         "processes": asked.processes,
         "zero": asked.zero,
         "device_batch": batch,
-        "picture_bytes": costs.activations(recipe, fused) if trains else 0,
+        "image_bytes": costs.activations(recipe, fused) if trains else 0,
         "tensor_bytes": dict(zip(STAGES, tensors, strict=True)),
         **_spent(recipe, asked, pace),
         "warnings": list(budget.concerns(recipe, asked.processes, on, tensors[asked.zero])),
     }
 
 
-def _length(recipe: Recipe, asked: Asked) -> Record:
-    """Steps, pictures and epochs, and the work in them; steps are 0 in an evaluation."""
+def _length(recipe: Recipe, asked: PlanOptions) -> Record:
+    """Steps, images and epochs, and the work in them; steps are 0 in an evaluation."""
     trains, o = recipe.objective != "probe", recipe.optim
-    pictures, count = costs.seen(recipe, asked.pictures), costs.trained_on(recipe.data, asked.pictures)
+    images, count = costs.seen(recipe, asked.images), costs.trained_on(recipe.data, asked.images)
     return {
         "steps": o.steps if trains else 0,
         "batch": o.batch if trains else 0,
-        "pictures": pictures,
-        "training_pictures": count,
-        "epochs": pictures / count if trains and pictures and count else None,
-        "exaflop": costs.work(recipe, pictures),
+        "images": images,
+        "training_images": count,
+        "epochs": images / count if trains and images and count else None,
+        "exaflop": costs.work(recipe, images),
     }
 
 
-def _spent(recipe: Recipe, asked: Asked, pace: Pace | None) -> Record:
+def _spent(recipe: Recipe, asked: PlanOptions, pace: Pace | None) -> Record:
     """Time and price: on the device that is named, else at the measured pace."""
-    on, exaflop = asked.device, costs.work(recipe, costs.seen(recipe, asked.pictures))
+    on, exaflop = asked.device, costs.work(recipe, costs.seen(recipe, asked.images))
     here = pace.seconds * recipe.optim.steps if pace else None
     hours = here / 3600 if here is not None and on is None else None
     if on and exaflop is not None:
@@ -153,13 +153,13 @@ def is_study(words: list[str]) -> bool:
     return "sweep" in words or recipe.startswith("study/") or (is_file and "parts" in load(Path(recipe)))
 
 
-def study(words: list[str], asked: Asked) -> Record:
+def study(words: list[str], asked: PlanOptions) -> Record:
     """What a study will cost, by part and in all: the sums over its tasks.
 
     Raises:
-        UserError: epochs= or pictures= is said; a mistake in the other words, with the part and the arm.
+        UserError: epochs= or images= is said; a mistake in the other words, with the part and the arm.
     """
-    for key in ("epochs", "pictures"):
+    for key in ("epochs", "images"):
         if (value := getattr(asked, key)) is not None:
             raise UserError(f"{key}={value:g}: that is for one recipe; a study's parts say their own lengths")
     wanted = command.ask(_with_places(words))
@@ -188,7 +188,7 @@ def _warnings(of_part: dict[str, list[Record]]) -> list[str]:
 
 
 def _with_places(words: list[str]) -> list[str]:
-    """The words, and for each of the study's places that they leave out a stand-in: no pictures are read."""
+    """The words, and for each of the study's places that they leave out a stand-in: no images are read."""
     if "sweep" in words:
         return words
     given = parse(words)
@@ -196,7 +196,7 @@ def _with_places(words: list[str]) -> list[str]:
     return [*words, *(f"{place}={place}" for place in places if place not in given)]
 
 
-def each(plan: dict[str, Task], asked: Asked) -> dict[str, Record]:
+def each(plan: dict[str, Task], asked: PlanOptions) -> dict[str, Record]:
     """The record of each of a study's tasks by its name. Of tasks whose steps are alike, one is measured."""
     recipes: dict[str, Recipe] = {}
     records: dict[tuple[str, ...], tuple[Recipe, Record]] = {}
@@ -240,7 +240,7 @@ def _words(task: Task, plan: dict[str, Task], recipes: dict[str, Recipe]) -> lis
 
 def _sum(told: list[Record]) -> Record:
     """Totals over runs of what is known; `untimed` of them have no time; `most_bytes` is the largest one's in a process."""
-    keys = ("pictures", "exaflop", "device_hours", "price")
+    keys = ("images", "exaflop", "device_hours", "price")
     known = {key: [t[key] for t in told if t[key] is not None] for key in keys}
     needs = [sum(t["tensor_bytes"][STAGES[t["zero"]]].values()) for t in told if t["device_batch"] or not t["steps"]]
     return {

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..callbacks import Listener
+from ..callbacks import Callback
 from ..config.schema import Recipe
 from ..errors import UserError
 from ..runs.folder import Run
@@ -36,7 +36,7 @@ class Pace:
 
 
 def measure(recipe: Recipe) -> Pace:
-    """Take the first steps of a run with its own pictures, engine and optimiser, in a folder that is removed.
+    """Take the first steps of a run with its own images, engine and optimiser, in a folder that is removed.
 
     The host waits for the device after each of them, as it does in a run at logging steps only. Nothing is looked at or saved.
 
@@ -49,7 +49,7 @@ def measure(recipe: Recipe) -> Pace:
     from ..training import distributed
 
     load, recipe = os.getloadavg()[0], copy.deepcopy(recipe)
-    recipe.name, recipe.eval.pictures, recipe.eval.test, recipe.log.every, recipe.probe.every = "probe", 1, False, 1, None
+    recipe.name, recipe.eval.images, recipe.eval.test, recipe.log.every, recipe.probe.every = "probe", 1, False, 1, None
     with tempfile.TemporaryDirectory() as recipe.out, distributed.started(run := Run(recipe)) as accelerator:
         made = setup.assemble(run, accelerator, distributed.load(recipe, accelerator, test=False))
         return _pace(made, _steps(made), load)
@@ -60,23 +60,23 @@ def _pace(made: "Job", took: list[float], load: float) -> Pace:
 
     timed = took[min(WARM, len(took) - 1) :]
     on = torch.cuda.get_device_name() if made.accelerator.device.type == "cuda" else "cpu"
-    said = (on, torch.get_num_threads(), made.recipe.compute.precision, made.spread.device_batch, load)
+    said = (on, torch.get_num_threads(), made.recipe.compute.precision, made.batch_layout.device_batch, load)
     return Pace(statistics.median(timed), min(timed), max(timed), len(timed), *said)
 
 
 def _steps(made: "Job") -> list[float]:
-    """Seconds of each of the first steps, from one's end to the next one's, waiting for pictures included."""
+    """Seconds of each of the first steps, from one's end to the next one's, waiting for images included."""
     from ..data import loaders
     from ..training import loop
 
     recipe, ends = made.recipe, [time.perf_counter()]
     recipe.optim.steps = min(STEPS, recipe.optim.steps)  # after the schedule was made, which stays the run's
 
-    class Clock(Listener):
+    class Clock(Callback):
         def on_step(self, step: int) -> None:
             ends.append(time.perf_counter())
 
-    loader = loaders.training(made.pictures, recipe.data, made.spread, recipe.seed, 0, recipe.optim.steps, made.workers)
+    loader = loaders.training(made.images, recipe.data, made.batch_layout, recipe.seed, 0, recipe.optim.steps, made.workers)
     with loaders.Patient(loader) as passes:
-        loop.train(made.state, passes, recipe, made.spread, made.accelerator, audience=loop.Audience([Clock()]))
+        loop.train(made.state, passes, recipe, made.batch_layout, made.accelerator, callbacks=loop.Callbacks([Clock()]))
     return [after - before for before, after in itertools.pairwise(ends)]

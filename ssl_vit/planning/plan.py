@@ -9,7 +9,7 @@ from ..config.resolve import parse
 from ..errors import UserError, nearest
 from ..formatting import duration
 from . import budget
-from .forecast import OWN, STAGES, Asked, Record, is_study, run, study
+from .forecast import OWN, STAGES, PlanOptions, Record, is_study, run, study
 
 FLAGS = ("--json", "--probe")
 # The plan's own words -> their type, what they must be, and how that is said
@@ -19,7 +19,7 @@ NUMBERS: dict[str, tuple[type, Callable[[Any], bool], str]] = {
     "zero": (int, lambda v: v in range(4), "0 (plain DDP), 1, 2 or 3 is asked for"),
     "efficiency": (float, lambda v: 0 < v <= 1, "a share of the device's peak, above 0 and at most 1, is asked for"),
     "epochs": (float, lambda v: 0 < v < 1e9, "a number above 0 is asked for"),
-    "pictures": (int, lambda v: 1 <= v < 2**50, "a whole number of training pictures is asked for"),
+    "images": (int, lambda v: 1 <= v < 2**50, "a whole number of training images is asked for"),
 }
 
 
@@ -42,7 +42,7 @@ def main(words: list[str]) -> None:
         print(json.dumps(record))
 
 
-def _asked(own: dict[str, str], probe: bool) -> Asked:
+def _asked(own: dict[str, str], probe: bool) -> PlanOptions:
     """The plan's own words, typed and checked."""
     values: dict[str, Any] = {"probe": probe}
     if "device" in own:
@@ -58,7 +58,7 @@ def _asked(own: dict[str, str], probe: bool) -> Asked:
                 values[key] = math.nan  # which no bound holds for
             if not holds(values[key]):
                 raise UserError(f"{key}={own[key]}: {said}")
-    return Asked(**values)
+    return PlanOptions(**values)
 
 
 def _rows(record: Record) -> Iterator[tuple[str, str]]:
@@ -66,7 +66,7 @@ def _rows(record: Record) -> Iterator[tuple[str, str]]:
     yield "run", record["name"]
     size = f"{record['parameters'] / 1e6:.2f}M parameters, {record['encoder_parameters'] / 1e6:.2f}M of them the encoder's"
     patches = f"{record['patches']} patches" if record["patches"] else "no patches"
-    yield "model", f"{record['model']}: {size}; {patches}, {record['multiply_adds'] / 1e9:.3g}G multiply-adds a picture"
+    yield "model", f"{record['model']}: {size}; {patches}, {record['multiply_adds'] / 1e9:.3g}G multiply-adds a image"
     yield "length", _length(record)
     if record["steps"]:
         yield from _memory(record)
@@ -76,14 +76,14 @@ def _rows(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def _length(record: Record) -> str:
-    """Steps, pictures and epochs, as the words that say them."""
-    if record["pictures"] is None:
-        return "not known: how many pictures the splits have"
-    told = f"{record['pictures']:,} pictures, {_number(record['exaflop'])} exaFLOP"
+    """Steps, images and epochs, as the words that say them."""
+    if record["images"] is None:
+        return "not known: how many images the splits have"
+    told = f"{record['images']:,} images, {_number(record['exaflop'])} exaFLOP"
     if not record["steps"]:
-        return f"{told}: each picture forward, once"
-    count = record["training_pictures"]
-    epochs = f"epochs={record['epochs']:.4g} of {count:,}" if count else "epochs not known: say pictures="
+        return f"{told}: each image forward, once"
+    count = record["training_images"]
+    epochs = f"epochs={record['epochs']:.4g} of {count:,}" if count else "epochs not known: say images="
     return f"optim.steps={record['steps']} x {record['batch']} = {told}; {epochs}"
 
 
@@ -92,8 +92,8 @@ def _memory(record: Record) -> Iterator[tuple[str, str]]:
     kinds, batch = record["tensor_bytes"][STAGES[record["zero"]]], record["device_batch"]
     listed = ", ".join(f"{name} {_bytes(n)}" for name, n in kinds.items() if n)
     yield "memory", f"{listed}; {record['precision']}"
-    each = f"activations {_bytes(record['picture_bytes'])} a picture"
-    yield "", f"{each}, {batch} pictures a pass" if batch else f"{each}: say device= or compute.batch="
+    each = f"activations {_bytes(record['image_bytes'])} a image"
+    yield "", f"{each}, {batch} images a pass" if batch else f"{each}: say device= or compute.batch="
     totals = ", ".join(f"{stage} {_bytes(sum(n.values()))}" for stage, n in record["tensor_bytes"].items())
     has = f"; {record['device']['name']} has {record['device']['memory']:g} GiB" if record["device"] else ""
     yield "in all", f"{totals} a process (processes={record['processes']}){'' if batch else ' before activations'}{has}"
@@ -120,7 +120,7 @@ def _time(record: Record) -> Iterator[tuple[str, str]]:
 def _study_rows(record: Record) -> Iterator[tuple[str, str]]:
     """What is printed of a study: a line for each part, and the total."""
     yield "study", f"{record['name']}: {record['title']}"
-    yield "part", f"{'tasks':>5} {'pictures':>15} {'exaFLOP':>9} {'device-hours':>12} {'price':>9} {'a process':>10}"
+    yield "part", f"{'tasks':>5} {'images':>15} {'exaFLOP':>9} {'device-hours':>12} {'price':>9} {'a process':>10}"
     for name, part in record["parts"].items():
         yield name, _columns(part)
     yield "in all", _columns(record)
@@ -137,9 +137,9 @@ def _study_rows(record: Record) -> Iterator[tuple[str, str]]:
 
 def _columns(part: Record) -> str:
     size = "-" if part["most_bytes"] is None else _bytes(part["most_bytes"])
-    pictures = "-" if part["pictures"] is None else f"{part['pictures']:,}"
+    images = "-" if part["images"] is None else f"{part['images']:,}"
     work, hours, price = (_number(part[key]) for key in ("exaflop", "device_hours", "price"))
-    return f"{part['tasks']:>5} {pictures:>15} {work:>9} {hours:>12} {price:>9} {size:>10}"
+    return f"{part['tasks']:>5} {images:>15} {work:>9} {hours:>12} {price:>9} {size:>10}"
 
 
 def _number(value: float | None) -> str:

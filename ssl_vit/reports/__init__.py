@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..runs.folder import write_atomically
-from . import finished, pages, pictures, sections, varied, varied_pictures, varied_sections
+from . import finished, pages, plots, sections, varied, varied_plots, varied_sections
 from .finished import Study
 from .numbers import Numbers, measure, plain
-from .pictures import Picture
+from .plots import Plot
 from .sections import Section
 from .varied import Varied
 
@@ -28,27 +28,27 @@ def write(folder: Path) -> Report:
 
     Raises:
         UserError: the folder is no study, a file in it is damaged, an arm that the report names has no finished run, or two
-            runs in one table were tested on different pictures.
+            runs in one table were tested on different images.
     """
     study = finished.read(folder)
     report, drawn, told = (_varied if study.vary else _compared)(study)
     (folder / "figures").mkdir(exist_ok=True)
-    for picture in drawn:
-        write_atomically(folder / picture.path, picture.light)
+    for plot in drawn:
+        write_atomically(folder / plot.path, plot.light)
     write_atomically(folder / "report.md", pages.markdown(report.numbers.title, told))
     write_atomically(folder / "report.html", pages.html(report.numbers.title, told))
     return report
 
 
-def _compared(study: Study) -> tuple[Report, list[Picture], list[Section]]:
+def _compared(study: Study) -> tuple[Report, list[Plot], list[Section]]:
     """Of a study of arms with a baseline and a candidate."""
     numbers = measure(study)
-    drawn = pictures.draw(study, numbers)
+    drawn = plots.draw(study, numbers)
     return Report(sections.answer(study, numbers), numbers), drawn, sections.build(study, numbers, drawn)
 
 
-def _varied(study: Study) -> tuple[Report, list[Picture], list[Section]]:
+def _varied(study: Study) -> tuple[Report, list[Plot], list[Section]]:
     """Of a study whose arms are values of keys."""
     numbers = varied.measure(study)
-    drawn = varied_pictures.draw(study, numbers)
+    drawn = varied_plots.draw(study, numbers)
     return Report(varied_sections.answer(numbers), numbers), [*drawn.values()], varied_sections.build(study, numbers, drawn)

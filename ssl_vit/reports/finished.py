@@ -1,6 +1,6 @@
-"""What a study's folder holds: its tasks, which of them are finished, and who was right on which test picture. No torch here.
+"""What a study's folder holds: its tasks, which of them are finished, and who was right on which test image. No torch here.
 
-Legend: M labelled test pictures.
+Legend: M labelled test images.
 """
 
 import struct
@@ -225,14 +225,14 @@ def _check_fingerprints(study: Study) -> None:
 
 
 def _different(first: Finished, second: Finished) -> UserError:
-    return UserError(f"{first.run.folder} and {second.run.folder} were tested on different pictures; they cannot share a table")
+    return UserError(f"{first.run.folder} and {second.run.folder} were tested on different images; they cannot share a table")
 
 
 def _right(runs: Iterable[Finished]) -> dict[str, np.ndarray]:
     """{task: booleans (M,)} whether its first class is the label.
 
     Raises:
-        UserError: a predictions.npz is missing or damaged, or two are of different pictures or labels.
+        UserError: a predictions.npz is missing or damaged, or two are of different images or labels.
     """
     found: dict[str, np.ndarray] = {}
     first: tuple[Finished, np.ndarray, np.ndarray] | None = None
@@ -246,7 +246,7 @@ def _right(runs: Iterable[Finished]) -> dict[str, np.ndarray]:
 
 
 def _predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """index, label, and whether the first class told is the label; of every test picture."""
+    """index, label, and whether the first class told is the label; of every test image."""
     try:
         with path.open("rb") as file, np.load(file) as arrays:
             index, label, top5 = arrays["index"], arrays["label"], arrays["top5"]

@@ -14,7 +14,7 @@ BY = "accuracy"  # what a sweep is judged by, the dev split's, where no task say
 
 
 class Row(NamedTuple):
-    """One arm in one part, the final or an extra one: top-1 by seed and over seeds, and with the pictures resampled too."""
+    """One arm in one part, the final or an extra one: top-1 by seed and over seeds, and with the images resampled too."""
 
     arm: str
     part: str

@@ -6,7 +6,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..formatting import fenced, opening, plain, visible
-from .pictures import Picture
+from .plots import Plot
 from .sections import Block, Commands, Listing, Section, Table, Text
 
 
@@ -29,7 +29,7 @@ def _markdown(block: Block) -> str:
             return _table(block)
         case Commands(lines):
             return fenced(lines, "bash")
-        case Picture():
+        case Plot():
             return f"![{plain(block.caption)}]({block.path})"
 
 

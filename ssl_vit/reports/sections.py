@@ -8,9 +8,9 @@ from ..formatting import sharded
 from ..stats import RESAMPLES, Interval, Spread, reach, t_factor
 from .finished import Finished, Study, left_out
 from .numbers import Numbers, Pair, Sweep
-from .pictures import Picture, name
+from .plots import Plot, name
 
-SEEDS, BOTH = "95%, seeds", "95%, seeds and pictures"
+SEEDS, BOTH = "95%, seeds", "95%, seeds and images"
 MINUS = "A minus B"
 SIGN = f"Every difference in this report is {MINUS}, as its label says, and positive where A is the better."
 NONE = "-"
@@ -38,7 +38,7 @@ class Commands(NamedTuple):
     lines: list[str]
 
 
-Block = Text | Listing | Table | Commands | Picture
+Block = Text | Listing | Table | Commands | Plot
 
 
 class Section(NamedTuple):
@@ -48,7 +48,7 @@ class Section(NamedTuple):
     blocks: list[Block]
 
 
-def build(study: Study, numbers: Numbers, drawn: list[Picture]) -> list[Section]:
+def build(study: Study, numbers: Numbers, drawn: list[Plot]) -> list[Section]:
     """All that the report says, in order; sections without content are left out."""
     told = [
         Section("", list(_first(study, numbers))),
@@ -108,7 +108,7 @@ def zero(interval: Interval) -> str:
 
 
 def _first(study: Study, numbers: Numbers) -> Iterable[Block]:
-    """The answer, the same with the pictures resampled too, and what is missing."""
+    """The answer, the same with the images resampled too, and what is missing."""
     yield Text(answer(study, numbers))
     wider = [
         f"{minus(pair.arm, pair.other)} {span(pair.resampled, True)} ({zero(pair.resampled)} zero)"
@@ -116,7 +116,7 @@ def _first(study: Study, numbers: Numbers) -> Iterable[Block]:
         if pair.resampled
     ]
     if wider:
-        yield Text(f"With the test pictures resampled together with the seeds, the intervals are: {'; '.join(wider)}.")
+        yield Text(f"With the test images resampled together with the seeds, the intervals are: {'; '.join(wider)}.")
     if numbers.missing:
         yield unfinished(numbers.missing, numbers.tasks)
     yield from strangers(study)
@@ -146,7 +146,7 @@ def _arms(study: Study, numbers: Numbers) -> Iterable[Block]:
     yield Listing([f"{arm}: {line}" for arm, line in study.about["arms"].items()])
     yield Text(
         f"n counts seeds, each of which covers pre-training and fine-tuning; sd is over them. The first interval is Student's t"
-        f" over seeds. For the second, seeds and test pictures are resampled together, {RESAMPLES:,} times, its ends never"
+        f" over seeds. For the second, seeds and test images are resampled together, {RESAMPLES:,} times, its ends never"
         f" inside the first. One seed has neither."
         + (" Extra rows are no arm of the comparison." if any(row.extra for row in numbers.rows) else "")
     )

@@ -145,12 +145,12 @@ def _tested(study: Study) -> Iterable[Measure]:
 
 
 def _held_out(study: Study) -> Iterable[tuple[str, tuple[Measure, list[str]]]]:
-    """What pre-training measured on held-out pictures, with the keys that make it incomparable, if any do."""
+    """What pre-training measured on held-out images, with the keys that make it incomparable, if any do."""
     recipes = [recipe for arm in study.vary if (recipe := _recipe(study, arm))]
     runs = {arm: {seed: run for part in study.trained for seed, run in study.runs(part, arm).items()} for arm in study.vary}
     every = [run for one in runs.values() for run in one.values()]
     told = {name for run in every for name in run.on("validation")}
-    watched = ["the pictures held out"] if len({_watched(run) for run in every}) > 1 else []
+    watched = ["the images held out"] if len({_watched(run) for run in every}) > 1 else []
     for name in sorted(told):
         group, _, last = name.rpartition("/")
         probed = name.startswith(PROBED)
@@ -165,7 +165,7 @@ def _held_out(study: Study) -> Iterable[tuple[str, tuple[Measure, list[str]]]]:
 
 
 def _watched(run: Finished) -> str:
-    """What names the pictures that a run held out."""
+    """What names the images that a run held out."""
     return str(run.environment["data"].get("validation"))
 
 

@@ -7,10 +7,10 @@ from ..stats import Interval, Spread
 from .axes import Axes, axes, called, told
 from .finished import Study
 from .numbers import edges
-from .pictures import Picture
+from .plots import Plot
 from .sections import MINUS, NONE, SEEDS, SIGN, Block, Listing, Section, Table, Text, made, minus, strangers, unfinished, zero
 from .varied import Claim, Cost, Measure, Result, Varied
-from .varied_pictures import cells, scale, unit
+from .varied_plots import cells, scale, unit
 
 EQUAL = {
     "exaflop": "Matched by exaFLOP: each setting's steps were scaled so that its pre-training costs what the study's own words"
@@ -19,7 +19,7 @@ EQUAL = {
 }
 
 
-def build(study: Study, numbers: Varied, drawn: Mapping[str, Picture]) -> list[Section]:
+def build(study: Study, numbers: Varied, drawn: Mapping[str, Plot]) -> list[Section]:
     """All that the report says, in order; sections without content are left out."""
     along = axes(numbers.settings, study.report.get("axis"))
     found = [
@@ -34,7 +34,7 @@ def build(study: Study, numbers: Varied, drawn: Mapping[str, Picture]) -> list[S
     return [section for section in found if section.blocks]
 
 
-def _shown(drawn: Mapping[str, Picture], name: str) -> list[Picture]:
+def _shown(drawn: Mapping[str, Plot], name: str) -> list[Plot]:
     return [drawn[name]] if name in drawn else []
 
 
@@ -148,7 +148,7 @@ def _method(numbers: Varied) -> str:
     """What n, the intervals and the probability are, and what they cannot say."""
     n = max(one.value.n for measure in numbers.measures for one in measure.results)
     said = "n counts seeds, each of which covers pre-training and probe; intervals are Student's t over seeds. All settings are"
-    said += " tested on the same pictures; what other pictures would say is in no interval."
+    said += " tested on the same images; what other images would say is in no interval."
     if n < 2:
         return f"{said} One seed has no interval, and no probability of being the best."
     low, high = stats.sd_reach(n)
@@ -163,7 +163,7 @@ def _method(numbers: Varied) -> str:
     return f"{said} settings alone; what lies between or beyond them is not asked."
 
 
-def _interaction(numbers: Varied, along: Axes, drawn: Mapping[str, Picture]) -> Iterable[Block]:
+def _interaction(numbers: Varied, along: Axes, drawn: Mapping[str, Plot]) -> Iterable[Block]:
     """Both keys' every combination; the best of each row in brackets."""
     if not along.lines:
         return

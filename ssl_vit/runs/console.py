@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from ..callbacks import Listener, Row
+from ..callbacks import Callback, Row
 from ..formatting import duration, measured
 
 QUIET = 5.0  # seconds between plain lines
@@ -28,12 +28,12 @@ def listed(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _summary(row: Row) -> str:
     shares = [f"{name.replace('accuracy_', '')} {row[name]:.1%}" for name in ("accuracy_masked", "accuracy") if name in row]
-    speed = f"{row['images_per_s']:,.0f} pictures/s  data wait {row['data_wait']:.0%}"
+    speed = f"{row['images_per_s']:,.0f} images/s  data wait {row['data_wait']:.0%}"
     loss = f"loss {row['loss']:.3f}" if "loss" in row else "no labels seen"
     return "  ".join([loss, *shares[:1], speed])
 
 
-class Bar(Listener):
+class Bar(Callback):
     """A listener that draws a progress bar; close() it before anything else is printed."""
 
     def __init__(self, start: int, steps: int, console: Console | None = None) -> None:
@@ -64,7 +64,7 @@ class Bar(Listener):
         self.progress.stop()
 
 
-class Lines(Listener):
+class Lines(Callback):
     """A listener that prints a line every few seconds."""
 
     def __init__(self, start: int, steps: int) -> None:

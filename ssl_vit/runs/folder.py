@@ -250,7 +250,7 @@ class Run:
             return
         images = f"data.path={recipe.data.path}" if recipe.data.path else f"data={recipe.data.name}"
         said = {
-            "data": f"{images}: the pictures of {', '.join(sorted(differ))}",
+            "data": f"{images}: the images of {', '.join(sorted(differ))}",
             "init": f"init={recipe.init}: the weights",
             "plugin": f"plugin={recipe.plugin}: its text",
             "real": f"eval.real={recipe.eval.real}: the labels",

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..callbacks import Listener, Row
+from ..callbacks import Callback, Row
 from .folder import Run, append
 
 
-class _Patient(Listener):
+class _Patient(Callback):
     """Writes in order. What a full disk does not take is written as soon as it does."""
 
     def __init__(self) -> None:

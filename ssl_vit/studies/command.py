@@ -29,7 +29,7 @@ MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True)
-class Asked:
+class StudyRequest:
     """A study as the command line asks for it."""
 
     study: Study
@@ -59,7 +59,7 @@ def main(words: list[str]) -> int:
         return everything(asked, needs)
 
 
-def _check_finished(asked: Asked) -> list[str]:
+def _check_finished(asked: StudyRequest) -> list[str]:
     """That the runs which are there already are those that would be made now; what could not be checked, in words."""
     doubts: list[str] = []
     for task in asked.plan.values():
@@ -68,7 +68,7 @@ def _check_finished(asked: Asked) -> list[str]:
     return list(dict.fromkeys(doubts))
 
 
-def ask(words: list[str]) -> Asked:
+def ask(words: list[str]) -> StudyRequest:
     """What the words ask for."""
     given, axes = sweep.split(words)
     if axes is None:
@@ -94,7 +94,7 @@ def ask(words: list[str]) -> Asked:
             raise UserError(f"{key}={value}: {said}")
     _number(own, "parallel", 1)
     plan = tasks(study, places, over)
-    return Asked(study, plan, name, Path(own.get("out", "runs")) / name, own)
+    return StudyRequest(study, plan, name, Path(own.get("out", "runs")) / name, own)
 
 
 def _matched(study: Study, match: str) -> Study:
@@ -153,7 +153,7 @@ def _number(own: dict[str, str], key: str, default: int, least: int = 1) -> int:
     return int(text)
 
 
-def everything(asked: Asked, needs: dict[str, int]) -> int:
+def everything(asked: StudyRequest, needs: dict[str, int]) -> int:
     """Run the study on this machine, in whose memory each task needs so many bytes."""
     parallel, begun = _number(asked.own, "parallel", len(gpus()) or min(cores(), len(asked.plan))), time.monotonic()
     there = sum(finished(asked.folder, name) for name in asked.plan)
@@ -170,7 +170,7 @@ def everything(asked: Asked, needs: dict[str, int]) -> int:
     return 1 if failed else 0
 
 
-def submitted(asked: Asked, words: list[str]) -> int:
+def submitted(asked: StudyRequest, words: list[str]) -> int:
     """Hand the study over to SLURM."""
     options = {key.removeprefix("slurm."): value for key, value in asked.own.items() if key.startswith("slurm.")}
     passed = [word for word in words if word.split("=")[0].partition(".")[0] not in ("launcher", "slurm", "parallel")]
@@ -181,7 +181,7 @@ def submitted(asked: Asked, words: list[str]) -> int:
     return 0
 
 
-def one(asked: Asked) -> int:
+def one(asked: StudyRequest) -> int:
     """Become the tool of one task: only=PART index=N, as a job array's element calls it."""
     own, parts = asked.own, asked.study.parts
     if own["only"] not in parts:

@@ -190,7 +190,7 @@ def chosen(task: Task, plan: dict[str, Task], folder: Path) -> dict[str, Any]:
     without a result are passed over.
 
     Raises:
-        UserError: the runs have no such metric, or no finite value of it, or it is not of held-out pictures.
+        UserError: the runs have no such metric, or no finite value of it, or it is not of held-out images.
     """
     values: dict[str, dict[str, Any]] = {}
     scores: dict[str, list[float]] = {}
@@ -199,7 +199,7 @@ def chosen(task: Task, plan: dict[str, Task], folder: Path) -> dict[str, Any]:
         if task.by not in metrics:
             raise UserError(f"part {task.part}: best: by={task.by}: {run.name} has {', '.join(metrics)}")
         if (split := metrics[task.by]["split"]) != "validation":
-            text = f"of {run.name} it is of the {split} pictures; nothing is chosen but on held-out ones"
+            text = f"of {run.name} it is of the {split} images; nothing is chosen but on held-out ones"
             raise UserError(f"part {task.part}: best: by={task.by}: {text}")
         values[str(run.values)] = run.values
         scores.setdefault(str(run.values), []).append(metrics[task.by]["value"])

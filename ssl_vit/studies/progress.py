@@ -77,7 +77,7 @@ class Running:
 
 
 def _told(row: dict[str, Any]) -> str:
-    """The loss and one accuracy: of held-out pictures if there is one, of masked patches before others."""
+    """The loss and one accuracy: of held-out images if there is one, of masked patches before others."""
     accuracies = ("validation/accuracy_masked", "validation/accuracy", "accuracy_masked", "accuracy")
     names = ["loss", *[name for name in accuracies if name in row][:1]]
     return measured({name: row[name] for name in names if isinstance(row.get(name), int | float)})

@@ -20,7 +20,7 @@ def need(recipe: Recipe, gpu: bool) -> int:
     """About the bytes of this machine's memory that a task takes: its libraries and, where no GPU holds them, its tensors.
 
     Activations are those of a whole batch, but of half the machine at most, as machine.py cuts a batch into passes. An
-    evaluation keeps the features of all its pictures, and once more while it puts them together.
+    evaluation keeps the features of all its images, and once more while it puts them together.
     """
     kept = 0
     if recipe.objective == "probe":

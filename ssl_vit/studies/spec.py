@@ -155,7 +155,7 @@ def _check_part(part: Part, study: Study, where: str) -> None:
             _check_need(part, study.parts.get(name), arm, f"{{{name}}}", where)
             many = f"{{{name}}}: part {name} has several runs, one for each value of its grid; `best` chooses among them"
             hold(name not in study.parts or not study.parts[name].grid, where, many)
-        hold(part.by not in TESTED, where, f"best: by={part.by}: that is of the test pictures; nothing is chosen on them")
+        hold(part.by not in TESTED, where, f"best: by={part.by}: that is of the test images; nothing is chosen on them")
         if part.best is not None:
             gridded = [other.name for other in study.parts.values() if other.grid]
             unknown = f"best: of={part.best}: no part with a grid; {nearest(str(part.best), gridded)}"
@@ -204,7 +204,7 @@ def _check_report(study: Study, where: str) -> None:
     )
     for name in [*([report["final"]] if "final" in report else []), *listed(report, "extra", where)]:
         part = study.parts[name]
-        told = f"{name} is no part of tool finetune without a grid, whose test pictures could be compared"
+        told = f"{name} is no part of tool finetune without a grid, whose test images could be compared"
         hold(part.tool == "finetune" and not part.grid, where, told)
     for arm, value in mapping(report, "paper", where).items():
         hold(isinstance(value, int | float), where, f"paper: {arm}: {value}: a number is asked for")

@@ -1,7 +1,7 @@
 """A sweep from the command line: an ordinary recipe, and keys with several values each, as a study.
 
 `recipe=mpp sweep corruption.rate=0.15,0.5 optim.lr=1e-3,3e-3` pre-trains every combination and probes its frozen encoder on the
-recipe's pictures.
+recipe's images.
 """
 
 import re
@@ -17,7 +17,7 @@ from .spec_fields import text
 
 SWEEP = "sweep"
 COMMA = re.compile(r",(?![^\[]*\])")  # none inside a list's brackets
-PICTURES = ("size", "train", "validation", "test", "image_column", "label_column", "classes", "unreadable")
+IMAGES = ("size", "train", "validation", "test", "image_column", "label_column", "classes", "unreadable")
 EVALUATION = ("eval_mode", "eval_crop")  # of which a squash has no use for the second
 
 
@@ -55,7 +55,7 @@ def study(recipe: str | None, said: dict[str, str], axes: list[str]) -> tuple[St
         raise UserError(f"recipe={recipe}: trains nothing that could be swept; a part's grid in a study's file sweeps probes")
     if base.data.path:
         trained["data.path"] = base.data.path  # whole, found again from any folder
-    probe = {"recipe": "evaluate", "init": "{pretrain}", **_pictures(base), **probed}
+    probe = {"recipe": "evaluate", "init": "{pretrain}", **_images(base), **probed}
     parts = {"pretrain": {"tool": "pretrain", "words": trained}, "probe": {"tool": "evaluate", "words": probe}}
     title = f"{recipe}: {' and '.join(axes)}"
     raw = {"title": title, "vary": dict(vary), "parts": parts, "report": {"probes": ["probe"]}}
@@ -70,12 +70,12 @@ def _base(start: dict[str, str], first: dict[str, str]) -> Recipe:
         return resolve([f"{key}={value}" for key, value in (start | first).items()])
 
 
-def _pictures(base: Recipe) -> dict[str, str]:
-    """Words that make an evaluation see the recipe's pictures, all of them and uncropped."""
+def _images(base: Recipe) -> dict[str, str]:
+    """Words that make an evaluation see the recipe's images, all of them and uncropped."""
     words = {"data": base.data.name} if base.data.name in load(RECIPES / "datasets.yaml") else {}
     if place := [key for key in ("path", "hub") if getattr(base.data, key)]:
         words[f"data.{place[0]}"] = str(getattr(base.data, place[0]))
     there = resolve(["recipe=evaluate", *(f"{key}={value}" for key, value in words.items())])
     now, was = asdict(base.data), asdict(there.data)
-    keys = PICTURES + (EVALUATION if base.data.eval_mode == "crop" else EVALUATION[:1])
+    keys = IMAGES + (EVALUATION if base.data.eval_mode == "crop" else EVALUATION[:1])
     return words | {f"data.{key}": text(now[key]) for key in keys if now[key] != was[key]}

@@ -22,7 +22,7 @@ from .. import costs
 from ..config.schema import Recipe
 from ..data import batching, fingerprints, sources
 from ..data.batching import Batch
-from ..errors import ToldError, UserError, in_a_line
+from ..errors import ReportedError, UserError, in_a_line
 from ..runs.folder import Run, cores
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 TOLD, GIVEN_UP = 10.0, 1800.0  # seconds that processes wait for others at the start until they say so, and until they leave
 
 
-class Together(Accelerator):
+class WatchedAccelerator(Accelerator):
     """Accelerate's. `mark` is called before what the processes do together; what a loader brings comes through `reading`."""
 
     mark: Callable[[], None] = staticmethod(lambda: None)
@@ -46,7 +46,7 @@ class Together(Accelerator):
 
 
 @contextmanager
-def started(run: Run) -> Iterator[Together]:
+def started(run: Run) -> Iterator[WatchedAccelerator]:
     """The processes of a run, given back when the body ends, so that one process can hold one run after another.
 
     Raises:
@@ -87,7 +87,7 @@ def _end_deepspeed() -> None:
     comm.cdb = None
 
 
-def _start(recipe: Recipe) -> Together:
+def _start(recipe: Recipe) -> WatchedAccelerator:
     """Threads, precision and processes. A precision of auto is settled here, on the first process, and written into the recipe.
 
     Raises:
@@ -109,7 +109,7 @@ def _start(recipe: Recipe) -> Together:
     if recipe.compute.precision == "auto":
         settled = [_native(state.device) if state.is_main_process else None]
         recipe.compute.precision = str(broadcast_object_list(settled)[0])
-    accelerator = Together(cpu=cpu and not sharded, mixed_precision="no")  # the engine casts
+    accelerator = WatchedAccelerator(cpu=cpu and not sharded, mixed_precision="no")  # the engine casts
     _check_sharding(accelerator)
     return accelerator
 
@@ -176,7 +176,7 @@ def _check_gpus() -> None:
     here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if torch.cuda.is_available() and here > gpus:
         choices = f"choices: --num_processes {gpus}, or CUDA_VISIBLE_DEVICES= for the CPU"
-        kind = UserError if os.environ.get("LOCAL_RANK", "0") == "0" else ToldError
+        kind = UserError if os.environ.get("LOCAL_RANK", "0") == "0" else ReportedError
         raise kind(f"LOCAL_WORLD_SIZE={here}: processes share no GPU, and this machine has {gpus}; {choices}")
 
 
@@ -236,7 +236,7 @@ def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
     return set(found[1].split()) if found else set()
 
 
-def on_main(accelerator: Together, do: Callable[[], T]) -> T | None:
+def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
     """Do something on the first process, and have it there; what a user did wrong there is raised on all.
 
     Raises:
@@ -251,11 +251,11 @@ def on_main(accelerator: Together, do: Callable[[], T]) -> T | None:
             said = [str(error)]
     accelerator.mark()
     if text := broadcast_object_list(said)[0]:
-        raise (UserError if accelerator.is_main_process else ToldError)(text)
+        raise (UserError if accelerator.is_main_process else ReportedError)(text)
     return done
 
 
-def from_main(accelerator: Together, find: Callable[[], T]) -> T:
+def from_main(accelerator: WatchedAccelerator, find: Callable[[], T]) -> T:
     """What the first process finds, on all.
 
     Raises:
@@ -264,7 +264,7 @@ def from_main(accelerator: Together, find: Callable[[], T]) -> T:
     return broadcast_object_list([on_main(accelerator, find)])[0]
 
 
-def check_same(accelerator: Together, mine: dict[str, Any]) -> None:
+def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
     """That all processes have what the first one has.
 
     Raises:
@@ -275,12 +275,12 @@ def check_same(accelerator: Together, mine: dict[str, Any]) -> None:
         for key, value in said.items():
             if value != wanted[key]:
                 text = f"{key}={value} on process {rank}, on {host}; process 0 has {wanted[key]}; all need the same"
-                raise (UserError if accelerator.is_main_process else ToldError)(text)
+                raise (UserError if accelerator.is_main_process else ReportedError)(text)
 
 
-def load(recipe: Recipe, accelerator: Together, test: bool) -> sources.Splits:
+def load(recipe: Recipe, accelerator: WatchedAccelerator, test: bool) -> sources.Splits:
     """The splits, on the first process before the others, so that they find what it prepared and are told what it met."""
-    first = max(sources.FIRST, recipe.eval.pictures, recipe.probe.pictures if recipe.probe.every else 0)
+    first = max(sources.FIRST, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0)
     found = on_main(accelerator, lambda: sources.load(recipe.data, test, first, recipe.seed))
     return found or sources.load(recipe.data, test, first, recipe.seed)
 
@@ -294,12 +294,12 @@ def on_a_mac() -> str | None:
 
 
 def fits(recipe: Recipe, accelerator: Accelerator) -> int:
-    """Pictures whose activations take half of the memory of one process."""
+    """Images whose activations take half of the memory of one process."""
     return max(1, int(_memory(accelerator) / 2 / costs.activations(recipe, fused=accelerator.device.type == "cuda")))
 
 
 def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
-    """Pictures of one pass without training."""
+    """Images of one pass without training."""
     return recipe.compute.batch or min(256, fits(recipe, accelerator))
 
 
@@ -334,16 +334,16 @@ def _first_there(recipe: Recipe, accelerator: Accelerator) -> bool:
     return gather_object([here]).index(here) == accelerator.process_index
 
 
-def facts(recipe: Recipe, accelerator: Accelerator, spread: batching.Spread, splits: sources.Splits) -> dict[str, Any]:
+def facts(recipe: Recipe, accelerator: Accelerator, batch_layout: batching.BatchLayout, splits: sources.Splits) -> dict[str, Any]:
     """What environment.json says beyond versions and hardware."""
     device = accelerator.device
     return {
         "data": fingerprints.of(splits, recipe.data.path) if _first_there(recipe, accelerator) else {},
         "classes": list(splits.train.classes),  # label 0 is the first
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "processes": spread.processes,
-        "device_batch": spread.device_batch,
-        "accumulation": spread.accumulation,
+        "processes": batch_layout.processes,
+        "device_batch": batch_layout.device_batch,
+        "accumulation": batch_layout.accumulation,
         "threads": torch.get_num_threads(),
         "precision": recipe.compute.precision,
     }

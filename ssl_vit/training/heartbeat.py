@@ -22,14 +22,14 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from torch import distributed
 
-from ..errors import LostError, ToldError, in_a_line
+from ..errors import LostError, ReportedError, in_a_line
 from .preemption import leave, store
 
 LOST = LostError.status  # exit status: another process was lost; the same command goes on
 BEAT = 2.0  # seconds between signs of life
 DEAD = 60.0  # seconds without one, or the patience where that is less
 HURRY = 3 * BEAT  # the same once a connection to another process has broken
-BETWEEN = 6  # times the patience for what is done between steps: saves, looks at held-out pictures
+BETWEEN = 6  # times the patience for what is done between steps: saves, looks at held-out images
 STILL = 3  # times the patience for all standing still within a step
 SHARED = "/dev/shm"  # where data workers lay their batches
 LEFT = "left"
@@ -38,7 +38,7 @@ END = object()
 Item = TypeVar("Item")
 
 
-class Sign(NamedTuple):
+class Beat(NamedTuple):
     """What a process says of itself."""
 
     beat: int = 0
@@ -48,15 +48,15 @@ class Sign(NamedTuple):
     end: str = ""  # LEFT, once it has; or the error that it ended by
 
 
-class Heard(NamedTuple):
+class LastBeat(NamedTuple):
     """The last sign of a process that was new, when it came, and when its marks last changed."""
 
-    sign: Sign
+    sign: Beat
     at: float
     moved: float
 
 
-class Life:
+class Watchdog:
     """The watch over the processes while its body runs.
 
     `patience`: seconds that a process may stay behind the others within a step, and that one process alone waits for data. What
@@ -70,14 +70,14 @@ class Life:
         self.allowed = inf
         self.verdict, self.end = "", LEFT
         now = time.monotonic()
-        self.heard = {other: Heard(Sign(), now, now) for other in (range(processes) if rank == 0 else (0,))}
+        self.heard = {other: LastBeat(Beat(), now, now) for other in (range(processes) if rank == 0 else (0,))}
         self.done = threading.Event()
         self.talk = threading.Thread(target=self._talk, daemon=True)
         self.watch = threading.Thread(target=self._watch if processes > 1 else self._watch_alone, daemon=True)
 
-    def __enter__(self) -> "Life":
+    def __enter__(self) -> "Watchdog":
         if self.processes > 1:
-            self.store: Any = store("life")
+            self.store: Any = store("watchdog")
             self.talk.start()
         self.watch.start()
         return self
@@ -91,7 +91,7 @@ class Life:
         if isinstance(error, RuntimeError):
             self.dead = min(self.dead, HURRY)
             time.sleep(self.dead + 3 * BEAT)  # the watch ends this process if it is so
-        if error is not None and not isinstance(error, SystemExit | ToldError):
+        if error is not None and not isinstance(error, SystemExit | ReportedError):
             self.end = in_a_line(error)
         self.done.set()
         self.watch.join()
@@ -167,7 +167,7 @@ class Life:
         self.verdict = self._said("verdict")
 
     def _say(self, end: str = "") -> None:
-        self._set(str(self.rank), json.dumps(Sign(self.beats, self.marks, self.allowed, socket.gethostname(), end)))
+        self._set(str(self.rank), json.dumps(Beat(self.beats, self.marks, self.allowed, socket.gethostname(), end)))
 
     def _set(self, key: str, text: str) -> None:
         with suppress(distributed.DistError):  # the store went with the first process
@@ -177,9 +177,9 @@ class Life:
         return self.store.get(key).decode() if self.store.check([key]) else ""
 
     def _hear(self, rank: int, text: str) -> None:
-        before, now, sign = self.heard[rank], time.monotonic(), Sign(*json.loads(text)) if text else Sign()
+        before, now, sign = self.heard[rank], time.monotonic(), Beat(*json.loads(text)) if text else Beat()
         if sign != before.sign:
-            self.heard[rank] = Heard(sign, now, before.moved if sign.marks == before.sign.marks else now)
+            self.heard[rank] = LastBeat(sign, now, before.moved if sign.marks == before.sign.marks else now)
 
     def _watch(self) -> None:
         while self.talk.is_alive():
@@ -210,20 +210,20 @@ class Life:
         here = {rank: heard for rank, heard in self.heard.items() if heard.sign.end != LEFT}
         return self._ended(here) or self._silent(here) or (self._behind(here) if self.rank == 0 and here else "")
 
-    def _ended(self, here: dict[int, Heard]) -> str:
+    def _ended(self, here: dict[int, LastBeat]) -> str:
         """Who ended by an error, a beat after it said so: what all of them meet each tells itself."""
         for rank, (sign, at, _) in here.items():
             if rank != self.rank and sign.end and time.monotonic() - at > BEAT and not self.done.is_set():
                 return f"process {rank} on {sign.host} ended: {sign.end}"
         return ""
 
-    def _silent(self, here: dict[int, Heard]) -> str:
+    def _silent(self, here: dict[int, LastBeat]) -> str:
         for rank, heard in here.items():
             if rank != self.rank and time.monotonic() - heard.at > self.dead:
                 return f"process {rank} on {heard.sign.host} gave no sign of life for {self.dead:g} s; {GOES_ON}"
         return ""
 
-    def _behind(self, here: dict[int, Heard]) -> str:
+    def _behind(self, here: dict[int, LastBeat]) -> str:
         """The process with the fewest marks, or all where none has more, if it lives and has not moved for too long."""
         rank, last = min(here.items(), key=lambda item: item[1].sign.marks)
         stood = time.monotonic() - last.moved

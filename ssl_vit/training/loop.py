@@ -17,24 +17,24 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from .. import rng
-from ..callbacks import Audience, Row
+from ..callbacks import Callbacks, Row
 from ..config.schema import Recipe
-from ..data.batching import Batch, Spread, check_unread
+from ..data.batching import Batch, BatchLayout, check_unread
 from ..data.loaders import Interrupted
 from ..objectives import Objective, Step
 from .state import State
 
 
-class Observer(Protocol):
+class Evaluator(Protocol):
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterable[tuple[str, float]]: ...
 
 
 
 
-class Watch(NamedTuple):
+class Scheduled(NamedTuple):
     """An observer, and after which steps it looks (always after the last)."""
 
-    observer: Observer
+    evaluator: Evaluator
     every: int
 
 
@@ -66,10 +66,10 @@ def train(
     state: State,
     batches: Iterable[Batch],
     recipe: Recipe,
-    spread: Spread,
+    batch_layout: BatchLayout,
     accelerator: Accelerator,
-    watches: Iterable[Watch] = (),
-    audience: Audience | None = None,
+    evaluators: Iterable[Scheduled] = (),
+    callbacks: Callbacks | None = None,
     save: Callable[[], None] = lambda: None,
     stop: Callable[[int], object] = lambda step: False,
     trouble: Callable[[list[int]], None] = lambda steps: None,
@@ -80,15 +80,15 @@ def train(
     is not finite on any process is left out on all, without the host; `trouble` is told of those steps before the next row.
 
     Raises:
-        UserError: too many pictures cannot be read.
+        UserError: too many images cannot be read.
     """
-    passes, clock, audience = iter(batches), Clock(), audience or Audience([])
+    passes, clock, callbacks = iter(batches), Clock(), callbacks or Callbacks([])
     while state.step < recipe.optim.steps:
         if stop(state.step):
             return save()
         try:
-            with clock.running(state, spread.processes):
-                _update(state, passes, recipe, spread, accelerator, clock, audience)
+            with clock.running(state, batch_layout.processes):
+                _update(state, passes, recipe, batch_layout, accelerator, clock, callbacks)
                 last = state.step == recipe.optim.steps
                 values = _read(state, accelerator, trouble) if last or state.step % recipe.log.every == 0 else {}
         except Interrupted:  # while data were waited for: nothing of the step was done
@@ -97,12 +97,12 @@ def train(
         row: Row = {}
         if values:
             row, clock = _row(values, state, recipe, accelerator, clock), Clock()
-        audience.tell(methodcaller("on_step", state.step))
-        for watch in watches:
+        callbacks.tell(methodcaller("on_step", state.step))
+        for watch in evaluators:
             if last or state.step % watch.every == 0:
-                row |= {"step": state.step} | observe(watch.observer, state, row, recipe, accelerator, audience)
+                row |= {"step": state.step} | observe(watch.evaluator, state, row, recipe, accelerator, callbacks)
         if row:
-            audience.tell(methodcaller("on_row", row))
+            callbacks.tell(methodcaller("on_row", row))
         if last or state.step % recipe.checkpoint.every == 0:
             save()
     return None
@@ -112,23 +112,23 @@ def _update(
     state: State,
     passes: Iterator[Batch],
     recipe: Recipe,
-    spread: Spread,
+    batch_layout: BatchLayout,
     accelerator: Accelerator,
     clock: Clock,
-    audience: Audience,
+    callbacks: Callbacks,
 ) -> None:
     """One optimiser step on spread.accumulation passes."""
     if not state.objective.training:
         state.objective.train()
-    step_passes = [to_device(clock.wait(passes), accelerator.device) for _ in range(spread.accumulation)]
-    _note_unread(state, step_passes, recipe, audience)
+    step_passes = [to_device(clock.wait(passes), accelerator.device) for _ in range(batch_layout.accumulation)]
+    _note_unread(state, step_passes, recipe, callbacks)
     if state.objective.uses_labels:
         step_passes = _counted_labels(step_passes, accelerator)
     made: list[Step] = []
     for micro, batch in enumerate(step_passes):
-        torch.manual_seed(int(rng.key(recipe.seed, state.step, spread.chunk(micro))[0]))  # dropout, drop path
-        made.append(state.learner.learn(batch, autocast(recipe, accelerator), last=micro == spread.accumulation - 1))
-    norm, bad = state.learner.update()
+        torch.manual_seed(int(rng.key(recipe.seed, state.step, batch_layout.chunk(micro))[0]))  # dropout, drop path
+        made.append(state.strategy.learn(batch, autocast(recipe, accelerator), last=micro == batch_layout.accumulation - 1))
+    norm, bad = state.strategy.update()
     _gather(state, made, norm, bad)
     state.lr = float(max(state.schedule.get_last_lr()))
     state.schedule.step()
@@ -137,8 +137,8 @@ def _update(
     state.step += 1
 
 
-def _note_unread(state: State, passes: list[Batch], recipe: Recipe, audience: Audience) -> None:
-    """Name and count the pictures of this process that could not be read.
+def _note_unread(state: State, passes: list[Batch], recipe: Recipe, callbacks: Callbacks) -> None:
+    """Name and count the images of this process that could not be read.
 
     Raises:
         UserError: they are more than the recipe's share of those seen, of 1,000 at least.
@@ -146,7 +146,7 @@ def _note_unread(state: State, passes: list[Batch], recipe: Recipe, audience: Au
     state.seen += sum(len(batch.key) for batch in passes)
     for text in (text for batch in passes for text in batch.unread):
         state.unread += 1
-        audience.warn(f"a picture was replaced by the next: {text}")
+        callbacks.warn(f"a image was replaced by the next: {text}")
         check_unread(state.unread, state.seen, recipe.data, text)
 
 
@@ -160,7 +160,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def _counted_labels(passes: list[Batch], accelerator: Accelerator) -> list[Batch]:
-    """The passes of a step, told how many labelled pictures the whole step has for each pass."""
+    """The passes of a step, told how many labelled images the whole step has for each pass."""
     known = torch.stack([(batch.label >= 0).sum() for batch in passes]).sum().double()
     share = accelerator.reduce(known, "sum") / (len(passes) * accelerator.num_processes)
     return [batch._replace(labelled=share) for batch in passes]
@@ -223,34 +223,34 @@ def _memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
-def observe(observer: Observer, state: State, row: Row, recipe: Recipe, accelerator: Accelerator, audience: Audience) -> Row:
+def observe(evaluator: Evaluator, state: State, row: Row, recipe: Recipe, accelerator: Accelerator, callbacks: Callbacks) -> Row:
     """What an observer says of the frozen objective; nothing, with a warning, if it fails."""
     gpus = [accelerator.device] if accelerator.device.type == "cuda" else []
     with state.watched() as watched:
         try:
             with torch.no_grad(), autocast(recipe, accelerator), torch.random.fork_rng(gpus):
-                return dict(observer(state.step, row, watched.eval()))
+                return dict(evaluator(state.step, row, watched.eval()))
         except Exception as error:
-            audience.warn(f"{type(observer).__name__} failed at step {state.step}: {error!r}")
+            callbacks.warn(f"{type(evaluator).__name__} failed at step {state.step}: {error!r}")
             return {}
         finally:
             watched.train()
 
 
-def seconds_per_step(state: State, batch: Batch, recipe: Recipe, spread: Spread, accelerator: Accelerator) -> float:
+def seconds_per_step(state: State, batch: Batch, recipe: Recipe, batch_layout: BatchLayout, accelerator: Accelerator) -> float:
     """Measured here: forward and backward of one batch (the second of two, the first warms up) times the accumulation. Running
     means, which a forward moves, are put back."""
     batch = _as_trained(batch, state, recipe, accelerator)
     took, kept = 0.0, [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
     for _ in range(2):
         start = time.perf_counter()
-        state.learner.rehearse(batch, autocast(recipe, accelerator))
+        state.strategy.rehearse(batch, autocast(recipe, accelerator))
         if accelerator.device.type == "cuda":
             torch.cuda.synchronize(accelerator.device)
         took = time.perf_counter() - start
     for buffer, value in kept:
         buffer.copy_(value)
-    return took * spread.accumulation
+    return took * batch_layout.accumulation
 
 
 def _as_trained(batch: Batch, state: State, recipe: Recipe, accelerator: Accelerator) -> Batch:

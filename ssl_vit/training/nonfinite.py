@@ -13,11 +13,11 @@ from ..errors import UserError
 from ..runs.folder import Run, write_atomically
 from .state import State
 
-DETOURS = 3  # times that a run goes back before it gives up
+MAX_ROLLBACKS = 3  # times that a run goes back before it gives up
 MAY_HELP = "a lower optim.lr= or a longer optim.warmup= may help"
 
 
-class GoBack(Exception):
+class Rollback(Exception):
     """To the newest checkpoint before `step`."""
 
     def __init__(self, step: int) -> None:
@@ -25,9 +25,9 @@ class GoBack(Exception):
         self.step = step
 
 
-def stream_seed(seed: int, detour: int) -> int:
+def stream_seed(seed: int, rollbacks: int) -> int:
     """The seed of the samples' stream: the recipe's or, after going back, another."""
-    return seed if detour == 0 else int(rng.stream(rng.key(seed), f"detour {detour}")[0])
+    return seed if rollbacks == 0 else int(rng.stream(rng.key(seed), f"detour {rollbacks}")[0])
 
 
 class Policy:
@@ -39,8 +39,8 @@ class Policy:
         UserError: "stop". GoBack: "back".
     """
 
-    def __init__(self, run: Run, pictures: Source | Reading, seed: int, warn: Callable[[str], None], main: bool) -> None:
-        self.run, self.pictures, self.seed, self.warn, self.main = run, pictures, seed, warn, main
+    def __init__(self, run: Run, images: Source | Reading, seed: int, warn: Callable[[str], None], main: bool) -> None:
+        self.run, self.images, self.seed, self.warn, self.main = run, images, seed, warn, main
 
     def __call__(self, steps: list[int]) -> None:
         optim, path = self.run.recipe.optim, self.run.folder / "not_finite.json"
@@ -53,7 +53,7 @@ class Policy:
         if self.main:
             self.warn(text)
         if optim.nonfinite == "back":
-            raise GoBack(steps[0])
+            raise Rollback(steps[0])
 
     def _dump(self, path: Path, steps: list[int]) -> None:
         """Add the steps' samples to the file, or begin it where it is damaged; where the disk is full, training goes on."""
@@ -67,19 +67,19 @@ class Policy:
 
     def _indices(self, step: int) -> list[int]:
         recipe = self.run.recipe
-        return loaders.of_step(step, self.pictures, recipe.data, recipe.optim.batch, self.seed).tolist()
+        return loaders.of_step(step, self.images, recipe.data, recipe.optim.batch, self.seed).tolist()
 
 
-def go_back(state: State, back: GoBack, resume: Callable[[int], None]) -> None:
+def roll_back(state: State, back: Rollback, resume: Callable[[int], None]) -> None:
     """To the checkpoint before `back.step`, from where on other samples are taken.
 
     Raises:
         UserError: there is none, or the run has gone back too often.
     """
-    detour, was = state.detour + 1, state.step
-    if detour > DETOURS:
-        raise UserError(f"optim.nonfinite=back: {DETOURS} ways on from a checkpoint all met numbers not finite; {MAY_HELP}")
+    rollbacks, was = state.rollbacks + 1, state.step
+    if rollbacks > MAX_ROLLBACKS:
+        raise UserError(f"optim.nonfinite=back: {MAX_ROLLBACKS} ways on from a checkpoint all met numbers not finite; {MAY_HELP}")
     resume(back.step)
     if state.step == was:
         raise UserError(f"optim.nonfinite=back: no checkpoint before step {back.step}; {MAY_HELP}")
-    state.detour = detour
+    state.rollbacks = rollbacks

@@ -34,13 +34,13 @@ def store(purpose: str) -> Any:
     return distributed.PrefixStore(f"{purpose}-{next(_uses)}", distributed.distributed_c10d._get_default_store())
 
 
-class Asked:
+class StopSignal:
     """Takes the signals while its body runs; `name` is the first one's, or empty. A second one ends the process at once, also
     where the main thread waits for something and runs no handler: a thread reads what the system writes."""
 
     name = ""
 
-    def __enter__(self) -> "Asked":
+    def __enter__(self) -> "StopSignal":
         self.before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             reading, self.writing = os.pipe()
@@ -89,10 +89,10 @@ def leave(status: int, text: str) -> None:
     os._exit(status)
 
 
-class Agreement:
+class StopVote:
     """Before each step: the signal that all processes stop for now, or "". All make one, and ask it at the same steps."""
 
-    def __init__(self, asked: Asked, rank: int, processes: int) -> None:
+    def __init__(self, asked: StopSignal, rank: int, processes: int) -> None:
         self.asked, self.rank, self.processes = asked, rank, processes
         self.last: int | None = None  # step of the last vote
         self.said = ""  # what stops the run, once something does

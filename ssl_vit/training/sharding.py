@@ -17,17 +17,17 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..config.schema import Recipe
-from ..data.batching import Batch, Spread
+from ..data.batching import Batch, BatchLayout
 from ..errors import UserError
 from ..objectives import Objective
 from . import optim
-from .strategy import Learner, Saved
+from .strategy import Saved, Strategy
 
 SAID = ("optimizer", "scheduler", "amp")  # sections of a DeepSpeed file on what the recipe says
 PRECISIONS = ("bf16", "fp16", "torch_autocast")
 
 
-class Shares(Learner, ABC):
+class Shares(Strategy, ABC):
     """A learner whose processes hold a share each; what differs is how one tensor is gathered and given out again."""
 
     copy: Objective | None = None  # on the CPU, for looking at; None where the objective's own weights are whole
@@ -116,8 +116,8 @@ class Zero(Shares):
     def prepare(self) -> nn.Module:
         config = self.accelerator.state.deepspeed_plugin.deepspeed_config
         check(config)
-        config |= filled(self.settings.clip, self.bfloat16, self.spread)
-        self.accelerator.gradient_accumulation_steps = self.spread.accumulation
+        config |= filled(self.settings.clip, self.bfloat16, self.batch_layout)
+        self.accelerator.gradient_accumulation_steps = self.batch_layout.accumulation
         self.stage = config["zero_optimization"]["stage"]
         if self.stage == 3:
             self.copy = deepcopy(self.objective).cpu()
@@ -199,8 +199,8 @@ class Zero(Shares):
 
     def _share(self, p: Any, value: Tensor) -> Tensor:
         """This process's share of a tensor, as stage 3 cuts it: equal parts, the last one padded."""
-        size, spread = p.ds_tensor.numel(), self.spread
-        return F.pad(value.flatten(), (0, size * spread.processes - value.numel())).narrow(0, size * spread.rank, size)
+        size, batch_layout = p.ds_tensor.numel(), self.batch_layout
+        return F.pad(value.flatten(), (0, size * batch_layout.processes - value.numel())).narrow(0, size * batch_layout.rank, size)
 
 
 def _view_moments(zero: Any) -> None:
@@ -258,14 +258,14 @@ class Fsdp(Shares):
             self.optimizer.state[p][key].copy_(_cut(value, p) if value.ndim else value)
 
 
-def learner(objective: Objective, optimizer: Optimizer, recipe: Recipe, spread: Spread, accelerator: Accelerator) -> Learner:
+def strategy(objective: Objective, optimizer: Optimizer, recipe: Recipe, batch_layout: BatchLayout, accelerator: Accelerator) -> Strategy:
     """The learner for what the accelerator says is running.
 
     Raises:
         UserError: the recipe or the DeepSpeed configuration asks for what this way of sharing does not give.
     """
-    kinds: dict[DistributedType, type[Learner]] = {DistributedType.DEEPSPEED: Zero, DistributedType.FSDP: Fsdp}
-    made = kinds.get(accelerator.distributed_type, Learner)(objective, optimizer, recipe, spread, accelerator)
+    kinds: dict[DistributedType, type[Strategy]] = {DistributedType.DEEPSPEED: Zero, DistributedType.FSDP: Fsdp}
+    made = kinds.get(accelerator.distributed_type, Strategy)(objective, optimizer, recipe, batch_layout, accelerator)
     if isinstance(made, Shares) and made.copy is not None and recipe.optim.average is not None:
         text = "the mean of weights that no process has whole is not kept; leave it out, or take DDP or ZeRO 1 or 2"
         raise UserError(f"optim.average={recipe.optim.average}: {text}")
@@ -290,12 +290,12 @@ def check(config: dict[str, Any]) -> None:
             raise UserError(f"{name}: {where} must not say it: {text}")
 
 
-def filled(clip: float | None, bfloat16: bool, spread: Spread) -> dict[str, Any]:
+def filled(clip: float | None, bfloat16: bool, batch_layout: BatchLayout) -> dict[str, Any]:
     """What DeepSpeed is told from the recipe. Left alone it would clip at 1, and undo the recipe's autocast."""
     return {
-        "train_batch_size": spread.batch,
-        "train_micro_batch_size_per_gpu": spread.device_batch,
-        "gradient_accumulation_steps": spread.accumulation,
+        "train_batch_size": batch_layout.batch,
+        "train_micro_batch_size_per_gpu": batch_layout.device_batch,
+        "gradient_accumulation_steps": batch_layout.accumulation,
         "gradient_clipping": clip or 0.0,
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",

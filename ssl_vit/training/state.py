@@ -17,11 +17,11 @@ from ..data.loaders import Reading
 from ..data.streaming import Cursor
 from ..errors import UserError
 from ..objectives import Objective
-from .strategy import Learner
+from .strategy import Strategy
 
 SHAPE = {  # of what is saved, but for the parts' own states
     "step": int,
-    "detour": int,
+    "rollbacks": int,
     "seconds": NUMBER,
     "device_seconds": NUMBER,
     "names": [str],
@@ -36,12 +36,12 @@ SHAPE = {  # of what is saved, but for the parts' own states
 @dataclass
 class State:
     objective: Objective  # as built
-    learner: Learner  # which trains it
+    strategy: Strategy  # which trains it
     schedule: LRScheduler
     average: AveragedModel | None = None  # of the objective's weights, where the recipe asks for one
     reading: Reading | None = None  # of a stream, where one is trained on
     step: int = 0
-    detour: int = 0  # how often the run went back and took other samples from there
+    rollbacks: int = 0  # how often the run went back and took other samples from there
     seconds: float = 0.0  # spent training, over all resumptions
     device_seconds: float = 0.0  # times the processes that there were
     names: list[str] = field(default_factory=list)  # of the metrics gathered since the last row
@@ -49,7 +49,7 @@ class State:
     norms: Tensor | None = None  # (2,): sum and count of gradient norms
     left_out: list[Tensor] = field(default_factory=list)  # for each step since the last row: its update was left out (bool)
     lr: float = 0.0  # of the last step
-    seen: int = 0  # pictures that this process saw
+    seen: int = 0  # images that this process saw
     unread: int = 0  # of them not to be read
 
     @contextmanager
@@ -57,13 +57,13 @@ class State:
         """What is looked at and exported: the averaged weights where there are any. All processes enter and leave together.
 
         Not compiled: evaluation mode and a last batch that is smaller would be two graphs more,
-        for a few pictures now and then.
+        for a few images now and then.
         """
         with torch.compiler.set_stance("force_eager"):
             if self.average:
                 yield cast(Objective, self.average.module)
                 return
-            with self.learner.whole() as objective:
+            with self.strategy.whole() as objective:
                 yield objective
 
     def save(self, accelerator: Accelerator) -> dict[str, Any]:
@@ -72,10 +72,10 @@ class State:
         seen, unread = accelerator.reduce(counts, "sum").tolist()
         return {
             "step": self.step,
-            "detour": self.detour,
+            "rollbacks": self.rollbacks,
             "seconds": self.seconds,
             "device_seconds": self.device_seconds,
-            **self.learner.save(),
+            **self.strategy.save(),
             "schedule": self.schedule.state_dict(),
             "names": self.names,
             "sums": None if self.sums is None else accelerator.reduce(self.sums, "sum").cpu(),
@@ -84,7 +84,7 @@ class State:
             "seen": seen,
             "unread": unread,
             "average": self.average.state_dict() if self.average else None,
-            "device_batch": self.learner.spread.device_batch,
+            "device_batch": self.strategy.batch_layout.device_batch,
             "stream": gather_object([list(self.reading.at(self.step))]) if self.reading else None,
         }
 
@@ -94,12 +94,12 @@ class State:
         Raises:
             UserError: passes are of another size than those before.
         """
-        settings, now = self.learner.settings, self.learner.spread.device_batch
+        settings, now = self.strategy.settings, self.strategy.batch_layout.device_batch
         was = saved.get("device_batch", now)  # older checkpoints do not tell
         used = {name: getattr(settings, name) for name in ("dropout", "drop_path")}
         said = [f"optim.{name}={rate:g}" for name, rate in used.items() if rate > 0]
         if said and was != now:
-            why = f"the run was stopped with {was} pictures a pass, and masks of {said[0]} are drawn by pass"
+            why = f"the run was stopped with {was} images a pass, and masks of {said[0]} are drawn by pass"
             raise UserError(f"compute.batch={now}: {why}; say compute.batch={was}, on any number of processes that it suits")
 
     def load(self, saved: dict[str, Any], accelerator: Accelerator) -> None:
@@ -118,13 +118,13 @@ class State:
             raise UserError(f"data.stream=true: the run was stopped on {stopped}")
         self._check_masks(saved)
         main, device = accelerator.is_main_process, accelerator.device
-        self.learner.load(saved)
+        self.strategy.load(saved)
         self.schedule.load_state_dict(saved["schedule"])
         for group, lr in zip(self.schedule.optimizer.param_groups, self.schedule.get_last_lr(), strict=True):
             group["lr"] = lr
         if self.average:
             self.average.load_state_dict(saved["average"])
-        for name in ("step", "detour", "seconds", "device_seconds", "names"):
+        for name in ("step", "rollbacks", "seconds", "device_seconds", "names"):
             setattr(self, name, saved[name])
         self.seen, self.unread = (saved["seen"], saved["unread"]) if main else (0, 0)
         self.sums = None if saved["sums"] is None else saved["sums"].to(device) * main

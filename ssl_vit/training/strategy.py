@@ -15,22 +15,22 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ..config.schema import Recipe
-from ..data.batching import Batch, Spread
-from ..errors import ToldError, UserError
+from ..data.batching import Batch, BatchLayout
+from ..errors import ReportedError, UserError
 from ..objectives import Objective, Step
 from . import optim
 
 Saved = dict[str, Any]  # {"objective": {name: weight}, "moments": {name: {moment: value}}}
 
 
-class Learner:
+class Strategy:
     """Trains an objective: one process, or DDP. Every process holds everything."""
 
     def __init__(
-        self, objective: Objective, optimizer: Optimizer, recipe: Recipe, spread: Spread, accelerator: Accelerator
+        self, objective: Objective, optimizer: Optimizer, recipe: Recipe, batch_layout: BatchLayout, accelerator: Accelerator
     ) -> None:
         self.objective, self.optimizer, self.accelerator = objective, optimizer, accelerator
-        self.settings, self.spread = recipe.optim, spread
+        self.settings, self.batch_layout = recipe.optim, batch_layout
         self.bfloat16 = recipe.compute.precision == "bfloat16"
         asked = recipe.compute.compile
         self.compiles = asked if asked is not None else accelerator.device.type == "cuda"
@@ -74,7 +74,7 @@ class Learner:
         return nullcontext() if last else self.accelerator.no_sync(self.prepared)
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        (loss / self.spread.accumulation).backward()
+        (loss / self.batch_layout.accumulation).backward()
 
     def update(self) -> tuple[Tensor, Tensor]:
         """Clip, update the weights, forget the gradients: the gradient's norm before it was clipped (float64), and whether it
@@ -113,7 +113,7 @@ class Learner:
         idle = [name for name, p in named if p.requires_grad and p.grad is None]
         if idle and self.accelerator.num_processes > 1:
             text = "their objective does not use them; call requires_grad_(False) on them, or take one process"
-            kind = UserError if self.accelerator.is_main_process else ToldError
+            kind = UserError if self.accelerator.is_main_process else ReportedError
             raise kind(f"no gradient for {', '.join(idle[:3])}: {text}")
 
     @contextmanager

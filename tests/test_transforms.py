@@ -1,4 +1,4 @@
-"""Pictures: any format becomes the same bytes as elsewhere, and what is cut from a picture follows from its key alone."""
+"""Images: any format becomes the same bytes as elsewhere, and what is cut from a image follows from its key alone."""
 
 import io
 import math
@@ -70,7 +70,7 @@ def decoded(raw):
 
 
 def colors(image):
-    """A PIL picture's RGB values, without PIL's own conversions where modes have alpha, two levels or a palette."""
+    """A PIL image's RGB values, without PIL's own conversions where modes have alpha, two levels or a palette."""
     values = np.array(image)
     if image.mode == "P":
         return np.array(image.getpalette()).reshape(-1, 3)[values]
@@ -121,7 +121,7 @@ def test_a_palette_with_transparency_keeps_its_colors():
 
 
 @pytest.mark.parametrize(("form", "options"), [("GIF", {}), ("WEBP", {"lossless": True}), ("PNG", {})])
-def test_an_animation_is_its_first_picture(form, options):
+def test_an_animation_is_its_first_image(form, options):
     frames = [Image.fromarray(a).quantize(64) if form == "GIF" else Image.fromarray(a) for a in (gradient(), gradient()[::-1])]
     raw = encode(frames[0], form, save_all=True, append_images=frames[1:], **options)
     assert np.array_equal(decoded(raw), colors(frames[0]))
@@ -154,7 +154,7 @@ def test_sixteen_bits_are_brought_to_eight(form):
 @pytest.mark.parametrize(
     ("form", "options"), [("PNG", {}), ("TIFF", {}), ("JPEG", {"quality": 95}), ("WEBP", {"lossless": True})]
 )
-def test_a_picture_is_turned_as_its_camera_says(form, options):
+def test_a_image_is_turned_as_its_camera_says(form, options):
     for orientation, turned in ORIENTATION.items():
         exif = Image.Exif()
         exif[0x0112] = orientation
@@ -163,7 +163,7 @@ def test_a_picture_is_turned_as_its_camera_says(form, options):
         assert np.abs(got - right).mean() < (4 if form == "JPEG" else 1e-9), orientation
 
 
-def test_a_drawn_picture_is_taken_as_it_is():
+def test_a_drawn_image_is_taken_as_it_is():
     assert np.array_equal(decoded(noise(0)), noise(0))
 
 
@@ -252,7 +252,7 @@ def huge(form, side):
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "BMP", "WEBP"])
-def test_a_picture_that_would_take_all_memory_is_refused_by_its_header(form):
+def test_a_image_that_would_take_all_memory_is_refused_by_its_header(form):
     for side in (8001, 12_000):
         with pytest.raises(ValueError, match=rf"^its header tells of {side} x {side} pixels, more than 64 million$"):
             transforms.decode(huge(form, side))
@@ -287,14 +287,14 @@ DECODE_EACH = """
 import os, pathlib, resource, sys, warnings
 warnings.simplefilter("ignore")
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-from ssl_vit.data import pictures
+from ssl_vit.data import images
 paths = sorted(pathlib.Path(sys.argv[1]).iterdir())
 answers = [pathlib.Path(sys.argv[2], path.name) for path in paths]
 while paths:
     if not os.fork():
         for path, answer in zip(paths, answers):
             try:
-                image = pictures.decode(path.read_bytes())
+                image = images.decode(path.read_bytes())
                 said = f"{image.dtype} {image.ndim} {image.shape[0]}"
             except BaseException as error:
                 said = "ValueError" if isinstance(error, ValueError) else repr(error)
@@ -335,7 +335,7 @@ def test_a_damaged_file_is_refused_or_read_but_takes_nothing_down(damaged, form)
 
 @settings(deadline=None, max_examples=80)
 @given(st.integers(1, 3000), st.integers(1, 3000), st.floats(0.001, 1), st.integers(-(2**63), 2**63 - 1))
-def test_a_box_lies_inside_its_picture(height, width, area, key):
+def test_a_box_lies_inside_its_image(height, width, area, key):
     keys = rng.key(key, np.arange(50))
     top, left, h, w = transforms.crop_boxes(keys, np.full(50, height), np.full(50, width), area).T
     assert (h >= 1).all() and (w >= 1).all() and (top >= 0).all() and (left >= 0).all()
@@ -347,10 +347,10 @@ def test_a_box_lies_inside_its_picture(height, width, area, key):
 @pytest.mark.parametrize("area", [0.05, 0.35])
 def test_boxes_are_spread_as_torchvision_spreads_them(height, width, area):
     ours = boxes(height, width, area)
-    picture = torch.empty(3, height, width)
+    image = torch.empty(3, height, width)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        theirs = np.array([RandomResizedCrop.get_params(picture, [area, 1.0], [3 / 4, 4 / 3]) for _ in range(len(ours))])
+        theirs = np.array([RandomResizedCrop.get_params(image, [area, 1.0], [3 / 4, 4 / 3]) for _ in range(len(ours))])
     for of in (lambda b: b[:, 2] * b[:, 3], lambda b: b[:, 3] / b[:, 2], lambda b: b[:, 0], lambda b: b[:, 1]):
         assert ks_2samp(of(ours), of(theirs)).pvalue > 1e-3
 
@@ -370,7 +370,7 @@ def test_ratios_are_log_uniform():
 
 
 def test_a_box_is_as_likely_in_every_place():
-    """The edges too, on a picture so small that they are places of their own."""
+    """The edges too, on a image so small that they are places of their own."""
     found = boxes(6, 6, 0.3)
     for place, side in ((0, 2), (1, 3)):
         for length in (4, 5):
@@ -378,7 +378,7 @@ def test_a_box_is_as_likely_in_every_place():
             assert len(counts) == 7 - length and chisquare(counts).pvalue > 1e-3
 
 
-def test_a_picture_that_no_try_fits_gets_its_largest_centered_box():
+def test_a_image_that_no_try_fits_gets_its_largest_centered_box():
     assert (boxes(1, 1000, 0.5) == [0, 499, 1, 1]).all()
     assert (boxes(1000, 1, 0.5) == [499, 0, 1, 1]).all()
     assert (boxes(30, 600, 0.9) == [0, 280, 30, 40]).all()  # 4/3 of the height
@@ -386,7 +386,7 @@ def test_a_picture_that_no_try_fits_gets_its_largest_centered_box():
     assert (boxes(1, 1, 0.05) == [0, 0, 1, 1]).all()
 
 
-def test_area_one_is_the_whole_picture_where_that_is_allowed():
+def test_area_one_is_the_whole_image_where_that_is_allowed():
     whole = boxes(300, 300, 1.0)
     square = whole[:, 2] == whole[:, 3]
     assert square.any() and (whole[square] == [0, 0, 300, 300]).all()
@@ -426,7 +426,7 @@ def test_global_generators_are_neither_read_nor_moved():
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
 
 
-def test_a_training_picture_is_its_box_resized():
+def test_a_training_image_is_its_box_resized():
     """Against torchvision's own crop and resize to the byte, and against Pillow's up to rounding."""
     arrays = [gradient(50 + i, 90 - i) for i in range(20)]
     got = transforms.training([as_tensor(a) for a in arrays], KEYS[:20], 32, 0.05, flip=False)
@@ -439,7 +439,7 @@ def test_a_training_picture_is_its_box_resized():
         assert np.abs(image.permute(1, 2, 0).numpy().astype(int) - np.array(cut)).max() <= 1
 
 
-def test_half_of_the_pictures_are_flipped_whatever_their_box():
+def test_half_of_the_images_are_flipped_whatever_their_box():
     images = [as_tensor(noise(i, 12, 12)) for i in range(1000)]
     plain = transforms.training(images, KEYS[:1000], 8, 0.3, flip=False)
     got = transforms.training(images, KEYS[:1000], 8, 0.3, flip=True)
@@ -450,7 +450,7 @@ def test_half_of_the_pictures_are_flipped_whatever_their_box():
     assert ks_2samp(left[flipped.numpy()], left[~flipped.numpy()]).pvalue > 1e-3
 
 
-def test_a_drawn_picture_and_its_file_give_the_same_training_picture():
+def test_a_drawn_image_and_its_file_give_the_same_training_image():
     arrays = [noise(i, 70, 50) for i in range(6)]
     images = [[transforms.decode(a) for a in arrays], [transforms.decode(encode(Image.fromarray(a), "PNG")) for a in arrays]]
     drawn, read = (transforms.training(some, KEYS[:6], 32, 0.05, flip=True) for some in images)
@@ -464,8 +464,8 @@ def test_evaluation_without_a_crop_is_the_identity():
 
 
 @pytest.mark.parametrize(("size", "crop"), [(32, 0.875), (32, 0.9), (224, 0.875), (64, 0.5), (16, 1.0)])
-def test_evaluation_takes_the_center_of_a_picture_of_the_right_size(size, crop):
-    """256 for 224: of a square picture of side S / crop the middle S, not resized."""
+def test_evaluation_takes_the_center_of_a_image_of_the_right_size(size, crop):
+    """256 for 224: of a square image of side S / crop the middle S, not resized."""
     short = math.floor(size / crop)
     array, edge = noise(3, short, short), (short - size) / 2
     got = transforms.evaluation([as_tensor(array)], size, "crop", crop)[0].permute(1, 2, 0).numpy()
@@ -482,6 +482,6 @@ def test_evaluation_shows_the_middle_at_one_scale(height, width):
     place = (np.arange(224) + 0.5 - 112) / 256 * min(height, width)
     for channel, length, axis in ((0, height, 1), (1, width, 0)):
         right = 255 * (0.5 + place / length)
-        half = 255 / 256 * min(height, width) / length  # where the picture has an odd pixel to spare
+        half = 255 / 256 * min(height, width) / length  # where the image has an odd pixel to spare
         assert np.abs(got[channel].mean(axis) - right).max() < 0.6 + 0.5 * half
         assert np.ptp(got[channel], axis).max() <= 1

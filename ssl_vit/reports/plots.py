@@ -14,7 +14,7 @@ CURVES = {  # of each run the first of these that its metrics.jsonl tells: the a
 }
 
 
-class Picture(NamedTuple):
+class Plot(NamedTuple):
     """SVG text for light pages and dark ones. `path` is where the light one lies, from the study's folder."""
 
     path: str
@@ -23,7 +23,7 @@ class Picture(NamedTuple):
     dark: str
 
 
-def draw(study: Study, numbers: Numbers) -> list[Picture]:
+def draw(study: Study, numbers: Numbers) -> list[Plot]:
     """Accuracy against exaFLOP, then the learning curves of the final part and of what came before it."""
     found = [_compute(study, numbers)]
     panels = list(_panels(study))
@@ -32,7 +32,7 @@ def draw(study: Study, numbers: Numbers) -> list[Picture]:
         caption += " arm's pre-training has axes of its own."
         order = list(study.about["arms"])
         light, dark = (curves.learning(panels, order, look) for look in (curves.LIGHT, curves.DARK))
-        found.append(Picture("figures/learning_curves.svg", caption, light, dark))
+        found.append(Plot("figures/learning_curves.svg", caption, light, dark))
     return found
 
 
@@ -41,7 +41,7 @@ def name(row: Row) -> str:
     return f"extra: {row.arm}, {row.part}" if row.extra else row.arm
 
 
-def _compute(study: Study, numbers: Numbers) -> Picture:
+def _compute(study: Study, numbers: Numbers) -> Plot:
     points = []
     for row in numbers.rows:
         ends = (100 * row.top1.interval.low, 100 * row.top1.interval.high) if row.top1.interval else None
@@ -50,7 +50,7 @@ def _compute(study: Study, numbers: Numbers) -> Picture:
     caption = "Test top-1 against all the compute that went into the network, sweeps left out: each seed a dot, the mean a"
     caption += " diamond with its 95% t-interval over seeds."
     light, dark = (curves.compute(points, order, look) for look in (curves.LIGHT, curves.DARK))
-    return Picture("figures/accuracy_exaflop.svg", caption, light, dark)
+    return Plot("figures/accuracy_exaflop.svg", caption, light, dark)
 
 
 def _panels(study: Study) -> Iterable[curves.Panel]:
@@ -76,8 +76,8 @@ def _panel(title: str, arms: dict[str, list[Finished]]) -> Iterable[curves.Panel
 
 
 def _said(label: str, arms: dict[str, list[Finished]]) -> str:
-    """The axis, true also of runs that held nothing out and looked at training pictures in its place."""
+    """The axis, true also of runs that held nothing out and looked at training images in its place."""
     entries = [entry for runs in arms.values() for run in runs for entry in run.result["metrics"].values()]
     return (
-        label if any(entry["split"] == "validation" for entry in entries) else label.replace("held-out", "training pictures'")
+        label if any(entry["split"] == "validation" for entry in entries) else label.replace("held-out", "training images'")
     )

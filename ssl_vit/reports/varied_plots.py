@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from . import curves, swept
 from .axes import Axes, axes, told
 from .finished import Study
-from .pictures import Picture
+from .plots import Plot
 from .varied import Measure, Result, Varied
 
 
-def draw(study: Study, numbers: Varied) -> dict[str, Picture]:
-    """{measures, interaction, compute: picture}; the last two where two keys are varied, and where exaFLOP differ."""
+def draw(study: Study, numbers: Varied) -> dict[str, Plot]:
+    """{measures, interaction, compute: image}; the last two where two keys are varied, and where exaFLOP differ."""
     along = axes(numbers.settings, study.report.get("axis"))
     found = {"measures": _measures(numbers, along)}
     main = numbers.measure(numbers.main)
@@ -31,12 +31,12 @@ def unit(measure: Measure) -> str:
     return f"{measure.label}, %" if measure.percent else measure.label
 
 
-def _measures(numbers: Varied, along: Axes) -> Picture:
+def _measures(numbers: Varied, along: Axes) -> Plot:
     panels = [_panel(one, along) for one in numbers.measures]
     caption = "Each measure against what was varied: each seed a dot, the mean a diamond with its 95% t-interval over seeds"
     caption += "; broken lines are arms beside the settings." if any(one.beside for one in numbers.measures) else "."
     drawn = [swept.curves(panels, along.x, along.ticks, along.log, look) for look in (curves.LIGHT, curves.DARK)]
-    return Picture("figures/measures.svg", caption, *drawn)
+    return Plot("figures/measures.svg", caption, *drawn)
 
 
 def _panel(measure: Measure, along: Axes) -> swept.Panel:
@@ -62,14 +62,14 @@ def cells(numbers: Varied, along: Axes, measure: Measure) -> tuple[list[str], li
     return columns, rows, [[means.get(arms[row, column]) for column in columns] for row in rows]
 
 
-def _interaction(numbers: Varied, along: Axes, main: Measure) -> Picture:
+def _interaction(numbers: Varied, along: Axes, main: Measure) -> Plot:
     columns, rows, means = cells(numbers, along, main)
     told = swept.Grid(along.x, along.lines, columns, rows, means, unit(main))
     light, dark = (swept.grid(told, look) for look in (curves.LIGHT, curves.DARK))
-    return Picture("figures/interaction.svg", f"The mean over seeds of {main.label} for each combination.", light, dark)
+    return Plot("figures/interaction.svg", f"The mean over seeds of {main.label} for each combination.", light, dark)
 
 
-def _compute(numbers: Varied, main: Measure) -> Picture:
+def _compute(numbers: Varied, main: Measure) -> Plot:
     spent = {cost.arm: cost.each for cost in numbers.costs}
     points = list(_points(main, spent))
     labels = ("exaFLOP of pre-training", unit(main))
@@ -77,7 +77,7 @@ def _compute(numbers: Varied, main: Measure) -> Picture:
     caption = (
         f"{main.label.capitalize()} against the compute of pre-training: each seed a dot, the mean a diamond with its interval."
     )
-    return Picture("figures/accuracy_exaflop.svg", caption, light, dark)
+    return Plot("figures/accuracy_exaflop.svg", caption, light, dark)
 
 
 def _points(main: Measure, spent: dict[str, float]) -> Iterable[curves.Point]:
