@@ -47,7 +47,7 @@ def _flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-def begin(out: Path, name: str, steps: int, said: Path | None = None) -> int:
+def init_moments(out: Path, name: str, steps: int, said: Path | None = None) -> int:
     """A child process that trains the run, or goes on with it, and says so in a file; its number."""
     child = os.fork()
     if child:
@@ -73,7 +73,7 @@ def ended(child: int) -> int | None:
 
 def whole(out: Path, name: str, steps: int) -> dict[str, Any]:
     """The weights of a run that nobody disturbs."""
-    child = begin(out, name, steps)
+    child = init_moments(out, name, steps)
     while (status := ended(child)) is None:
         time.sleep(0.01)
     assert status == 0, (out / f"{name}.txt").read_text()
@@ -136,7 +136,7 @@ def storm(out: Path, kills: int, steps: int, longest: float, harm: bool = False)
     folder = out / name
     while True:
         before = last_step(folder)
-        child = begin(out, name, steps)
+        child = init_moments(out, name, steps)
         if told["kills"] == kills:
             while (status := ended(child)) is None:
                 time.sleep(0.01)
@@ -172,11 +172,11 @@ def full(out: Path, steps: int) -> dict[str, Any]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], check=True)
     try:
         said, times, starts = out / "small.txt", 0, 1
-        child = begin(small, "run", steps, said)
+        child = init_moments(small, "run", steps, said)
         while (status := ended(child)) != 0:
             if status is not None:  # its last words had no room: the export, the result
                 assert last_step(small / "run") == steps, said.read_text()[-2000:]
-                child, starts = begin(small, "run", steps, said), starts + 1
+                child, starts = init_moments(small, "run", steps, said), starts + 1
             time.sleep(0.3 + random.random())
             if last_step(small / "run"):
                 fill(small / "filler")

@@ -32,7 +32,7 @@ from forked import ACCEPTED, ANSWERED, HANG, TRACEBACK, Accepted, outcome
 
 from ssl_vit.config.resolve import KEYS
 from ssl_vit.config.schema import flatten
-from ssl_vit.errors import plain_errors
+from ssl_vit.errors import report_errors
 from ssl_vit.hub import pull, push
 from ssl_vit.jobs import cli, make_shards
 from ssl_vit.models import interop
@@ -283,7 +283,7 @@ def _report(words: list[str]) -> None:
 
 def _plain(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
     def call(words: list[str]) -> Any:
-        with plain_errors():
+        with report_errors():
             return main(words)
 
     return call
@@ -306,7 +306,7 @@ MAINS: dict[str, Callable[[list[str]], Any]] = {
 def disarm() -> None:
     """Take out what accepted words would begin."""
     cli._train = cli._probe = _accept_run  # type: ignore[assignment]
-    command.everything = command.submitted = _accept  # type: ignore[assignment]
+    command.run_all = command.submit_all = _accept  # type: ignore[assignment]
     command.os.execv = _accept  # type: ignore[assignment]
     make_shards._make = _accept  # type: ignore[assignment]
     push.push = _accept  # type: ignore[assignment]

@@ -71,10 +71,10 @@ TEXTUAL = ("recipe.yaml", "environment.json", "result.json", "metrics.jsonl", "c
 
 def _pushed(words: list[str]) -> None:
     """tools/push.py as far as it reads the run's folder: all that would go to the Hub is put together."""
-    from ssl_vit.hub.payload import parcels
+    from ssl_vit.hub.payload import uploads
 
     def collect(run: Any, **_: Any) -> None:
-        for parcel in parcels(run):
+        for parcel in uploads(run):
             parcel.files()
 
     push.push = collect  # type: ignore[assignment]
@@ -160,7 +160,7 @@ def planned(folder: Path) -> None:
     (folder / "study.yaml").write_text(STUDY)
     from ssl_vit.studies import command
 
-    command.everything = lambda asked, needs: 0  # type: ignore[assignment]
+    command.run_all = lambda asked, needs: 0  # type: ignore[assignment]
     came = outcome(lambda: MAINS["study"](["recipe=study.yaml", "name=gap"]), folder)
     assert came.kind == ACCEPTED, came.err
 

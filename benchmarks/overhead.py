@@ -27,7 +27,7 @@ import torch
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import batching, loaders
 from ssl_vit.data.sampler import Windows
-from ssl_vit.jobs.setup import Job, assemble
+from ssl_vit.jobs.setup import Job, set_up
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import distributed, loop, optim
 
@@ -65,9 +65,9 @@ def seconds(do: Callable[[], Any]) -> float:
 def overhead(words: list[str], pairs: int, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as out:
         run = Run(resolve(["recipe=mpp", "compute.threads=1", "compute.workers=0", *words, f"out={out}", "name=run"]))
-        with distributed.started(run) as accelerator:
-            job = assemble(run, accelerator, distributed.load(run.recipe, accelerator, test=False))
-            drawn = list(loaders.training(job.splits.train, run.recipe.data, job.batch_layout, 0, 0, steps, 0))
+        with distributed.accelerator_session(run) as accelerator:
+            job = set_up(run, accelerator, distributed.load_splits(run.recipe, accelerator, test=False))
+            drawn = list(loaders.training_loader(job.splits.train, run.recipe.data, job.batch_layout, 0, 0, steps, 0))
             bare(job, drawn[:2]), with_engine(job, drawn[:2])
             ratios = []
             for first in itertools.islice(itertools.cycle((True, False)), pairs):  # each goes first in turn

@@ -23,19 +23,19 @@ class Callbacks:
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks = list(callbacks)
 
-    def tell(self, tell: Callable[[Callback], None]) -> None:
+    def notify(self, notify: Callable[[Callback], None]) -> None:
         for callback in list(self.callbacks):
             try:
-                tell(callback)
+                notify(callback)
             except Exception as error:
                 self.callbacks.remove(callback)
                 self.warn(f"{type(callback).__name__} failed and is left out from here on: {error!r}")
 
     def warn(self, text: str) -> None:
-        self.tell(methodcaller("on_warning", text))
+        self.notify(methodcaller("on_warning", text))
 
     def close(self) -> None:
-        self.tell(methodcaller("close"))
+        self.notify(methodcaller("close"))
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)

@@ -137,7 +137,7 @@ def activations(recipe: Recipe, fused: bool) -> int:
     )
     stem = STEM_BYTES * recipe.data.size**2 if model.hybrid else w * 3 * recipe.data.size**2
     ends = stem + 8 * t * model.width + (4 * t * model.width if mask else 0)
-    hit = rng.share(recipe.corruption.rate, t - 1)
+    hit = rng.count_of(recipe.corruption.rate, t - 1)
     head = hit * (w * model.width + 4 * answers(recipe)) if "mpp" in parts(recipe) else 4 * (recipe.data.classes or 0)
     return passes(recipe) * (ends + model.depth * block) + head
 

@@ -58,7 +58,7 @@ class _Descriptor(io.RawIOBase):
             raise OutputError(error) from None
 
 
-def prepare(lasting: bool = False) -> None:
+def guard_streams(lasting: bool = False) -> None:
     """Make both streams safe to write to, whatever they lead to; a tool calls this first.
 
     A character that the terminal's encoding lacks is replaced, never an error.
@@ -97,7 +97,7 @@ class LostError(UserError):
     status = 69  # sysexits.h: EX_UNAVAILABLE
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
+def suggest(word: str, choices: Iterable[str]) -> str:
     """The tail of a one-line error: the nearest known name, if one is near, and the choices."""
     choices = list(choices)
     near = difflib.get_close_matches(word, choices, n=1)
@@ -105,7 +105,7 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     return (f"did you mean {near[0]}? " if near else "") + f"choices: {listed}"
 
 
-def in_a_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """The first line of an error's text; of one raised in a data worker, which arrives inside a traceback's text, the last."""
     lines = str(error).strip().splitlines() or [""]
     text = lines[-1 if "Traceback (most recent call last)" in str(error) else 0].removeprefix("ssl_vit.errors.UserError: ")
@@ -119,14 +119,14 @@ def printable(text: str, longest: int = 2000) -> str:
 
 
 @contextmanager
-def plain_errors(everywhere: bool = False) -> Iterator[None]:
+def report_errors(everywhere: bool = False) -> Iterator[None]:
     """Answer a UserError in one line and exit with status 2; an interrupt, with 130. The first process speaks, or each one
     for itself where what went wrong may be its own (`everywhere`), unless it was told by another."""
     try:
         yield
         sys.stdout.flush()  # what is only then found to be unwritable is told, not left to the end of the process
     except UserError as error:
-        line, rank = printable(in_a_line(error)), os.environ.get("RANK", "0")
+        line, rank = printable(one_line(error)), os.environ.get("RANK", "0")
         if rank == "0" or (everywhere and not isinstance(error, ReportedError)):
             sys.stderr.write(
                 f"error: {line}\n" if rank == "0" else f"error on process {rank}: {line}\n"

@@ -16,38 +16,38 @@ OPENING = re.compile(r"^([#>]|[-+](?=\s|$)|-(?=--)|=+$|\d+(?=[.)](\s|$)))")  # w
 ENTITIES = {"&": re.compile(r"&(?=#|\w)"), "<": re.compile(r"<(?=[A-Za-z/!?])")}
 
 
-def visible(text: Any) -> str:
+def visible_text(text: Any) -> str:
     """Without characters that control, or turn round, what stands beside them."""
     return "".join(one if one.isprintable() or one.isspace() else "\ufffd" for one in str(text))
 
 
-def line(text: Any) -> str:
+def text_line(text: Any) -> str:
     """The same in one line."""
-    return " ".join(visible(text).split())
+    return " ".join(visible_text(text).split())
 
 
-def plain(text: Any) -> str:
+def escape_markdown(text: Any) -> str:
     """As a part of a line, or of a table's cell."""
-    found = INLINE.sub(r"\\\1", line(text))
+    found = INLINE.sub(r"\\\1", text_line(text))
     found = ENTITIES["&"].sub("&amp;", found)
     return ENTITIES["<"].sub("&lt;", found).replace("|", "&#124;")
 
 
-def opening(text: Any) -> str:
+def escape_opening(text: Any) -> str:
     """As the beginning of a paragraph, a list's item or a heading."""
-    found = plain(text)
+    found = escape_markdown(text)
     if number := re.match(r"\d+(?=[.)](\s|$))", found):
         return f"{number[0]}\\{found[number.end() :]}"
     return f"\\{found}" if OPENING.match(found) else found
 
 
-def code(text: Any) -> str:
+def inline_code(text: Any) -> str:
     """In letters of one width."""
-    found = line(text)
-    return f"<code>{plain(found)}</code>" if re.search(r"[`|\\]", found) else f"`{found}`"
+    found = text_line(text)
+    return f"<code>{escape_markdown(found)}</code>" if re.search(r"[`|\\]", found) else f"`{found}`"
 
 
-def fenced(lines: list[str], language: str) -> str:
+def code_block(lines: list[str], language: str) -> str:
     """A block of code whose fence is longer than any in it."""
     longest = max((len(run) for text in lines for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -89,7 +89,7 @@ def duration(seconds: float) -> str:
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
 
 
-def measured(values: Mapping[str, float]) -> str:
+def format_metrics(values: Mapping[str, float]) -> str:
     """The losses and accuracies among `values`; of an accuracy that is split by kind, the parts. Joint ones as mpp/loss."""
     split = [name for name in values if f"{name}_masked" in values and name.endswith("accuracy")]
     told = [name for name in values if name.rpartition("/")[2] in MEASURED and name not in split]
@@ -100,7 +100,7 @@ def _said(name: str, value: float) -> str:
     return f"{name} {value:.1%}" if name.split("/")[-1].replace(" ", "_") in SHARES else f"{name} {value:.3f}"
 
 
-def to_beat(values: Mapping[str, float]) -> str:
+def format_baselines(values: Mapping[str, float]) -> str:
     """What they must beat, where `values` says so."""
     known = [(*name.rpartition("/"), value) for name, value in values.items()]
     return ", ".join(f"{part}{' ' if part else ''}{TO_BEAT[name].format(v)}" for part, _, name, v in known if name in TO_BEAT)

@@ -60,7 +60,7 @@ def uniform(key: Any, slot: Any) -> Any:
     return _shift(bits(key, slot), 40) * 2.0**-24
 
 
-def upper(value: Any, n: int) -> Any:
+def top_bits(value: Any, n: int) -> Any:
     """The upper n bits of int64, as a number of at least 0."""
     return _shift(value, 64 - n)
 
@@ -70,7 +70,7 @@ def integers(key: Any, slot: Any, n: int) -> Any:
     return (_shift(bits(key, slot), 33) * n) >> 31
 
 
-def share(rate: float, n: int) -> int:
+def count_of(rate: float, n: int) -> int:
     """floor(rate n + 1/2), at least 1: how many of n a share is. 0.58 x 25 is 14.5, no float below."""
     return max(1, int(round(rate * n, 9) + 0.5))
 

@@ -25,7 +25,7 @@ class Interval(NamedTuple):
         return self.low > 0 or self.high < 0
 
 
-class Spread(NamedTuple):
+class SeedSummary(NamedTuple):
     """Of n values: their mean, standard deviation (n - 1) and the mean's t-interval; one value has neither."""
 
     n: int
@@ -52,13 +52,13 @@ def reach(n: int) -> float:
     return t_factor(n) / math.sqrt(n)
 
 
-def spread(values: Sequence[float]) -> Spread:
+def summarize(values: Sequence[float]) -> SeedSummary:
     """Mean, standard deviation and t-interval of one figure's values over seeds, or of differences in pairs."""
     n, mean = len(values), float(np.mean(values))
     if n == 1:
-        return Spread(1, mean, None, None)
+        return SeedSummary(1, mean, None, None)
     sd = float(np.std(values, ddof=1))
-    return Spread(n, mean, sd, Interval(mean - reach(n) * sd, mean + reach(n) * sd))
+    return SeedSummary(n, mean, sd, Interval(mean - reach(n) * sd, mean + reach(n) * sd))
 
 
 def proportion(share: float, n: int) -> Interval:
@@ -87,7 +87,7 @@ def best(groups: Sequence[Sequence[float]], draws: int = DRAWS, seed: int = 0) -
         draws, seed: how many, and of what generator: the same values give the same probabilities.
     """
     assert all(len(group) > 1 for group in groups)
-    generator, found = np.random.default_rng(seed), [spread(group) for group in groups]
+    generator, found = np.random.default_rng(seed), [summarize(group) for group in groups]
     noise_GB = np.stack([generator.standard_t(one.n - 1, draws) * (one.sd or 0.0) / math.sqrt(one.n) for one in found])
     mean_GB = np.array([[one.mean] for one in found]) + noise_GB
     first_GB = mean_GB == mean_GB.max(0)
@@ -120,7 +120,7 @@ def resampled(right_SM: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -
         mean_B = ((seeds_BS @ column_SU) * images_BU).sum(1) / (seeds * images)
         means.append(mean_B + (stretch - 1) * (seeds_BS @ mean_S / seeds - mean_S.mean()))
     low, high = np.quantile(np.concatenate(means), [TAIL, 1 - TAIL])
-    alone = spread(mean_S.tolist()).interval
+    alone = summarize(mean_S.tolist()).interval
     assert alone is not None
     return Interval(min(float(low), alone.low), max(float(high), alone.high))
 

@@ -15,7 +15,7 @@ from PIL import Image
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, loaders
 from ssl_vit.data.batching import BatchLayout, ImageDataset
-from ssl_vit.errors import UserError, plain_errors
+from ssl_vit.errors import UserError, report_errors
 
 DATA = Data(name="numbered", size=8, crop_area=0.3, eval_crop=1.0)
 
@@ -38,7 +38,7 @@ class Numbered:
 
 
 def loader(batch_layout, length=50, seed=0, start=0, stop=5, workers=0, broken=()):
-    return loaders.training(Numbered(length, broken), DATA, batch_layout, seed, start, stop, workers)
+    return loaders.training_loader(Numbered(length, broken), DATA, batch_layout, seed, start, stop, workers)
 
 
 def same(some, others):
@@ -163,7 +163,7 @@ def test_a_batch_holds_the_images_that_it_names():
     assert batch.image.dtype == torch.uint8 and batch.image.shape == (12, 3, 8, 8)
     assert torch.equal(batch.label, 7 * batch.index + 1)
     assert all(field.dtype == torch.int64 for field in batch[1:4])
-    (fixed,) = loaders.held_out(Numbered(5), DATA, BatchLayout(12, 12, 0, 1), 5)
+    (fixed,) = loaders.held_out_batches(Numbered(5), DATA, BatchLayout(12, 12, 0, 1), 5)
     for image, index in zip(fixed.image, fixed.index.tolist(), strict=True):
         drawn = Numbered(5).fetch(np.array([index]))[0][0]
         assert np.array_equal(image.permute(1, 2, 0), drawn)
@@ -188,8 +188,8 @@ def test_workers_change_nothing():
 def test_the_loader_moves_no_global_generator(workers):
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
     list(loader(BatchLayout(12, 4, 0, 1), stop=2, workers=workers))
-    loaders.held_out(Numbered(20), DATA, BatchLayout(12, 4, 0, 1), 10)
-    list(loaders.first(Numbered(20), DATA, 0, 10))
+    loaders.held_out_batches(Numbered(20), DATA, BatchLayout(12, 4, 0, 1), 10)
+    list(loaders.first_batches(Numbered(20), DATA, 0, 10))
     after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
 
@@ -208,7 +208,7 @@ def test_a_image_that_cannot_be_read_is_replaced_by_the_next_that_can(workers):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_too_many_in_a_row_are_named_in_one_line(workers, capsys, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(SystemExit), plain_errors():
+    with pytest.raises(SystemExit), report_errors():
         list(loader(BatchLayout(12, 4, 0, 1), broken=range(10, 45), workers=workers))
     said = capsys.readouterr().err
     assert (
@@ -221,10 +221,10 @@ def test_too_many_in_a_row_are_named_in_one_line(workers, capsys, monkeypatch):
 def test_held_out_images_are_each_in_one_batch_of_one_process(length, most, device_batch, processes):
     if min(length, most) < processes:
         with pytest.raises(UserError, match=r"^eval\.images"):
-            loaders.held_out(Numbered(length), DATA, BatchLayout(device_batch * processes, device_batch, 0, processes), most)
+            loaders.held_out_batches(Numbered(length), DATA, BatchLayout(device_batch * processes, device_batch, 0, processes), most)
         return
     shares = [
-        loaders.held_out(Numbered(length), DATA, BatchLayout(device_batch * processes, device_batch, rank, processes), most)
+        loaders.held_out_batches(Numbered(length), DATA, BatchLayout(device_batch * processes, device_batch, rank, processes), most)
         for rank in range(processes)
     ]
     all_batches = [batch for share in shares for batch in share]
@@ -233,13 +233,13 @@ def test_held_out_images_are_each_in_one_batch_of_one_process(length, most, devi
     assert all(len(batch.index) <= device_batch for batch in all_batches)
     assert all(sum(len(batch.index) < device_batch for batch in share) <= 1 for share in shares)
     assert all(shares), "a process without a batch would miss the sums over processes"
-    alone = whole(loaders.held_out(Numbered(length), DATA, BatchLayout(100, 100, 0, 1), most))
+    alone = whole(loaders.held_out_batches(Numbered(length), DATA, BatchLayout(100, 100, 0, 1), most))
     order, known = together.index.argsort(), alone.index.argsort()
     assert same([together.map(lambda x: x[order])], [alone.map(lambda x: x[known])])
 
 
 def test_held_out_images_are_spread_over_the_split_and_keep_their_keys():
-    few, many = (whole(loaders.held_out(Numbered(1000), DATA, BatchLayout(50, 50, 0, 1), most)) for most in (50, 200))
+    few, many = (whole(loaders.held_out_batches(Numbered(1000), DATA, BatchLayout(50, 50, 0, 1), most)) for most in (50, 200))
     assert torch.equal(few.index, many.index[:50]) and torch.equal(few.key, many.key[:50])
     assert torch.bincount(many.index // 250, minlength=4).min() > 25  # 50 expected
     assert not set(many.key.tolist()) & set(batching.samples(0, 1000, 1000, 0).key.tolist())
@@ -247,7 +247,7 @@ def test_held_out_images_are_spread_over_the_split_and_keep_their_keys():
 
 def test_the_first_samples_are_those_of_the_stream_at_most_one_epoch():
     for count, wanted in ((30, 30), (80, 50)):
-        got = whole(loaders.first(Numbered(50), DATA, 0, count, size=8))
+        got = whole(loaders.first_batches(Numbered(50), DATA, 0, count, size=8))
         assert same([got], [whole(loader(BatchLayout(wanted, wanted, 0, 1), stop=1))])
 
 
@@ -260,8 +260,8 @@ def test_a_png_and_a_drawn_image_may_share_a_batch():
                 Image.fromarray(image).save(file, "PNG")
             return [f.getvalue() if r % 2 else i for f, i, r in zip(files, images, rows, strict=True)], label
 
-    known = loaders.held_out(Numbered(10), DATA, BatchLayout(5, 5, 0, 1), 10)
-    assert same(loaders.held_out(Mixed(10), DATA, BatchLayout(5, 5, 0, 1), 10), known)
+    known = loaders.held_out_batches(Numbered(10), DATA, BatchLayout(5, 5, 0, 1), 10)
+    assert same(loaders.held_out_batches(Mixed(10), DATA, BatchLayout(5, 5, 0, 1), 10), known)
 
 
 MIB = 2**20

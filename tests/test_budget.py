@@ -37,7 +37,7 @@ def test_the_papers_core_days_are_a_plausible_share_of_the_peak():
 def test_every_device_can_be_planned_for():
     for on in budget.devices().values():
         recipe = resolve(["recipe=mpp"])
-        budget.settle(recipe, on)
+        budget.settle_precision(recipe, on)
         assert on.rate(recipe.compute.precision) > 0 and on.memory > 0
 
 

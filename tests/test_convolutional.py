@@ -51,8 +51,8 @@ def test_running_means_are_those_of_the_steps(tmp_path: Path) -> None:
     """What is measured before the first step, at each start anew, leaves none."""
     small = ["recipe=finetune", "init=scratch", "model=noisy_student_b0", *FAST, "eval.test=false", "eval.images=4"]
     run = Run(resolve([*small, "compute.threads=1", "compute.compile=false", f"out={tmp_path}", "name=run"]))
-    with distributed.started(run) as accelerator:
-        job = setup.assemble(run, accelerator, distributed.load(run.recipe, accelerator, test=False))
+    with distributed.accelerator_session(run) as accelerator:
+        job = setup.set_up(run, accelerator, distributed.load_splits(run.recipe, accelerator, test=False))
         before = {name: value.clone() for name, value in job.objective.named_buffers()}
         assert any("running_mean" in name for name in before)
         one = job.held_out.batches[0]

@@ -75,7 +75,7 @@ def slow_draw(key_B, patches, hit, mask, random, source, shape="patches", side=1
 def slow_apply(x_BND, drawn, mask_D):
     out, clean = x_BND.clone(), [row for image in x_BND for row in image]
     for b in range(len(x_BND)):
-        for hit, kind, source in zip(drawn.hit_BK[b], drawn.kind_BK[b], drawn.source_BK[b], strict=True):
+        for hit, kind, source in zip(drawn.corrupted_BK[b], drawn.kind_BK[b], drawn.source_BK[b], strict=True):
             if kind == MASK:
                 out[b, hit] = mask_D
             elif kind == RANDOM:
@@ -87,7 +87,7 @@ def slow_apply(x_BND, drawn, mask_D):
 @given(patches=st.integers(1, 1100), thousandths=st.integers(1, 1000))
 def test_the_count_is_exact(patches, thousandths):
     exact = Fraction(thousandths, 1000) * patches + Fraction(1, 2)
-    made = corruption.corrupted(thousandths / 1000, patches)
+    made = corruption.num_corrupted(thousandths / 1000, patches)
     if exact.denominator > 1:  # no float noise at a half: see below
         assert made == max(1, math.floor(exact))
     assert 1 <= made <= patches
@@ -97,7 +97,7 @@ def test_the_count_is_exact(patches, thousandths):
 @given(patches=st.integers(1, 1100), eighths=st.integers(1, 8))
 def test_a_half_rounds_up(patches, eighths):
     """Rates that floats hold exactly, which on many grids fall on a half."""
-    assert corruption.corrupted(eighths / 8, patches) == max(1, math.floor(Fraction(eighths, 8) * patches + Fraction(1, 2)))
+    assert corruption.num_corrupted(eighths / 8, patches) == max(1, math.floor(Fraction(eighths, 8) * patches + Fraction(1, 2)))
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ def test_a_half_rounds_up(patches, eighths):
     [(0.5, 64, 32), (0.15, 196, 29), (0.15, 10, 2), (0.001, 16, 1), (1.0, 16, 16), (0.5, 1, 1), (0.5, 49, 25), (0.7, 5, 4)],
 )
 def test_counts_worked_out_by_hand(rate, patches, hit):
-    assert corruption.corrupted(rate, patches) == hit
-    assert corruption.draw(keys(3), patches, rate).hit_BK.shape == (3, hit)
+    assert corruption.num_corrupted(rate, patches) == hit
+    assert corruption.draw(keys(3), patches, rate).corrupted_BK.shape == (3, hit)
 
 
 def test_a_half_rounds_up_for_decimal_rates_too():
     for side in (5, 10, 15, 20, 28):
         for text in (f"{n / 1000:.3f}" for n in range(1, 1001)):
             exact = math.floor(Decimal(text) * side**2 + Decimal("0.5"))
-            assert corruption.corrupted(float(text), side**2) == max(1, exact), (text, side**2)
+            assert corruption.num_corrupted(float(text), side**2) == max(1, exact), (text, side**2)
 
 
 @settings(deadline=None, max_examples=40)
@@ -128,7 +128,7 @@ def test_a_half_rounds_up_for_decimal_rates_too():
 def test_draw_is_the_slow_one(seed, count, patches, rate, shares, source):
     key_B = keys(count, seed)
     drawn = corruption.draw(key_B, patches, rate, *shares, source)
-    hit = corruption.corrupted(rate, patches)
+    hit = corruption.num_corrupted(rate, patches)
     assert all(t.shape == (count, hit) and t.dtype == torch.int64 for t in drawn)
     assert torch.stack(drawn, -1).tolist() == [
         [list(row) for row in image] for image in slow_draw(key_B, patches, hit, *shares, source)
@@ -145,7 +145,7 @@ def test_draw_is_the_slow_one(seed, count, patches, rate, shares, source):
 def test_shapes_are_the_slow_ones(seed, grid, rate, shape):
     key_B = keys(2, seed)
     drawn = corruption.draw(key_B, grid**2, rate, 0.8, 0.1, "image", *shape)
-    hit = corruption.corrupted(rate, grid**2)
+    hit = corruption.num_corrupted(rate, grid**2)
     assert all(t.shape == (2, hit) for t in drawn)
     assert torch.stack(drawn, -1).tolist() == [
         [list(row) for row in image] for image in slow_draw(key_B, grid**2, hit, 0.8, 0.1, "image", *shape)
@@ -158,8 +158,8 @@ EVEN = [(8, 0.05, ("patches", 2)), (4, 0.5, ("patches", 2)), (8, 0.15, ("blocks"
 @pytest.mark.parametrize(("grid", "rate", "shape"), EVEN)
 def test_no_place_is_hit_more_often_than_another(grid, rate, shape):
     """Squares and rectangles come together, so places are compared over many images, loosely: cut rectangles are small."""
-    hit_BK = corruption.draw(keys(60_000), grid**2, rate, 0.8, 0.1, "image", *shape).hit_BK
-    often = np.bincount(hit_BK.flatten(), minlength=grid**2) / 60_000
+    corrupted_BK = corruption.draw(keys(60_000), grid**2, rate, 0.8, 0.1, "image", *shape).corrupted_BK
+    often = np.bincount(corrupted_BK.flatten(), minlength=grid**2) / 60_000
     assert np.abs(often / often.mean() - 1).max() < (0.15 if shape[0] == "blocks" else 0.06), often.reshape(grid, grid)
 
 
@@ -168,8 +168,8 @@ def test_shapes_put_hit_patches_side_by_side(shape):
     """Of the pairs of neighbours in a row, more are hit together than where patches are hit one by one."""
 
     def pairs(*shape):
-        hit_BK = corruption.draw(keys(500), 64, 0.25, 0.8, 0.1, "image", *shape).hit_BK
-        grid = torch.zeros(500, 64).scatter(1, hit_BK, 1.0).view(500, 8, 8)
+        corrupted_BK = corruption.draw(keys(500), 64, 0.25, 0.8, 0.1, "image", *shape).corrupted_BK
+        grid = torch.zeros(500, 64).scatter(1, corrupted_BK, 1.0).view(500, 8, 8)
         assert (grid.sum((1, 2)) == 16).all()
         return float((grid[:, :, 1:] * grid[:, :, :-1]).sum(2).mean())
 
@@ -179,10 +179,10 @@ def test_shapes_put_hit_patches_side_by_side(shape):
 @SOURCES
 def test_hit_patches_are_distinct_and_sources_are_others(source):
     drawn = corruption.draw(keys(500), 17, 0.5, source=source)
-    assert all(len(set(row)) == len(row) for row in drawn.hit_BK.tolist())
-    assert drawn.hit_BK.min() >= 0 and drawn.hit_BK.max() < 17
+    assert all(len(set(row)) == len(row) for row in drawn.corrupted_BK.tolist())
+    assert drawn.corrupted_BK.min() >= 0 and drawn.corrupted_BK.max() < 17
     image = torch.arange(500)[:, None]
-    own = image * 17 + drawn.hit_BK
+    own = image * 17 + drawn.corrupted_BK
     assert (drawn.source_BK != own).all()
     assert drawn.source_BK.min() >= 0 and drawn.source_BK.max() < 500 * 17
     same_image = (drawn.source_BK // 17 == image).double().mean()
@@ -190,7 +190,7 @@ def test_hit_patches_are_distinct_and_sources_are_others(source):
 
 
 def test_every_patch_is_hit_as_often():
-    hit = corruption.draw(keys(20_000), 16, 0.25).hit_BK
+    hit = corruption.draw(keys(20_000), 16, 0.25).corrupted_BK
     assert stats.chisquare(np.bincount(hit.flatten(), minlength=16)).pvalue > 1e-3
     pairs = torch.stack([hit[:, 0], (hit[:, 1] - hit[:, 0]) % 16])  # the first two, and how they lie to each other
     assert stats.chisquare(np.bincount(pairs[1], minlength=16)[1:]).pvalue > 1e-3
@@ -204,20 +204,20 @@ def test_kinds_have_their_shares_and_are_drawn_one_by_one(shares):
     assert stats.chisquare(counts, 128_000 * np.array(shares)).pvalue > 1e-3
     masked = (drawn.kind_BK == MASK).sum(1).double()
     assert masked.var() == pytest.approx(32 * shares[0] * (1 - shares[0]), rel=0.1)  # binomial, not a fixed count
-    by_patch = [drawn.kind_BK[drawn.hit_BK == n] for n in range(64)]
+    by_patch = [drawn.kind_BK[drawn.corrupted_BK == n] for n in range(64)]
     table = np.stack([np.bincount(kinds, minlength=3) for kinds in by_patch])
     assert stats.chi2_contingency(table).pvalue > 1e-3
 
 
 def test_sources_are_uniform():
     drawn = corruption.draw(keys(20_000), 8, 1.0)
-    step = (drawn.source_BK - torch.arange(20_000)[:, None] * 8 - drawn.hit_BK) % 8
+    step = (drawn.source_BK - torch.arange(20_000)[:, None] * 8 - drawn.corrupted_BK) % 8
     for n in range(8):
-        assert stats.chisquare(np.bincount(step[drawn.hit_BK == n], minlength=8)[1:]).pvalue > 1e-3
+        assert stats.chisquare(np.bincount(step[drawn.corrupted_BK == n], minlength=8)[1:]).pvalue > 1e-3
     anywhere = corruption.draw(keys(20_000), 8, 1.0, source="batch").source_BK.flatten()
     assert stats.kstest(anywhere.numpy() / 160_000, "uniform").pvalue > 1e-3
     few = torch.cat([corruption.draw(keys(3, seed), 2, 1.0, source="batch").source_BK[:1, :1] for seed in range(2000)])
-    first = torch.cat([corruption.draw(keys(3, seed), 2, 1.0, source="batch").hit_BK[:1, :1] for seed in range(2000)])
+    first = torch.cat([corruption.draw(keys(3, seed), 2, 1.0, source="batch").corrupted_BK[:1, :1] for seed in range(2000)])
     assert stats.chisquare(np.bincount(((few - first) % 6).flatten(), minlength=6)[1:]).pvalue > 1e-3
 
 
@@ -227,7 +227,7 @@ def test_a_images_corruption_does_not_depend_on_its_batch(order, count):
     together = corruption.draw(keys(12), 16, 0.5)
     chosen = torch.tensor(order[:count])
     alone = corruption.draw(keys(12)[chosen], 16, 0.5)
-    assert torch.equal(alone.hit_BK, together.hit_BK[chosen])
+    assert torch.equal(alone.corrupted_BK, together.corrupted_BK[chosen])
     assert torch.equal(alone.kind_BK, together.kind_BK[chosen])
     shift = 16 * (torch.arange(count) - chosen)[:, None]
     assert torch.equal(alone.source_BK - shift, together.source_BK[chosen])
@@ -250,11 +250,11 @@ def corrupted_samples(processes, device_batch):
     found = []
     for rank in range(processes):
         spread = batching.spread(24, device_batch, 24, rank, processes)
-        loader = loaders.training(Grey(), Data(size=8), spread, seed=3, start=0, stop=5, workers=0)
+        loader = loaders.training_loader(Grey(), Data(size=8), spread, seed=3, start=0, stop=5, workers=0)
         for number, batch in enumerate(loader):
             drawn = corruption.draw(batch.key, 16, 0.5)
             within = drawn.source_BK - 16 * torch.arange(len(batch.key))[:, None]
-            columns = (batch.index, batch.key, drawn.hit_BK, drawn.kind_BK, within)
+            columns = (batch.index, batch.key, drawn.corrupted_BK, drawn.kind_BK, within)
             step = number // spread.accumulation
             found += [(step, *row) for row in zip(*(c.tolist() for c in columns), strict=True)]
     return found
@@ -288,7 +288,7 @@ def test_sources_are_clean_embeddings():
     """Two patches that take each other's place swap, and a source that is masked itself gives what it was."""
     x = torch.arange(8.0).view(2, 4, 1) + 1
     drawn = corruption.Corruption(
-        hit_BK=torch.tensor([[0, 1, 2], [3, 2, 0]]),
+        corrupted_BK=torch.tensor([[0, 1, 2], [3, 2, 0]]),
         kind_BK=torch.tensor([[RANDOM, RANDOM, MASK], [RANDOM, KEEP, RANDOM]]),
         source_BK=torch.tensor([[1, 0, 0], [2, 0, 7]]),
     )

@@ -12,12 +12,12 @@ from ssl_vit.hub import pull, push
 from ssl_vit.jobs import make_shards
 from ssl_vit.models import interop
 from ssl_vit.planning import plan
-from ssl_vit.studies.command import ask
+from ssl_vit.studies.command import parse_request
 from ssl_vit.studies.plan import check
 from ssl_vit.studies.spec import read
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TOOLS = {"push.py": push.asked, "pull.py": pull.asked, "export.py": interop.asked}
+TOOLS = {"push.py": push.parse_options, "pull.py": pull.parse_options, "export.py": interop.parse_options}
 COMMANDS = [(doc.name, c) for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c]
 
 
@@ -29,11 +29,11 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
         assert (ROOT / "tools" / tool).exists()
         words = [w.replace("IMAGES", str(tmp_path)) for w in text.split()]
         if tool == "study.py":
-            assert ask(words).plan
+            assert parse_request(words).plan
         elif tool == "plan.py":
             plan.main([w for w in words if w != "--probe"])
         elif tool == "shards.py":
-            assert make_shards.ask([w.replace("FOLDER", f"{tmp_path}-shards") for w in words]).data
+            assert make_shards.parse_options([w.replace("FOLDER", f"{tmp_path}-shards") for w in words]).data
         elif tool in TOOLS:
             assert TOOLS[tool](words)
         elif tool != "report.py":
@@ -56,4 +56,4 @@ def test_links_lead_somewhere(document: Path) -> None:
 @pytest.mark.parametrize("study", sorted((ROOT / "recipes" / "study").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_task_of_a_study_resolves(study: Path, tmp_path: Path) -> None:
     places = [f"{place}={tmp_path}" for place in read(study).places]
-    check(ask([f"recipe=study/{study.stem}", *places]).plan)
+    check(parse_request([f"recipe=study/{study.stem}", *places]).plan)

@@ -42,7 +42,7 @@ def measured(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict[st
     with monkeypatch.context() as patch:
         patch.setattr(encoder.Encoder, "feature", counted)
         patch.setattr(probes, "least_squares", kept)
-        result = evaluate.probe(Run(resolve(words)))
+        result = evaluate.evaluate(Run(resolve(words)))
     return result, sum(forwarded), told
 
 
@@ -129,11 +129,11 @@ def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(tiny: list[str], monk
     splits = sources.load(recipe.data, test=True)
     assert splits.test is not None
     net = encoder.build(recipe.model, recipe.data).eval()
-    weights.start(net, init_source.find(str(trained.folder)))
+    weights.load_into(net, init_source.parse_init(str(trained.folder)))
     head = load_file(trained.export / "heads.safetensors")
     seen = []
     for source in (splits.train, splits.test):
-        batch = next(iter(loaders.every(source, recipe.data, batching.Spread(len(source), len(source), 0, 1), 0)))
+        batch = next(iter(loaders.evaluation_loader(source, recipe.data, batching.Spread(len(source), len(source), 0, 1), 0)))
         with torch.no_grad():
             token_BD = net.feature(batch.image, "token")
             seen.append((torch.tanh(token_BD @ head["hidden.0.weight"].T + head["hidden.0.bias"]), batch.label))
@@ -165,4 +165,4 @@ def test_a_run_without_a_hidden_layer_is_named(tiny: list[str]) -> None:
     for made, says in ((mpp, "no run that learned labels"), (linear, "supervised.hidden=false")):
         words = [*COMMON, f"init={made.folder}", tiny[-1], f"name=probed-{made.folder.name}", "probe.feature=hidden"]
         with pytest.raises(UserError, match=rf"probe\.feature=hidden: .*{says}"):
-            evaluate.probe(Run(resolve(words)))
+            evaluate.evaluate(Run(resolve(words)))

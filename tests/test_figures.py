@@ -23,7 +23,7 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
     classes = targets.mean_color(image, 4)
     seen_kinds = set()
     for b in range(6):
-        hit = dict(zip(drawn.hit_BK[b].tolist(), range(8), strict=True))
+        hit = dict(zip(drawn.corrupted_BK[b].tolist(), range(8), strict=True))
         for n in range(16):
             at = np.s_[:, 4 * (n // 4) : 4 * (n // 4) + 4, 4 * (n % 4) : 4 * (n % 4) + 4]
             assert (true[b][at] == targets.class_color(classes[b, n])[:, None, None]).all()

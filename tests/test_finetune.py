@@ -53,7 +53,7 @@ def test_the_export_is_a_classifier_that_timm_and_transformers_read(words: list[
 
     run = tuned(words)
     drawn = next(
-        iter(loaders.every(sources.load(run.recipe.data, test=True).test, run.recipe.data, batching.Spread(8, 8, 0, 1), 0))
+        iter(loaders.evaluation_loader(sources.load(run.recipe.data, test=True).test, run.recipe.data, batching.Spread(8, 8, 0, 1), 0))
     )
     model = timm.create_model(f"local-dir:{run.export}", pretrained=True).eval()
     theirs = AutoModelForImageClassification.from_pretrained(run.export).eval()
@@ -62,7 +62,7 @@ def test_the_export_is_a_classifier_that_timm_and_transformers_read(words: list[
         logits = model(drawn.image / 127.5 - 1)
         torch.testing.assert_close(theirs(drawn.image / 127.5 - 1).logits, logits, atol=1e-5, rtol=0)
     assert logits.argmax(-1).tolist() == told.tolist()
-    assert theirs.config.id2label[0] == "disc" or theirs.config.id2label[0] == sources.Shapes("test", 16).classes[0]
+    assert theirs.config.id2label[0] == "disc" or theirs.config.id2label[0] == sources.SyntheticImages("test", 16).classes[0]
 
 
 @pytest.mark.parametrize("more", [["optim.average=0.9", "optim.layer_decay=0.7", "optim.drop_path=0.2"], ["data.mixup=0.8"]])
@@ -117,7 +117,7 @@ def test_nothing_held_out_trains_on_everything() -> None:
 
 def test_few_classes_have_no_top5() -> None:
     told = classify.Predictions(np.arange(4), np.array([0, 1, 2, -1]), np.array([[0, 1, 2], [2, 1, 0], [2, 0, 1], [0, 1, 2]]))
-    assert classify.measure(told, 3) == {"top1": (2 / 3, 3)}
+    assert classify.accuracies(told, 3) == {"top1": (2 / 3, 3)}
 
 
 class Named:
@@ -131,12 +131,12 @@ def test_imagenet_real_by_hand(tmp_path: Path) -> None:
     path = tmp_path / "real.json"
     path.write_text(json.dumps(seen))
     told = classify.Predictions(np.arange(4), np.zeros(4, int), np.array([[7, 0], [0, 1], [2, 0], [5, 0]]))
-    assert classify.real(told, Named(), str(path)) == {"real": (2 / 3, 3)}  # type: ignore[arg-type]
+    assert classify.real_accuracy(told, Named(), str(path)) == {"real": (2 / 3, 3)}  # type: ignore[arg-type]
     path.write_text("[[1]]")
     with pytest.raises(UserError, match=r"eval\.real=.*50,000 lists"):
-        classify.real(told, Named(), str(path))  # type: ignore[arg-type]
+        classify.real_accuracy(told, Named(), str(path))  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"eval\.real=nowhere"):
-        classify.real(told, Named(), "nowhere")  # type: ignore[arg-type]
+        classify.real_accuracy(told, Named(), "nowhere")  # type: ignore[arg-type]
 
 
 def test_a_frozen_encoder_is_measured_and_the_result_kept(tiny: list[str], capsys: pytest.CaptureFixture) -> None:

@@ -7,7 +7,7 @@ from conftest import altered
 from sklearn.neighbors import KNeighborsClassifier
 from test_job import Killed, run
 
-from ssl_vit.config.init_source import find
+from ssl_vit.config.init_source import parse_init
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import batching, loaders, sources
 from ssl_vit.errors import UserError
@@ -35,11 +35,11 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
     assert result is not None
     recipe, splits = done.recipe, sources.load(done.recipe.data)
     net = encoder.build(recipe.model, recipe.data).eval()
-    weights.start(net, find(str(done.folder)))
+    weights.load_into(net, parse_init(str(done.folder)))
     batch_layout = batching.BatchLayout(16, 16, 0, 1)
     told = []
     for source, most in ((splits.train, 300), (splits.validation, 200)):
-        seen = loaders.held_out(source, recipe.data, batch_layout, most)
+        seen = loaders.held_out_batches(source, recipe.data, batch_layout, most)
         with torch.no_grad():
             x = torch.cat([net.feature(b.image, "avg") for b in seen])
         index, label = (torch.cat([getattr(b, name) for b in seen]) for name in ("index", "label"))

@@ -64,7 +64,7 @@ def test_a_batch_that_does_not_get_into_shared_memory_ends_the_run_in_a_line(tmp
     assert "a data worker could not hand over its batch: " in said and "Traceback" not in said
 
 
-@pytest.mark.parametrize(("where", "workers"), [("stopped", 2), ("stuck", 0)])
+@pytest.tick.parametrize(("where", "workers"), [("stopped", 2), ("stuck", 0)])
 def test_data_that_do_not_come_for_the_patience_end_the_run(tmp_path: Path, where: str, workers: int) -> None:
     process = started(tmp_path, where, "compute.patience=2", f"compute.workers={workers}")
     said = process.communicate(timeout=300)[0]
@@ -82,7 +82,7 @@ def test_a_signal_while_data_do_not_come_saves_and_leaves(tmp_path: Path) -> Non
     assert checkpoint.sound(checkpoint.found(tmp_path / "run" / "checkpoints")[-1])
 
 
-@pytest.mark.parametrize("number", preemption.SIGNALS)
+@pytest.tick.parametrize("number", preemption.SIGNALS)
 def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, number: int) -> None:
     """Sent until it is heard: those within the first second are taken for one, as launchers repeat them."""
     process = started(tmp_path, "stuck", "compute.workers=0")
@@ -119,10 +119,10 @@ def judged(watchdog: heartbeat.Watchdog, *stood: float) -> list[str]:
 def test_one_process_alone_is_judged_within_a_step_only() -> None:
     watchdog = heartbeat.Watchdog(0, 1, 10)
     assert judged(watchdog, 1e6) == [""], "before the first step"
-    passes = watchdog.marked(["a pass"], 3)
+    passes = watchdog.track(["a pass"], 3)
     next(passes)
     assert judged(watchdog, 30) == [""] and "not moved for 30 s, after step 3" in judged(watchdog, 31)[0]
-    watchdog.stepped(4)
+    watchdog.note_step(4)
     assert judged(watchdog, 1e6) == [""], "between steps"
     with watchdog._waiting():
         assert judged(watchdog, 10) == [""] and "no data came" in judged(watchdog, 11)[0]
@@ -130,5 +130,5 @@ def test_one_process_alone_is_judged_within_a_step_only() -> None:
 
 def test_the_watch_over_one_process_ends_with_it() -> None:
     with heartbeat.Watchdog(0, 1, 1.0) as watchdog:
-        assert list(watchdog.marked([1, 2], 0)) == [1, 2] and watchdog.watch.is_alive()
+        assert list(watchdog.track([1, 2], 0)) == [1, 2] and watchdog.watch.is_alive()
     assert not watchdog.watch.is_alive() and not watchdog.talk.is_alive()

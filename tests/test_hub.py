@@ -81,7 +81,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Run:
     """A copy of it, to be pushed to REPO."""
     shutil.copytree(finished, tmp_path / "runs" / "mpp")
-    made = payload.opened(tmp_path / "runs" / "mpp")
+    made = payload.open_run(tmp_path / "runs" / "mpp")
     made.recipe.hub.repo = REPO
     return made
 
@@ -102,7 +102,7 @@ def test_a_first_push_makes_a_private_repository_with_all_that_belongs_there(ser
     assert files.keys() == PARTS | {".gitattributes", "result.json", "figures/predictions.png", "figures/curves.png"}
     assert server.repositories[REPO].private and manifest.owed(run) == []
     assert files["model.safetensors"] == (run.export / "model.safetensors").read_bytes()
-    said = manifest.told(run)
+    said = manifest.status_lines(run)
     assert said == [("hub", f"{REPO}: pushed main")]
 
 
@@ -151,7 +151,7 @@ def test_who_may_not_push_is_told_at_once(
     with pytest.raises(UserError, match=f"^hub.repo={REPO}: ") as caught:
         push.push(run)
     assert says in str(caught.value) and "\n" not in str(caught.value) and len(server.requests) < 5
-    told = dict(manifest.told(run))
+    told = dict(manifest.status_lines(run))
     assert says in told["not pushed"] and told["then type"].endswith(f"tools/push.py {run.folder} hub.repo={REPO}")
 
 
@@ -410,7 +410,7 @@ def test_first_weights_from_the_hub_bring_their_model_and_are_pinned(server: Hub
     assert (run.recipe.model.width, run.recipe.model.depth, run.recipe.data.mean) == (32, 2, [0.4] * 3)
     assert run.recipe.init == f"hf-hub:{REPO}@{commit}"
     net = encoder.build(run.recipe.model, run.recipe.data)
-    weights.start(net, init_source.find(run.recipe.init))
+    weights.load_into(net, init_source.parse_init(run.recipe.init))
     assert torch.equal(net.backbone.pos_embed, made.backbone.pos_embed)
     train_job.train(run)
     assert f"init: hf-hub:{REPO}@{commit}" in (run.folder / "recipe.yaml").read_text()
@@ -439,9 +439,9 @@ def test_bad_places_are_one_line(server: Hub, tmp_path: Path, place: str, says: 
     server.put("someone/pickled", {"config.json": pushed(server)["config.json"], "pytorch_model.bin": b"\x80\x04N."})
     data = Data(size=16, mean=[0.4] * 3)
     with pytest.raises(UserError) as caught:
-        init = init_source.find(f"hf-hub:{place}")
-        init_source.row(init)
-        weights.start(encoder.build(Model(patch=4, width=32, depth=3, heads=2, mlp=64), data), init)
+        init = init_source.parse_init(f"hf-hub:{place}")
+        init_source.described_values(init)
+        weights.load_into(encoder.build(Model(patch=4, width=32, depth=3, heads=2, mlp=64), data), init)
     text = str(caught.value)
     assert text.startswith(f"init=hf-hub:{place}: ") and says in text and "\n" not in text and WRITER not in text
 
@@ -450,9 +450,9 @@ def test_a_damaged_download_is_named(server: Hub, tmp_path: Path) -> None:
     exported(server, tmp_path)
     server.faults = [Fault("GET .*/resolve/.*/model.safetensors", "garbage", 1)]
     with pytest.raises(UserError, match=rf"init=hf-hub:{REPO}: model\.safetensors is damaged; remove ") as caught:
-        init_source.export(init_source.find(f"hf-hub:{REPO}"), "config.json", "model.safetensors")
+        init_source.export(init_source.parse_init(f"hf-hub:{REPO}"), "config.json", "model.safetensors")
     Path(str(caught.value).split("remove ")[1].split(" and ")[0]).unlink()  # as the line says
-    assert init_source.export(init_source.find(f"hf-hub:{REPO}"), "config.json", "model.safetensors")
+    assert init_source.export(init_source.parse_init(f"hf-hub:{REPO}"), "config.json", "model.safetensors")
 
 
 def test_names_of_a_repository_lead_nowhere(server: Hub, tmp_path: Path) -> None:
@@ -521,7 +521,7 @@ def test_a_fresh_process_gets_the_runs_own_features(server: Hub, run: Run, tmp_p
     push.push(run)
     told, _ = fresh(tmp_path, "encodes", images())
     net = encoder.build(run.recipe.model, run.recipe.data).eval()
-    weights.start(net, init_source.find(str(run.folder)))
+    weights.load_into(net, init_source.parse_init(str(run.folder)))
     with torch.no_grad():
         torch.testing.assert_close(told["normal"], net.normal(images()), atol=1e-5, rtol=0)
         for name in ("0", "1", "2"):
@@ -536,7 +536,7 @@ def test_a_fresh_process_gets_a_fine_tuned_runs_own_logits(server: Hub, finished
     from safetensors.torch import load_file
 
     net, head = encoder.build(run.recipe.model, run.recipe.data).eval(), load_file(run.export / "heads.safetensors")
-    weights.start(net, init_source.find(str(run.folder)))
+    weights.load_into(net, init_source.parse_init(str(run.folder)))
     with torch.no_grad():
         wanted = net.feature(images(), "token") @ head["head.weight"].T + head["head.bias"]
         for name in ("0", "1", "2"):

@@ -24,7 +24,7 @@ from ssl_vit.hub import background, manifest, payload, pull, push
 from ssl_vit.jobs import cli
 from ssl_vit.models import encoder, weights
 from ssl_vit.runs.folder import Run
-from ssl_vit.studies.command import ask
+from ssl_vit.studies.command import parse_request
 from ssl_vit.studies.plan import check
 
 __all__ = ["finished", "run", "server"]
@@ -139,7 +139,7 @@ def test_a_milestone_laid_while_others_are_pushed_goes_before_the_end(
     milestone(run, 4)
     send, sent = push._send, []
 
-    def sending(run: Run, parcel: payload.Parcel) -> str:
+    def sending(run: Run, parcel: payload.Upload) -> str:
         if not sent:
             milestone(run, 8)
         sent.append(parcel.branch)
@@ -182,7 +182,7 @@ def test_of_the_states_only_the_last_stays(server: Hub, run: Run) -> None:
     push.push(run)
     repository = server.repositories[REPO]
     assert repository.history("state") == 1 and pushed(server, "state")["metrics.jsonl"] == b""
-    assert manifest.known(run)["state"]["commit"] == repository.branches["state"]
+    assert manifest.pushed_branches(run)["state"]["commit"] == repository.branches["state"]
     server.faults = [Fault("super-squash", 403)]
     shutil.copytree(run.checkpoints / "step-000000012", run.checkpoints / "step-000000020")
     push.push(run)
@@ -215,7 +215,7 @@ def test_a_hang_at_any_request_is_given_up(
         run.ledger.unlink()
     server.faults = [Fault(match, "hang")]
     assert "the Hub cannot be reached" in refused(run)
-    assert "the Hub cannot be reached" in dict(manifest.told(run))["not pushed"]
+    assert "the Hub cannot be reached" in dict(manifest.status_lines(run))["not pushed"]
 
 
 @pytest.mark.parametrize("match", ["GET .*/revision/main", "GET .*/tree/"])
@@ -226,7 +226,7 @@ def test_a_hang_is_given_up_while_weights_are_fetched(
     push.push(run)
     server.faults = [Fault(match, "hang")]
     with pytest.raises(UserError, match=f"init=hf-hub:{REPO}: "):
-        init_source.find(f"hf-hub:{REPO}") and init_source.export(init_source.find(f"hf-hub:{REPO}"), "config.json")
+        init_source.parse_init(f"hf-hub:{REPO}") and init_source.export(init_source.parse_init(f"hf-hub:{REPO}"), "config.json")
     from huggingface_hub import close_session, get_session
 
     close_session()  # as the client does after it could not connect
@@ -259,7 +259,7 @@ STRAY: dict[str, Callable[[Path], object]] = {
 def test_what_is_stray_is_passed_over(server: Hub, run: Run, lay: Callable[[Path], object]) -> None:
     lay(run.folder)
     push.push(run)
-    assert manifest.told(run) == [("hub", f"{REPO}: pushed main")]
+    assert manifest.status_lines(run) == [("hub", f"{REPO}: pushed main")]
 
 
 def test_training_ends_though_the_outbox_is_a_file(server: Hub, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -270,7 +270,7 @@ def test_training_ends_though_the_outbox_is_a_file(server: Hub, tmp_path: Path, 
     out = capsys.readouterr().out
     assert (folder / "result.json").exists() and "warning: the Hub was not reached" in out and "not pushed  main" in out
     with pytest.raises(UserError, match="hub cannot be written: "):
-        push.push(payload.opened(folder))
+        push.push(payload.open_run(folder))
 
 
 def test_a_push_beside_training_waits_for_the_one_before(server: Hub, run: Run) -> None:
@@ -331,7 +331,7 @@ def test_an_evaluation_is_no_run_to_push(server: Hub, run: Run) -> None:
 def test_many_milestones_are_counted(run: Run) -> None:
     for step in range(1, 30):
         milestone(run, step)
-    assert dict(manifest.told(run))["not pushed"].startswith("29 milestones and main: ")
+    assert dict(manifest.status_lines(run))["not pushed"].startswith("29 milestones and main: ")
 
 
 @pytest.mark.parametrize(
@@ -355,16 +355,16 @@ def test_each_task_of_a_study_has_a_repository_of_its_own(tmp_path: Path) -> Non
     long = "x" * 80
     for repository in (REPO, f"someone/{long}"):
         words = [*TINY, f"out={tmp_path}", "seeds=2", f"hub.repo={repository}", "sweep", "corruption.rate=0.25,0.5"]
-        plan = ask(words).plan
+        plan = parse_request(words).plan
         made = {task.words["hub.repo"] for task in plan.values() if task.tool == "pretrain"}
         check(plan)
         assert len(made) == 4 and all(name.startswith(repository[:80]) and hub_files.NAME.fullmatch(name) for name in made)
         assert not [task for task in plan.values() if task.tool == "evaluate" and "hub.repo" in task.words]
     assert "someone/vit-pretrain-rate-0.25-0" in {
-        task.words.get("hub.repo") for task in ask(altered(words, f"hub.repo={REPO}")).plan.values()
+        task.words.get("hub.repo") for task in parse_request(altered(words, f"hub.repo={REPO}")).plan.values()
     }
     with pytest.raises(UserError, match=r"hub\.repo=vit: USER/NAME"):
-        check(ask(altered(words, "hub.repo=vit")).plan)
+        check(parse_request(altered(words, "hub.repo=vit")).plan)
 
 
 HELD = """

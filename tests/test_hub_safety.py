@@ -18,7 +18,7 @@ from test_hub import REPO, exported, finished, run, server
 
 from ssl_vit import hub_files
 from ssl_vit.config import init_source
-from ssl_vit.config.parsing import load
+from ssl_vit.config.parsing import load_yaml
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.config.schema import Hub as Pushing
@@ -75,7 +75,7 @@ def test_a_foreign_recipe_reads_no_variable(server: Hub, run: Run, tmp_path: Pat
     text = (run.folder / "recipe.yaml").read_text().replace(*change)
     (run.folder / "recipe.yaml").write_text(text)
     assert "cannot be taken as a value" in refused(resolve, [f"recipe={run.folder}/recipe.yaml"])
-    assert "cannot be taken as a value" in refused(payload.opened, run.folder)
+    assert "cannot be taken as a value" in refused(payload.open_run, run.folder)
 
 
 def test_a_foreign_recipe_is_not_obeyed_about_this_machine(server: Hub, run: Run, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_foreign_recipe_is_not_obeyed_about_this_machine(server: Hub, run: Run
     foreign(server, run, *changes)
     pull.pull(f"hf-hub:{REPO}", f"{tmp_path}/pulled")
     folder = tmp_path / "pulled" / "mpp"
-    again = load(folder / "recipe.yaml")
+    again = load_yaml(folder / "recipe.yaml")
     assert not (tmp_path / "ran").exists() and again["init"] == "first" and again["out"] == f"{tmp_path}/pulled"
     assert (again["plugin"], again["data"]["path"], again["eval"]["real"], again["resume"]) == (None, None, None, True)
     assert (
@@ -175,7 +175,7 @@ def test_a_foreign_config_that_says_nothing_odd_is_taken(server: Hub, tmp_path: 
 
 @pytest.mark.parametrize("place", ["timm:hf-hub:evil/vit", "timm:hf_hub:evil/vit", "timm:local-dir:/tmp", "timm:evil/vit"])
 def test_timm_is_asked_for_nothing_but_its_own_models(place: str) -> None:
-    assert "say hf-hub:USER/NAME" in refused(init_source.find, place)
+    assert "say hf-hub:USER/NAME" in refused(init_source.parse_init, place)
     assert "say hf-hub:USER/NAME" in refused(resolve, [f"init={place}", "recipe=finetune"])
 
 
@@ -185,9 +185,9 @@ def test_what_a_foreign_config_would_have_timm_fetch_is_not_fetched(server: Hub,
     for change in ({"architecture": "vit_tiny_patch16_224"}, {"architecture": "hf-hub:evil/vit"}, {"architecture": ["x"]}):
         exported(server, tmp_path, **{"config.json": json.dumps(CONFIG | change | {"model_args": asks}).encode()})
         if change["architecture"] == "vit_tiny_patch16_224":
-            assert "model.heads=2 here, 3 there" in refused(weights.start, net, init_source.find(f"hf-hub:{REPO}"))
+            assert "model.heads=2 here, 3 there" in refused(weights.load_into, net, init_source.parse_init(f"hf-hub:{REPO}"))
         else:
-            weights.start(net, init_source.find(f"hf-hub:{REPO}"))
+            weights.load_into(net, init_source.parse_init(f"hf-hub:{REPO}"))
     assert server.requests and not [request for request in server.requests if "evil" in request]
 
 
@@ -208,11 +208,11 @@ def test_timms_own_weights_come_as_safetensors(server: Hub, tmp_path: Path) -> N
     files = {"config.json": (tmp_path / "out" / "config.json").read_bytes(), "pytorch_model.bin": b"a pickle"}
     files["model.safetensors"] = (tmp_path / "model.safetensors").read_bytes()
     server.put("timm/vit_base_patch16_224.augreg2_in21k_ft_in1k", files)
-    weights.start(made, init_source.find("timm:vit_base_patch16_224"))
+    weights.load_into(made, init_source.parse_init("timm:vit_base_patch16_224"))
     assert torch.equal(made.backbone.blocks[1].mlp.fc2.weight, theirs.backbone.blocks[1].mlp.fc2.weight)
     assert not any("pytorch_model" in request for request in server.requests)
     with pytest.raises(UserError, match="init=timm:no_such_vit: timm has no weights of that name on the Hub"):
-        weights.start(made, init_source.find("timm:no_such_vit"))
+        weights.load_into(made, init_source.parse_init("timm:no_such_vit"))
 
 
 def test_the_clients_private_names_are_what_they_were() -> None:

@@ -17,7 +17,7 @@ from ssl_vit.jobs import cli, identity
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
 from ssl_vit.studies import plan as plans
-from ssl_vit.studies.command import ask
+from ssl_vit.studies.command import parse_request
 
 # A finished run may be asked for with another value of these, and an unfinished one goes on with it: they do not change what
 # the result says. Everything else is refused by name.
@@ -278,10 +278,10 @@ def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path
     shutil.copytree(place / "runs", tmp_path / "runs")
     folder = tmp_path / "runs" / "joint"
     recipe = resolve(words(place, f"out={tmp_path}/runs"))
-    from ssl_vit.config.schema import computed
+    from ssl_vit.config.schema import computed_values
     from ssl_vit.runs.folder import _hash
 
-    known = {key: value for key, value in computed(recipe).items() if key != "data.flip"}
+    known = {key: value for key, value in computed_values(recipe).items() if key != "data.flip"}
     text = (folder / "recipe.yaml").read_text()
     assert text.count("  flip: true\n") == 1
     (folder / "recipe.yaml").write_text(text.replace("  flip: true\n", ""))
@@ -320,9 +320,9 @@ def test_an_evaluation_checks_again_under_the_lock(place: Path, tmp_path: Path) 
     common = [f"init={place}/runs/joint", f"data.path={place}/a/own", f"out={tmp_path}/runs", "name=look", "data.size=16"]
     said = ["recipe=evaluate", *common, "compute.precision=float32", "compute.threads=1", "probe.measures=[knn]"]
     late, first = found([*said, "probe.neighbors=3"])[0], found(said)[0]
-    evaluate.probe(first)
+    evaluate.evaluate(first)
     before = contents(first.folder)
-    assert "probe.neighbors (20 there, 3 here)" in the_error(evaluate.probe, late)
+    assert "probe.neighbors (20 there, 3 here)" in the_error(evaluate.evaluate, late)
     assert contents(first.folder) == before and found(said)[1] is not None
     weights = place / "runs" / "joint" / "export" / "model.safetensors"
     kept = weights.read_bytes()
@@ -352,7 +352,7 @@ def test_a_plugin_runs_only_where_the_command_line_names_it(place: Path, tmp_pat
 
     own = [f"data.path={place}/a/own", "data.size=16", f"out={tmp_path}/runs", "compute.precision=float32", "compute.threads=1"]
     top1 = ["recipe=evaluate", f"init={folder}", *own, "probe.measures=[top1]", "name=look"]
-    assert "top1" in evaluate.probe(found(top1)[0])["metrics"]
+    assert "top1" in evaluate.evaluate(found(top1)[0])["metrics"]
     found(["recipe=finetune", f"init={folder}", *own, "name=fine"])
     assert not ran.exists()
     assert "its text differ" in the_error(found, [*said, f"plugin={plugin}"])  # it was made without one
@@ -364,8 +364,8 @@ def test_a_studys_file_runs_no_plugin_of_its_own(tmp_path: Path) -> None:
     plugin.write_text(f"from pathlib import Path\nPath({str(ran)!r}).write_text('x')\n")
     part = f"{{tool: pretrain, words: {{recipe: mpp, plugin: {plugin}}}}}"
     study.write_text(f"title: t\nvary: {{corruption.rate: [0.1, 0.5]}}\nparts: {{pretrain: {part}}}\n")
-    assert f"plugin={plugin}: the study's file asks for it" in the_error(ask, [f"recipe={study}"])
-    plans.check(ask([f"recipe={study}", f"plugin={plugin}"]).plan)
+    assert f"plugin={plugin}: the study's file asks for it" in the_error(parse_request, [f"recipe={study}"])
+    plans.check(parse_request([f"recipe={study}", f"plugin={plugin}"]).plan)
     assert ran.read_text() == "x"
 
 

@@ -44,7 +44,7 @@ def pixels(count: int = 3, size: int = 16) -> torch.Tensor:
 
 def refusal(made: encoder.Encoder, place: str | Path) -> str:
     with pytest.raises(UserError) as caught:
-        weights.start(made, init_source.find(str(place)))
+        weights.load_into(made, init_source.parse_init(str(place)))
     text = str(caught.value)
     assert "\n" not in text and str(place) in text
     return text
@@ -52,7 +52,7 @@ def refusal(made: encoder.Encoder, place: str | Path) -> str:
 
 def test_an_export_gives_its_own_features_and_a_hash_of_its_weights(tmp_path: Path) -> None:
     made, other = net(), net(seed=1)
-    hashed = weights.start(other, init_source.find(str(exported(tmp_path / "export", made))))
+    hashed = weights.load_into(other, init_source.parse_init(str(exported(tmp_path / "export", made))))
     with torch.no_grad():
         assert torch.equal(other.feature(pixels(), "avg"), made.feature(pixels(), "avg"))
     assert hashed == weights.fingerprint(made.backbone.state_dict()) != weights.fingerprint(net(seed=2).backbone.state_dict())
@@ -62,7 +62,7 @@ def test_an_export_gives_its_own_features_and_a_hash_of_its_weights(tmp_path: Pa
 def test_positions_are_zoomed_as_the_authors_zoom_them(grid: tuple[int, int]) -> None:
     """Bilinear with aligned corners is scipy's zoom of order 1 (paper.md, Fine-tuning); the class token's stays."""
     old = torch.randn(1, 1 + 16, 5, generator=torch.Generator().manual_seed(0))
-    new = weights.resized(old, grid, prefix=1)
+    new = weights.resize_positions(old, grid, prefix=1)
     assert new.shape == (1, 1 + grid[0] * grid[1], 5) and torch.equal(new[:, 0], old[:, 0])
     wanted = zoom(old[0, 1:].reshape(4, 4, 5).numpy(), (grid[0] / 4, grid[1] / 4, 1), order=1, grid_mode=False)
     np.testing.assert_allclose(new[0, 1:].reshape(*grid, 5).numpy(), wanted, atol=3e-6)
@@ -71,7 +71,7 @@ def test_positions_are_zoomed_as_the_authors_zoom_them(grid: tuple[int, int]) ->
 def test_a_larger_image_keeps_everything_but_the_positions(tmp_path: Path) -> None:
     made = net()
     large = net(data=Data(size=32), seed=1)
-    weights.start(large, init_source.find(str(exported(tmp_path / "export", made))))
+    weights.load_into(large, init_source.parse_init(str(exported(tmp_path / "export", made))))
     ours, theirs = large.backbone.state_dict(), made.backbone.state_dict()
     assert large.grid == (8, 8) and all(torch.equal(ours[name], theirs[name]) for name in ours if name != "pos_embed")
 
@@ -99,7 +99,7 @@ def test_missing_and_unexpected_weights_are_named(tmp_path: Path) -> None:
     save_file(state | {"blocks.0.ls1.gamma": torch.ones(32)}, folder / "model.safetensors")
     assert "has beyond this model blocks.0.ls1.gamma" in refusal(net(), folder)
     save_file(state | {"head.weight": torch.ones(7, 32), "head.bias": torch.ones(7)}, folder / "model.safetensors")
-    weights.start(net(), init_source.find(str(folder)))  # a head is left behind
+    weights.load_into(net(), init_source.parse_init(str(folder)))  # a head is left behind
     save_file({name: value.to(torch.int8) for name, value in state.items()}, folder / "model.safetensors")
     assert "is int8; floating-point weights are read" in refusal(net(), folder)
 
@@ -110,7 +110,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     refusal(net(), folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"config\.json"):
-        init_source.row(init_source.find(str(folder)))
+        init_source.described_values(init_source.parse_init(str(folder)))
 
 
 def test_other_normalisation_is_refused(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_google_checkpoint_gives_timms_features(tmp_path: Path) -> None:
     path = tmp_path / "B_4.npz"
     np.savez(path, **google(MODEL, 16, np.random.default_rng(0)))
     made = net()
-    weights.start(made, init_source.find(str(path)))
+    weights.load_into(made, init_source.parse_init(str(path)))
     theirs = timm.create_model("vit_base_patch16_224", num_classes=0, **encoder.timm_args(MODEL, 16)).eval()
     theirs.load_pretrained(str(path))
     with torch.no_grad():
@@ -171,7 +171,7 @@ def test_a_place_without_an_encoder_is_said_with_the_choices(
     (tmp_path / "runs" / "unfinished").mkdir(parents=True)
     (tmp_path / "runs" / "unfinished" / "recipe.yaml").write_text("{}")
     with pytest.raises(UserError, match=f"init={place}: ") as caught:
-        init_source.find(place)
+        init_source.parse_init(place)
     assert "\n" not in str(caught.value)
     assert "timm:NAME" in str(caught.value) or "not finished" in str(caught.value)
 
@@ -231,7 +231,7 @@ def test_the_heads_of_a_foreign_export_are_those_of_its_architecture(tmp_path: P
     data = Data(size=32, mean=list(stats["mean"]), std=list(stats["std"]))
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     (tmp_path / "theirs" / "config.json").write_text(json.dumps(config | {"model_args": {"img_size": 32}}))
-    weights.start(encoder.build(tiny, data), init_source.find(str(tmp_path / "theirs")))
+    weights.load_into(encoder.build(tiny, data), init_source.parse_init(str(tmp_path / "theirs")))
     wrong = Model(patch=16, width=192, depth=12, heads=6, mlp=768)
     assert "model.heads=6 here, 3 there" in refusal(encoder.build(wrong, data), tmp_path / "theirs")
 

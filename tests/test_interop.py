@@ -62,7 +62,7 @@ def vit(folder: Path, classes: int, std: float | None = 0.2, **more: Any) -> tor
 def test_a_vit_of_transformers_gives_its_own_features(tmp_path: Path, classes: int, std: float | None, eps: float) -> None:
     """Its own first weights are so small that another eps shows."""
     theirs, ours = vit(tmp_path / "vit", classes, std, layer_norm_eps=eps, patch_size=[4, 4], image_size=[16, 16]), net()
-    weights.start(ours, init_source.find(str(tmp_path / "vit")))
+    weights.load_into(ours, init_source.parse_init(str(tmp_path / "vit")))
     with torch.no_grad():
         normal, h_BTD = ours.normal(pixels()), ours(ours.patch(pixels()))
         wanted = (theirs.vit if classes else theirs)(normal).last_hidden_state
@@ -74,9 +74,9 @@ def test_a_vit_of_transformers_gives_its_own_features(tmp_path: Path, classes: i
 def test_an_eps_that_no_export_can_say_is_evaluated_but_trained_with_timms(tmp_path: Path, capsys) -> None:
     vit(tmp_path / "vit", 0)
     looked_at, trained = net(), net()
-    weights.first(looked_at, f"{tmp_path}/vit", exported=False)
+    weights.load_first(looked_at, f"{tmp_path}/vit", exported=False)
     assert looked_at.backbone.norm.eps == 1e-12 and not capsys.readouterr().out
-    weights.first(trained, f"{tmp_path}/vit")
+    weights.load_first(trained, f"{tmp_path}/vit")
     assert {m.eps for m in trained.modules() if isinstance(m, torch.nn.LayerNorm)} == {1e-6}
     (line,) = capsys.readouterr().out.splitlines()
     assert line.endswith("vit: layer_norm_eps=1e-12 there; trained with 1e-06, as an export in timm's form has it")
@@ -111,7 +111,7 @@ def test_a_vit_of_transformers_that_computes_something_else_is_refused(tmp_path:
     path = tmp_path / "vit" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match=r"^init=.*vit: ") as caught:
-        weights.start(net(), init_source.find(str(tmp_path / "vit")))
+        weights.load_into(net(), init_source.parse_init(str(tmp_path / "vit")))
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -160,7 +160,7 @@ def test_there_and_back_is_the_same(tmp_path: Path) -> None:
     made = net()
     interop.to_transformers(exported(tmp_path / "export", made, []), tmp_path / "vit")
     other = net(seed=1)
-    weights.start(other, init_source.find(str(tmp_path / "vit")))
+    weights.load_into(other, init_source.parse_init(str(tmp_path / "vit")))
     for name, value in made.backbone.state_dict().items():
         assert torch.equal(other.backbone.state_dict()[name], value), name
 
@@ -196,9 +196,9 @@ def test_other_vits_are_refused_by_name_and_read_back(tmp_path: Path, model: Mod
     with pytest.raises(UserError, match=f"transformers' ViT {says}") as caught:
         interop.main([str(tmp_path / "export"), "format=transformers", f"out={tmp_path}/vit"])
     assert "\n" not in str(caught.value) and [path.name for path in tmp_path.iterdir()] == ["export"]
-    weights.start(other, init_source.find(str(tmp_path / "export")))
+    weights.load_into(other, init_source.parse_init(str(tmp_path / "export")))
     large = encoder.build(model, Data(size=3 * model.patch))
-    weights.start(large, init_source.find(str(tmp_path / "export")))  # positions are interpolated
+    weights.load_into(large, init_source.parse_init(str(tmp_path / "export")))  # positions are interpolated
     with torch.no_grad():
         seen = pixels(data.size)
         torch.testing.assert_close(other.feature(seen, "avg"), made.feature(seen, "avg"), atol=0, rtol=0)
@@ -237,7 +237,7 @@ def test_a_google_vit_b16_gives_timms_features(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).normal(0, 0.03, 2**20).astype(np.float32)
     np.savez(path, **{name: np.resize(noise, shape) for name, shape in google_shapes(model, 224).items()})  # type: ignore[arg-type]
     ours = encoder.build(model, Data()).eval()
-    weights.start(ours, init_source.find(str(path)))
+    weights.load_into(ours, init_source.parse_init(str(path)))
     theirs = timm.create_model("vit_base_patch16_224", num_classes=0, weight_init="skip").eval()
     theirs.load_pretrained(str(path))
     with torch.no_grad():

@@ -94,7 +94,7 @@ def test_the_recipe_of_a_run_repeats_it(unbroken: Path, tmp_path: Path) -> None:
     assert_same_end(unbroken, again.folder)
 
 
-@pytest.mark.parametrize("step", [1, 4, 5, 7, 8, 11])
+@pytest.tick.parametrize("step", [1, 4, 5, 7, 8, 11])
 def test_a_run_cut_off_after_any_step_ends_as_the_unbroken_one(
     step: int, unbroken: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +135,7 @@ def resumed(folders: tuple[Path, Path], out: Path) -> None:
     assert_same_end(whole, run([*TINY, "optim.average=0.9", f"out={out}", "name=run"]).folder)
 
 
-@pytest.mark.parametrize("what", FORGOTTEN)
+@pytest.tick.parametrize("what", FORGOTTEN)
 def test_a_resumption_that_forgets_does_not_end_alike(what: str, broken_off, tmp_path: Path, monkeypatch) -> None:
     """The control of all tests of resuming: they would notice."""
     load = State.load
@@ -145,8 +145,8 @@ def test_a_resumption_that_forgets_does_not_end_alike(what: str, broken_off, tmp
 
 
 def test_a_resumption_with_samples_from_the_beginning_does_not_end_alike(broken_off, tmp_path: Path, monkeypatch) -> None:
-    training = loaders.training
-    monkeypatch.setattr(loaders, "training", lambda *a: training(*a[:4], 0, a[5] - a[4], a[6]))  # as many, of the first steps
+    training = loaders.training_loader
+    monkeypatch.setattr(loaders, "training_loader", lambda *a: training(*a[:4], 0, a[5] - a[4], a[6]))  # as many, of the first steps
     with pytest.raises(AssertionError):
         resumed(broken_off, tmp_path)
 
@@ -210,7 +210,7 @@ def test_a_checkpoint_without_its_manifest_is_damaged_not_unseen(unbroken: Path,
     assert "step-000000008 is damaged; using the one before it" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("other", ["seed=1", "model.width=16"])
+@pytest.tick.parametrize("other", ["seed=1", "model.width=16"])
 def test_a_checkpoint_of_another_run_is_refused(tiny: list[str], other: str) -> None:
     folder, foreign = cut_off([*tiny, "name=run"], 6), cut_off([*altered(tiny, other), "name=other"], 6)
     shutil.rmtree(folder / "checkpoints")
@@ -334,7 +334,7 @@ def test_tensorboard_says_what_metrics_jsonl_says(tiny: list[str], monkeypatch: 
     assert told == [(r["step"], pytest.approx(r["loss"])) for r in done.rows()]
 
 
-@pytest.mark.parametrize("words", [["recipe=supervised"], ["recipe=joint"], ["target=grid_color"], ["target=pixels"]])
+@pytest.tick.parametrize("words", [["recipe=supervised"], ["recipe=joint"], ["target=grid_color"], ["target=pixels"]])
 def test_every_objective_and_target_trains_resumes_and_is_exported(words: list[str], tiny: list[str], monkeypatch) -> None:
     words = altered(tiny, *words)
     one = run([*words, "name=one"]).folder
@@ -363,7 +363,7 @@ def test_unreadable_images_are_named_and_too_many_stop_the_run(tiny: list[str], 
         run([*words, "name=none", "data.unreadable=0"])
 
 
-@pytest.mark.parametrize("own", [["optim.dropout=0.1"], ["optim.drop_path=0.1"], []])
+@pytest.tick.parametrize("own", [["optim.dropout=0.1"], ["optim.drop_path=0.1"], []])
 def test_masks_of_dropout_go_on_with_the_same_device_batch_only(tiny: list[str], own: list[str]) -> None:
     """They are seeded by pass; without them a run goes on with any device batch."""
     short = altered(tiny, *own, "optim.steps=4", "compute.batch=8", "name=run")

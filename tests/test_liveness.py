@@ -61,7 +61,7 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("victim", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGSTOP)])
+@pytest.tick.parametrize(("victim", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGSTOP)])
 def test_a_process_that_dies_or_stands_still_is_named_and_the_others_leave(tmp_path: Path, victim: int, number: int) -> None:
     pair = started(tmp_path)
     until(lambda: checkpoint.found(tmp_path / "run" / "checkpoints"))
@@ -74,7 +74,7 @@ def test_a_process_that_dies_or_stands_still_is_named_and_the_others_leave(tmp_p
     assert checkpoint.sound(checkpoint.found(tmp_path / "run" / "checkpoints")[-1])
 
 
-@pytest.mark.parametrize(("victim", "number"), [(1, signal.SIGSTOP), (0, signal.SIGKILL)])
+@pytest.tick.parametrize(("victim", "number"), [(1, signal.SIGSTOP), (0, signal.SIGKILL)])
 def test_a_process_lost_before_it_said_anything_is_named(tmp_path: Path, victim: int, number: int) -> None:
     """In a run whose processes next speak in half a minute."""
     script = f"""
@@ -99,7 +99,7 @@ with life:
     assert f"error: process {victim} on" in said[0] and "gave no sign of life for 3 s" in said[0]
 
 
-@pytest.mark.parametrize(
+@pytest.tick.parametrize(
     ("who", "place", "times"), [(1, "fetch", 1), (1, "forward", 1), (1, "backward", 1), (1, "look", 2), (0, "save", 2)]
 )
 def test_a_process_that_hangs_is_named(tmp_path: Path, who: int, place: str, times: int) -> None:
@@ -115,7 +115,7 @@ def test_all_that_hang_together_leave(tmp_path: Path) -> None:
     assert all(f"error: no process has moved for {2 * PATIENCE} s, after step " in text for text in said), said
 
 
-@pytest.mark.parametrize(("who", "error"), [(0, "user"), (1, "system")])
+@pytest.tick.parametrize(("who", "error"), [(0, "user"), (1, "system")])
 def test_an_error_on_one_process_is_told_by_the_others_in_a_line(tmp_path: Path, who: int, error: str) -> None:
     codes, said = outcome(started(tmp_path, WHO=str(who), PLACE="fails", ERROR=error, OMP_NUM_THREADS="1"))
     text, line = {
@@ -184,8 +184,8 @@ def test_nobody_is_named_where_all_wait_or_have_left() -> None:
     left = heartbeat.Beat(1, 3, 10, "here", heartbeat.LEFT)
     assert judged(within, within, left, stood=25) == judged(between, between, left, stood=1e6) == ""
     assert "no process has moved for 30 s" in judged(within, within, left, stood=31)
-    assert "process 1 on here has not moved for 10 s" in judged(within._replace(marks=8), within, left, stood=11)
-    assert judged(within._replace(marks=8), between, left, stood=11) == ""
-    assert "process 0 on here has not moved for 60 s" in judged(between, within._replace(marks=8), left, stood=61)
+    assert "process 1 on here has not moved for 10 s" in judged(within._replace(ticks=8), within, left, stood=11)
+    assert judged(within._replace(ticks=8), between, left, stood=11) == ""
+    assert "process 0 on here has not moved for 60 s" in judged(between, within._replace(ticks=8), left, stood=61)
     before = heartbeat.Beat(1, 0, inf, "here")
-    assert judged(before, before._replace(marks=1), stood=1e6) == ""
+    assert judged(before, before._replace(ticks=1), stood=1e6) == ""

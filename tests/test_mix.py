@@ -11,7 +11,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, transforms
 from ssl_vit.data.batching import Batch
-from ssl_vit.data.sources import Shapes
+from ssl_vit.data.sources import SyntheticImages
 
 SIZE = 8
 
@@ -65,19 +65,19 @@ def test_with_both_either_is_as_likely() -> None:
 
 def test_a_sample_is_mixed_alike_wherever_it_lies() -> None:
     data = Data(size=16, mixup=0.8, cutmix=1.0)
-    source = batching.ImageDataset(Shapes("train", 16), data, train=True)
+    source = batching.ImageDataset(SyntheticImages("train", 16), data, train=True)
     whole = batching.samples(0, 12, 50_000, seed=3)
     some = batching.Samples(whole.index[[7, 2]], whole.key[[7, 2]])
     a, b = source.__getitems__(whole), source.__getitems__(some)
     assert a.share is not None and a.partner is not None and b.share is not None and b.partner is not None
     assert torch.equal(a.image[[7, 2]], b.image) and torch.equal(a.share[[7, 2]], b.share)
     assert torch.equal(a.partner[[7, 2]], b.partner)
-    plain = batching.ImageDataset(Shapes("train", 16), Data(size=16), train=True).__getitems__(whole)
+    plain = batching.ImageDataset(SyntheticImages("train", 16), Data(size=16), train=True).__getitems__(whole)
     assert plain.partner is None and torch.equal(plain.label, a.label)
 
 
 def test_held_out_images_are_never_mixed() -> None:
-    source = batching.ImageDataset(Shapes("validation", 16), Data(size=16, mixup=0.8), train=False)
+    source = batching.ImageDataset(SyntheticImages("validation", 16), Data(size=16, mixup=0.8), train=False)
     assert source.__getitems__(batching.samples(0, 4, 5_000, seed=3)).share is None
 
 

@@ -56,14 +56,14 @@ def slow_losses(objective, given):
     x_BND = objective.encoder.patch(given.image)
     clean, corrupted = x_BND.flatten(0, 1), x_BND.clone()
     for b in range(len(x_BND)):
-        for hit, kind, source in zip(drawn.hit_BK[b], drawn.kind_BK[b], drawn.source_BK[b], strict=True):
+        for hit, kind, source in zip(drawn.corrupted_BK[b], drawn.kind_BK[b], drawn.source_BK[b], strict=True):
             new = {corruption.MASK: objective.mask_token, corruption.RANDOM: clean[source], corruption.KEEP: clean[b * N + hit]}
             corrupted[b, hit] = new[int(kind)]
     score_BTC = objective.encoder(corrupted) @ objective.head.weight.T + objective.head.bias
     rows = []
     for b in range(len(x_BND)):
         colors = slow_colors(given.image[b])
-        for hit, kind in zip(drawn.hit_BK[b].tolist(), drawn.kind_BK[b].tolist(), strict=True):
+        for hit, kind in zip(drawn.corrupted_BK[b].tolist(), drawn.kind_BK[b].tolist(), strict=True):
             scores = score_BTC[b, 1 + hit].double()  # after the class token
             loss = torch.logsumexp(scores, 0) - scores[colors[hit]]
             rows.append((b, hit, kind, loss, float(scores.argmax() == colors[hit])))
@@ -75,7 +75,7 @@ def slow_losses(objective, given):
 def test_the_loss_is_the_cross_entropy_of_the_hit_patches(rate, source):
     objective, given = mpp(rate, 0.4, 0.4, source), batch(6)
     rows = slow_losses(objective, given)
-    assert len(rows) == 6 * corruption.corrupted(rate, N)
+    assert len(rows) == 6 * corruption.num_corrupted(rate, N)
     loss = torch.stack([row[3] for row in rows]).mean()
     assert objective(given).loss.item() == pytest.approx(loss.item(), rel=1e-5)
     loss.backward()
@@ -103,7 +103,7 @@ def test_only_hit_patches_and_their_exact_colors_teach_the_head(precision):
     step.loss.backward()
     used = (1 / 512 - objective.head.bias.grad.double()) * 8 * 8
     expected = torch.zeros(512, dtype=torch.float64)
-    for b, hits in enumerate(objective.draw(given).hit_BK.tolist()):
+    for b, hits in enumerate(objective.draw(given).corrupted_BK.tolist()):
         colors = slow_colors(given.image[b])
         for hit in hits:
             expected[colors[hit]] += 1
@@ -184,7 +184,7 @@ def test_accuracy_counts_right_answers():
     objective, given = mpp(0.5, 0.4, 0.3, trained=False), batch(20)
     colors = torch.tensor([slow_colors(image) for image in given.image])
     drawn = objective.draw(given)
-    color_BK = colors.gather(1, drawn.hit_BK)
+    color_BK = colors.gather(1, drawn.corrupted_BK)
     always = int(color_BK[drawn.kind_BK == corruption.KEEP].mode().values)
     objective.head.bias.data[always] = 1
     made, hits = objective(given).metrics, color_BK == always
@@ -263,7 +263,7 @@ def test_baselines_are_the_slow_ones():
     drawn = objective.draw(given)
     common, guessed, masked = 0, 0, 0
     for b, image in enumerate(given.image):
-        truth, hidden = slow_colors(image), drawn.hit_BK[b].tolist()
+        truth, hidden = slow_colors(image), drawn.corrupted_BK[b].tolist()
         sums = [image[:, y : y + 4, x : x + 4].reshape(3, -1).long().sum(1) for y in range(0, 16, 4) for x in range(0, 16, 4)]
         for hit, kind in zip(hidden, drawn.kind_BK[b].tolist(), strict=True):
             if kind != corruption.MASK:
@@ -303,7 +303,7 @@ def test_no_global_random_number_is_drawn_and_the_same_batch_gives_the_same():
 def test_predictions_are_the_likeliest_colors():
     objective, given = mpp(), batch(4)
     drawn, made = objective.predict(given)
-    assert torch.equal(drawn.hit_BK, objective.draw(given).hit_BK)
-    right = made[..., 0] == torch.tensor([slow_colors(image) for image in given.image]).gather(1, drawn.hit_BK)
+    assert torch.equal(drawn.corrupted_BK, objective.draw(given).corrupted_BK)
+    right = made[..., 0] == torch.tensor([slow_colors(image) for image in given.image]).gather(1, drawn.corrupted_BK)
     assert right.sum() == objective(given).metrics["accuracy"][0]
     assert ((made >= 0) & (made < 512)).all() and len(made.unique()) > 1

@@ -14,7 +14,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.planning import budget, forecast, pace, plan
 from ssl_vit.planning.forecast import PlanOptions
-from ssl_vit.studies.command import ask
+from ssl_vit.studies.command import parse_request
 
 H100 = budget.devices()["h100"]
 
@@ -129,8 +129,8 @@ def test_sound_recipes_give_no_warning(words, capsys):
 @pytest.fixture(scope="module")
 def gap():
     """The tasks of study/gap, and what each will cost."""
-    wanted = ask(["recipe=study/gap"]).plan
-    return wanted, forecast.each(wanted, PlanOptions(device=H100, price=2.0))
+    wanted = parse_request(["recipe=study/gap"]).plan
+    return wanted, forecast.estimate_tasks(wanted, PlanOptions(device=H100, price=2.0))
 
 
 def test_a_study_is_the_sum_of_its_tasks(gap, capsys):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_runs import FREE
 
 from ssl_vit.config.resolve import RENAMED, resolve
-from ssl_vit.config.schema import Checkpoint, Data, Model, Optim, Recipe, computed, dump
+from ssl_vit.config.schema import Checkpoint, Data, Model, Optim, Recipe, computed_values, dump
 from ssl_vit.errors import UserError
 
 MODELS, DATASETS, MPP = (
@@ -383,7 +383,7 @@ def test_a_preset_word_that_says_what_the_recipe_says_is_still_a_name():
 
 def test_computed_leaves_out_what_changes_no_number(images):
     recipe = resolve(["recipe=mpp"])
-    kept, flat = computed(recipe), leaves(recipe)
+    kept, flat = computed_values(recipe), leaves(recipe)
     expected = {key: value for key, value in flat.items() if key not in FREE}
     assert kept == expected and "optim.lr" in kept and "data.hub" in kept and "model.timm" in kept
     same = [
@@ -403,12 +403,12 @@ def test_computed_leaves_out_what_changes_no_number(images):
         "eval.every=9",
         "eval.images=5",
     ]
-    assert computed(resolve(["recipe=mpp", *same])) == kept
+    assert computed_values(resolve(["recipe=mpp", *same])) == kept
     for word in ("seed=1", "compute.precision=bfloat16", "optim.lr=2", "data.size=32", "model.depth=1", "corruption.rate=0.1"):
-        other = computed(resolve(["recipe=mpp", word]))
+        other = computed_values(resolve(["recipe=mpp", word]))
         assert [k for k in kept if kept[k] != other[k]] == [word.partition("=")[0]]
     here, there = (["recipe=mpp", "data=cifar10", f"data.path={place}"] for place in (images, ROOT))
-    assert computed(resolve(here)) == computed(resolve(there))
+    assert computed_values(resolve(here)) == computed_values(resolve(there))
 
 
 VALUES = {
@@ -452,7 +452,7 @@ def test_a_runs_own_recipe_keeps_its_name_and_its_data(tmp_path, images):
     path.write_text(dump(recipe))
     moved = resolve([f"recipe={path}", f"data.path={images}", "out=elsewhere"])
     assert moved.name == recipe.name == "mpp-cifar10-corruption.rate=0.15"
-    assert moved.data.path == str(images) and computed(moved) == computed(recipe)
+    assert moved.data.path == str(images) and computed_values(moved) == computed_values(recipe)
     altered = resolve([f"recipe={path}", "optim.lr=0.002"])
     assert altered.name == recipe.name + "-optim.lr=0.002" and altered.optim.lr == 0.002
 

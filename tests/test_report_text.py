@@ -123,18 +123,18 @@ def shown(text):
     "text", [EVIL, "# a", "- a", "1. a", "---", "===", "~~~", "> a", "+ a", "a\\", "*", "<!-- x", "\\*", "```"]
 )
 def test_somebodys_text_is_shown_as_it_is(text) -> None:
-    first = formatting.opening(text)
-    for before, made in (("", first), ("", f"- {first}"), ("", f"# {first}"), ("a ", f"a {formatting.plain(text)}")):
+    first = formatting.escape_opening(text)
+    for before, made in (("", first), ("", f"- {first}"), ("", f"# {first}"), ("a ", f"a {formatting.escape_markdown(text)}")):
         said, kinds = shown(made)
-        assert said == before + formatting.line(text)
+        assert said == before + formatting.text_line(text)
         assert not kinds & MARKUP
-    said, kinds = shown(f"| h |\n|---|\n| {formatting.plain(text)} {formatting.code(text)} |")
-    assert said == f"h{formatting.line(text)} {formatting.line(text)}"
+    said, kinds = shown(f"| h |\n|---|\n| {formatting.escape_markdown(text)} {formatting.inline_code(text)} |")
+    assert said == f"h{formatting.text_line(text)} {formatting.text_line(text)}"
     assert "html_block" not in kinds and "link_open" not in kinds
 
 
 def test_a_fence_is_longer_than_those_inside() -> None:
-    _, kinds = shown(formatting.fenced(["a", "```", "<b>"], "bash"))
+    _, kinds = shown(formatting.code_block(["a", "```", "<b>"], "bash"))
     assert kinds == {"fence"}
 
 
@@ -153,7 +153,7 @@ def test_names_in_a_report_cannot_become_markup(tmp_path) -> None:
     reports.write(folder)
     text, page = ((folder / f"report.{kind}").read_text() for kind in ("md", "html"))
     said, kinds = shown(text)
-    assert said.count(formatting.line(EVIL)) == 3
+    assert said.count(formatting.text_line(EVIL)) == 3
     assert not kinds & {"html_inline", "html_block", "link_open", "em_open", "s_open", "hr"}
     assert "\u202e" not in text + page and "<script>" not in page and "<b>" not in page.replace("&lt;b>", "")
 
@@ -174,7 +174,7 @@ def test_labels_of_figures_show_a_name_as_it_is(name, monkeypatch) -> None:
     ElementTree.fromstring(svg)
     wanted = curves.label(name)
     assert drawn.count(wanted) >= 3, "the legend and both axes"
-    assert wanted.strip().replace(r"\$", "$") == formatting.line(name)
+    assert wanted.strip().replace(r"\$", "$") == formatting.text_line(name)
     panel = swept.Panel(name, name, {name: [swept.Spot(0.0, [1.0], None)]}, {name: 2.0})
     ElementTree.fromstring(swept.curves([panel], name, [name], False, curves.DARK))
     assert drawn.count(wanted) >= 9

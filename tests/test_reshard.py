@@ -16,7 +16,7 @@ from ssl_vit.data import batching, loaders, reshard, sources, transforms
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import make_shards
 
-MANNER = reshard.Manner(size=16, format="jpeg", quality=95)
+MANNER = reshard.Encoding(size=16, format="jpeg", quality=95)
 
 
 def smooth(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -62,7 +62,7 @@ def files(place: Path) -> dict[str, bytes]:
 def test_the_shorter_side_is_brought_down_and_never_up(height: int, width: int, size: int, form: str) -> None:
     array = smooth(height, width)
     raw = encode(array)
-    small = reshard.shrink(raw, reshard.Manner(size, form, 95))
+    small = reshard.shrink(raw, reshard.Encoding(size, form, 95))
     if min(height, width) <= size:
         assert small == raw
         return
@@ -107,7 +107,7 @@ def test_a_folder_of_images_becomes_shards_that_training_reads(tmp_path: Path, c
     data = Data(name="own", path=f"{tmp_path}/out", window=6, size=8, validation="test")
     splits = sources.load(data)
     assert splits.train.classes == ["ant", "bee"]
-    (batch,) = loaders.training(splits.train, data, batching.Spread(10, 10, 0, 1), 0, 0, 1, 0)
+    (batch,) = loaders.training_loader(splits.train, data, batching.Spread(10, 10, 0, 1), 0, 0, 1, 0)
     assert not batch.unread and sorted(batch.index.tolist()) == list(range(10))
     assert "next        accelerate launch tools/pretrain.py" in capsys.readouterr().out
 

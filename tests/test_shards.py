@@ -15,7 +15,7 @@ from test_sources import content, everything
 
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, fingerprints, loaders, shards, sources
-from ssl_vit.data.base import ShardedPart
+from ssl_vit.data.base import ShardedSubset
 from ssl_vit.errors import UserError
 
 NAMED = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
@@ -159,7 +159,7 @@ def test_samples_are_the_same_on_any_number_of_processes_and_workers(tmp_path, w
 
     def steps(processes, device_batch, start=0):
         spreads = [batching.BatchLayout(8, device_batch, rank, processes) for rank in range(processes)]
-        passes = [list(loaders.training(train, data, batch_layout, 0, start, 15, workers)) for batch_layout in spreads]
+        passes = [list(loaders.training_loader(train, data, batch_layout, 0, start, 15, workers)) for batch_layout in spreads]
         mixed = [batch for i in range(len(passes[0])) for batch in (some[i] for some in passes)]
         return [torch.cat(field) for field in zip(*(batch[:4] for batch in mixed), strict=True)]
 
@@ -168,7 +168,7 @@ def test_samples_are_the_same_on_any_number_of_processes_and_workers(tmp_path, w
     for batch_layout in ((2, 4), (2, 2), (4, 1)):
         assert all(torch.equal(one, other) for one, other in zip(steps(*batch_layout), alone, strict=True))
     assert all(torch.equal(one, other[7 * 8 :]) for one, other in zip(steps(2, 4, start=7), alone, strict=True))
-    assert loaders.of_step(9, train, data, 8, 0).tolist() == alone[2][9 * 8 : 10 * 8].tolist()  # as not_finite.json tells
+    assert loaders.step_indices(9, train, data, 8, 0).tolist() == alone[2][9 * 8 : 10 * 8].tolist()  # as not_finite.json tells
 
 
 @pytest.mark.parametrize(("processes", "device_batch"), [(1, 8), (1, 2), (2, 4), (4, 2)])
@@ -180,7 +180,7 @@ def test_a_process_reads_a_row_group_once_and_keeps_only_its_part_of_the_window(
     recent, answer = train.whole._recent, train.whole._recent.answer
     recent.answer = lambda shard: read.append(shard) or answer(shard)
     batch_layout = batching.BatchLayout(8, device_batch, processes - 1, processes)
-    list(loaders.training(train, data, batch_layout, 0, 0, len(train) // 8, 0))
+    list(loaders.training_loader(train, data, batch_layout, 0, 0, len(train) // 8, 0))
     windows, stretches, own = -(-len(train) // 200), 2 * batch_layout.accumulation, 200 / processes / 4.5
     assert len(read) <= windows * (own + stretches) and len(recent.kept) <= own + 2 * stretches
     assert processes > 1 or set(read) == set(range(160))
@@ -191,7 +191,7 @@ def test_the_first_samples_are_read_from_few_row_groups(tmp_path):
     parquet(tmp_path / "x.parquet", range(200))
     data = Data(name="own", path=str(tmp_path), window=100, validation=0.1, size=8)
     train = sources.load(data).train
-    looked = torch.cat([batch.index for batch in loaders.first(train, data, 0, 24, size=10)])
+    looked = torch.cat([batch.index for batch in loaders.first_batches(train, data, 0, 24, size=10)])
     assert len(set(looked.tolist())) == 24 and len(train.whole._recent.kept) <= 24 / 3 + 2
 
 
@@ -363,9 +363,9 @@ def rows_of(part):
 def test_shares_of_shards_neither_overlap_nor_lose_a_row(sizes, data):
     whole = Rows(sizes)
     count, less = sorted(data.draw(st.tuples(*[st.integers(0, len(whole))] * 2)), reverse=True)
-    taken, kept = ShardedPart(whole, 0, count, 1), ShardedPart(whole, count, len(whole), 1)
+    taken, kept = ShardedSubset(whole, 0, count, 1), ShardedSubset(whole, count, len(whole), 1)
     assert np.array_equal(np.sort(np.concatenate([rows_of(taken), rows_of(kept)])), np.arange(len(whole)))
-    assert set(rows_of(ShardedPart(whole, 0, less, 1))) <= set(rows_of(taken)), "a share holds the smaller ones"
+    assert set(rows_of(ShardedSubset(whole, 0, less, 1))) <= set(rows_of(taken)), "a share holds the smaller ones"
     for part in (taken, kept):
         shard = np.searchsorted(np.cumsum(sizes), rows_of(part), side="right")
         assert np.array_equal(np.bincount(shard, minlength=len(sizes)), part.sizes_S) and (np.diff(shard) >= 0).all()
@@ -377,12 +377,12 @@ def test_shares_of_shards_neither_overlap_nor_lose_a_row(sizes, data):
 def test_of_shards_of_one_size_exactly_so_many_rows_are_taken(size, shards_, data):
     whole = Rows([size] * shards_)
     count = data.draw(st.integers(0, len(whole)))
-    assert len(ShardedPart(whole, 0, count, 1)) == count
+    assert len(ShardedSubset(whole, 0, count, 1)) == count
 
 
 def test_a_share_comes_from_everywhere_in_a_shard():
     """So that a shard sorted by class loses some of every class."""
-    taken = rows_of(ShardedPart(Rows([1000] * 4), 0, 400, 1)) % 1000
+    taken = rows_of(ShardedSubset(Rows([1000] * 4), 0, 400, 1)) % 1000
     assert np.bincount(taken // 250, minlength=4).min() > 60  # 100 expected, standard deviation 8
 
 

@@ -299,7 +299,7 @@ def test_a_column_without_images_is_said(tmp_path, column):
 def test_a_row_without_a_image_is_named_where_it_is_looked_at(tmp_path):
     path = parquet(tmp_path / "x.parquet", {"image": [*cells(range(3)), None], "label": [0] * 4}, NAMED)
     own, batch_layout = Data(name="own", size=8), batching.BatchLayout(2, 2, 0, 1)
-    looked = [loaders.held_out(part, own, batch_layout, 2) for part in load(path, validation=0.5)[:2]]
+    looked = [loaders.held_out_batches(part, own, batch_layout, 2) for part in load(path, validation=0.5)[:2]]
     unread = [text for share in looked for batch in share for text in batch.unread]
     assert len(unread) == 1 and unread[0].startswith("row 3: not a whole image")
 

@@ -16,7 +16,7 @@ ACCURACIES = st.lists(st.floats(0, 1, width=32), min_size=2, max_size=12)
 
 def test_three_seeds_by_hand():
     """70, 72, 74: mean 72, sd 2, t(2) = 4.3027 from the tables, half-width 4.3027 x 2 / sqrt(3) = 4.9683."""
-    found = stats.spread([70, 72, 74])
+    found = stats.summarize([70, 72, 74])
     assert (found.n, found.mean, found.sd) == (3, 72, 2)
     assert found.interval == pytest.approx((67.0317, 76.9683), abs=1e-4)
     assert round(stats.t_factor(3), 2) == 4.30
@@ -25,7 +25,7 @@ def test_three_seeds_by_hand():
 
 @given(ACCURACIES)
 def test_spread_is_scipys_t_interval(values):
-    found = stats.spread(values)
+    found = stats.summarize(values)
     if found.sd == 0:
         assert found.interval == (found.mean, found.mean)
     else:
@@ -37,7 +37,7 @@ def test_spread_is_scipys_t_interval(values):
 def test_differences_in_pairs_are_scipys_paired_t_test(pairs):
     first, second = np.array(pairs).T
     apart = first - second
-    found = stats.spread(apart.tolist())
+    found = stats.summarize(apart.tolist())
     if np.ptp(apart) > 1e-6:
         theirs = scipy_stats.ttest_rel(first, second)
         assert found.interval == pytest.approx(tuple(theirs.confidence_interval()))
@@ -46,7 +46,7 @@ def test_differences_in_pairs_are_scipys_paired_t_test(pairs):
 
 
 def test_one_seed_has_neither_spread_nor_interval():
-    assert stats.spread([0.5]) == (1, 0.5, None, None)
+    assert stats.summarize([0.5]) == (1, 0.5, None, None)
     assert stats.resampled(np.ones((1, 10), np.int64)) is None
 
 
@@ -137,7 +137,7 @@ def test_intervals_cover_the_truth(seeds, of_seeds, of_images):
         right_SM, truth = simulated(generator, seeds, 400, of_seeds, of_images)
         low, high = stats.resampled(right_SM, 500)
         covered += low <= truth <= high
-        interval = stats.spread(right_SM.mean(1).tolist()).interval
+        interval = stats.summarize(right_SM.mean(1).tolist()).interval
         stayed += interval.low <= truth <= interval.high
     error = math.sqrt(0.05 * 0.95 / trials)
     assert covered / trials > 0.95 - 3 * error
@@ -166,7 +166,7 @@ def test_with_the_images_an_interval_is_never_inside_that_of_the_seeds(seeds, im
     draw = np.random.default_rng(number)
     rates = np.clip(0.5 + apart * draw.standard_normal(seeds), 0.01, 0.99)
     right = (draw.random((seeds, images)) < rates[:, None]).astype(np.int64)
-    alone, both = stats.spread(right.mean(1).tolist()).interval, stats.resampled(right, 500)
+    alone, both = stats.summarize(right.mean(1).tolist()).interval, stats.resampled(right, 500)
     assert both.low <= alone.low and both.high >= alone.high
 
 

@@ -35,8 +35,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run([*TINY, f"out={tmp_path_factory.mktemp('unbroken')}", "name=run"]).folder
 
 
-@pytest.mark.parametrize("number", preemption.SIGNALS)
-@pytest.mark.parametrize("step", [1, 4, 7])
+@pytest.tick.parametrize("number", preemption.SIGNALS)
+@pytest.tick.parametrize("step", [1, 4, 7])
 def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(number, step, unbroken, tiny, monkeypatch, capsys) -> None:
     """Also where that step has a checkpoint anyway, or its row is not complete."""
     whole = train_job._callbacks
@@ -156,7 +156,7 @@ def working(tmp_path: Path) -> tuple[subprocess.Popen, list[psutil.Process]]:
     return process, psutil.Process(process.pid).children()
 
 
-@pytest.mark.parametrize("number", preemption.SIGNALS)
+@pytest.tick.parametrize("number", preemption.SIGNALS)
 def test_a_signal_to_the_whole_group_leaves_the_workers_at_work(tmp_path: Path, number: int) -> None:
     process, workers = working(tmp_path)
     assert len(workers) == 2
@@ -189,7 +189,7 @@ def test_a_worker_that_hangs_ends_when_its_own_process_says_so() -> None:
     assert not worker.is_alive()
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+@pytest.tick.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_a_signal_while_torch_comes_in_stops_the_run_at_its_first_step(tmp_path: Path, number: int) -> None:
     script = f"""
 import os, sys

@@ -19,7 +19,7 @@ from test_shards import numbered, parquet, png
 from ssl_vit.config.schema import Data
 from ssl_vit.data import loaders, sources, streaming
 from ssl_vit.data.batching import BatchLayout
-from ssl_vit.data.loaders import Reading
+from ssl_vit.data.loaders import StreamReader
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
 from ssl_vit.training import checkpoint
@@ -42,13 +42,13 @@ def data(place: Path, window: int | None = 8, **more) -> Data:
     return Data(path=str(place), stream=True, window=window, size=6, flip=False, crop_area=1.0, **more)
 
 
-def reading(place: Path, batch_layout: BatchLayout, window: int = 8) -> Reading:
+def reading(place: Path, batch_layout: BatchLayout, window: int = 8) -> StreamReader:
     found = sources.load(data(place, window)).stream
     assert found is not None
-    return Reading(found, data(place, window), batch_layout)
+    return StreamReader(found, data(place, window), batch_layout)
 
 
-def drawn(some: Reading, start: int, stop: int, seed: int = 0) -> list[tuple[int, int, int]]:
+def drawn(some: StreamReader, start: int, stop: int, seed: int = 0) -> list[tuple[int, int, int]]:
     """(index, shard, row) of each image of these steps, in their order."""
     passes = some.passes(seed, start, stop)
     return [(i, c.shard, c.row) for p in passes for i, c in zip(p.samples.index.tolist(), p.cells, strict=True)]
@@ -97,9 +97,9 @@ def test_images_are_those_of_the_shards(folder: Path) -> None:
     told = sources.load(data(folder))
     batch_layout, starts = BatchLayout(5, 5, 0, 1), np.cumsum((0, *SIZES))
     for workers in (0, 2):
-        some = Reading(told.stream, data(folder), batch_layout)
+        some = StreamReader(told.stream, data(folder), batch_layout)
         places = {index: starts[shard] + row for index, shard, row in drawn(some, 0, 5)}
-        loader = loaders.training(some, data(folder), batch_layout, 0, 0, 5, workers)
+        loader = loaders.training_loader(some, data(folder), batch_layout, 0, 0, 5, workers)
         for batch in loader:
             for image, label, index in zip(batch.image, batch.label.tolist(), batch.index.tolist(), strict=True):
                 number = int(places[index])
@@ -131,8 +131,8 @@ def test_a_image_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> No
     features = datasets.Features({"image": datasets.Image()})
     datasets.Dataset.from_dict({"image": cells}, features=features).to_parquet(str(tmp_path / "train.parquet"))
     asked = data(tmp_path, 8, validation=0.0, unreadable=1.0)
-    some = Reading(sources.load(asked).stream, asked, BatchLayout(4, 4, 0, 1))
-    seen = list(loaders.training(some, asked, BatchLayout(4, 4, 0, 1), 0, 0, 6, 0))
+    some = StreamReader(sources.load(asked).stream, asked, BatchLayout(4, 4, 0, 1))
+    seen = list(loaders.training_loader(some, asked, BatchLayout(4, 4, 0, 1), 0, 0, 6, 0))
     assert sum(len(batch.image) for batch in seen) == 24
     texts = [text for batch in seen for text in batch.unread]
     assert len(texts) == 3 and all(text.startswith("shard 0, image 3: ") for text in texts)

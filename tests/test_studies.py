@@ -28,7 +28,7 @@ from ssl_vit.studies import command, scheduling, slurm
 from ssl_vit.studies import local as locals_
 from ssl_vit.studies import plan as plans
 from ssl_vit.studies import progress as screens
-from ssl_vit.studies.command import ask, main
+from ssl_vit.studies.command import main, parse_request
 from ssl_vit.studies.spec import build
 
 SMALL = {"optim.steps": 20, "optim.warmup": 2}
@@ -339,9 +339,9 @@ def test_best_is_the_highest_mean_over_seeds(tmp_path_factory, scores):
             best = i
     if best is None:
         with pytest.raises(UserError, match="no run of part sweep has a finite one"):
-            plans.chosen(plan["final-mpp-0"], plan, folder)
+            plans.best_values(plan["final-mpp-0"], plan, folder)
     else:
-        assert plans.chosen(plan["final-mpp-0"], plan, folder) == {"optim.lr": best + 1}
+        assert plans.best_values(plan["final-mpp-0"], plan, folder) == {"optim.lr": best + 1}
 
 
 # ---- the command line
@@ -376,30 +376,30 @@ def test_a_mistaken_word_starts_nothing(words, says, bench):
 
 def test_studies_are_found_by_name():
     with pytest.raises(UserError, match=r"recipe=study/ga: no such study; did you mean study/gap\?"):
-        ask(["recipe=study/ga"])
+        parse_request(["recipe=study/ga"])
     with pytest.raises(UserError, match=r"recipe= is missing; choices: .*study/gap"):
-        ask([])
+        parse_request([])
     with pytest.raises(UserError, match=r"recipe=/no/such\.yaml: no such file"):
-        ask(["recipe=/no/such.yaml"])
+        parse_request(["recipe=/no/such.yaml"])
 
 
 def test_a_place_has_a_name_of_its_own(tmp_path):
     made = Bench(tmp_path, altered(("places", ["out"])))
     with pytest.raises(UserError, match="places: out= means something else already"):
-        ask(made.words)
+        parse_request(made.words)
 
 
 def test_places_must_be_said(tmp_path):
     made = Bench(tmp_path, altered(("places", ["images", "more"]), ("parts/pretrain/words/data.path", "{images}")))
     with pytest.raises(UserError, match="more= is missing: the study needs the places images, more"):
-        ask([*made.words, "images=/p"])
-    plan = ask([*made.words, f"images={os.path.relpath(tmp_path)}", "more=/m"]).plan
+        parse_request([*made.words, "images=/p"])
+    plan = parse_request([*made.words, f"images={os.path.relpath(tmp_path)}", "more=/m"]).plan
     assert plan["pretrain-mpp-0"].words["data.path"] == str(tmp_path)
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("3", {0, 1, 2}), ("0,2", {0, 2}), ("5,", {5})])
 def test_seeds(text, seeds, bench):
-    plan = ask([*bench.words, f"seeds={text}"]).plan
+    plan = parse_request([*bench.words, f"seeds={text}"]).plan
     assert {task.seed for task in plan.values() if task.part == "final"} == seeds
     assert {task.seed for task in plan.values() if task.part == "sweep"} == {0}
 
@@ -421,7 +421,7 @@ def test_mistakes_are_answered_in_one_line_without_torch(tmp_path):
 def test_a_study_runs_each_task_once_and_in_order(bench, capsys):
     assert main([*bench.words, "parallel=2", "eval.every=7"]) == 0
     assert sorted(bench.started()) == sorted(NAMES) == bench.finished()
-    for task in ask(bench.words).plan.values():  # the tool itself refuses an init that is not finished
+    for task in parse_request(bench.words).plan.values():  # the tool itself refuses an init that is not finished
         assert all(bench.started().index(need) < bench.started().index(task.name) for need in task.needs)
     assert {seed: bench.told(f"final-scratch-{seed}")["optim.lr"] for seed in (0, 1)} == {0: "0.03", 1: "0.03"}
     told = bench.told("final-mpp-1")
@@ -454,8 +454,8 @@ def test_no_more_at_once_than_asked_for(bench):
 
 def test_tasks_start_only_as_fast_as_memory_allows(bench, monkeypatch, capsys):
     """Room for one and a half of them: no two at once, the one that waits is told, all get there."""
-    monkeypatch.setattr(scheduling, "free", lambda: 3 << 29)
-    monkeypatch.setattr(scheduling, "need", lambda recipe, gpu: 1 << 30)
+    monkeypatch.setattr(scheduling, "free_memory", lambda: 3 << 29)
+    monkeypatch.setattr(scheduling, "memory_need", lambda recipe, gpu: 1 << 30)
     monkeypatch.setattr(locals_, "LOOK", 0.05)
     bench.behave(**dict.fromkeys(NAMES[:4], "brief"))
     assert main([*bench.words, "parallel=4"]) == 0
@@ -466,7 +466,7 @@ def test_tasks_start_only_as_fast_as_memory_allows(bench, monkeypatch, capsys):
 
 
 def test_a_task_larger_than_the_machine_is_let_try_alone(bench, monkeypatch):
-    monkeypatch.setattr(scheduling, "need", lambda recipe, gpu: 1 << 60)
+    monkeypatch.setattr(scheduling, "memory_need", lambda recipe, gpu: 1 << 60)
     monkeypatch.setattr(locals_, "LOOK", 0.05)
     assert main([*bench.words, "parallel=4"]) == 0
 
@@ -475,15 +475,15 @@ def test_what_a_process_has_not_taken_yet_is_kept_for_it(monkeypatch):
     hog = "import sys; x = bytearray(300 << 20); print('there', flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", hog], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"there\n"
-    monkeypatch.setattr(scheduling, "free", lambda: 1000 << 20)
+    monkeypatch.setattr(scheduling, "free_memory", lambda: 1000 << 20)
     try:
-        assert 300 << 20 <= scheduling.taken(process.pid) < 400 << 20
+        assert 300 << 20 <= scheduling.memory_used(process.pid) < 400 << 20
         assert scheduling.fits(980 << 20, [(process.pid, 300 << 20)])  # it has all that it wants
         assert scheduling.fits(780 << 20, [(process.pid, 500 << 20)])
         assert not scheduling.fits(950 << 20, [(process.pid, 500 << 20)])  # 100 to 200 are still to come
     finally:
         process.communicate()
-    assert scheduling.taken(process.pid) == 0
+    assert scheduling.memory_used(process.pid) == 0
 
 
 OF_A_JOB = [("0::/job/step", "job", scheduling.VERSION_2), ("4:memory:/job", "memory/job", scheduling.VERSION_1)]
@@ -497,23 +497,23 @@ def test_the_limit_of_a_control_group_counts(line, folder, names, tmp_path, monk
     own.write_text(f"9:cpu:/elsewhere\n{line}\n")
     monkeypatch.setattr(scheduling, "GROUPS", tmp_path)
     monkeypatch.setattr(scheduling, "OWN_GROUPS", own)
-    whole = scheduling.free()
+    whole = scheduling.free_memory()
     for name, text in zip((*names[:2], "stat"), ("max", "4000", f"anon 1\n{names[2]} 1500\n"), strict=True):
         (group / f"memory.{name}").write_text(text)
-    assert scheduling.free() == pytest.approx(whole, rel=0.2)  # no limit
+    assert scheduling.free_memory() == pytest.approx(whole, rel=0.2)  # no limit
     (group / f"memory.{names[0]}").write_text("10000\n")
-    assert scheduling.free() == 7500
+    assert scheduling.free_memory() == 7500
 
 
 def test_an_evaluation_keeps_its_features():
     words = ["recipe=evaluate", "init=scratch", "model=vit_n8"]
-    small, large = (scheduling.need(resolve([*words, *more]), gpu=False) for more in ([], ["model.width=1280"]))
+    small, large = (scheduling.memory_need(resolve([*words, *more]), gpu=False) for more in ([], ["model.width=1280"]))
     assert large - small > 2 * 4 * (1280 - 128) * 50_000
 
 
 def test_a_smaller_task_goes_before_one_that_does_not_fit(bench, monkeypatch):
-    monkeypatch.setattr(scheduling, "free", lambda: 3 << 30)
-    monkeypatch.setattr(scheduling, "need", lambda recipe, gpu: 1 << 60 if recipe.objective == "supervised" else 1 << 30)
+    monkeypatch.setattr(scheduling, "free_memory", lambda: 3 << 30)
+    monkeypatch.setattr(scheduling, "memory_need", lambda recipe, gpu: 1 << 60 if recipe.objective == "supervised" else 1 << 30)
     monkeypatch.setattr(locals_, "LOOK", 60.0)
     bench.behave(**dict.fromkeys(NAMES[:4], "brief"))
     assert main([*bench.words, "parallel=4"]) == 0
@@ -548,8 +548,8 @@ def test_a_sweep_that_lost_a_run_is_made_again_before_anything_is_called_stale(b
 
 def test_a_larger_batch_needs_more_memory():
     small, large = (resolve(["recipe=mpp", f"optim.batch={batch}"]) for batch in (128, 512))
-    assert scheduling.BASE < scheduling.need(small, gpu=False) < scheduling.need(large, gpu=False)
-    assert scheduling.need(small, gpu=True) == scheduling.need(large, gpu=True)  # its tensors are not here
+    assert scheduling.BASE < scheduling.memory_need(small, gpu=False) < scheduling.memory_need(large, gpu=False)
+    assert scheduling.memory_need(small, gpu=True) == scheduling.memory_need(large, gpu=True)  # its tensors are not here
 
 
 def test_a_failed_task_leaves_out_only_what_needs_it(bench, capsys):
@@ -602,8 +602,8 @@ def test_a_metric_that_is_not_there_fails_what_asks_for_it(bench, capsys):
 
 def test_another_plan_is_refused(bench):
     def keep(*words):
-        asked = ask([*bench.words, *words])
-        plans.keep(asked.study, asked.name, asked.plan, asked.folder)
+        asked = parse_request([*bench.words, *words])
+        plans.write_plan(asked.study, asked.name, asked.plan, asked.folder)
 
     bench.runs.mkdir()
     keep()
@@ -722,7 +722,7 @@ def test_a_line_for_each_running_task(tmp_path, monkeypatch):
 
 def test_plain_lines_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):
     run = screens.Running(a_run(tmp_path / "a", [{"step": 100, "loss": 1.25}]))
-    with screens.Screen() as screen:
+    with screens.ProgressScreen() as screen:
         screen.show([run], 1, 3, 0)
         assert capsys.readouterr().out == ""
         monkeypatch.setattr(screens, "QUIET", 0.0)
@@ -735,7 +735,7 @@ def test_a_live_display_on_a_terminal(tmp_path, monkeypatch):
     monkeypatch.setattr(screens, "Console", lambda **_: console)
     monkeypatch.setattr(screens, "REFRESH", 0.0)
     runs = [screens.Running(a_run(tmp_path / name, [{"step": 100, "loss": 1.25}])) for name in ("first", "second")]
-    with screens.Screen() as screen:
+    with screens.ProgressScreen() as screen:
         screen.say("finished  zeroth in 3 s")
         screen.show(runs, 1, 3, 0)
     console.file.close()
@@ -872,10 +872,10 @@ def test_nothing_is_chosen_but_on_held_out_images(bench, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_text(json.dumps({"metrics": {"accuracy": {"value": 0.5, "split": "train"}}}))
     with pytest.raises(UserError, match="it is of the train images"):
-        plans.chosen(plan["final-mpp-0"], plan, tmp_path)
+        plans.best_values(plan["final-mpp-0"], plan, tmp_path)
     (tmp_path / "sweep-mpp-0-lr=0.01" / "result.json").write_text("{")
     with pytest.raises(UserError, match=r"result\.json is damaged"):
-        plans.chosen(plan["final-mpp-0"], plan, tmp_path)
+        plans.best_values(plan["final-mpp-0"], plan, tmp_path)
 
 
 @pytest.mark.parametrize(

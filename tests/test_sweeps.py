@@ -11,7 +11,7 @@ from ssl_vit.costs import exaflop
 from ssl_vit.errors import UserError
 from ssl_vit.studies import plan as plans
 from ssl_vit.studies import slurm
-from ssl_vit.studies.command import ask, main
+from ssl_vit.studies.command import main, parse_request
 from ssl_vit.studies.spec import build
 
 PROBE = {"tool": "evaluate", "words": {"recipe": "evaluate", "init": "{pretrain}"}}
@@ -35,7 +35,7 @@ def bench(tmp_path, monkeypatch):
 
 
 def swept(*words):
-    return ask(["recipe=mpp", *words])
+    return parse_request(["recipe=mpp", *words])
 
 
 def trained(plan):
@@ -78,7 +78,7 @@ def test_probes_see_the_recipes_images_whole(tmp_path):
         f"objective: mpp\nmodel: vit_n8\ndata: {{name: mine, path: {tmp_path}, size: 48, label_column: kind, share: 0.5}}\n"
         "optim: {steps: 9, lr: 1.0e-3, batch: 8}\n"
     )
-    asked = ask([f"recipe={recipe}", "sweep", "data.crop_area=0.1,0.5"])
+    asked = parse_request([f"recipe={recipe}", "sweep", "data.crop_area=0.1,0.5"])
     probe = asked.plan["probe-crop_area=0.1-0"].words
     assert {key: value for key, value in probe.items() if key.startswith("data")} == {
         "data.path": str(tmp_path), "data.size": "48", "data.label_column": "kind", "data.eval_crop": "0.875",
@@ -124,13 +124,13 @@ def test_a_sweeps_mistake_starts_nothing_and_is_one_line(words, says, bench):
 
 
 def test_vary_makes_arms_of_what_pre_trains(bench):
-    asked = ask(bench.words)
+    asked = parse_request(bench.words)
     assert list(asked.study.arms.items()) == [("rate=0.15", "corruption.rate=0.15"), ("rate=0.5", "corruption.rate=0.5")]
     assert asked.study.report["claim"] == {"better": "rate=0.5", "worse": "rate=0.15"}
     assert "corruption.rate" not in asked.plan["probe-rate=0.15-1"].words
     plans.check(asked.plan)
     bench.runs.mkdir()
-    plans.keep(asked.study, asked.name, asked.plan, asked.folder)
+    plans.write_plan(asked.study, asked.name, asked.plan, asked.folder)
     about = json.loads((bench.runs / "study.json").read_text())
     assert (about["vary"], about["match"]) == (
         {"rate=0.15": {"corruption.rate": 0.15}, "rate=0.5": {"corruption.rate": 0.5}},
@@ -140,7 +140,7 @@ def test_vary_makes_arms_of_what_pre_trains(bench):
 
 def test_a_study_that_varies_nothing_says_nothing_of_it(tmp_path):
     study = build(GAP, "x")
-    plans.keep(study, "gap", plans.tasks(study, {}, {}), tmp_path)
+    plans.write_plan(study, "gap", plans.tasks(study, {}, {}), tmp_path)
     assert not {"vary", "match"} & json.loads((tmp_path / "study.json").read_text()).keys()
 
 
@@ -201,12 +201,12 @@ def test_a_claim_about_nothing_varied_is_refused():
 
 
 def test_words_of_the_command_line_go_to_who_can_use_them(bench):
-    asked = ask([*bench.words, "corruption.mask=1", "corruption.random=0", "corruption.keep=0", "optim.steps=50"])
+    asked = parse_request([*bench.words, "corruption.mask=1", "corruption.random=0", "corruption.keep=0", "optim.steps=50"])
     assert asked.plan["pretrain-rate=0.5-0"].words["corruption.mask"] == "1"
     assert "corruption.mask" not in asked.plan["probe-rate=0.5-0"].words
     plans.check(asked.plan)
     with pytest.raises(UserError, match=r"corruption\.rate=0\.3: the study varies it; leave it out"):
-        ask([*bench.words, "corruption.rate=0.3"])
+        parse_request([*bench.words, "corruption.rate=0.3"])
 
 
 # ---- equal terms
@@ -222,7 +222,7 @@ def test_arms_matched_by_exaflop_cost_what_the_base_costs(bench, words):
     if words == ["optim.batch=32"]:
         base = resolve(["recipe=mpp", "optim.steps=200", "optim.warmup=20", *words])
     whole = exaflop(base, base.optim.steps * base.optim.batch)
-    for said in trained(ask([*bench.words, *words]).plan).values():
+    for said in trained(parse_request([*bench.words, *words]).plan).values():
         recipe = resolve([f"{key}={value}" for key, value in said.items()])
         step = exaflop(recipe, recipe.optim.batch)
         assert abs(recipe.optim.steps * step - whole) <= step / 2 * (1 + 1e-9)
@@ -230,7 +230,7 @@ def test_arms_matched_by_exaflop_cost_what_the_base_costs(bench, words):
 
 
 def test_match_may_be_said_on_the_command_line(bench):
-    assert ask([*bench.words, "match=exaflop"]).study.match == "exaflop"
+    assert parse_request([*bench.words, "match=exaflop"]).study.match == "exaflop"
     blocks, patches = 4 * 65 * 128**2 + 2 * 65**2 * 128 + 2 * 65 * 128 * 512, 64 * 192 * 128  # of vit_n8 at 64 px, 65 tokens
     steps = round(900 * (4 * blocks + patches) / (2 * blocks + patches))
     assert trained(swept("match=exaflop", "sweep", "model.depth=2,4").plan)["depth=2"]["optim.steps"] == str(steps)
@@ -240,7 +240,7 @@ def test_a_setting_that_cannot_be_matched_is_named(bench):
     study = RATE | {"vary": {"model.patch": [8, 7]}, "match": "exaflop", "report": {}}
     OmegaConf.save(OmegaConf.create(study), bench.folder / "gap.yaml")
     with pytest.raises(UserError, match=r"match=exaflop: part pretrain, arm patch=7: data\.size=64: no multiple"):
-        ask(bench.words)
+        parse_request(bench.words)
 
 
 # ---- processes
@@ -251,7 +251,7 @@ def test_twenty_arms_survive_the_death_of_one_and_go_on(bench, capsys):
     (bench.folder / "runs" / "behave.json").write_text(json.dumps({"pretrain-rate=0.3-0": "die"}))
     assert main(words) == 1
     dead = {"pretrain-rate=0.3-0", "probe-rate=0.3-0"}
-    names = set(ask(words).plan)
+    names = set(parse_request(words).plan)
     assert len(names) == 40 and set(bench.finished()) == names - dead
     said = capsys.readouterr().out
     assert "failed    pretrain-rate=0.3-0: killed by SIGKILL" in said

@@ -61,7 +61,7 @@ def batch_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dic
     return {name: rows(out / name) for name in ways}
 
 
-@pytest.mark.parametrize(("one", "other"), [("one", "two"), ("plain", "plain_two"), ("plain", "plain_two_passes")])
+@pytest.tick.parametrize(("one", "other"), [("one", "two"), ("plain", "plain_two"), ("plain", "plain_two_passes")])
 def test_losses_are_the_same_however_the_batch_is_spread(batch_layout: dict[str, list[dict]], one: str, other: str) -> None:
     """With dropout where the device batch is equal, so that every chunk draws its own; without it for any."""
     assert_alike(batch_layout[one], batch_layout[other])
@@ -69,7 +69,7 @@ def test_losses_are_the_same_however_the_batch_is_spread(batch_layout: dict[str,
     assert last["validation/loss"] == pytest.approx(same["validation/loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize(("part", "other"), [("mpp", "supervised"), ("labels", "mpp")])
+@pytest.tick.parametrize(("part", "other"), [("mpp", "supervised"), ("labels", "mpp")])
 def test_a_joint_part_of_weight_0_is_not_trained(batch_layout: dict[str, list[dict]], part: str, other: str) -> None:
     """On two processes, where DDP waits for every gradient, as on one; its weights stay as drawn."""
     one, two = batch_layout[f"{part}_alone"], batch_layout[f"{part}_two"]

@@ -184,8 +184,8 @@ def export(folder: Path, part: str = "model") -> Path:
     return folder / "export" / f"{part}.safetensors"
 
 
-@pytest.mark.parametrize("passes", ["", "_passes"])
-@pytest.mark.parametrize("way", [*ZERO, "fsdp2"])
+@pytest.tick.parametrize("passes", ["", "_passes"])
+@pytest.tick.parametrize("way", [*ZERO, "fsdp2"])
 def test_losses_are_those_of_ddp(trained, way: str, passes: str) -> None:
     """With and without several passes a step; what is looked at, and the weights at the end too."""
     out = trained[0]
@@ -223,7 +223,7 @@ def test_deepspeed_has_what_the_recipe_says(trained) -> None:
     )
 
 
-@pytest.mark.parametrize("way", ["zero2", "zero3", "fsdp2"])
+@pytest.tick.parametrize("way", ["zero2", "zero3", "fsdp2"])
 def test_weight_decay_leaves_a_part_that_is_not_trained_as_drawn(trained, way: str) -> None:
     out = trained[0]
     assert [row["loss"] for row in rows(out / f"{way}_part")] == pytest.approx(
@@ -235,7 +235,7 @@ def test_weight_decay_leaves_a_part_that_is_not_trained_as_drawn(trained, way: s
     assert theirs["parts.supervised.hidden.0.weight"].std() > 0
 
 
-@pytest.mark.parametrize("way", ["zero2", "zero3", "fsdp2"])
+@pytest.tick.parametrize("way", ["zero2", "zero3", "fsdp2"])
 def test_bfloat16_is_cast_as_everywhere(trained, way: str) -> None:
     out = trained[0]
     exact, one, other = (rows(out / name) for name in ("ddp", "ddp_bfloat16", f"{way}_bfloat16"))
@@ -243,7 +243,7 @@ def test_bfloat16_is_cast_as_everywhere(trained, way: str) -> None:
     assert any(abs(a["loss"] / b["loss"] - 1) > 1e-6 for a, b in zip(exact, other, strict=True))
 
 
-@pytest.mark.parametrize("way", ["zero2", "zero3", "fsdp2"])
+@pytest.tick.parametrize("way", ["zero2", "zero3", "fsdp2"])
 def test_an_update_that_is_not_finite_is_left_out_as_under_ddp(trained, way: str) -> None:
     """One process's loss alone, in the second of two passes; momentum and what comes after are as if that step had not been."""
     out = trained[0]
@@ -255,7 +255,7 @@ def test_an_update_that_is_not_finite_is_left_out_as_under_ddp(trained, way: str
         assert other[-1]["validation/loss"] == pytest.approx(one[-1]["validation/loss"], rel=1e-6)
 
 
-@pytest.mark.parametrize("way", ["zero2", "zero3"])
+@pytest.tick.parametrize("way", ["zero2", "zero3"])
 def test_going_back_to_a_checkpoint_is_the_same_as_under_ddp(trained, way: str) -> None:
     out = trained[0]
     one, other = rows(out / "ddp_back"), rows(out / f"{way}_back")
@@ -289,7 +289,7 @@ def test_a_run_goes_on_under_another_way_of_sharing(trained, unbroken) -> None:
     assert_alike(one, other, rel=1e-6)
 
 
-@pytest.mark.parametrize(
+@pytest.tick.parametrize(
     ("way", "strategy", "accelerate"),
     [
         ("ddp", "DDP", "MULTI_CPU"),
@@ -349,7 +349,7 @@ def test_what_cannot_be_is_refused_in_one_line(trained) -> None:
 SPREAD = BatchLayout(64, 8, 0, 2)
 
 
-@pytest.mark.parametrize(
+@pytest.tick.parametrize(
     ("config", "said"),
     [
         ({"zero_optimization": {"stage": 0}}, "zero_stage=0: nothing is shared"),
@@ -401,7 +401,7 @@ ALONE = {
 }  # what the launcher sets where it starts one for several
 
 
-@pytest.mark.parametrize(
+@pytest.tick.parametrize(
     ("environment", "said"),
     [
         (ALONE, "num_processes: `accelerate launch` was asked for several and has started one"),
@@ -414,7 +414,7 @@ def test_a_launch_that_became_something_else_is_refused(environment, said, tiny,
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=said), distributed.started(Run(resolve([*tiny, "name=run"]))):
+    with pytest.raises(UserError, match=said), distributed.accelerator_session(Run(resolve([*tiny, "name=run"]))):
         pass
 
 
@@ -433,7 +433,7 @@ def test_processes_that_each_believe_they_are_alone_are_refused(monkeypatch) -> 
         distributed._check_processes(1)
 
 
-@pytest.mark.parametrize(("local_rank", "kind"), [("0", UserError), ("1", ReportedError)])
+@pytest.tick.parametrize(("local_rank", "kind"), [("0", UserError), ("1", ReportedError)])
 def test_processes_that_would_share_a_gpu_are_refused(local_rank, kind, monkeypatch, tiny) -> None:
     """One line for a machine, before the processes look for one another."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

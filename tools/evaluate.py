@@ -15,5 +15,5 @@ from ssl_vit import errors
 from ssl_vit.jobs.cli import evaluate
 
 if __name__ == "__main__":
-    errors.prepare(lasting=True)
+    errors.guard_streams(lasting=True)
     evaluate(sys.argv[1:])

@@ -15,5 +15,5 @@ from ssl_vit import errors
 from ssl_vit.jobs.cli import finetune
 
 if __name__ == "__main__":
-    errors.prepare(lasting=True)
+    errors.guard_streams(lasting=True)
     finetune(sys.argv[1:])

@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch, which --probe loads: as the tools that train
 
 from ssl_vit import errors
-from ssl_vit.errors import plain_errors
+from ssl_vit.errors import report_errors
 from ssl_vit.planning.plan import main
 
 if __name__ == "__main__":
-    errors.prepare()
-    with plain_errors():
+    errors.guard_streams()
+    with report_errors():
         main(sys.argv[1:])

@@ -11,7 +11,7 @@ from typing import Any
 from .. import hub_files
 from ..errors import UserError
 from . import parsing
-from .parsing import load
+from .parsing import load_yaml
 from .schema import PLAIN_NAME, Recipe
 
 SCRATCH = "scratch"
@@ -24,7 +24,7 @@ CHOICES = "choices: scratch, a run's folder, an export's folder, timm:NAME, hf-h
 
 
 @dataclass(frozen=True)
-class Init:
+class InitSource:
     """`run` is the folder of the run that made `export`, where a run did."""
 
     place: str
@@ -32,7 +32,7 @@ class Init:
     export: Path | None = None
 
 
-def find(place: str) -> Init:
+def parse_init(place: str) -> InitSource:
     """What `init=place` names.
 
     Raises:
@@ -41,10 +41,10 @@ def find(place: str) -> Init:
     if place.startswith("timm:") and not PLAIN_NAME.fullmatch(place.removeprefix("timm:")):
         raise UserError(f"init={place}: after timm: a model's plain name is asked for; say hf-hub:USER/NAME for a repository")
     if place == SCRATCH or place.startswith(REMOTE):
-        return Init(place)
-    path = parsing.place(place, "init")
+        return InitSource(place)
+    path = parsing.parse_path(place, "init")
     if path.suffix == ".npz" and path.is_file():
-        return Init(place)
+        return InitSource(place)
     if not path.is_dir():
         raise UserError(f"init={place}: no such folder or file; {CHOICES}")
     if (path / "recipe.yaml").exists():
@@ -52,28 +52,28 @@ def find(place: str) -> Init:
             raise UserError(f"init={place}: that run made no encoder of its own; say the one that it measured")
         if not (path / "export" / "config.json").exists():
             raise UserError(f"init={place}: that run has no export yet; it is not finished")
-        return Init(place, path, path / "export")
+        return InitSource(place, path, path / "export")
     if (path / "config.json").exists() and (path / "model.safetensors").exists():
-        return Init(place, path.parent if (path.parent / "recipe.yaml").exists() else None, path)
+        return InitSource(place, path.parent if (path.parent / "recipe.yaml").exists() else None, path)
     raise UserError(f"init={place}: no run (recipe.yaml) and no export (config.json, model.safetensors); {CHOICES}")
 
 
-def local(place: str) -> bool:
+def is_local(place: str) -> bool:
     """Whether it is a file or folder of this machine."""
     return place != SCRATCH and not place.startswith(REMOTE)
 
 
-def nameless(place: str) -> str:
+def public_name(place: str) -> str:
     """The place as others may know it: of this machine's folders the name alone."""
-    return Path(place).name if local(place) else place
+    return Path(place).name if is_local(place) else place
 
 
-def tool(recipe: Recipe) -> str:
+def training_tool(recipe: Recipe) -> str:
     """Which of tools/ trains it."""
     return "finetune" if recipe.objective == "supervised" and recipe.init != SCRATCH else "pretrain"
 
 
-def row(init: Init) -> dict[str, Any]:
+def described_values(init: InitSource) -> dict[str, Any]:
     """{dotted key: value} of the model that these weights were made with, the normalisation and
     the evaluation's resizing and cropping, as far as their folder says.
 
@@ -88,7 +88,7 @@ def row(init: Init) -> dict[str, Any]:
         told = normalisation(folder) | evaluation(folder)
         norm = {f"data.{key}": value for key, value in told.items()}
         if init.run is not None:
-            return {f"model.{key}": value for key, value in load(init.run / "recipe.yaml")["model"].items()} | norm
+            return {f"model.{key}": value for key, value in load_yaml(init.run / "recipe.yaml")["model"].items()} | norm
         if config.get("model_type") == "vit":
             return _of_transformers(config) | norm
         return _told(config["architecture"], config.get("model_args") or {}) | norm
@@ -112,7 +112,7 @@ def config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} is no export: its config.json is damaged, or another program's") from None
 
 
-def export(init: Init, *names: str) -> Path | None:
+def export(init: InitSource, *names: str) -> Path | None:
     """The folder of the export, with those files of it if it comes from the Hub; None of other places.
 
     Raises:
@@ -201,15 +201,15 @@ def _of_transformers(config: dict[str, Any]) -> dict[str, Any]:
     """The model of a ViT of transformers."""
     told = {key: config[name] for key, name in TRANSFORMERS.items()} | {"mlp": config["intermediate_size"]}
     told["patch"] = told["patch"][0] if isinstance(told["patch"], list) else told["patch"]
-    row = {f"model.{key}": value for key, value in told.items()}
-    return {"model.name": _called(row), "model.timm": "vit_base_patch16_224", **row}
+    described_values = {f"model.{key}": value for key, value in told.items()}
+    return {"model.name": _called(described_values), "model.timm": "vit_base_patch16_224", **described_values}
 
 
 def _told(architecture: str, args: dict[str, Any]) -> dict[str, Any]:
     """The model that a foreign export's model_args name; nothing where they do not say it whole, as for timm's own models."""
     if not {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"} <= args.keys():
         return {}
-    row = {
+    described_values = {
         "model.timm": architecture,
         "model.patch": args["patch_size"],
         "model.width": args["embed_dim"],
@@ -217,15 +217,15 @@ def _told(architecture: str, args: dict[str, Any]) -> dict[str, Any]:
         "model.heads": args["num_heads"],
         "model.mlp": round(args["mlp_ratio"] * args["embed_dim"]),
     }
-    return {"model.name": _called(row), **row}
+    return {"model.name": _called(described_values), **described_values}
 
 
-def _called(row: dict[str, Any]) -> str:
+def _called(described_values: dict[str, Any]) -> str:
     """A model's name from its size: the architecture's own would promise another."""
-    return f"vit_{row['model.width']}x{row['model.depth']}_p{row['model.patch']}"
+    return f"vit_{described_values['model.width']}x{described_values['model.depth']}_p{described_values['model.patch']}"
 
 
-def pool(init: Init) -> str:
+def export_pool(init: InitSource) -> str:
     """What the export gives as a image's feature: "avg" (the mean of the patches) where it says so, else "token"."""
     folder = export(init, "config.json")
     if folder is None:
@@ -234,13 +234,13 @@ def pool(init: Init) -> str:
     return "avg" if config.get("model_args", {}).get("global_pool") == "avg" else "token"
 
 
-def stamp(place: str) -> str | None:
+def weights_hash(place: str) -> str | None:
     """A hash of the file of weights, in an export or by itself; None of other places, and where it lies no more."""
     try:
-        folder = find(place).export
+        folder = parse_init(place).export
     except UserError:
         return None
-    if folder is None and not local(place):
+    if folder is None and not is_local(place):
         return None
     return file_stamp(folder / "model.safetensors" if folder else Path(place))
 
@@ -254,7 +254,7 @@ def file_stamp(path: Path) -> str | None:
         return None
 
 
-def spent(init: Init) -> dict[str, float]:
+def upstream_cost(init: InitSource) -> dict[str, float]:
     """What the run that made these weights took, with what it started from itself: exaflop and device_hours, 0 if unknown.
 
     Raises:

@@ -83,7 +83,7 @@ CONFIG = {  # of an export, timm's or transformers'
 }
 
 
-def place(text: str, said: str) -> Path:
+def parse_path(text: str, said: str) -> Path:
     """A path that a user named; `said` opens the error.
 
     Raises:
@@ -97,7 +97,7 @@ def place(text: str, said: str) -> Path:
     return Path(text)
 
 
-def load(path: Path) -> dict[str, Any]:
+def load_yaml(path: Path) -> dict[str, Any]:
     """A YAML file's mapping. What OmegaConf would replace, by a variable of the environment say, is refused: files travel.
 
     Raises:

@@ -21,10 +21,10 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..errors import UserError, nearest
+from ..errors import UserError, suggest
 from . import init_source, uses
-from .parsing import load, place, yaml_value
-from .schema import EMBEDDED, Recipe, computed, flatten, means_more
+from .parsing import load_yaml, parse_path, yaml_value
+from .schema import EMBEDDED, Recipe, computed_values, flatten, has_interpolation
 from .validate import check, check_place
 
 OWN = ("out", "resume", "plugin", "hub", "data.path", "eval.real")  # of one machine or one person
@@ -81,7 +81,7 @@ def parse(words: Iterable[str]) -> dict[str, str]:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise UserError(f"{word}: words are key=value, as in recipe=mpp")
-        if means_more(text) or _odd(word):
+        if has_interpolation(text) or _odd(word):
             raise UserError(f"{key}={' '.join(text.split())}: cannot be taken as a value")
         if given.setdefault(key, text) != text:
             raise UserError(f"{key} is said twice: {given[key]} and {text}")
@@ -90,16 +90,16 @@ def parse(words: Iterable[str]) -> dict[str, str]:
 
 def _row(table: str, key: str, name: str) -> dict[str, Any]:
     """One row of models.yaml or datasets.yaml as {dotted key: value}, its name included."""
-    rows = load(RECIPES / table)
+    rows = load_yaml(RECIPES / table)
     if name not in rows:
-        raise UserError(f"{key}={name}: unknown; {nearest(name, rows)}")
+        raise UserError(f"{key}={name}: unknown; {suggest(name, rows)}")
     row = {f"{key}.{k}": v for k, v in rows[name].items()} | {f"{key}.name": name}
     for k in row:
         _check_key(k, f"{table}, {name}: ")
     return row
 
 
-def find(word: str | None) -> Path:
+def find_recipe(word: str | None) -> Path:
     """A recipe's file, from its name under recipes/ or its path."""
     names = sorted(str(p.relative_to(RECIPES).with_suffix("")) for p in RECIPES.rglob("*.yaml"))
     names = [n for n in names if n not in TABLES and not n.startswith("study/")]
@@ -108,12 +108,12 @@ def find(word: str | None) -> Path:
     if word in names:
         return RECIPES / f"{word}.yaml"
     if word.endswith((".yaml", ".yml")):
-        if place(word, "recipe").is_file():
+        if parse_path(word, "recipe").is_file():
             return Path(word)
         raise UserError(f"recipe={word}: no such file")
     if word.startswith("study/"):
         raise UserError(f"recipe={word}: a study is run by tools/study.py")
-    raise UserError(f"recipe={word}: unknown; {nearest(word, names)}, or a file's path")
+    raise UserError(f"recipe={word}: unknown; {suggest(word, names)}, or a file's path")
 
 
 FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?\.?(inf|nan)", re.IGNORECASE)
@@ -195,7 +195,7 @@ def _build(values: dict[str, Any]) -> Recipe:
     """The typed recipe from {dotted key: value}."""
     config = OmegaConf.structured(Recipe)
     for key, value in values.items():
-        if means_more(value) or _odd(value):
+        if has_interpolation(value) or _odd(value):
             raise UserError(f"{key}={' '.join(str(value).split())}: cannot be taken as a value")
         try:
             OmegaConf.update(config, key, _typed(key, value))
@@ -214,7 +214,7 @@ def _preset(values: dict[str, Any], key: str, row: dict[str, Any]) -> dict[str, 
 
 def _from_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of a recipe file's presets, and its own."""
-    raw = load(path)
+    raw = load_yaml(path)
     rows: dict[str, Any] = {}
     for key, table in (("data", "datasets.yaml"), ("model", "models.yaml")):
         if isinstance(raw.get(key), str):
@@ -238,10 +238,10 @@ def resolve(words: Iterable[str], here: bool = True) -> Recipe:
         _check_key(key, "")
     if len(places) == 2:
         raise UserError(f"data.path={given['data.path']} and data.hub={given['data.hub']}: say one of them")
-    path = find(chosen["recipe"])
+    path = find_recipe(chosen["recipe"])
     rows, said = _from_file(path)
     values = rows | said
-    start = init_source.row(init_source.find(given["init"])) if "init" in given else {}
+    start = init_source.described_values(init_source.parse_init(given["init"])) if "init" in given else {}
     if chosen["model"] is not None:
         values = _preset(values, "model", _row("models.yaml", "model", chosen["model"]))
     elif any(key.startswith("model.") for key in start):
@@ -264,7 +264,7 @@ def resolve(words: Iterable[str], here: bool = True) -> Recipe:
         origin = f"init={Path(given['init'].split(':')[-1]).name}" if "init" in given else None
         parts = [before.name or path.stem, chosen["data"] or own.get("data.name"), chosen["model"], origin]
         before.init = recipe.init
-        recipe.name = _default_name([part for part in parts if part], computed(before), computed(recipe))
+        recipe.name = _default_name([part for part in parts if part], computed_values(before), computed_values(recipe))
     check(recipe)
     if here:
         check_place(recipe.data)
@@ -274,14 +274,14 @@ def resolve(words: Iterable[str], here: bool = True) -> Recipe:
     return recipe
 
 
-def public(recipe: Recipe) -> Recipe:
+def without_private(recipe: Recipe) -> Recipe:
     """The recipe without what is one machine's or one person's own: neither told to others nor taken from them."""
     shown, fresh = copy.deepcopy(recipe), Recipe()
     for key in OWN:
         *group, name = key.split(".")
         here, there = (getattr(one, group[0]) if group else one for one in (shown, fresh))
         setattr(here, name, getattr(there, name))
-    shown.init = init_source.nameless(shown.init)
+    shown.init = init_source.public_name(shown.init)
     return shown
 
 
@@ -295,13 +295,13 @@ def read(path: Path) -> Recipe:
     return _build(rows | said)
 
 
-def received(path: Path, out: str, name: str | None) -> Recipe:
+def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
     """The public part of a recipe that others wrote, checked, but for its images, which may be elsewhere.
 
     Raises:
         UserError: as `resolve`.
     """
-    recipe = public(read(path))
+    recipe = without_private(read(path))
     recipe.out, recipe.name = out, name or recipe.name.replace("/", "_")
     check(recipe)
     return recipe
@@ -322,7 +322,7 @@ def _plug(named: str | None) -> None:
     """Run a plugin's file, once: it adds its names to recipe.OBJECTIVES or recipe.TARGETS, and what builds them."""
     if not named or named in ("null", "none"):
         return
-    path = place(named, "plugin").resolve()
+    path = parse_path(named, "plugin").resolve()
     name = f"ssl_vit_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -356,7 +356,7 @@ def _check_normalisation(recipe: Recipe, start: dict[str, Any]) -> None:
 
 def _own_images(given: dict[str, str], values: dict[str, Any]) -> dict[str, Any]:
     """The data of someone's own images (data.path= or data.hub= without data=): a name, and the recipe's way of cutting."""
-    there = place(given.get("data.path") or ".", "data.path")
+    there = parse_path(given.get("data.path") or ".", "data.path")
     name = (there.resolve().stem if there.is_file() else there.resolve().name) if "data.path" in given else given["data.hub"]
     kept = {f"data.{key}" for key in ("size", "crop_area", "flip", "eval_mode", "eval_crop", "mean", "std")}
     return {k: v for k, v in values.items() if k in kept} | {"data.name": name.replace("/", "--")}
@@ -375,10 +375,10 @@ def _word(value: Any) -> str:
     return str(value).replace(" ", "").lower() if isinstance(value, bool | list) or value is None else str(value)
 
 
-def advise_model(recipe: Recipe) -> str:
+def suggest_model(recipe: Recipe) -> str:
     """For images of too few patches: the model nearest in width that cuts them into 16 or more."""
     size, width = recipe.data.size, recipe.model.width
-    rows = {name: row for name, row in load(RECIPES / "models.yaml").items() if "patch" in row}
+    rows = {name: row for name, row in load_yaml(RECIPES / "models.yaml").items() if "patch" in row}
     fits = {n: r for n, r in rows.items() if size % r["patch"] == 0 and size >= 4 * r["patch"]}
     if not fits:
         return f"try model.patch={next((p for p in range(size // 4, 0, -1) if size % p == 0), 1)}"

@@ -13,7 +13,7 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each c
     "joint": ("corruption", "target", "supervised", "joint"),
     "probe": ("probe",),  # no training: tools/evaluate.py on a frozen encoder
 }
-LEARNS_LABELS = {"supervised", "probe", "labels"}  # groups whose objectives ask for labels; the last for a plugin's
+USES_LABELS = {"supervised", "probe", "labels"}  # groups whose objectives ask for labels; the last for a plugin's
 MEASURES = ["few_shot", "linear", "knn", "top1"]  # the last with the head that a run learned
 TARGETS = ["mean_color", "grid_color", "pixels"]
 EMBEDDED = "shapes"
@@ -237,12 +237,12 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def means_more(value: Any) -> bool:
+def has_interpolation(value: Any) -> bool:
     """Whether OmegaConf or YAML would read more into a value, or one inside it, than it says."""
     return "${" in str(value) or (isinstance(value, str) and (value.strip() == "???" or len(value.splitlines()) > 1))
 
 
-def computed(recipe: Recipe) -> dict[str, Any]:
+def computed_values(recipe: Recipe) -> dict[str, Any]:
     """{dotted key: value} of what is computed: all but NOT_COMPUTED. Two runs with equal ones are the same run."""
     flat = flatten(dataclasses.asdict(recipe))
     return {k: v for k, v in flat.items() if counts(k)}
@@ -256,7 +256,7 @@ def counts(key: str) -> bool:
 def learns_labels(recipe: Recipe) -> bool:
     """Whether the objective needs labels and trains on them; a joint one may give them weight 0."""
     idle = recipe.objective == "joint" and recipe.joint.supervised == 0
-    return bool(LEARNS_LABELS & set(OBJECTIVES[recipe.objective])) and not idle
+    return bool(USES_LABELS & set(OBJECTIVES[recipe.objective])) and not idle
 
 
 def dump(recipe: Recipe) -> str:

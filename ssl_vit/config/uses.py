@@ -3,7 +3,7 @@
 import dataclasses
 
 from ..errors import UserError
-from .schema import EMBEDDED, LEARNS_LABELS, OBJECTIVES, Recipe, flatten
+from .schema import EMBEDDED, OBJECTIVES, USES_LABELS, Recipe, flatten
 
 # key -> the key and the value of it without which it has no use
 USED_WITH = {
@@ -24,7 +24,7 @@ def check(recipe: Recipe, given: dict[str, str]) -> None:
     flat = flatten(dataclasses.asdict(recipe))
     used, idle = _groups(recipe)
     for key in given:
-        if key.split(".")[0] in idle or (key in ("data.classes", "data.label_column") and not LEARNS_LABELS & used):
+        if key.split(".")[0] in idle or (key in ("data.classes", "data.label_column") and not USES_LABELS & used):
             raise UserError(f"{key}={given[key]}: objective={recipe.objective} has no use for it{_why(recipe)}")
         if key in ("data.label_column", "data.image_column", "data.window") and recipe.data.name == EMBEDDED:
             lacks = "shards" if key == "data.window" else "columns"

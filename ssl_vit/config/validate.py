@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import hub_files
-from ..errors import UserError, nearest
+from ..errors import UserError, suggest
 from .parsing import LONGEST_NAME, LONGEST_PATH
 from .schema import (
     EMBEDDED,
@@ -152,7 +152,7 @@ def check(recipe: Recipe) -> None:
     """
     flat = flatten(dataclasses.asdict(recipe))
     for key, choices in CHOICES.items():
-        _bound(flat[key] in choices, key, flat[key], nearest(flat[key], choices))
+        _bound(flat[key] in choices, key, flat[key], suggest(flat[key], choices))
     for key, value in flat.items():
         finite = all(math.isfinite(v) for v in (value if isinstance(value, list) else [value]) if isinstance(v, float))
         _bound(finite, key, value, "a finite number is asked for")

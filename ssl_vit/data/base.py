@@ -85,7 +85,7 @@ class Sharded(Source, Protocol):
         ...
 
 
-class _Cut(ABC):
+class _SomeRows(ABC):
     """Some rows of a source, told by `_rows`."""
 
     def __init__(self, whole: Source, length: int) -> None:
@@ -112,7 +112,7 @@ class _Cut(ABC):
         """Their places in the whole."""
 
 
-class Part(_Cut):
+class Subset(_SomeRows):
     """Positions `first` to `last` of a keyed permutation of a source."""
 
     def __init__(self, whole: Source, first: int, last: int, key: int) -> None:
@@ -123,7 +123,7 @@ class Part(_Cut):
         return rng.permute(self.first + rows, len(self.whole), self.key)
 
 
-class ShardedPart(_Cut):
+class ShardedSubset(_SomeRows):
     """The same share of every shard, each by a keyed permutation of its own: about `last - first` rows (exactly so many where
     the shards are of one size), which lie in shards as the whole does. A share holds every smaller one."""
 

@@ -146,7 +146,7 @@ class ImageDataset(Dataset):
         raise UserError(f"data={self.data.name}: {tries} images in a row cannot be read, the last {text}")
 
 
-def check_unread(unread: int, seen: int, data: Data, last: str) -> None:
+def check_unreadable(unread: int, seen: int, data: Data, last: str) -> None:
     """That no more images than the recipe's share, of 1,000 at least, could not be read.
 
     Raises:

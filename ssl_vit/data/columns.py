@@ -5,7 +5,7 @@ from typing import Any
 import datasets
 
 from ..config.schema import Data
-from ..errors import UserError, nearest
+from ..errors import UserError, suggest
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "image", "photo")
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
@@ -15,7 +15,7 @@ def find(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | N
     """Names of the image and the label column (None: no labels)."""
     for key, name in (("data.image_column", data.image_column), ("data.label_column", data.label_column)):
         if name is not None and name not in features:
-            raise UserError(f"{key}={name}: {where} has no such column; {nearest(name, features)}")
+            raise UserError(f"{key}={name}: {where} has no such column; {suggest(name, features)}")
     images = [name for name, f in features.items() if isinstance(f, datasets.Image)]
     image = data.image_column or next(iter(images + [n for n in IMAGE_NAMES if n in features]), None)
     if image is None:

@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 import pyarrow
 
-from ..errors import UserError, nearest
+from ..errors import UserError, suggest
 from . import layout, metadata
 from .base import Units, file_bytes
 from .layout import Tree
@@ -136,7 +136,7 @@ def _check_columns(root: Path, told: Told, image_column: str | None, label_colum
     for key, (name, there) in known.items():
         if name is not None and name not in there:
             text = f"{key}={name}: data.path={root} has no such column"
-            raise UserError(f"{text}; {nearest(name, ['image', *there])}")
+            raise UserError(f"{text}; {suggest(name, ['image', *there])}")
 
 
 def _by_metadata(root: Path, images: list[_Image], told: Told, guesses: list[str]) -> tuple[np.ndarray, list[str]]:

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 
 from .base import Source, Units, Whole
-from .sources import Shapes, Splits
+from .sources import Splits, SyntheticImages
 
 WHOLE = 2**30  # bytes of encoded images; a few seconds from a local disk
 FEW = 64  # images of the embedded set, which this code draws: a sample shows whether it still draws the same
@@ -42,7 +42,7 @@ def fingerprint(source: Source) -> str:
     whole = _whole(source)
     units = whole.units()
     step = max(1, -(-int(units.bytes_U.sum()) // WHOLE))
-    if isinstance(whole, Shapes):
+    if isinstance(whole, SyntheticImages):
         step = len(whole) // FEW
     digest = hashlib.sha256(f"{len(units.rows_U)} {whole.classes} {step}".encode())
     if step > 1:

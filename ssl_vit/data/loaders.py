@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from .. import rng
 from ..callbacks import SIGNALS
 from ..config.schema import Data
-from ..errors import LostError, UserError, in_a_line
+from ..errors import LostError, UserError, one_line
 from .base import Sharded, Source
 from .batching import Batch, BatchLayout, ImageDataset, Samples, samples
 from .sampler import Windows
@@ -47,8 +47,8 @@ class _Steps:
         size = self.batch_layout.device_batch
         for step in range(self.start, self.stop):
             for micro in range(self.batch_layout.accumulation):
-                first = step * self.batch_layout.batch + self.batch_layout.chunk(micro) * size
-                yield samples(first, size, self.length, self.seed, self.windows)
+                first_batches = step * self.batch_layout.batch + self.batch_layout.chunk(micro) * size
+                yield samples(first_batches, size, self.length, self.seed, self.windows)
 
 
 class _StreamPass(NamedTuple):
@@ -70,7 +70,7 @@ class _Streamed(Dataset):
         return batch._replace(index=torch.from_numpy(asked.samples.index))
 
 
-class Reading:
+class StreamReader:
     """What this process reads of a stream, whatever its workers. A window is permuted by key; `data.window` images lie in the
     windows of all processes. A image's index is its number among all that are read: the n-th of process p of P has p + nP.
 
@@ -101,19 +101,19 @@ class Reading:
             index = batch_layout.rank + batch_layout.processes * np.array(number, np.int64)
             yield _StreamPass(list(cells), Samples(index, rng.key(seed, 0, index)))
 
-    def _images(self, seed: int, first: int, last: int) -> Iterator[tuple[int, Cell]]:
+    def _images(self, seed: int, first_batches: int, last: int) -> Iterator[tuple[int, Cell]]:
         """This process's images number first .. last-1, each with its number."""
         size, batch_layout = self.window, self.batch_layout
-        numbers = range(first // size, -(-last // size)) if first < last else range(0)
+        numbers = range(first_batches // size, -(-last // size)) if first_batches < last else range(0)
         for number, cells in zip(numbers, self.stream.windows(numbers, size, batch_layout.rank, batch_layout.processes), strict=False):
             order = rng.permute(np.arange(size), size, rng.key(seed, batch_layout.rank, number))
-            for place in range(max(0, first - number * size), min(size, last - number * size)):
+            for place in range(max(0, first_batches - number * size), min(size, last - number * size)):
                 yield number * size + place, cells[order[place]]
 
 
-def of_step(step: int, source: Source | Reading, data: Data, batch: int, seed: int) -> np.ndarray:
+def step_indices(step: int, source: Source | StreamReader, data: Data, batch: int, seed: int) -> np.ndarray:
     """The indices of a step's global batch in the training split."""
-    if isinstance(source, Reading):
+    if isinstance(source, StreamReader):
         return np.arange(step * batch, (step + 1) * batch)
     return samples(step * batch, batch, len(source), seed, _windows(source, data, batch)).index
 
@@ -239,7 +239,7 @@ def _unstopped(number: int) -> None:
 
 def _end_unheard(error: Exception, item: object) -> None:
     """In a worker whose batch does not get into shared memory: end, as who waits for that batch would wait for ever."""
-    sys.stderr.write(f"a data worker could not hand over its batch: {in_a_line(error)}\n")
+    sys.stderr.write(f"a data worker could not hand over its batch: {one_line(error)}\n")
     sys.stderr.flush()
     os._exit(1)
 
@@ -251,19 +251,19 @@ def _end_with_parent(parent: int) -> None:
     os._exit(0)
 
 
-def training(
-    source: Source | Reading, data: Data, batch_layout: BatchLayout, seed: int, start: int, stop: int, workers: int
+def training_loader(
+    source: Source | StreamReader, data: Data, batch_layout: BatchLayout, seed: int, start: int, stop: int, workers: int
 ) -> DataLoader:
     """This process's passes of steps start .. stop-1, `accumulation` to a step."""
     size = batch_bytes(data, batch_layout)
-    if isinstance(source, Reading):
+    if isinstance(source, StreamReader):
         return _loader(_Streamed(source.stream, data), source.passes(seed, start, stop), workers, size)
     if data.window:  # a pass reads a stretch of the window, or its end and its beginning
         cast(Sharded, source).keep(data.window // batch_layout.processes, 2 * batch_layout.accumulation)
     return _loader(ImageDataset(source, data, train=True), _Steps(source, data, batch_layout, seed, start, stop), workers, size)
 
 
-def held_out(source: Source, data: Data, batch_layout: BatchLayout, most: int) -> list[Batch]:
+def held_out_batches(source: Source, data: Data, batch_layout: BatchLayout, most: int) -> list[Batch]:
     """This process's share of at most `most` fixed images, with keys that are the same in every run.
 
     Every image is in exactly one process's share; the last batch of a share may be smaller.
@@ -281,7 +281,7 @@ def held_out(source: Source, data: Data, batch_layout: BatchLayout, most: int) -
     return list(_loader(ImageDataset(source, data, train=False), parts, 0))
 
 
-def every(source: Source, data: Data, batch_layout: BatchLayout, workers: int) -> DataLoader:
+def evaluation_loader(source: Source, data: Data, batch_layout: BatchLayout, workers: int) -> DataLoader:
     """This process's share of all images of a split, as `chosen`."""
     return chosen(source, np.arange(len(source)), data, batch_layout, workers)
 
@@ -295,7 +295,7 @@ def chosen(source: Source, rows: np.ndarray, data: Data, batch_layout: BatchLayo
     return _loader(ImageDataset(source, data, train=False, strict=True), wanted, workers, batch_bytes(data, batch_layout))
 
 
-def first(source: Source, data: Data, seed: int, count: int, size: int = 256) -> Iterator[Batch]:
+def first_batches(source: Source, data: Data, seed: int, count: int, size: int = 256) -> Iterator[Batch]:
     """The first `count` training samples of the stream (at most one epoch of them), as training batches; where shards are read
     in windows, of a stream in windows of so many, which lie in few shards."""
     images, count = ImageDataset(source, data, train=True), min(count, len(source))

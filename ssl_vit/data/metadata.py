@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from ..errors import UserError, nearest
+from ..errors import UserError, suggest
 from .columns import LABEL_NAMES
 from .layout import Tree
 
@@ -52,7 +52,7 @@ def read(root: Path, tree: Tree, label_column: str | None) -> Told:
     if tables and label_column is not None and label_column not in columns:
         where = f"the metadata in data.path={root}"
         text = f"data.label_column={label_column}: {where} has no such column"
-        raise UserError(f"{text}; {nearest(label_column, columns)}")
+        raise UserError(f"{text}; {suggest(label_column, columns)}")
     if "split" in columns:
         guesses.append("the column split of the metadata is not used: folders tell the splits")
     label = {

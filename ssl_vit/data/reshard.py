@@ -20,7 +20,7 @@ from .base import Source
 ROW_GROUP = 100  # images: about 2.5 MB at 256 px, what a mounted disk likes to read at once
 
 
-class Manner(NamedTuple):
+class Encoding(NamedTuple):
     """Shorter sides above `size` are brought to it, and the image is encoded as `format` (jpeg, webp) of this quality."""
 
     size: int
@@ -37,7 +37,7 @@ class Shard(NamedTuple):
     file: Path
 
 
-class Made(NamedTuple):
+class FinishedShard(NamedTuple):
     """A finished shard: of `asked` images those that are in it, its bytes, and the names of those that could not be read,
     where it was made just now."""
 
@@ -48,13 +48,13 @@ class Made(NamedTuple):
     unread: list[str]
 
 
-def found(shard: Shard) -> Made:
+def finished_shard(shard: Shard) -> FinishedShard:
     """One that was finished before."""
     count = pyarrow.parquet.read_metadata(shard.file).num_rows
-    return Made(shard.file, shard.last - shard.first, count, shard.file.stat().st_size, [])
+    return FinishedShard(shard.file, shard.last - shard.first, count, shard.file.stat().st_size, [])
 
 
-def shrink(raw: bytes | np.ndarray, manner: Manner) -> bytes:
+def shrink(raw: bytes | np.ndarray, manner: Encoding) -> bytes:
     """The image no larger than asked for; an encoded one that already is, as it is.
 
     Raises:
@@ -69,16 +69,16 @@ def shrink(raw: bytes | np.ndarray, manner: Manner) -> bytes:
     return file.getvalue()
 
 
-class Making(Dataset):
+class ShardMaker(Dataset):
     """Shards that are made by being asked for, so that a loader's workers make several at once."""
 
-    def __init__(self, shards: list[Shard], manner: Manner) -> None:
+    def __init__(self, shards: list[Shard], manner: Encoding) -> None:
         self.shards, self.manner = shards, manner
 
     def __len__(self) -> int:
         return len(self.shards)
 
-    def __getitem__(self, number: int) -> Made:
+    def __getitem__(self, number: int) -> FinishedShard:
         """The file appears whole, under its name, or not at all."""
         source, first, last, file = self.shards[number]
         beside = file.with_name(f".{file.name}.{os.getpid()}.part")  # a killed run's worker may still be writing its own
@@ -92,10 +92,10 @@ class Making(Dataset):
         with beside.open("rb") as written:
             os.fsync(written.fileno())
         beside.replace(file)
-        return Made(file, last - first, last - first - len(unread), file.stat().st_size, unread)
+        return FinishedShard(file, last - first, last - first - len(unread), file.stat().st_size, unread)
 
 
-def _small(source: Source, rows: np.ndarray, manner: Manner, unread: list[str]) -> Iterator[dict[str, object]]:
+def _small(source: Source, rows: np.ndarray, manner: Encoding, unread: list[str]) -> Iterator[dict[str, object]]:
     """Cells of these rows; those that cannot be read are named in `unread` and left out."""
     for row, raw, label in zip(rows.tolist(), *source.fetch(rows), strict=True):
         try:

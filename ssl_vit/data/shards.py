@@ -32,7 +32,7 @@ READERS = 16  # shards indexed at a time, which on a mounted disk is waiting
 RECENT = 32  # row groups, or indices of tars, that are kept in memory anyway
 
 
-class Recent:
+class LastUsed:
     """The last few answers of a function of whole numbers, kept for the next time."""
 
     def __init__(self, answer: Callable[[int], Any], most: int) -> None:
@@ -66,7 +66,7 @@ class Shards(ABC):
     def __init__(self, sizes_S: np.ndarray, classes: list[str], columns: str) -> None:
         self.sizes_S, self.classes, self.columns = sizes_S, classes, columns
         self.end_S = np.cumsum(sizes_S)
-        self._recent = Recent(self._load, RECENT)
+        self._recent = LastUsed(self._load, RECENT)
 
     def __len__(self) -> int:
         return int(self.sizes_S.sum())

@@ -6,10 +6,10 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from ..config.schema import EMBEDDED, LEARNS_LABELS, OBJECTIVES, Data, Recipe
-from ..errors import UserError, nearest
+from ..config.schema import EMBEDDED, OBJECTIVES, USES_LABELS, Data, Recipe
+from ..errors import UserError, suggest
 from . import formats, layout, synthetic
-from .base import Part, Sharded, ShardedPart, Source, Units
+from .base import Sharded, ShardedSubset, Source, Subset, Units
 from .formats import Found, Streams
 from .layout import HELD_OUT
 from .streaming import FIRST, Stream
@@ -19,7 +19,7 @@ from .streaming import FIRST, Stream
 AUTHORS = {"flowers102": 1020}
 
 
-class Shapes:
+class SyntheticImages:
     """A split of the embedded set, drawn when asked for."""
 
     def __init__(self, split: str, size: int) -> None:
@@ -125,7 +125,7 @@ def _named(data: Data, test: bool, splits: Collection[str]) -> dict[str, str]:
         chosen = layout.choose(name, splits)
         if chosen is None:
             more = ", or a share of train" if key == "data.validation" and not data.stream else ""
-            raise UserError(f"{key}={name}: no such split; {nearest(name, splits)}{more}")
+            raise UserError(f"{key}={name}: no such split; {suggest(name, splits)}{more}")
         found[key] = chosen
     return found
 
@@ -207,8 +207,8 @@ def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Source:
         UserError: none.
     """
     if not data.window:
-        return Part(whole, first, last, key)
-    part = ShardedPart(cast(Sharded, whole), first, last, key)
+        return Subset(whole, first, last, key)
+    part = ShardedSubset(cast(Sharded, whole), first, last, key)
     if not len(part):
         text = f"{last - first} of {len(whole)} images in {len(part.sizes_S)} shards come to none"
         raise UserError(f"data.window={data.window}: {text}; say a larger data.share=, or data.validation=")
@@ -242,7 +242,7 @@ def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Sou
 
 
 def _embedded(data: Data) -> dict[str, Source]:
-    return {split: Shapes(split, data.size) for split in synthetic.SIZES}
+    return {split: SyntheticImages(split, data.size) for split in synthetic.SIZES}
 
 
 def classes(splits: Splits, recipe: Recipe) -> int:
@@ -251,7 +251,7 @@ def classes(splits: Splits, recipe: Recipe) -> int:
     Raises:
         UserError: labels are asked for and there are none, or one is out of range.
     """
-    return known_classes(splits, recipe) if LEARNS_LABELS & set(OBJECTIVES[recipe.objective]) else 0
+    return known_classes(splits, recipe) if USES_LABELS & set(OBJECTIVES[recipe.objective]) else 0
 
 
 def known_classes(splits: Splits, recipe: Recipe) -> int:

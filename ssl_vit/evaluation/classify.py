@@ -52,7 +52,7 @@ def predict(objective: Objective, batches: Iterable[Batch], accelerator: Acceler
     return Predictions(index[order], label[order], top5[order], tuple(gather_object(unread)))
 
 
-def measure(told: Predictions, classes: int) -> dict[str, tuple[float, int]]:
+def accuracies(told: Predictions, classes: int) -> dict[str, tuple[float, int]]:
     """{name: (value, n)} of top-1 and, with more than five classes, top-5, over the labelled images."""
     known_M = told.label >= 0
     hit_MK = (told.top5 == told.label[:, None])[known_M]
@@ -60,7 +60,7 @@ def measure(told: Predictions, classes: int) -> dict[str, tuple[float, int]]:
     return {name: (float(hit_MK[:, :rank].any(1).mean()), len(hit_MK)) for name, rank in ranks.items()}
 
 
-def real(told: Predictions, source: Source, path: str) -> dict[str, tuple[float, int]]:
+def real_accuracy(told: Predictions, source: Source, path: str) -> dict[str, tuple[float, int]]:
     """ImageNet-ReaL (Beyer et al., 2020): the share of images whose first class is among those that people saw in them.
 
     Images in which they saw none are left out. `path` is the published real.json: a list of lists, in the order of the

@@ -34,7 +34,7 @@ def reader(net: Backbone, pool: str, layer: int | None) -> Reader:
     return lambda image_B3HW: net.feature(image_B3HW, pool, layer)
 
 
-def features(read: Reader, seen: Iterable[Batch], recipe: Recipe, accelerator: Accelerator) -> Features:
+def extract(read: Reader, seen: Iterable[Batch], recipe: Recipe, accelerator: Accelerator) -> Features:
     """Features and labels of the labelled images in all processes' batches, by their place in the split, on the device."""
     _, label_N, x_ND = _gathered(read, seen, recipe, accelerator)
     known_N = label_N >= 0
@@ -61,7 +61,7 @@ class Drawn(NamedTuple):
     """The training images that few-shot draws: their features, which of them each trial takes, and
     how many images were forwarded."""
 
-    features: Features
+    extract: Features
     picks: Picks
     images: int
 
@@ -109,7 +109,7 @@ def _picks(label_N: Tensor, asked: Probe, classes: int, unread_N: np.ndarray | N
     }
 
 
-def measure(
+def run_probes(
     seen: Mapping[str, Features], asked: Probe, classes: int, picks: Picks | None = None
 ) -> Iterator[tuple[str, float]]:
     """(name, accuracy on seen["test"]) of each probe that is asked for, learned from seen["train"]; seen["validation"] chooses
@@ -142,7 +142,7 @@ def measure(
         yield "knn", accuracy(probes.knn(train_ND, label_N, test_ND, classes=classes, k=asked.neighbors))
 
 
-class WhileTraining:
+class ProbesDuringTraining:
     """An observer: the probes on the encoder as it stands, learned from fixed training images, judged on held-out ones.
 
     It reads no random number: the same images, cut alike, in every run. `latest` holds {name: (value, n)} of its last look.
@@ -153,7 +153,7 @@ class WhileTraining:
     ):
         self.held_out, self.recipe, self.accelerator = held_out, recipe, accelerator
         self.classes = sources.known_classes(splits, recipe)
-        self.learned = loaders.held_out(splits.train, recipe.data, batch_layout, recipe.probe.images)
+        self.learned = loaders.held_out_batches(splits.train, recipe.data, batch_layout, recipe.probe.images)
         self.latest: dict[str, tuple[float, int]] = {}
         self.looked = False  # all processes alike
 
@@ -161,11 +161,11 @@ class WhileTraining:
         self.latest, self.looked = {}, True
         pool = self.recipe.probe.pool or objective.pool
         read = reader(objective.encoder, pool, self.recipe.probe.layer)
-        learned, test = (features(read, seen, self.recipe, self.accelerator) for seen in (self.learned, self.held_out))
+        learned, test = (extract(read, seen, self.recipe, self.accelerator) for seen in (self.learned, self.held_out))
         if not self.accelerator.is_main_process:
             return
         count = max(1, len(learned[1]) // 10)  # of these the linear probe's learning rate is chosen on
         seen = {"train": (learned[0][count:], learned[1][count:]), "validation": (learned[0][:count], learned[1][:count])}
-        for name, value in measure(seen | {"test": test}, self.recipe.probe, self.classes):
+        for name, value in run_probes(seen | {"test": test}, self.recipe.probe, self.classes):
             self.latest[name] = (value, len(test[1]))
             yield f"probe/{name}", value

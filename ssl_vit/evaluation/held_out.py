@@ -12,7 +12,7 @@ from ..objectives import Objective
 from ..training.loop import means, to_device
 
 
-class HeldOut:
+class HeldOutEvaluator:
     """An observer. `latest` holds {name: (value, n)} of its last look."""
 
     def __init__(self, batches: list[Batch], accelerator: Accelerator) -> None:

@@ -42,7 +42,7 @@ class Pusher(Callback):
         """Tell once of a push that failed."""
         if self.process and self.process.poll():
             self.process = None
-            for name, text in manifest.told(self.run):
+            for name, text in manifest.status_lines(self.run):
                 if name == "not pushed":
                     print(f"warning: the Hub has not got {text}; training goes on", flush=True)
 
@@ -82,7 +82,7 @@ class Milestones:
         if self.pusher is None:
             return ()
         run = self.pusher.run
-        if step < run.recipe.optim.steps and step_branch(step) not in manifest.known(run):
+        if step < run.recipe.optim.steps and step_branch(step) not in manifest.pushed_branches(run):
             run.outbox.mkdir(exist_ok=True)
             if self._room(run, sum(value.nbytes for value in objective.state_dict().values())):
                 self.export(run.outbox / step_branch(step), objective)
@@ -96,7 +96,7 @@ class Milestones:
         first, where they are KEPT already or the checkpoints to come would find no room: training needs these."""
         for left in run.outbox.glob(".step-*"):  # what a kill left
             shutil.rmtree(left, ignore_errors=True)
-        waiting = [path for _, path in steps(run.outbox) if path.name not in manifest.known(run)]
+        waiting = [path for _, path in steps(run.outbox) if path.name not in manifest.pushed_branches(run)]
         needed = size + _checkpoints_to_come(run, size)
         while waiting and (len(waiting) >= KEPT or shutil.disk_usage(run.outbox).free < needed):
             oldest = waiting.pop(0)

@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 
 from .. import costs, hub_files
 from ..config import init_source
-from ..config.resolve import public
+from ..config.resolve import without_private
 from ..config.schema import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Data, Recipe, flatten
-from ..formatting import code, duration, opening, plain
+from ..formatting import duration, escape_markdown, escape_opening, inline_code
 from ..runs.folder import Run
 from . import measures
 from .measures import table
@@ -39,7 +39,7 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     known, config = run.environment(), init_source.config(export)
     said = _told(run.recipe, config, step) | _measured(run, result) | _spent(run.recipe, result, known)
     front = yaml.safe_dump(_front(run.recipe, config["num_classes"] > 0, result), sort_keys=False, allow_unicode=True)
-    revision = f" at {plain(known['revision'])}" if known.get("revision") else ""
+    revision = f" at {escape_markdown(known['revision'])}" if known.get("revision") else ""
     return environment.get_template("card.md.j2").render(**said, front=front, revision=revision) + "\n"
 
 
@@ -82,7 +82,7 @@ def curves(run: Run) -> bytes | None:
 def _to_beat(run: Run, losses: bool) -> list[tuple[str, float]]:
     """What the objective's loss, or its accuracy, must beat; a joint one has parts, which are not drawn."""
     metrics = (run.result() or {"metrics": {}})["metrics"]
-    fought = [one for one in measures.duels(metrics) if "/" not in one.baseline]
+    fought = [one for one in measures.comparisons(metrics) if "/" not in one.baseline]
     return [(one.called, one.there) for one in fought if one.measure.startswith("loss") is losses]
 
 
@@ -96,7 +96,7 @@ def _told(recipe: Recipe, config: Mapping[str, Any], step: int | None) -> dict[s
     branch = f"step-{step:09d}" if step else None
     side = recipe.data.size
     return {
-        "name": opening(recipe.name),
+        "name": escape_opening(recipe.name),
         "what": _what(recipe),
         "unfinished": step is not None,
         "step": f"{step or recipe.optim.steps:,}",
@@ -114,7 +114,7 @@ def _told(recipe: Recipe, config: Mapping[str, Any], step: int | None) -> dict[s
         "objective": _objective(recipe),
         "data": _data(recipe),
         **_terms(recipe.data),
-        "recipe": table(("key", "value"), [(code(key), plain(value)) for key, value in _values(public(recipe))]),
+        "recipe": table(("key", "value"), [(inline_code(key), escape_markdown(value)) for key, value in _values(without_private(recipe))]),
         **_again(recipe),
         "limits": list(_limits(recipe, classes > 0)),
     }
@@ -134,24 +134,24 @@ def _feature(config: Mapping[str, Any], recipe: Recipe) -> str:
 def _what(recipe: Recipe) -> str:
     m = recipe.model
     size = "" if m.convolutional else f", {m.depth} blocks, {m.width} wide, patches of {m.patch} px"
-    started = "random weights" if recipe.init == init_source.SCRATCH else code(public(recipe).init)
+    started = "random weights" if recipe.init == init_source.SCRATCH else inline_code(without_private(recipe).init)
     kind = "A network" if m.convolutional else "A Vision Transformer"
-    net = f"{kind} ({plain(m.name or m.timm)}{size})"
-    return f"{net} for images of {recipe.data.size} px, trained from {started} on {plain(recipe.data.name)}."
+    net = f"{kind} ({escape_markdown(m.name or m.timm)}{size})"
+    return f"{net} for images of {recipe.data.size} px, trained from {started} on {escape_markdown(recipe.data.name)}."
 
 
 def _again(recipe: Recipe) -> dict[str, str]:
     """The command that repeats the run, and what of it is not in the repository."""
     needs = {
         "data.path=IMAGES": ("a copy of the same images", recipe.data.path),
-        "init=WEIGHTS": (f"the run or export {code(public(recipe).init)} that it started from", init_source.local(recipe.init)),
+        "init=WEIGHTS": (f"the run or export {inline_code(without_private(recipe).init)} that it started from", init_source.is_local(recipe.init)),
         "eval.real=LABELS": ("ImageNet-ReaL's labels", recipe.eval.real),
         "plugin=FILE": ("the plugin's Python file", recipe.plugin),
     }
     said = {word: f"{word.partition('=')[2]} for {text}" for word, (text, needed) in needs.items() if needed}
     told = ", and ".join(said.values()).replace(" for ", " stands for ", 1)
     lacks = f" {told}; this repository does not hold {'them' if len(said) > 1 else 'it'}." if said else ""
-    return {"command": " ".join([f"tools/{init_source.tool(recipe)}.py recipe=recipe.yaml name=again", *said]), "lacks": lacks}
+    return {"command": " ".join([f"tools/{init_source.training_tool(recipe)}.py recipe=recipe.yaml name=again", *said]), "lacks": lacks}
 
 
 def _terms(data: Data) -> dict[str, str]:
@@ -168,24 +168,24 @@ def _objective(recipe: Recipe) -> str:
     mpp = (
         f"Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2): {c.rate:.0%} of a image's patches are"
         f" corrupted, {c.mask:.0%} of them by a learned mask token, {c.random:.0%} by another patch, {c.keep:.0%} left as they"
-        f" are; of each the encoder tells {TARGETS.get(recipe.target, plain(recipe.target))}."
+        f" are; of each the encoder tells {TARGETS.get(recipe.target, escape_markdown(recipe.target))}."
     )
     labels = (
         f"Classification with {'a hidden tanh layer and a linear one' if s.hidden else 'one linear layer'} on the"
         f" {'class token' if s.pool == 'token' else 'mean of the patches'}, {s.loss} cross-entropy."
     )
     known = {"mpp": mpp, "supervised": labels, "joint": f"The weighted sum of two losses. {mpp} {labels}"}
-    return known.get(recipe.objective, f"{code(recipe.objective)}, an objective of a plugin that is not part of ssl_vit.")
+    return known.get(recipe.objective, f"{inline_code(recipe.objective)}, an objective of a plugin that is not part of ssl_vit.")
 
 
 def _data(recipe: Recipe) -> str:
     d = recipe.data
-    source = f"from {plain(d.hub)} of the Hub" if d.hub else "drawn by ssl_vit from a seed"
+    source = f"from {escape_markdown(d.hub)} of the Hub" if d.hub else "drawn by ssl_vit from a seed"
     if d.path:
-        source = "read from a copy on the trainer's own machine" + (f", not from {plain(d.hub)} of the Hub" if d.hub else "")
+        source = "read from a copy on the trainer's own machine" + (f", not from {escape_markdown(d.hub)} of the Hub" if d.hub else "")
     share = f"; {d.share:.1%} of it was trained on" if d.share < 1 else ""
     looked = "Nothing was held out" if d.validation == 0 else "A part was held out"
-    return f"{opening(d.name)}, split {code(d.train)}, {source}{share}. {looked} to watch training."
+    return f"{escape_opening(d.name)}, split {inline_code(d.train)}, {source}{share}. {looked} to watch training."
 
 
 def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
@@ -198,7 +198,7 @@ def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
 
 def _measured(run: Run, result: Mapping[str, Any] | None) -> dict[str, Any]:
     metrics = (result or {"metrics": {}})["metrics"]
-    fought = list(measures.duels(metrics))
+    fought = list(measures.comparisons(metrics))
     return {
         "results": measures.results(metrics),
         "baselines": measures.baselines(fought) if fought else "",
@@ -213,7 +213,7 @@ def _spent(recipe: Recipe, result: Mapping[str, Any] | None, known: Mapping[str,
     work = f"It has {size} parameters and needs {adds} multiply-adds a image."
     if result is None:
         return {"compute": work}
-    hours, device = result["device_hours"], plain(known.get("device", "cpu"))
+    hours, device = result["device_hours"], escape_markdown(known.get("device", "cpu"))
     before = result.get("total_device_hours", hours) - hours
     trained = (
         f"Training was {result['steps']:,} steps on {result['images']:,} images, {result['exaflop']:.3g} exaFLOP,"
@@ -254,7 +254,7 @@ def _limits(recipe: Recipe, classifies: bool) -> Iterator[str]:
     if recipe.data.name == EMBEDDED:
         yield "The images are drawn shapes: nothing about photographs is to be expected of it."
     else:
-        yield f"It has seen {plain(recipe.data.name)} alone, at {recipe.data.size} px, with whatever is uneven in that set."
+        yield f"It has seen {escape_markdown(recipe.data.name)} alone, at {recipe.data.size} px, with whatever is uneven in that set."
     if not classifies:
         yield "It names no classes: it gives features, to be fine-tuned or probed."
     yield "No study of bias, of robustness or of safety was made. It is meant for research."

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config.parsing import fits
 from ..runs.folder import Run, write_atomically
-from .payload import Parcel, opened, parcels
+from .payload import Upload, open_run, uploads
 
 TOOL = Path(__file__).resolve().parent.parent.parent / "tools" / "push.py"
 LISTED = 3  # milestones that are named one by one
@@ -25,8 +25,8 @@ def read(run: Run) -> dict[str, Any]:
     value = value if isinstance(value, dict) else {}
     pushed = value.get("pushed")
     trouble = value.get("trouble")
-    known = {name: _branches(there) for name, there in (pushed if isinstance(pushed, dict) else {}).items()}
-    return value | {"pushed": known, "trouble": trouble if isinstance(trouble, str) else None}
+    pushed_branches = {name: _branches(there) for name, there in (pushed if isinstance(pushed, dict) else {}).items()}
+    return value | {"pushed": pushed_branches, "trouble": trouble if isinstance(trouble, str) else None}
 
 
 def _branches(there: Any) -> dict[str, dict[str, str]]:
@@ -38,21 +38,21 @@ def write(run: Run, **what: Any) -> None:
     write_atomically(run.ledger, json.dumps(read(run) | what, indent=2) + "\n")
 
 
-def known(run: Run) -> dict[str, dict[str, str]]:
+def pushed_branches(run: Run) -> dict[str, dict[str, str]]:
     """What the run's repository has, by branch."""
     there: dict[str, dict[str, str]] = read(run)["pushed"].get(run.recipe.hub.repo, {})
     return there
 
 
-def keep(run: Run, branches: dict[str, dict[str, str]]) -> None:
+def record_branches(run: Run, branches: dict[str, dict[str, str]]) -> None:
     """Note what the run's repository has."""
     write(run, pushed=read(run)["pushed"] | {run.recipe.hub.repo: branches})
 
 
-def due(run: Run) -> list[Parcel]:
+def due(run: Run) -> list[Upload]:
     """What is not pushed yet."""
-    there = known(run)
-    return [parcel for parcel in parcels(run) if there.get(parcel.branch, {}).get("stamp") != parcel.stamp]
+    there = pushed_branches(run)
+    return [parcel for parcel in uploads(run) if there.get(parcel.branch, {}).get("stamp") != parcel.stamp]
 
 
 def owed(run: Run) -> list[str]:
@@ -60,10 +60,10 @@ def owed(run: Run) -> list[str]:
     return [parcel.branch for parcel in due(run)]
 
 
-def told(run: Run) -> list[tuple[str, str]]:
+def status_lines(run: Run) -> list[tuple[str, str]]:
     """Name and text for people: where it is, what is owed, why, and what to type."""
     left = owed(run)
-    done = sorted(set(known(run)) - set(left))
+    done = sorted(set(pushed_branches(run)) - set(left))
     where = [("hub", f"{run.recipe.hub.repo}: pushed {_listed(done)}")] if done else []
     if not left:
         return where
@@ -82,7 +82,7 @@ def _listed(branches: list[str]) -> str:
 
 def _command(run: Run) -> str:
     """What pushes the rest: the tool, the folder, and of hub.repo=, .private= and .state= what the folder's recipe lacks."""
-    saved, asked = asdict(opened(run.folder).recipe.hub), asdict(run.recipe.hub)
+    saved, asked = asdict(open_run(run.folder).recipe.hub), asdict(run.recipe.hub)
     words = [f"hub.{key}={_word(asked[key])}" for key in ("repo", "private", "state") if asked[key] != saved[key]]
     return shlex.join([sys.executable, str(TOOL), str(run.folder), *words])
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..formatting import MEASURED, SHARES, code, plain
+from ..formatting import MEASURED, SHARES, escape_markdown, inline_code
 from ..stats import proportion
 
 KINDS = {
@@ -58,7 +58,7 @@ def _row(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
     value, n = entry["value"], entry.get("n") or 0
     interval = proportion(value, n) if _last(name) in SHARES and n else None
     told = f"{interval.low:.2%} to {interval.high:.2%}" if interval else "-"
-    return code(name), _meaning(_last(name)), plain(entry["split"]), number(name, value), told, f"{n:,}"
+    return inline_code(name), _meaning(_last(name)), escape_markdown(entry["split"]), number(name, value), told, f"{n:,}"
 
 
 def _last(name: str) -> str:
@@ -80,7 +80,7 @@ def number(name: str, value: float) -> str:
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
 
 
-class Duel(NamedTuple):
+class Comparison(NamedTuple):
     """A baseline's name and value, and name, value and cases of the model's measure that it stands beside."""
 
     baseline: str
@@ -107,32 +107,32 @@ class Duel(NamedTuple):
         return f"{self.called} ({values})"
 
 
-def duels(metrics: Mapping[str, Any]) -> Iterator[Duel]:
+def comparisons(metrics: Mapping[str, Any]) -> Iterator[Comparison]:
     """Each baseline that was measured, beside the model's own measure; a joint objective's parts by themselves."""
     for name, entry in metrics.items():
         part, known = name.removesuffix(_last(name)), BASELINES.get(_last(name))
         measures = [measure for stem in known.beside for measure in (part + stem, stem) if measure in metrics] if known else []
         if measures:
             own = metrics[measures[0]]
-            yield Duel(name, entry["value"], measures[0], own["value"], own.get("n") or 0)
+            yield Comparison(name, entry["value"], measures[0], own["value"], own.get("n") or 0)
 
 
-def baselines(fought: Sequence[Duel]) -> str:
+def baselines(fought: Sequence[Comparison]) -> str:
     head = ("baseline", "it guesses", "its value", "the model's", "measure")
     rows = [
         (
-            code(one.baseline),
+            inline_code(one.baseline),
             BASELINES[_last(one.baseline)].guess,
             number(one.measure, one.there),
             number(one.measure, one.here),
-            code(one.measure),
+            inline_code(one.measure),
         )
         for one in fought
     ]
     return table(head, rows)
 
 
-def verdict(fought: Sequence[Duel]) -> str:
+def verdict(fought: Sequence[Comparison]) -> str:
     """One sentence: which baselines the model beats, and which it does not."""
     told = {verb: [one.told for one in fought if one.verb == verb] for verb in (WON, LOST, OPEN)}
     return f"The model {', and '.join(f'{verb} {_listed(texts)}' for verb, texts in told.items() if texts)}."

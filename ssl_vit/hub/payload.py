@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, cast
 
 from omegaconf import OmegaConf
 
-from ..config.parsing import load
-from ..config.resolve import public
+from ..config.parsing import load_yaml
+from ..config.resolve import without_private
 from ..config.schema import Recipe, dump
 from ..errors import UserError
 from ..runs.folder import Run
@@ -21,7 +21,7 @@ STEP = re.compile(r"step-(\d{9,})")
 SAME = ("data", "init", "plugin")  # of environment.json: what the same recipe may have been given otherwise
 
 
-class Parcel(NamedTuple):
+class Upload(NamedTuple):
     """What goes to a branch in one commit; `stamp` tells in the ledger whether this very content was pushed."""
 
     branch: str
@@ -30,7 +30,7 @@ class Parcel(NamedTuple):
     files: Callable[[], dict[str, bytes | Path]]
 
 
-def opened(folder: Path) -> Run:
+def open_run(folder: Path) -> Run:
     """The run in a folder, as far as pushing needs it: its images need not be here.
 
     Raises:
@@ -39,7 +39,7 @@ def opened(folder: Path) -> Run:
     if not (folder / "recipe.yaml").exists():
         raise UserError(f"{folder} is no run: it holds no recipe.yaml")
     try:
-        config = OmegaConf.merge(OmegaConf.structured(Recipe), load(folder / "recipe.yaml"))
+        config = OmegaConf.merge(OmegaConf.structured(Recipe), load_yaml(folder / "recipe.yaml"))
         recipe = cast(Recipe, OmegaConf.to_object(config))
     except Exception as error:  # a recipe of another version, or no recipe at all
         raise UserError(f"{folder}/recipe.yaml cannot be read: {' '.join(str(error).split())[:200]}") from None
@@ -53,16 +53,16 @@ def step_branch(step: int) -> str:
     return f"step-{step:09d}"
 
 
-def parcels(run: Run) -> Iterator[Parcel]:
+def uploads(run: Run) -> Iterator[Upload]:
     """All that there is to push: milestones by step, the finished run, last the newest training state."""
     name = run.recipe.name
     for step, folder in steps(run.outbox):
         message = f"{name} after {step:,} of {run.recipe.optim.steps:,} steps"
-        yield Parcel(folder.name, "", message, partial(_export, run, folder, step))
+        yield Upload(folder.name, "", message, partial(_export, run, folder, step))
     if result := run.result():
-        yield Parcel("main", result["finished"], f"{name}, finished", partial(_finished, run))
+        yield Upload("main", result["finished"], f"{name}, finished", partial(_finished, run))
     if run.recipe.hub.state and (saved := steps(run.checkpoints)):
-        yield Parcel("state", saved[-1][1].name, f"{name}, the training state", partial(_state, run))
+        yield Upload("state", saved[-1][1].name, f"{name}, the training state", partial(_state, run))
 
 
 def steps(folder: Path) -> list[tuple[int, Path]]:
@@ -79,7 +79,7 @@ def identity(run: Run) -> dict[str, Any]:
 
 def _said(run: Run) -> dict[str, bytes | Path]:
     """What every branch says of the run."""
-    recipe = dump(public(run.recipe))
+    recipe = dump(without_private(run.recipe))
     return {"recipe.yaml": recipe.encode(), "run.json": f"{json.dumps(identity(run), indent=2)}\n".encode()}
 
 

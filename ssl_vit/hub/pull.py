@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 from .. import formatting, hub_files
-from ..config.init_source import tool
-from ..config.resolve import parse, received
+from ..config.init_source import training_tool
+from ..config.resolve import from_untrusted, parse
 from ..config.schema import EMBEDDED, Recipe, dump
 from ..errors import UserError
 from ..formatting import typed
@@ -37,7 +37,7 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
 def _recipe(source: Path, place: str, out: str, name: str | None) -> Recipe:
     """The pushed recipe, checked as every other: a name, too, which cannot lead out of `out`."""
     try:
-        return received(source / "recipe.yaml", out, name)
+        return from_untrusted(source / "recipe.yaml", out, name)
     except UserError as error:
         raise UserError(f"{place}: its recipe.yaml: {error}") from None
 
@@ -58,7 +58,7 @@ def _unfold(source: Path, run: Run, place: str) -> None:
     write_atomically(run.ledger, json.dumps({"pulled": pulled}, indent=2) + "\n")
 
 
-def asked(words: list[str]) -> tuple[str, dict[str, str]]:
+def parse_options(words: list[str]) -> tuple[str, dict[str, str]]:
     """A place of the Hub, and out= and name= where they are said.
 
     Raises:
@@ -77,9 +77,9 @@ def main(words: list[str]) -> None:
     Raises:
         UserError: as `asked` and `pull`.
     """
-    place, given = asked(words)
+    place, given = parse_options(words)
     run = pull(place, given.get("out", "runs"), given.get("name"))
     words = [f"recipe={run.folder}/recipe.yaml", f"name={run.recipe.name}", f"out={run.recipe.out}"]
     words += [] if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else ["data.path=IMAGES"]
     print(f"pulled      {run.folder}")
-    print(f"go on       {typed('accelerate', 'launch', formatting.tool(tool(run.recipe)), *words)}")
+    print(f"go on       {typed('accelerate', 'launch', formatting.tool(training_tool(run.recipe)), *words)}")

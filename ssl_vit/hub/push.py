@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import hub_files
-from ..config.parsing import load, place
-from ..config.resolve import parse, public
-from ..config.schema import computed, flatten
+from ..config.parsing import load_yaml, parse_path
+from ..config.resolve import parse, without_private
+from ..config.schema import computed_values, flatten
 from ..config.validate import BOUNDS
-from ..errors import UserError, nearest
+from ..errors import UserError, suggest
 from ..runs import lock
 from ..runs.folder import Run
 from . import manifest
-from .payload import STEP, Parcel, identity, opened, parcels
+from .payload import STEP, Upload, identity, open_run, uploads
 
 WAITS = (2.0, 8.0)  # seconds before a push is tried again
 PATIENCE = 300.0  # seconds that are waited for at most, where the Hub asks for it
@@ -53,10 +53,10 @@ def push(run: Run, again: bool = False, wait: bool = False, say: Callable[[str],
             manifest.write(run, trouble=trouble)
 
 
-def _wanted(run: Run, again: bool) -> list[Parcel]:
+def _wanted(run: Run, again: bool) -> list[Upload]:
     """What is to be pushed now."""
     owed = manifest.owed(run)
-    return [parcel for parcel in parcels(run) if parcel.branch in owed or (again and parcel.branch == "main")]
+    return [parcel for parcel in uploads(run) if parcel.branch in owed or (again and parcel.branch == "main")]
 
 
 def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
@@ -65,13 +65,13 @@ def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
     if hub_files.token() is None:
         raise UserError(f"hub.repo={run.recipe.hub.repo}: nobody is logged in; {hub_files.LOGIN}")
     hub_files.calm()
-    patiently(run, partial(_prepare, run))
+    with_retries(run, partial(_prepare, run))
     tried: dict[str, Exception | None] = {}
     while parcel := next((parcel for parcel in _wanted(run, again) if parcel.branch not in tried), None):
         try:
             tried[parcel.branch] = None
-            commit = patiently(run, partial(_send, run, parcel))
-            manifest.keep(run, manifest.known(run) | {parcel.branch: {"stamp": parcel.stamp, "commit": commit}})
+            commit = with_retries(run, partial(_send, run, parcel))
+            manifest.record_branches(run, manifest.pushed_branches(run) | {parcel.branch: {"stamp": parcel.stamp, "commit": commit}})
             say(f"{parcel.branch} is at commit {commit[:12]}")
         except Exception as error:
             if hub_files.passing(error):
@@ -86,7 +86,7 @@ def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
 
 def _sweep(run: Run) -> None:
     """Remove the milestones that were pushed from the outbox."""
-    for branch in {parcel.branch for parcel in parcels(run)} - set(manifest.owed(run)):
+    for branch in {parcel.branch for parcel in uploads(run)} - set(manifest.owed(run)):
         if STEP.fullmatch(branch):
             shutil.rmtree(run.outbox / branch, ignore_errors=True)  # training may be laying it there anew
 
@@ -100,11 +100,11 @@ def _prepare(run: Run) -> None:
         return
     except RepositoryNotFoundError:
         _api().create_repo(run.recipe.hub.repo, private=run.recipe.hub.private, exist_ok=True)
-    manifest.keep(run, {})
+    manifest.record_branches(run, {})
     _parent(run, "main")
 
 
-def _send(run: Run, parcel: Parcel) -> str:
+def _send(run: Run, parcel: Upload) -> str:
     """One commit, or none where the branch has just this; its id."""
     from huggingface_hub import CommitOperationAdd
 
@@ -157,7 +157,7 @@ def _check_whose(run: Run, info: Any) -> None:
             raise UserError(f"{said}: it holds what is no run ({', '.join(other[:3])}); say another hub.repo=")
         return
     source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", said, ["recipe.yaml", "run.json"])
-    there, here = flatten(_theirs(source / "recipe.yaml")), computed(public(run.recipe))
+    there, here = flatten(_theirs(source / "recipe.yaml")), computed_values(without_private(run.recipe))
     if differ := [key for key in here if there.get(key) != here[key]]:
         raise UserError(f"{said}: it holds the run of another recipe ({', '.join(differ[:5])}); say another hub.repo=")
     was, now = _theirs(source / "run.json"), identity(run)
@@ -168,7 +168,7 @@ def _check_whose(run: Run, info: Any) -> None:
 def _theirs(path: Path) -> dict[str, Any]:
     """A mapping of somebody's file; empty where it is none."""
     try:
-        return load(path)
+        return load_yaml(path)
     except UserError:
         return {}
 
@@ -179,7 +179,7 @@ def _api() -> Any:
     return HfApi()
 
 
-def patiently(run: Run, do: Callable[[], T]) -> T:
+def with_retries(run: Run, do: Callable[[], T]) -> T:
     """Do it, again where the Hub is busy or out of reach, after as long as it asks for; the ledger tells meanwhile why."""
     for wait in WAITS:
         try:
@@ -216,8 +216,8 @@ def main(words: list[str]) -> None:
         UserError: as `asked`, `opened` and `push`.
     """
     quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
-    folder, said = asked(words)
-    run = opened(folder)
+    folder, said = parse_options(words)
+    run = open_run(folder)
     for key, value in said.items():
         setattr(run.recipe.hub, key.removeprefix("hub."), value)
     repository, (holds, text) = run.recipe.hub.repo, BOUNDS["hub.repo"]
@@ -226,7 +226,7 @@ def main(words: list[str]) -> None:
     push(run, again=not quiet, wait=quiet, say=lambda text: print(f"pushed      {repository}: {text}", flush=True))
 
 
-def asked(words: list[str]) -> tuple[Path, dict[str, Any]]:
+def parse_options(words: list[str]) -> tuple[Path, dict[str, Any]]:
     """A run's folder, and what of hub.repo=, hub.private= and hub.state= is said anew.
 
     Raises:
@@ -239,8 +239,8 @@ def asked(words: list[str]) -> tuple[Path, dict[str, Any]]:
     choices: dict[str, Callable[[str], Any]] = {"hub.repo": str, "hub.private": _truth, "hub.state": _truth}
     for key in given:
         if key not in choices:
-            raise UserError(f"unknown key {key}; {nearest(key, choices)}")
-    return place(folders[0], "folder"), {key: choices[key](text) for key, text in given.items()}
+            raise UserError(f"unknown key {key}; {suggest(key, choices)}")
+    return parse_path(folders[0], "folder"), {key: choices[key](text) for key, text in given.items()}
 
 
 def _truth(text: str) -> bool:

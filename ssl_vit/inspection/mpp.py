@@ -24,7 +24,7 @@ def columns(objective: MaskedPatchPrediction, batch: Batch) -> Tensor:
     pixels_BNX = rearrange(batch.image, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch)
     saw_BNX = corruption.apply(pixels_BNX, drawn, torch.full_like(pixels_BNX[0, 0], GREY))
     told_BKX = _filled(target.paint(told_BK), patch)
-    told_BNX = saw_BNX.scatter(1, drawn.hit_BK[..., None].expand_as(told_BKX), told_BKX)
+    told_BNX = saw_BNX.scatter(1, drawn.corrupted_BK[..., None].expand_as(told_BKX), told_BKX)
     true_BNX = _filled(target.paint(target.truth(batch.image)), patch)
     four = torch.stack([pixels_BNX, saw_BNX, told_BNX, true_BNX], 1)
     return rearrange(four, "b v (h w) (p q c) -> b v c (h p) (w q)", h=grid[0], p=patch, q=patch)

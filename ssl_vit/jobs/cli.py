@@ -10,8 +10,8 @@ from ..config.init_source import CHOICES, SCRATCH
 from ..config.resolve import resolve
 from ..config.schema import Recipe
 from ..config.validate import check_place
-from ..errors import UserError, plain_errors
-from ..formatting import duration, measured, to_beat, tool, typed
+from ..errors import UserError, report_errors
+from ..formatting import duration, format_baselines, format_metrics, tool, typed
 from ..runs.folder import Run
 from ..training.preemption import StopSignal
 from . import identity
@@ -41,10 +41,10 @@ def _main(
     tell: Callable[[Run, Result], None],
 ) -> None:
     as_json, words = "--json" in words, [word for word in words if word != "--json"]
-    with plain_errors():
+    with report_errors():
         run, result = _found(words, check)
     if result is None:
-        with plain_errors(everywhere=True):
+        with report_errors(everywhere=True):
             result = do(run)
     if os.environ.get("RANK", "0") == "0":
         tell(run, result)
@@ -109,9 +109,9 @@ def _train(run: Run) -> Result:
 
 
 def _probe(run: Run) -> Result:
-    from .evaluate import probe
+    from .evaluate import evaluate
 
-    return probe(run)
+    return evaluate(run)
 
 
 def _conclude(run: Run, result: Result) -> None:
@@ -129,10 +129,10 @@ def _conclude(run: Run, result: Result) -> None:
 
 
 def _tell_hub(run: Run) -> None:
-    from ..hub.manifest import told  # a second of imports
+    from ..hub.manifest import status_lines  # a second of imports
 
     try:
-        for name, text in told(run):
+        for name, text in status_lines(run):
             print(f"{name:<11} {text}")
     except Exception as error:  # the run is finished all the same
         print(f"warning: what the Hub has is not known: {error!r}")
@@ -150,6 +150,6 @@ def _tell_metrics(result: Result) -> None:
     for name, entry in result["metrics"].items():
         splits.setdefault(entry["split"], {})[name] = entry["value"]
     for split, values in splits.items():
-        print(f"{'held out' if split == 'validation' else split:<11} {measured(values)}")
-        if beat := to_beat(values):
+        print(f"{'held out' if split == 'validation' else split:<11} {format_metrics(values)}")
+        if beat := format_baselines(values):
             print(f"to beat     {beat}")

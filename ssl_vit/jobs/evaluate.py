@@ -24,30 +24,30 @@ from ..runs.folder import Run, environment, recipe_hash
 from ..training import loop
 from ..training.distributed import (
     WatchedAccelerator,
+    accelerator_session,
     check_same,
     device_batch,
-    facts,
+    environment_facts,
     from_main,
-    load,
+    load_splits,
     on_a_mac,
     on_main,
-    started,
 )
 from ..training.heartbeat import Watchdog
 from . import identity
 
 
-def probe(run: Run) -> dict[str, Any]:
+def evaluate(run: Run) -> dict[str, Any]:
     """Measure the encoder that the run's recipe starts from, and finish its folder; the result.
 
     Raises:
         UserError: the images, the weights or the folder do not suit the recipe.
     """
-    with started(run) as accelerator, ExitStack() as held:
+    with accelerator_session(run) as accelerator, ExitStack() as held:
         watchdog = Watchdog(accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience)
         accelerator.reading = held.enter_context(watchdog).reading
         held.enter_context(loaders.workers_named())
-        splits = load(run.recipe, accelerator, test=True)
+        splits = load_splits(run.recipe, accelerator, test=True)
         on_main(accelerator, lambda: held.enter_context(run.lock()))
         if done := from_main(accelerator, lambda: identity.finished(run)):  # while this one waited
             return done
@@ -58,12 +58,12 @@ def _measured(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits)
     recipe, began = run.recipe, time.perf_counter()
     size, processes = device_batch(recipe, accelerator), accelerator.num_processes
     batch_layout = batching.BatchLayout(size * processes, size, accelerator.process_index, processes)
-    said, classes = facts(recipe, accelerator, batch_layout, splits), sources.classes(splits, recipe)
+    said, classes = environment_facts(recipe, accelerator, batch_layout, splits), sources.classes(splits, recipe)
     check_same(accelerator, {f"images of {name}": text for name, text in said["data"].items()})
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data).to(accelerator.device).eval()
-    start_from = init_source.find(recipe.init)
-    said |= weights.first(net, recipe.init, exported=False)
+    start_from = init_source.parse_init(recipe.init)
+    said |= weights.load_first(net, recipe.init, exported=False)
     on_main(accelerator, lambda: run.open(environment(said)))
     read, pool = _reader(net, start_from, recipe, accelerator.device)
     _introduce(run, accelerator, splits, pool)
@@ -73,7 +73,7 @@ def _measured(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits)
         accelerator.wait_for_everyone()
         return {}
     tested = len(seen["test"][1]) if seen else 0
-    metrics = {name: (value, tested) for name, value in features.measure(seen, recipe.probe, classes, picks)} | head
+    metrics = {name: (value, tested) for name, value in features.run_probes(seen, recipe.probe, classes, picks)} | head
     result = _result(recipe, metrics, images, began, processes) | {"pool": pool}
     run.finish(result)
     accelerator.wait_for_everyone()
@@ -104,12 +104,12 @@ def _features(
         seen["train"], picks, images = drawn
     for name, source in named.items():
         with _all(source, recipe, batch_layout) as brought:
-            seen[name] = features.features(read, accelerator.reading(brought), recipe, accelerator)
+            seen[name] = features.extract(read, accelerator.reading(brought), recipe, accelerator)
         images += len(source)
     return seen, picks, images
 
 
-def _reader(net: Backbone, init: init_source.Init, recipe: Recipe, device: torch.device) -> tuple[features.Reader, str]:
+def _reader(net: Backbone, init: init_source.InitSource, recipe: Recipe, device: torch.device) -> tuple[features.Reader, str]:
     """What features are read from, and its pooling: the encoder or, with probe.feature=hidden, the
     tanh layer that the run learned in its head.
 
@@ -117,7 +117,7 @@ def _reader(net: Backbone, init: init_source.Init, recipe: Recipe, device: torch
         UserError: the run has no such layer.
     """
     if recipe.probe.feature == "encoder":
-        pool = recipe.probe.pool or init_source.pool(init)
+        pool = recipe.probe.pool or init_source.export_pool(init)
         return features.reader(net, pool, recipe.probe.layer), pool
     objective = _classifier(net, init, "probe.feature=hidden").to(device).eval()
     if isinstance(objective.hidden, torch.nn.Identity):
@@ -127,7 +127,7 @@ def _reader(net: Backbone, init: init_source.Init, recipe: Recipe, device: torch
 
 
 def _all(source: sources.Source, recipe: Recipe, batch_layout: batching.BatchLayout) -> loaders.Patient:
-    return loaders.Patient(loaders.every(source, recipe.data, batch_layout, recipe.compute.workers or 0))
+    return loaders.Patient(loaders.evaluation_loader(source, recipe.data, batch_layout, recipe.compute.workers or 0))
 
 
 def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool: str) -> None:
@@ -159,7 +159,7 @@ def _cut(data: Data) -> str:
 
 def _with_its_head(
     net: Backbone,
-    init: init_source.Init,
+    init: init_source.InitSource,
     splits: sources.Splits,
     batch_layout: batching.BatchLayout,
     recipe: Recipe,
@@ -173,11 +173,11 @@ def _with_its_head(
     if told.label.max() >= objective.classes:
         text = f"{objective.classes} classes, data={recipe.data.name} has labels up to {told.label.max()}"
         raise UserError(f"probe.measures=top1: the head of init={init.place} knows {text}")
-    seen = classify.real(told, splits.test, recipe.eval.real) if recipe.eval.real else {}
-    return classify.measure(told, objective.classes) | seen
+    seen = classify.real_accuracy(told, splits.test, recipe.eval.real) if recipe.eval.real else {}
+    return classify.accuracies(told, objective.classes) | seen
 
 
-def _classifier(net: Backbone, init: init_source.Init, asked_by: str) -> Supervised:
+def _classifier(net: Backbone, init: init_source.InitSource, asked_by: str) -> Supervised:
     """The supervised objective of the run that made the weights, with its heads; of a joint run, that part."""
     path = init.export / "heads.safetensors" if init.run and init.export else None
     heads = load_file(path) if path is not None and path.exists() else {}
@@ -199,7 +199,7 @@ def _result(
     recipe: Recipe, metrics: dict[str, tuple[float, int]], images: int, began: float, processes: int
 ) -> dict[str, Any]:
     """What result.json says. The work is one forward pass over every image; the totals count what made the weights."""
-    seconds, before = time.perf_counter() - began, init_source.spent(init_source.find(recipe.init))
+    seconds, before = time.perf_counter() - began, init_source.upstream_cost(init_source.parse_init(recipe.init))
     took = {"exaflop": costs.exaflop(recipe, images) / 3, "device_hours": seconds * processes / 3600}
     return {
         "steps": 0,

@@ -58,18 +58,18 @@ def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
     source, recipe = job.splits.test, job.recipe
     if source is None:
         return {}
-    loader = loaders.every(source, recipe.data, job.batch_layout, job.workers)
+    loader = loaders.evaluation_loader(source, recipe.data, job.batch_layout, job.workers)
     with loop.autocast(recipe, job.accelerator), loaders.Patient(loader) as test:
         told = classify.predict(trained, job.accelerator.reading(test), job.accelerator)
     for text in told.unread:
         job.run.note(f"warning: a test image is left out: {text}")
         job.accelerator.print(f"warning: a test image is left out: {text}")
     if told.unread:
-        batching.check_unread(len(told.unread), len(told.index), recipe.data, told.unread[-1])
+        batching.check_unreadable(len(told.unread), len(told.index), recipe.data, told.unread[-1])
     if job.accelerator.is_main_process:
         told.save(job.run.predictions)
     classes = sources.classes(job.splits, recipe)
-    return classify.measure(told, classes) | (classify.real(told, source, recipe.eval.real) if recipe.eval.real else {})
+    return classify.accuracies(told, classes) | (classify.real_accuracy(told, source, recipe.eval.real) if recipe.eval.real else {})
 
 
 def _class_names(splits: sources.Splits, count: int) -> list[str]:
@@ -92,7 +92,7 @@ def _result(job: Job, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
     """What result.json says; the totals count the runs that the first weights came from."""
     state = job.state
     images = state.step * job.recipe.optim.batch
-    before = job.run.begun().get("before") or init_source.spent(init_source.find(job.recipe.init))
+    before = job.run.begun().get("before") or init_source.upstream_cost(init_source.parse_init(job.recipe.init))
     took = {"exaflop": costs.exaflop(job.recipe, images), "device_hours": state.device_seconds / 3600}
     watched = "train" if job.recipe.data.validation == 0 else "validation"
     probed = {f"probe_{name}": pair for name, pair in job.probes.latest.items()} if job.probes else {}

@@ -5,7 +5,7 @@ import json
 from functools import cache
 from typing import Any
 
-from ..config.init_source import local, stamp
+from ..config.init_source import is_local, weights_hash
 from ..config.schema import Data, Recipe
 from ..config.validate import check_place
 from ..errors import UserError
@@ -25,10 +25,10 @@ def check(run: Run) -> list[str]:
     recipe = run.recipe
     run.check_options()
     doubts = []
-    weights = stamp(recipe.init)
+    weights = weights_hash(recipe.init)
     if weights is not None:
         run.compare("init", {"file": weights})
-    elif local(recipe.init):
+    elif is_local(recipe.init):
         doubts.append(f"init={recipe.init}: is not here, so whether the weights are the same was not checked")
     stamps = run.stamps()
     for key in ("plugin", "real"):

@@ -12,15 +12,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config.parsing import place, read_json
+from ..config.parsing import parse_path, read_json
 from ..config.resolve import parse, resolve
 from ..config.schema import Data, Recipe
-from ..errors import UserError, nearest
+from ..errors import UserError, suggest
 from ..formatting import tool, typed
 from ..runs.folder import Run, cores, write_atomically
 
 if TYPE_CHECKING:
-    from ..data.reshard import Made, Shard
+    from ..data.reshard import FinishedShard, Shard
 
 FORMATS = ("jpeg", "webp")
 # The tool's own numbers -> what is taken without a word, the most, and how both are said
@@ -45,7 +45,7 @@ class ShardOptions:
     format: str
 
 
-def ask(words: list[str]) -> ShardOptions:
+def parse_options(words: list[str]) -> ShardOptions:
     """The words, typed and checked.
 
     Raises:
@@ -55,16 +55,16 @@ def ask(words: list[str]) -> ShardOptions:
     own = {key: given.pop(key) for key in ("out", "format", *NUMBERS) if key in given}
     if other := [key for key in given if key != "data" and not key.startswith("data.")]:
         raise UserError(
-            f"{other[0]}={given[other[0]]}: unknown; {nearest(other[0], ['data', 'data.*', 'out', 'format', *NUMBERS])}"
+            f"{other[0]}={given[other[0]]}: unknown; {suggest(other[0], ['data', 'data.*', 'out', 'format', *NUMBERS])}"
         )
     if "out" not in own:
         raise UserError("out= is missing; say the folder that the shards are to be written to")
     numbers = {key: _number(key, own.get(key, str(default))) for key, (default, _, _) in NUMBERS.items()}
     form = own.get("format", FORMATS[0])
     if form not in FORMATS:
-        raise UserError(f"format={form}: unknown; {nearest(form, FORMATS)}")
+        raise UserError(f"format={form}: unknown; {suggest(form, FORMATS)}")
     data = resolve(["recipe=mpp", *(f"{key}={text}" for key, text in given.items())]).data
-    out = place(own["out"], "out").resolve()
+    out = parse_path(own["out"], "out").resolve()
     if data.path and out.is_relative_to(data.path):
         raise UserError(
             f"out={own['out']}: lies in data.path={data.path}, where it would be taken for images; say another folder"
@@ -85,7 +85,7 @@ def main(words: list[str]) -> None:
     Raises:
         UserError: a mistake in the words, a folder that holds something else, or too many images that cannot be read.
     """
-    asked = ask(words)
+    asked = parse_options(words)
     from ..data import fingerprints, loaders, sources
 
     window = asked.rows if sources.in_parquet(asked.data) else None  # then they are not copied into the cache first
@@ -133,13 +133,13 @@ def _make(asked: ShardOptions, splits: dict[str, Any]) -> None:
 
     shards = [shard for name, source in splits.items() for shard in _cut(name, source, asked)]
     there, left = ([s for s in shards if s.file.exists() == exists] for exists in (True, False))
-    making = reshard.Making(left, reshard.Manner(asked.size, asked.format, asked.quality))
+    making = reshard.ShardMaker(left, reshard.Encoding(asked.size, asked.format, asked.quality))
     made = DataLoader(making, batch_size=None, num_workers=min(asked.workers, len(left)))
     seen = kept = size = 0
-    for done, one in enumerate(chain(map(reshard.found, there), made), 1):
+    for done, one in enumerate(chain(map(reshard.finished_shard, there), made), 1):
         seen, kept, size = seen + one.asked, kept + one.images, size + one.bytes
         _tell(one, f"{done}/{len(shards)} {'made' if done > len(there) else 'there already'}")
-        batching.check_unread(seen - kept, seen, asked.data, one.unread[-1] if one.unread else f"in {one.file.name}")
+        batching.check_unreadable(seen - kept, seen, asked.data, one.unread[-1] if one.unread else f"in {one.file.name}")
     print(f"finished    {kept:,} of {seen:,} images, {size / 1e6:.1f} MB: {asked.out}")
     words = ["recipe=mpp", f"data.path={asked.out}", f"data.window={10 * asked.rows}"]
     print(f"next        {typed('accelerate', 'launch', tool('pretrain'), *words)}")
@@ -155,7 +155,7 @@ def _tell_found(found: Any, splits: dict[str, Any]) -> None:
         print(f"warning: {text}", flush=True)
 
 
-def _tell(made: "Made", state: str) -> None:
+def _tell(made: "FinishedShard", state: str) -> None:
     print(f"shard       {state}: {made.file.name}, {made.images:,} images, {made.bytes / 1e6:.1f} MB", flush=True)
     for text in made.unread:
         print(f"warning: left out: {text}", flush=True)

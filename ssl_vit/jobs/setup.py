@@ -13,8 +13,8 @@ from ..config.schema import Recipe, flatten
 from ..data import batching, loaders, sources
 from ..data.base import Source
 from ..errors import UserError
-from ..evaluation.features import WhileTraining
-from ..evaluation.held_out import HeldOut
+from ..evaluation.features import ProbesDuringTraining
+from ..evaluation.held_out import HeldOutEvaluator
 from ..hub import background
 from ..models import encoder, weights
 from ..objectives import Objective
@@ -32,8 +32,8 @@ class Job:
     batch_layout: batching.BatchLayout
     splits: sources.Splits
     state: State
-    held_out: HeldOut
-    probes: WhileTraining | None
+    held_out: HeldOutEvaluator
+    probes: ProbesDuringTraining | None
     workers: int
     sharding: dict[str, Any]  # how the weights lie on the processes
     pusher: background.Pusher | None = None
@@ -43,7 +43,7 @@ class Job:
         return self.state.objective
 
     @property
-    def images(self) -> Source | loaders.Reading:
+    def images(self) -> Source | loaders.StreamReader:
         """What is trained on."""
         return self.state.reading or self.splits.train
 
@@ -52,12 +52,12 @@ class Job:
         return self.run.recipe
 
 
-def assemble(run: Run, accelerator: distributed.WatchedAccelerator, splits: sources.Splits) -> Job:
+def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: sources.Splits) -> Job:
     """Open the folder, build the model with the seed's first weights, and hand it to Accelerate."""
     recipe = run.recipe
     processes, rank = accelerator.num_processes, accelerator.process_index
-    batch_layout = batching.batch_layout(recipe.optim.batch, recipe.compute.batch, distributed.fits(recipe, accelerator), rank, processes)
-    said = distributed.facts(recipe, accelerator, batch_layout, splits)
+    batch_layout = batching.batch_layout(recipe.optim.batch, recipe.compute.batch, distributed.max_device_batch(recipe, accelerator), rank, processes)
+    said = distributed.environment_facts(recipe, accelerator, batch_layout, splits)
     distributed.check_same(accelerator, _shared(recipe) | {f"images of {name}": text for name, text in said["data"].items()})
     classes = sources.classes(splits, recipe)
     torch.manual_seed(recipe.seed)
@@ -68,14 +68,14 @@ def assemble(run: Run, accelerator: distributed.WatchedAccelerator, splits: sour
     average = optim.averaged(objective, recipe.optim.average)
     optimizer, schedule = optim.build(objective, recipe.optim)
     setup = distributed.sharding_facts(accelerator)
-    strategy = sharding.strategy(objective, optimizer, recipe, batch_layout, accelerator)
+    strategy = sharding.build_strategy(objective, optimizer, recipe, batch_layout, accelerator)
     said["sharding"] = sharded = setup | strategy.facts()
     distributed.on_main(accelerator, lambda: run.open(environment(said)))
-    held_out = HeldOut(loaders.held_out(splits.validation, recipe.data, batch_layout, recipe.eval.images), accelerator)
+    held_out = HeldOutEvaluator(loaders.held_out_batches(splits.validation, recipe.data, batch_layout, recipe.eval.images), accelerator)
     _check_held_out(held_out, recipe)
-    reading = loaders.Reading(splits.stream, recipe.data, batch_layout) if splits.stream else None
+    reading = loaders.StreamReader(splits.stream, recipe.data, batch_layout) if splits.stream else None
     state = State(objective, strategy, schedule, average, reading)
-    probes = WhileTraining(splits, held_out.batches, recipe, batch_layout, accelerator) if recipe.probe.every else None
+    probes = ProbesDuringTraining(splits, held_out.batches, recipe, batch_layout, accelerator) if recipe.probe.every else None
     pusher = background.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
     workers = distributed.workers(recipe, accelerator)
     return Job(run, accelerator, batch_layout, splits, state, held_out, probes, workers, sharded, pusher)
@@ -85,8 +85,8 @@ def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
     """Load the first weights; what environment.json says of them. A run with a checkpoint needs them no more and goes on
     wherever they are: that they are the same is checked where they are here."""
     if not checkpoint.found(run.checkpoints):
-        return weights.first(net, run.recipe.init)
-    said, file = run.begun(), init_source.stamp(run.recipe.init)
+        return weights.load_first(net, run.recipe.init)
+    said, file = run.begun(), init_source.weights_hash(run.recipe.init)
     return said | ({"init": said.get("init", {}) | {"file": file}} if file else {})
 
 
@@ -96,11 +96,11 @@ def _shared(recipe: Recipe) -> dict[str, Any]:
     return {key: value for key, value in flatten(asdict(recipe)).items() if not key.startswith(own)}
 
 
-def _check_held_out(held_out: HeldOut, recipe: Recipe) -> None:
+def _check_held_out(held_out: HeldOutEvaluator, recipe: Recipe) -> None:
     """That not too many of the held-out images are unreadable."""
     if unread := [text for batch in held_out.batches for text in batch.unread]:
         seen = sum(len(batch.key) for batch in held_out.batches)
-        batching.check_unread(len(unread), seen, recipe.data, unread[-1])
+        batching.check_unreadable(len(unread), seen, recipe.data, unread[-1])
 
 
 def _newest(job: Job, most: int | None) -> str | None:

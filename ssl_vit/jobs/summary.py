@@ -6,7 +6,7 @@ import torch
 
 from .. import costs, formatting
 from ..config import init_source
-from ..config.resolve import advise_model
+from ..config.resolve import suggest_model
 from ..data import loaders
 from ..models.encoder import Encoder
 from ..runs import console
@@ -16,7 +16,7 @@ from .setup import Job
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
 
 
-def introduce(job: Job) -> None:
+def print_summary(job: Job) -> None:
     """The calm start: what, on which data, how large, how long here, where."""
     batch_layout, left = job.batch_layout, job.recipe.optim.steps - job.state.step
     one = job.held_out.batches[0]
@@ -39,7 +39,7 @@ def introduce(job: Job) -> None:
     net = job.objective.encoder
     if isinstance(net, Encoder) and net.patches < 16:
         few = f"warning: {net.patches} patches a image are few to learn from"
-        print(f"{few}; {advise_model(job.recipe)}", flush=True)
+        print(f"{few}; {suggest_model(job.recipe)}", flush=True)
 
 
 def _what(job: Job) -> Iterator[tuple[str, str]]:
@@ -70,5 +70,5 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     yield "length", f"{o.steps:,} steps, {images:,} images,{epochs} {work:.2g} exaFLOP"
     device, threads = job.accelerator.device.type, torch.get_num_threads()
     yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {job.workers} data workers"
-    if to_beat := formatting.to_beat({name: value for name, (value, _) in job.held_out.baselines.items()}):
+    if to_beat := formatting.format_baselines({name: value for name, (value, _) in job.held_out.baselines.items()}):
         yield "to beat", to_beat

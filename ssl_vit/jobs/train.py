@@ -15,8 +15,8 @@ from ..training import checkpoint, distributed, loop, nonfinite, preemption
 from ..training.heartbeat import Watchdog
 from ..training.loop import Scheduled
 from . import finish, identity
-from .setup import Job, assemble, resume
-from .summary import introduce
+from .setup import Job, resume, set_up
+from .summary import print_summary
 
 BASELINE_IMAGES = 2048  # training images whose colours are counted
 
@@ -31,21 +31,21 @@ def train(run: Run, asked: preemption.StopSignal | None = None) -> dict[str, Any
     """
     with ExitStack() as held:
         asked = asked or held.enter_context(preemption.StopSignal())
-        accelerator = held.enter_context(distributed.started(run))
+        accelerator = held.enter_context(distributed.accelerator_session(run))
         rank, processes = accelerator.process_index, accelerator.num_processes
         watchdog = held.enter_context(Watchdog(rank, processes, run.recipe.compute.patience))
         held.enter_context(loaders.workers_named())
-        splits = distributed.load(run.recipe, accelerator, test=run.recipe.eval.test)
+        splits = distributed.load_splits(run.recipe, accelerator, test=run.recipe.eval.test)
         distributed.on_main(accelerator, lambda: held.enter_context(run.lock(asked.take)))
         if done := distributed.from_main(accelerator, lambda: identity.finished(run)):  # while this one waited
             return done
-        accelerator.mark, accelerator.reading = watchdog.mark, watchdog.reading
-        job = assemble(run, accelerator, splits)
+        accelerator.tick, accelerator.reading = watchdog.tick, watchdog.reading
+        job = set_up(run, accelerator, splits)
         if processes > 1:
-            job.state.strategy.tell(watchdog.mark)
+            job.state.strategy.watch_progress(watchdog.tick)
         resume(job)
         _baselines(job)
-        introduce(job)
+        print_summary(job)
         stop_vote = preemption.StopVote(asked, rank, processes)
         while not _fitted(job, stop_vote, watchdog):
             pass
@@ -57,7 +57,7 @@ def train(run: Run, asked: preemption.StopSignal | None = None) -> dict[str, Any
 def _baselines(job: Job) -> None:
     """Let the objective see a few training images, unless a checkpoint tells what it saw; measure what it must beat."""
     if job.state.step == 0:
-        first = loaders.first(job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_IMAGES)
+        first = loaders.first_batches(job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_IMAGES)
         job.objective.fit_baselines(loop.to_device(b, job.accelerator.device) for b in first)
     with torch.no_grad():
         job.held_out.measure_baselines(job.objective)
@@ -95,7 +95,7 @@ def _fit(job: Job, stop_vote: preemption.StopVote, watchdog: Watchdog) -> int:
     """Hand the job to the engine, with what watches it and what it tells; the step of the newest checkpoint, 0 for none."""
     recipe, run, state, accelerator = job.recipe, job.run, job.state, job.accelerator
     length, seed = range(state.step, recipe.optim.steps), nonfinite.stream_seed(recipe.seed, state.rollbacks)
-    loader = loaders.training(
+    loader = loaders.training_loader(
         job.images, recipe.data, job.batch_layout, seed, length.start, length.stop, job.workers if length else 0
     )
     others = _callbacks(job) if job.accelerator.is_main_process else [Notes(run)]
@@ -117,10 +117,10 @@ def _fit(job: Job, stop_vote: preemption.StopVote, watchdog: Watchdog) -> int:
     if recipe.hub.repo and recipe.hub.every:
         milestones = background.Milestones(job.pusher, lambda folder, trained: finish.export(job, trained, folder))
         evaluators.append(Scheduled(milestones, recipe.hub.every))
-    policy = nonfinite.Policy(run, job.images, seed, callbacks.warn, accelerator.is_main_process)
+    policy = nonfinite.NonFinitePolicy(run, job.images, seed, callbacks.warn, accelerator.is_main_process)
     try:
         with loaders.Patient(loader, stop_vote.alone) as brought:
-            passes = watchdog.marked(brought, state.step)
+            passes = watchdog.track(brought, state.step)
             loop.train(state, passes, recipe, job.batch_layout, accelerator, evaluators, callbacks, save, stop_vote, policy)
         distributed.on_main(accelerator, lambda: _settled(run, saver))
         return distributed.from_main(accelerator, lambda: first if saver.kept is None else saver.kept)
@@ -160,7 +160,7 @@ class _Steps(Callback):
         self.watchdog = watchdog
 
     def on_step(self, step: int) -> None:
-        self.watchdog.stepped(step)
+        self.watchdog.note_step(step)
 
 
 def _callbacks(job: Job) -> list[Callback]:

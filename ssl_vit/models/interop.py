@@ -22,10 +22,10 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from ..config.init_source import config as config_of
-from ..config.init_source import find
-from ..config.parsing import place
+from ..config.init_source import parse_init
+from ..config.parsing import parse_path
 from ..config.resolve import parse
-from ..errors import UserError, nearest
+from ..errors import UserError, suggest
 
 NAMES = {  # transformers' -> timm's
     "embeddings.cls_token": "cls_token",
@@ -177,8 +177,8 @@ def _processor(told: dict[str, Any]) -> dict[str, Any]:
     """
     mode, interpolation = told["crop_mode"], told["interpolation"]
     if mode == "border" or interpolation not in RESAMPLE:
-        asked = f"crop_mode={mode}, interpolation={interpolation}"
-        text = f"pretrained_cfg: transformers has no image processor for {asked}"
+        parse_options = f"crop_mode={mode}, interpolation={interpolation}"
+        text = f"pretrained_cfg: transformers has no image processor for {parse_options}"
         raise UserError(f"{text}; leave it as it is: AutoImageProcessor reads it through timm")
     sides = dict(zip(("height", "width"), told["input_size"][1:], strict=True))
     large = {name: math.floor(side / told["crop_pct"]) for name, side in sides.items()}
@@ -243,7 +243,7 @@ def _export_onnx(model: nn.Module, pixels_B3HW: Tensor, name: str, told: dict[st
 FORMATS: dict[str, Callable[[Path, Path], None]] = {"transformers": to_transformers, "onnx": to_onnx}
 
 
-def asked(words: list[str]) -> tuple[str, str, Path]:
+def parse_options(words: list[str]) -> tuple[str, str, Path]:
     """A run's folder or an export's, a format, and where it is to be written.
 
     Raises:
@@ -253,8 +253,8 @@ def asked(words: list[str]) -> tuple[str, str, Path]:
     if len(folders) != 1 or given.keys() != {"format", "out"}:
         raise UserError("say one folder, format= and out=: tools/export.py runs/mpp format=onnx out=mpp.onnx")
     if given["format"] not in FORMATS:
-        raise UserError(f"format={given['format']}: unknown; {nearest(given['format'], FORMATS)}")
-    return folders[0], given["format"], place(given["out"], "out")
+        raise UserError(f"format={given['format']}: unknown; {suggest(given['format'], FORMATS)}")
+    return folders[0], given["format"], parse_path(given["out"], "out")
 
 
 def main(words: list[str]) -> None:
@@ -263,8 +263,8 @@ def main(words: list[str]) -> None:
     Raises:
         UserError: as `asked` and the formats; there is no export, or `out` is there already.
     """
-    folder, form, out = asked(words)
-    init = find(folder)
+    folder, form, out = parse_options(words)
+    init = parse_init(folder)
     if init.export is None:
         raise UserError(f"{folder}: a run's folder or an export's is asked for")
     if out.exists():

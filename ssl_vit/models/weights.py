@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import hub_files
-from ..config.init_source import SCRATCH, Init, find, normalisation, spent, stamp
+from ..config.init_source import SCRATCH, InitSource, normalisation, parse_init, upstream_cost, weights_hash
 from ..config.init_source import export as export_of
 from ..config.schema import PLAIN_NAME, Data, Model
 from ..errors import UserError
@@ -28,7 +28,7 @@ HEADS = ("head.", "head_dist.", "fc_norm.", "pre_logits.")  # a pre-training hea
 POSITIONS = "pos_embed"
 
 
-def first(encoder: Backbone, place: str, exported: bool = True) -> dict[str, Any]:
+def load_first(encoder: Backbone, place: str, exported: bool = True) -> dict[str, Any]:
     """Load what `init=place` names, unless that is scratch; what environment.json says of it, by which a change is noticed, and
     of what it took. An encoder that will be `exported` keeps the eps of its own layer norms.
 
@@ -37,16 +37,16 @@ def first(encoder: Backbone, place: str, exported: bool = True) -> dict[str, Any
     """
     if place == SCRATCH:
         return {}
-    init, own = find(place), _norm_eps(encoder)
-    before = spent(init)  # now, so that a damaged folder is told before the work
-    hashed, eps = start(encoder, init), _norm_eps(encoder)
+    init, own = parse_init(place), _norm_eps(encoder)
+    before = upstream_cost(init)  # now, so that a damaged folder is told before the work
+    hashed, eps = load_into(encoder, init), _norm_eps(encoder)
     if exported and own is not None and eps != own:
         _set_eps(encoder, own)
         if os.environ.get("RANK", "0") == "0":
             print(
                 f"warning: init={place}: layer_norm_eps={eps:g} there; trained with {own:g}, as an export in timm's form has it"
             )
-    return {"init": {"weights": hashed, "file": stamp(place)}, "before": before}
+    return {"init": {"weights": hashed, "file": weights_hash(place)}, "before": before}
 
 
 def _norm_eps(encoder: Backbone) -> float | None:
@@ -59,7 +59,7 @@ def _set_eps(encoder: Backbone, eps: float) -> None:
             module.eps = eps
 
 
-def start(encoder: Backbone, init: Init) -> str:
+def load_into(encoder: Backbone, init: InitSource) -> str:
     """Load the weights that `init` names into the encoder, positions interpolated to its grid; a hash of them. Its layer norms
     get the eps that those weights come with.
 
@@ -74,7 +74,7 @@ def start(encoder: Backbone, init: Init) -> str:
         raise UserError(f"init={init.place}: {' '.join(str(error).split())[:300]}") from None
 
 
-def _start(encoder: Backbone, init: Init, there: "Found") -> str:
+def _start(encoder: Backbone, init: InitSource, there: "LoadedWeights") -> str:
     for key, was, now in (("mean", there.mean, encoder.mean), ("std", there.std, encoder.std)):
         here = [round(x, 4) for x in (now.flatten() / 255).tolist()]
         if was is not None and [round(x, 4) for x in was] != here:
@@ -85,7 +85,7 @@ def _start(encoder: Backbone, init: Init, there: "Found") -> str:
     _check_names(init.place, found, backbone.state_dict())
     if POSITIONS in found and isinstance(encoder, Encoder):
         prefix = 0 if backbone.no_embed_class else encoder.prefix  # of the leading tokens, those that have positions
-        found[POSITIONS] = resized(found[POSITIONS], encoder.grid, prefix)
+        found[POSITIONS] = resize_positions(found[POSITIONS], encoder.grid, prefix)
     backbone.load_state_dict(found)
     if there.eps is not None:
         _set_eps(encoder, there.eps)
@@ -96,7 +96,7 @@ def _word(values: list[float] | tuple[float, ...]) -> str:
     return f"[{','.join(map(str, values))}]"
 
 
-class Found(NamedTuple):
+class LoadedWeights(NamedTuple):
     """A timm backbone's state; the mean and std of the pixels that it expects, its attention heads and the eps of its layer
     norms, where they are told."""
 
@@ -107,7 +107,7 @@ class Found(NamedTuple):
     eps: float | None = None
 
 
-def _open(init: Init) -> Found:
+def _open(init: InitSource) -> LoadedWeights:
     source, _, name = init.place.partition(":")
     if init.export is None and source == "timm":
         return _of_timm(name, init.place)
@@ -115,7 +115,7 @@ def _open(init: Init) -> Found:
     return _from_npz(init.place) if folder is None else _from_export(folder, init.place)
 
 
-def _of_timm(name: str, place: str) -> Found:
+def _of_timm(name: str, place: str) -> LoadedWeights:
     """timm's own weights of that name: safetensors from its repository, without the classifier. timm itself might unpickle."""
     known = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
     if known is None or not known.hf_hub_id:
@@ -130,16 +130,16 @@ def _attention_heads(backbone: Any) -> int | None:
     return backbone.blocks[0].attn.num_heads if hasattr(backbone, "blocks") and hasattr(backbone.blocks[0], "attn") else None
 
 
-def _from_export(folder: Path, place: str) -> Found:
+def _from_export(folder: Path, place: str) -> LoadedWeights:
     if not (folder / "model.safetensors").exists():
         raise UserError(f"init={place}: the repository is no encoder that can be read: it has no model.safetensors")
     config, norm = json.loads((folder / "config.json").read_text()), normalisation(folder)
     state = load_file(folder / "model.safetensors")
     if config.get("model_type") == "vit":
         heads, eps = config["num_attention_heads"], config.get("layer_norm_eps", interop.EPS)
-        return Found(interop.from_transformers(state), norm.get("mean"), norm.get("std"), heads, eps)
+        return LoadedWeights(interop.from_transformers(state), norm.get("mean"), norm.get("std"), heads, eps)
     heads = (config.get("model_args") or {}).get("num_heads") or _heads_of(config)
-    return Found(state, norm.get("mean"), norm.get("std"), heads)
+    return LoadedWeights(state, norm.get("mean"), norm.get("std"), heads)
 
 
 def _heads_of(config: dict[str, Any]) -> int | None:
@@ -154,7 +154,7 @@ def _heads_of(config: dict[str, Any]) -> int | None:
         return _attention_heads(timm.create_model(architecture, pretrained=False, num_classes=0))
 
 
-def _from_npz(path: str) -> Found:
+def _from_npz(path: str) -> LoadedWeights:
     """A Google checkpoint (their flax names), through timm's reader into a backbone of the file's own grid."""
     with np.load(path) as arrays:  # allow_pickle stays False
         plain = "Transformer/posembed_input/pos_embedding" in arrays and arrays["embedding/kernel"].shape[2] == 3
@@ -169,7 +169,7 @@ def _from_npz(path: str) -> Found:
     model = Model(patch=patch, width=width, depth=depth, heads=heads, mlp=mlp)
     backbone: Any = timm.create_model(model.timm, num_classes=0, **timm_args(model, size))
     backbone.load_pretrained(path)
-    return Found(backbone.state_dict(), [0.5] * 3, [0.5] * 3, heads)
+    return LoadedWeights(backbone.state_dict(), [0.5] * 3, [0.5] * 3, heads)
 
 
 def _sizes(state: Mapping[str, Tensor], heads: int | None) -> dict[str, int]:
@@ -208,7 +208,7 @@ def _check_names(place: str, found: Mapping[str, Tensor], wanted: Mapping[str, T
             raise UserError(f"init={place}: {name} is {kind}; floating-point weights are read")
 
 
-def resized(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
+def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
     """Position embeddings for another grid of patches: 2D interpolation, bilinear with aligned corners, as the authors' zoom
     (paper, 3.2; paper.md, Fine-tuning); those of leading tokens are untouched. The old grid is taken to be square."""
     old = positions_1TD.shape[1] - prefix

@@ -22,14 +22,14 @@ class Corruption(NamedTuple):
     """`hit_BK` int64, the patches hit; `kind_BK` int64, MASK, RANDOM or KEEP; `source_BK` int64, whose embedding a RANDOM
     patch takes: a row of the (B N) embeddings of the batch laid out one image after the other."""
 
-    hit_BK: Tensor
+    corrupted_BK: Tensor
     kind_BK: Tensor
     source_BK: Tensor
 
 
-def corrupted(rate: float, patches: int) -> int:
+def num_corrupted(rate: float, patches: int) -> int:
     """K: how many patches of each image are hit."""
-    return rng.share(rate, patches)
+    return rng.count_of(rate, patches)
 
 
 def draw(
@@ -48,15 +48,15 @@ def draw(
     the same image (source="image") or of the whole device batch ("batch").
     """
     key_B1 = rng.stream(key_B, STREAM)[:, None]
-    hit_BK = rank(key_B1, patches, shape, side).argsort(dim=1, stable=True)[:, : corrupted(rate, patches)]
+    corrupted_BK = rank(key_B1, patches, shape, side).argsort(dim=1, stable=True)[:, : num_corrupted(rate, patches)]
     # thresholds in units of 2^-24, so that no float decides
-    draw_BK = rng.integers(key_B1, 3 * hit_BK + 1, 1 << 24)
+    draw_BK = rng.integers(key_B1, 3 * corrupted_BK + 1, 1 << 24)
     kind_BK = (draw_BK >= round(mask * 2**24)).long() + (draw_BK >= round((mask + random) * 2**24)).long()
-    own_BK = hit_BK + patches * torch.arange(len(key_B), device=key_B.device)[:, None]
+    own_BK = corrupted_BK + patches * torch.arange(len(key_B), device=key_B.device)[:, None]
     others = patches if source == "image" else patches * len(key_B)
-    first_B1 = own_BK - hit_BK if source == "image" else torch.zeros_like(own_BK)
-    other_BK = first_B1 + rng.integers(key_B1, 3 * hit_BK + 2, max(1, others - 1))
-    return Corruption(hit_BK, kind_BK, other_BK + (other_BK >= own_BK).long() * min(1, others - 1))
+    first_B1 = own_BK - corrupted_BK if source == "image" else torch.zeros_like(own_BK)
+    other_BK = first_B1 + rng.integers(key_B1, 3 * corrupted_BK + 2, max(1, others - 1))
+    return Corruption(corrupted_BK, kind_BK, other_BK + (other_BK >= own_BK).long() * min(1, others - 1))
 
 
 def rank(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
@@ -73,10 +73,10 @@ def rank(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
         return hash_BN
     if shape == "patches":
         corner_N = at_N // grid // side * side * grid + at_N % grid // side * side
-        first_BN = rng.upper(rng.bits(key_B1, 3 * patches + corner_N), 31)
+        first_BN = rng.top_bits(rng.bits(key_B1, 3 * patches + corner_N), 31)
     else:
         first_BN = _blocks(key_B1, at_N, grid)
-    return (first_BN << 31) | rng.upper(hash_BN, 31)
+    return (first_BN << 31) | rng.top_bits(hash_BN, 31)
 
 
 def _blocks(key_B1: Tensor, at_N: Tensor, grid: int) -> Tensor:
@@ -95,15 +95,15 @@ def _blocks(key_B1: Tensor, at_N: Tensor, grid: int) -> Tensor:
 
 def pick(value_BN: Tensor, corruption: Corruption) -> Tensor:
     """The hit patches' entries of a value (B, N, ...): (B, K, ...)."""
-    index = corruption.hit_BK.reshape(*corruption.hit_BK.shape, *[1] * (value_BN.ndim - 2))
+    index = corruption.corrupted_BK.reshape(*corruption.corrupted_BK.shape, *[1] * (value_BN.ndim - 2))
     return value_BN.gather(1, index.expand(-1, -1, *value_BN.shape[2:]))
 
 
 def apply(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:
     """The patch embeddings with every hit patch replaced as `corruption` says; sources are read from the clean x_BND."""
-    hit_BKD = corruption.hit_BK[..., None].expand(-1, -1, x_BND.shape[-1])
+    corrupted_BKD = corruption.corrupted_BK[..., None].expand(-1, -1, x_BND.shape[-1])
     kind_BK1 = corruption.kind_BK[..., None]
-    kept_BKD = x_BND.gather(1, hit_BKD)
+    clean_BKD = x_BND.gather(1, corrupted_BKD)
     random_BKD = x_BND.flatten(0, 1)[corruption.source_BK]
-    new_BKD = torch.where(kind_BK1 == MASK, mask_D.to(x_BND.dtype), torch.where(kind_BK1 == RANDOM, random_BKD, kept_BKD))
-    return x_BND.scatter(1, hit_BKD, new_BKD)
+    new_BKD = torch.where(kind_BK1 == MASK, mask_D.to(x_BND.dtype), torch.where(kind_BK1 == RANDOM, random_BKD, clean_BKD))
+    return x_BND.scatter(1, corrupted_BKD, new_BKD)

@@ -46,7 +46,7 @@ class MaskedPatchPrediction(Objective):
 
     def describe(self) -> str:
         patches = self.encoder.patches
-        hit = corruption.corrupted(self.rate, patches)
+        hit = corruption.num_corrupted(self.rate, patches)
         together = " in rectangles" if self.shape == "blocks" else f" in squares of {self.side} x {self.side}"
         return (
             f"masked patch prediction, {self.target.answers} answers a patch: {hit} of {patches} patches hit"
@@ -59,7 +59,7 @@ class MaskedPatchPrediction(Objective):
         becomes = (self.mask, self.random, self.source)
         return corruption.draw(batch.key, self.encoder.patches, self.rate, *becomes, self.shape, self.side)
 
-    def tell(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
+    def patch_logits(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
         """The head's answers (B, K, A) for the hit patches."""
         x_BND = corruption.apply(self.encoder.patch(batch.image), drawn, self.mask_token)
         return self.head(corruption.pick(self.encoder(x_BND)[:, self.encoder.prefix :], drawn))
@@ -67,12 +67,12 @@ class MaskedPatchPrediction(Objective):
     def forward(self, batch: Batch) -> Step:
         drawn = self.draw(batch)
         truth_BK = corruption.pick(self.target.truth(batch.image), drawn)
-        scores = self.target.score(self.tell(batch, drawn).float(), truth_BK)
+        scores = self.target.score(self.patch_logits(batch, drawn).float(), truth_BK)
         metrics: Metrics = {}
         for name, score_BK in scores.items():
             metrics |= _by_kind(name, score_BK.detach(), drawn.kind_BK)
-        images = torch.tensor(float(len(drawn.hit_BK)), device=drawn.hit_BK.device)
-        metrics["corrupted"] = (images * drawn.hit_BK.shape[1], images)
+        images = torch.tensor(float(len(drawn.corrupted_BK)), device=drawn.corrupted_BK.device)
+        metrics["corrupted"] = (images * drawn.corrupted_BK.shape[1], images)
         return Step(scores["loss"].mean(), metrics)
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
@@ -81,7 +81,7 @@ class MaskedPatchPrediction(Objective):
     def baselines(self, batch: Batch) -> Metrics:
         """How well the target's guesses do on this batch's masked patches (design, Objective)."""
         drawn = self.draw(batch)
-        hidden_BN = torch.zeros_like(batch.key)[:, None].repeat(1, self.encoder.patches).scatter(1, drawn.hit_BK, 1).bool()
+        hidden_BN = torch.zeros_like(batch.key)[:, None].repeat(1, self.encoder.patches).scatter(1, drawn.corrupted_BK, 1).bool()
         guesses = self.target.guesses(batch.image, hidden_BN)
         masked_BK = drawn.kind_BK == corruption.MASK
         return {name: _mean(corruption.pick(guess_BN, drawn), masked_BK) for name, guess_BN in guesses.items()}
@@ -90,7 +90,7 @@ class MaskedPatchPrediction(Objective):
     def predict(self, batch: Batch) -> tuple[corruption.Corruption, Tensor]:
         """The corruption drawn, and what is told of each hit patch, (B, K, ...) in the form of the target's truth."""
         drawn = self.draw(batch)
-        return drawn, self.target.answer(self.tell(batch, drawn))
+        return drawn, self.target.answer(self.patch_logits(batch, drawn))
 
 
 def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:

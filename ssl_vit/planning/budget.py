@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import costs
-from ..config.parsing import load
-from ..config.resolve import advise_model
+from ..config.parsing import load_yaml
+from ..config.resolve import suggest_model
 from ..config.schema import Recipe
 from ..costs import activations, parts
 from ..errors import UserError
@@ -43,11 +43,11 @@ class Device:
 
 def devices() -> dict[str, Device]:
     """Those of hardware.yaml, by name."""
-    rows = load(Path(__file__).with_name("hardware.yaml"))
+    rows = load_yaml(Path(__file__).with_name("hardware.yaml"))
     return {name: Device(name, **row) for name, row in rows.items()}
 
 
-def settle(recipe: Recipe, on: Device | None) -> None:
+def settle_precision(recipe: Recipe, on: Device | None) -> None:
     """Write into the recipe what a precision of auto becomes: bfloat16 on a device that has it, or where none is named."""
     if recipe.compute.precision == "auto":
         recipe.compute.precision = "bfloat16" if on is None or on.bfloat16 else "float32"
@@ -95,7 +95,7 @@ def _divisor(share: int, most: int) -> int:
     return max(d for d in range(1, max(1, min(share, most)) + 1) if share % d == 0)
 
 
-def concerns(recipe: Recipe, processes: int, on: Device | None, need: dict[str, int]) -> Iterator[str]:
+def warnings_for(recipe: Recipe, processes: int, on: Device | None, need: dict[str, int]) -> Iterator[str]:
     """What a careful colleague would say, one line each."""
     o, patches = recipe.optim, costs.tokens(recipe) - 1
     if recipe.objective != "probe" and 3 * o.warmup > o.steps:
@@ -108,7 +108,7 @@ def concerns(recipe: Recipe, processes: int, on: Device | None, need: dict[str, 
     if on is not None and sum(need.values()) > on.memory * GIB:
         yield _too_large(recipe, processes, on, need)
     if not recipe.model.convolutional and patches < 16:
-        yield f"{patches} patches a image are few to learn from; {advise_model(recipe)}"
+        yield f"{patches} patches a image are few to learn from; {suggest_model(recipe)}"
 
 
 def _papers_rate(recipe: Recipe) -> bool:

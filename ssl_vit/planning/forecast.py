@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import costs
-from ..config.parsing import load
+from ..config.parsing import load_yaml
 from ..config.resolve import KEYS, parse, resolve
-from ..config.schema import Recipe, computed
+from ..config.schema import Recipe, computed_values
 from ..errors import UserError
 from ..studies import command, spec
 from ..studies.plan import Task
@@ -57,7 +57,7 @@ def run(words: list[str], asked: PlanOptions) -> Record:
     recipe = _resolve(words, asked)
     if asked.epochs is not None:
         recipe = _resolve([*words, f"optim.steps={_steps(words, recipe, asked.epochs, asked.images)}"], asked)
-    return account(recipe, asked, measure(recipe) if asked.probe else None)
+    return estimate(recipe, asked, measure(recipe) if asked.probe else None)
 
 
 def _resolve(words: list[str], asked: PlanOptions) -> Recipe:
@@ -86,12 +86,12 @@ def _steps(words: list[str], recipe: Recipe, epochs: float, images: int | None) 
     return max(1, round(epochs * count / recipe.optim.batch))
 
 
-def account(recipe: Recipe, asked: PlanOptions, pace: Pace | None = None) -> Record:
+def estimate(recipe: Recipe, asked: PlanOptions, pace: Pace | None = None) -> Record:
     """The record of one run, for the device that is named, else for this machine if its pace was measured. None: not known."""
     recipe, on, trains = copy.deepcopy(recipe), asked.device, recipe.objective != "probe"
     here = pace if on is None else None
     recipe.compute.precision = here.precision if here else recipe.compute.precision
-    budget.settle(recipe, on)
+    budget.settle_precision(recipe, on)
     fused = not (here and here.device == "cpu")
     batch = None if not trains else here.device_batch if here else budget.device_batch(recipe, asked.processes, on)
     tensors = [costs.memory(recipe, asked.processes, zero, batch or 0, fused) for zero in range(4)]
@@ -110,7 +110,7 @@ def account(recipe: Recipe, asked: PlanOptions, pace: Pace | None = None) -> Rec
         "image_bytes": costs.activations(recipe, fused) if trains else 0,
         "tensor_bytes": dict(zip(STAGES, tensors, strict=True)),
         **_spent(recipe, asked, pace),
-        "warnings": list(budget.concerns(recipe, asked.processes, on, tensors[asked.zero])),
+        "warnings": list(budget.warnings_for(recipe, asked.processes, on, tensors[asked.zero])),
     }
 
 
@@ -150,7 +150,7 @@ def is_study(words: list[str]) -> bool:
     """Whether the words are those of tools/study.py: a study's name or file, or a sweep over a recipe."""
     recipe = next((word.partition("=")[2] for word in words if word.startswith("recipe=")), "")
     is_file = recipe.endswith((".yaml", ".yml")) and Path(recipe).is_file()
-    return "sweep" in words or recipe.startswith("study/") or (is_file and "parts" in load(Path(recipe)))
+    return "sweep" in words or recipe.startswith("study/") or (is_file and "parts" in load_yaml(Path(recipe)))
 
 
 def study(words: list[str], asked: PlanOptions) -> Record:
@@ -162,8 +162,8 @@ def study(words: list[str], asked: PlanOptions) -> Record:
     for key in ("epochs", "images"):
         if (value := getattr(asked, key)) is not None:
             raise UserError(f"{key}={value:g}: that is for one recipe; a study's parts say their own lengths")
-    wanted = command.ask(_with_places(words))
-    tasks = each(wanted.plan, asked)
+    wanted = command.parse_request(_with_places(words))
+    tasks = estimate_tasks(wanted.plan, asked)
     of_part = {name: [told for key, told in tasks.items() if wanted.plan[key].part == name] for name in wanted.study.parts}
     loads = [told["probe"]["load"] for told in tasks.values() if told["probe"]]
     return {
@@ -196,7 +196,7 @@ def _with_places(words: list[str]) -> list[str]:
     return [*words, *(f"{place}={place}" for place in places if place not in given)]
 
 
-def each(plan: dict[str, Task], asked: PlanOptions) -> dict[str, Record]:
+def estimate_tasks(plan: dict[str, Task], asked: PlanOptions) -> dict[str, Record]:
     """The record of each of a study's tasks by its name. Of tasks whose steps are alike, one is measured."""
     recipes: dict[str, Recipe] = {}
     records: dict[tuple[str, ...], tuple[Recipe, Record]] = {}
@@ -207,7 +207,7 @@ def each(plan: dict[str, Task], asked: PlanOptions) -> dict[str, Record]:
         if words not in records:
             try:
                 recipe = _resolve(list(words), asked)
-                records[words] = recipe, account(recipe, asked, _pace(recipe, paces) if asked.probe else None)
+                records[words] = recipe, estimate(recipe, asked, _pace(recipe, paces) if asked.probe else None)
             except UserError as error:
                 raise UserError(f"part {task.part}, arm {task.arm}: {error}") from None
         recipes[task.name], found[task.name] = records[words]
@@ -218,7 +218,7 @@ def _pace(recipe: Recipe, paces: dict[str, Pace]) -> Pace | None:
     """The pace of a recipe, measured once for those alike and kept in `paces`; none of an evaluation."""
     if recipe.objective == "probe":
         return None
-    alike = json.dumps({key: value for key, value in computed(recipe).items() if key not in NOT_PACE}, sort_keys=True)
+    alike = json.dumps({key: value for key, value in computed_values(recipe).items() if key not in NOT_PACE}, sort_keys=True)
     if alike not in paces:
         paces[alike] = measure(recipe)
     return paces[alike]

@@ -50,8 +50,8 @@ def measure(recipe: Recipe) -> Pace:
 
     load, recipe = os.getloadavg()[0], copy.deepcopy(recipe)
     recipe.name, recipe.eval.images, recipe.eval.test, recipe.log.every, recipe.probe.every = "probe", 1, False, 1, None
-    with tempfile.TemporaryDirectory() as recipe.out, distributed.started(run := Run(recipe)) as accelerator:
-        made = setup.assemble(run, accelerator, distributed.load(recipe, accelerator, test=False))
+    with tempfile.TemporaryDirectory() as recipe.out, distributed.accelerator_session(run := Run(recipe)) as accelerator:
+        made = setup.set_up(run, accelerator, distributed.load_splits(recipe, accelerator, test=False))
         return _pace(made, _steps(made), load)
 
 
@@ -76,7 +76,7 @@ def _steps(made: "Job") -> list[float]:
         def on_step(self, step: int) -> None:
             ends.append(time.perf_counter())
 
-    loader = loaders.training(made.images, recipe.data, made.batch_layout, recipe.seed, 0, recipe.optim.steps, made.workers)
+    loader = loaders.training_loader(made.images, recipe.data, made.batch_layout, recipe.seed, 0, recipe.optim.steps, made.workers)
     with loaders.Patient(loader) as passes:
         loop.train(made.state, passes, recipe, made.batch_layout, made.accelerator, callbacks=loop.Callbacks([Clock()]))
     return [after - before for before, after in itertools.pairwise(ends)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..config.resolve import parse
-from ..errors import UserError, nearest
+from ..errors import UserError, suggest
 from ..formatting import duration
 from . import budget
 from .forecast import OWN, STAGES, PlanOptions, Record, is_study, run, study
@@ -48,7 +48,7 @@ def _asked(own: dict[str, str], probe: bool) -> PlanOptions:
     if "device" in own:
         known = budget.devices()
         if own["device"] not in known:
-            raise UserError(f"device={own['device']}: unknown; {nearest(own['device'], known)}")
+            raise UserError(f"device={own['device']}: unknown; {suggest(own['device'], known)}")
         values["device"] = known[own["device"]]
     for key, (kind, holds, said) in NUMBERS.items():
         if key in own:

@@ -34,17 +34,17 @@ def axes(settings: Mapping[str, Mapping[str, Any]], asked: str | None = None) ->
     elif asked is None and full and len(keys) == 1:
         asked = keys[0]
     values = [setting.get(asked) if asked else arm for arm, setting in settings.items()]
-    label = [f"{lines}={told(setting[lines])}" if lines else "" for setting in settings.values()]
+    label = [f"{lines}={format_value(setting[lines])}" if lines else "" for setting in settings.values()]
     if asked and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         numbers = [float(value) for value in values if isinstance(value, int | float)]
         return Axes(asked, lines, dict(zip(settings, zip(numbers, label, strict=True), strict=True)), [], logarithmic(numbers))
-    ticks = list(dict.fromkeys(told(value) for value in values))
-    spots = [float(ticks.index(told(value))) for value in values]
+    ticks = list(dict.fromkeys(format_value(value) for value in values))
+    spots = [float(ticks.index(format_value(value))) for value in values]
     return Axes(asked or "", lines, dict(zip(settings, zip(spots, label, strict=True), strict=True)), ticks, False)
 
 
 def _product(settings: Mapping[str, Mapping[str, Any]], keys: Sequence[str]) -> bool:
-    counts = [len({told(setting[key]) for setting in settings.values()}) for key in keys]
+    counts = [len({format_value(setting[key]) for setting in settings.values()}) for key in keys]
     return min(counts) > 1 and math.prod(counts) == len(settings)
 
 
@@ -62,16 +62,16 @@ def _unevenness(values: Sequence[float]) -> float:
     return max(gaps) / min(gaps)
 
 
-def told(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value in few characters."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def called(arm: str, settings: Mapping[str, Mapping[str, Any]]) -> str:
+def label(arm: str, settings: Mapping[str, Mapping[str, Any]]) -> str:
     """An arm in words: its values where they name it, else its own name."""
     setting = settings.get(arm, {})
     keys = {key for one in settings.values() for key in one}
     short = setting and len(keys) <= 2 and all(len(one) == len(keys) for one in settings.values())
-    return ", ".join(f"{key}={told(value)}" for key, value in setting.items()) if short else arm
+    return ", ".join(f"{key}={format_value(value)}" for key, value in setting.items()) if short else arm

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..config import parsing
 from ..config.resolve import resolve
-from ..config.schema import computed, flatten
+from ..config.schema import computed_values, flatten
 from ..errors import UserError
 from ..runs.folder import written_hash
 
@@ -19,7 +19,7 @@ def foreign(folder: Path, task: dict[str, Any], tasks: list[dict[str, Any]], res
     if not task.get("words"):
         return ""
     try:
-        written = flatten(parsing.load(folder / "recipe.yaml"))
+        written = flatten(parsing.load_yaml(folder / "recipe.yaml"))
     except UserError:
         return "its recipe.yaml is missing or damaged"
     if written.get("name") != task["name"]:
@@ -44,6 +44,6 @@ def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any
 @functools.cache  # seeds have the same words
 def _meant(words: tuple[str, ...]) -> dict[str, Any]:
     try:
-        return computed(resolve([*words, "name=planned"]))
+        return computed_values(resolve([*words, "name=planned"]))
     except UserError:
         return {}

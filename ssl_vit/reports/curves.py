@@ -11,18 +11,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..formatting import line
+from ..formatting import text_line
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")  # Okabe and Ito's, told apart by everyone
 SPENT = ("exaFLOP, pre-training and fine-tuning", "test top-1, %")  # the axes of accuracy against compute
 
 
-class Look(NamedTuple):
+class Style(NamedTuple):
     ink: str
     paper: str
 
 
-LIGHT, DARK = Look("#24292f", "#ffffff"), Look("#c9d1d9", "#14171c")
+LIGHT, DARK = Style("#24292f", "#ffffff"), Style("#c9d1d9", "#14171c")
 
 
 class Curve(NamedTuple):
@@ -49,7 +49,7 @@ class Point(NamedTuple):
     interval: tuple[float, float] | None
 
 
-def learning(panels: Sequence[Panel], order: Sequence[str], look: Look) -> str:
+def learning(panels: Sequence[Panel], order: Sequence[str], look: Style) -> str:
     """Curves by step: each seed a thin line, their mean at the steps that all of them have a thick one. `order` gives the arms
     their colours."""
     figure, rows = _figure(look, 6.4, 2.9 * len(panels)), len(panels)
@@ -71,7 +71,7 @@ def _draw(axis: Axes, arm: str, curves: Sequence[Curve], colour: str) -> None:
     axis.plot(common, mean, color=colour, linewidth=2, label=label(arm), marker="o" if len(common) == 1 else None)
 
 
-def compute(points: Sequence[Point], order: Sequence[str], look: Look, labels: tuple[str, str] = SPENT) -> str:
+def compute(points: Sequence[Point], order: Sequence[str], look: Style, labels: tuple[str, str] = SPENT) -> str:
     """Accuracy against all the compute that went into it: each seed a dot, the mean a diamond with its interval."""
     figure = _figure(look, 6.4, 3.6)
     axis = figure.subplots()
@@ -93,15 +93,15 @@ def compute(points: Sequence[Point], order: Sequence[str], look: Look, labels: t
 
 def label(text: str) -> str:
     """Somebody's text as a label that shows it: no formula between dollars, nothing hidden for its first underscore."""
-    told = line(text).replace("$", r"\$")
+    told = text_line(text).replace("$", r"\$")
     return f" {told}" if told.startswith("_") else told
 
 
-def _figure(look: Look, width: float, height: float) -> Figure:
+def _figure(look: Style, width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", facecolor=look.paper)
 
 
-def _dress(axis: Axes, look: Look, x: str, y: str, title: str) -> None:
+def _dress(axis: Axes, look: Style, x: str, y: str, title: str) -> None:
     """Labels, legend and colours that suit the page."""
     axis.set_xlabel(label(x), color=look.ink)
     axis.set_ylabel(label(y), color=look.ink)
@@ -115,7 +115,7 @@ def _dress(axis: Axes, look: Look, x: str, y: str, title: str) -> None:
         axis.legend(frameon=False, labelcolor=look.ink, fontsize=9)
 
 
-def _svg(figure: Figure, look: Look) -> str:
+def _svg(figure: Figure, look: Style) -> str:
     """The figure's text, the same each time: no date, and names that are hashed with a fixed salt."""
     text = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": "ssl_vit"}), warnings.catch_warnings():

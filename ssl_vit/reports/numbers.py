@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import stats
-from ..stats import Interval, McNemar, Spread
+from ..stats import Interval, McNemar, SeedSummary
 from .finished import Finished, Study
 
 BY = "accuracy"  # what a sweep is judged by, the dev split's, where no task says another
@@ -20,9 +20,9 @@ class Row(NamedTuple):
     part: str
     extra: bool
     seeds: dict[int, float]
-    top1: Spread
+    top1: SeedSummary
     resampled: Interval | None
-    top5: Spread | None
+    top5: SeedSummary | None
     exaflop: dict[int, float]
     paper: float | None
 
@@ -32,7 +32,7 @@ class Pair(NamedTuple):
 
     arm: str
     other: str
-    difference: Spread | None
+    difference: SeedSummary | None
     resampled: Interval | None
     mcnemar: dict[int, McNemar]
 
@@ -42,8 +42,8 @@ class Probe(NamedTuple):
 
     measure: str
     arm: str
-    value: Spread
-    gain: Spread | None
+    value: SeedSummary
+    gain: SeedSummary | None
 
 
 class Sweep(NamedTuple):
@@ -131,9 +131,9 @@ def _row(study: Study, part: str, arm: str, runs: Mapping[int, Finished]) -> Row
         part,
         extra,
         seeds,
-        stats.spread(list(seeds.values())),
+        stats.summarize(list(seeds.values())),
         stats.resampled(np.stack([study.right[run.name] for run in runs.values()]).astype(np.int64)),
-        stats.spread([run.metric("top5") for run in runs.values()]) if told else None,
+        stats.summarize([run.metric("top5") for run in runs.values()]) if told else None,
         {seed: run.result.get("total_exaflop", run.result["exaflop"]) for seed, run in runs.items()},
         None if paper is None else paper / 100,
     )
@@ -160,10 +160,10 @@ def _pair(study: Study, arm: str, other: str) -> Pair:
     return Pair(arm, other, difference, stats.resampled(apart_SM), tests)
 
 
-def _apart(first: Mapping[int, Finished], second: Mapping[int, Finished], name: str) -> Spread | None:
+def _apart(first: Mapping[int, Finished], second: Mapping[int, Finished], name: str) -> SeedSummary | None:
     """The differences of a metric in pairs of one seed."""
     both = [seed for seed in first if seed in second]
-    return stats.spread([first[seed].metric(name) - second[seed].metric(name) for seed in both]) if both else None
+    return stats.summarize([first[seed].metric(name) - second[seed].metric(name) for seed in both]) if both else None
 
 
 def _probes(study: Study) -> Iterable[Probe]:
@@ -176,7 +176,7 @@ def _probes(study: Study) -> Iterable[Probe]:
         base = study.runs(part, study.report["baseline"])
         for arm in study.about["arms"]:
             if runs := study.runs(part, arm):
-                value = stats.spread([run.metric(name) for run in runs.values()])
+                value = stats.summarize([run.metric(name) for run in runs.values()])
                 gain = None if arm == study.report["baseline"] else _apart(runs, base, name)
                 yield Probe(label, arm, value, gain)
 

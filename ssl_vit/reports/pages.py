@@ -5,16 +5,16 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..formatting import fenced, opening, plain, visible
+from ..formatting import code_block, escape_markdown, escape_opening, visible_text
 from .plots import Plot
 from .sections import Block, Commands, Listing, Section, Table, Text
 
 
 def markdown(title: str, sections: list[Section]) -> str:
     """Every text in it means nothing but itself, as in the page."""
-    parts = [f"# {opening(title)}"]
+    parts = [f"# {escape_opening(title)}"]
     for section in sections:
-        parts += [f"## {opening(section.title)}"] if section.title else []
+        parts += [f"## {escape_opening(section.title)}"] if section.title else []
         parts += [_markdown(block) for block in section.blocks]
     return "\n\n".join(parts) + "\n"
 
@@ -22,20 +22,20 @@ def markdown(title: str, sections: list[Section]) -> str:
 def _markdown(block: Block) -> str:
     match block:
         case Text(text, warning):
-            return f"> **Note:** {plain(text)}" if warning else opening(text)
+            return f"> **Note:** {escape_markdown(text)}" if warning else escape_opening(text)
         case Listing(lines):
-            return "\n".join(f"- {opening(line)}" for line in lines)
+            return "\n".join(f"- {escape_opening(line)}" for line in lines)
         case Table():
             return _table(block)
         case Commands(lines):
-            return fenced(lines, "bash")
+            return code_block(lines, "bash")
         case Plot():
-            return f"![{plain(block.caption)}]({block.path})"
+            return f"![{escape_markdown(block.caption)}]({block.path})"
 
 
 def _table(table: Table) -> str:
     """Columns as wide as their widest cell, so that the text reads as a table too."""
-    rows = [[plain(cell) for cell in row] for row in (table.head, *table.rows)]
+    rows = [[escape_markdown(cell) for cell in row] for row in (table.head, *table.rows)]
     widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(table.head))]
     left = [i < table.labels for i in range(len(widths))]
 
@@ -51,7 +51,7 @@ def html(title: str, sections: list[Section]) -> str:
     """The page, figures inside it, light or dark as the reader's machine is."""
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=visible
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=visible_text
     )
     environment.filters["embedded"] = _embedded
     environment.tests["of"] = lambda block, kind: type(block).__name__ == kind

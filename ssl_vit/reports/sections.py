@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ..formatting import sharded
-from ..stats import RESAMPLES, Interval, Spread, reach, t_factor
+from ..stats import RESAMPLES, Interval, SeedSummary, reach, t_factor
 from .finished import Finished, Study, left_out
 from .numbers import Numbers, Pair, Sweep
 from .plots import Plot, name
@@ -77,7 +77,7 @@ def minus(arm: str, other: str) -> str:
     return f"{arm} minus {other}"
 
 
-def deviation(found: Spread) -> str:
+def deviation(found: SeedSummary) -> str:
     return NONE if found.sd is None else points(found.sd)
 
 

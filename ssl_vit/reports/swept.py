@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from .curves import COLOURS, LIGHT, Look, _dress, _figure, _svg, label
+from .curves import COLOURS, LIGHT, Style, _dress, _figure, _svg, label
 
 COLUMNS = 2
 DARK = 0.6  # share of the colours above which text on them is dark
@@ -41,7 +41,7 @@ class Grid(NamedTuple):
     label: str
 
 
-def curves(panels: Sequence[Panel], x: str, ticks: Sequence[str], log: bool, look: Look) -> str:
+def curves(panels: Sequence[Panel], x: str, ticks: Sequence[str], log: bool, look: Style) -> str:
     """A panel for each measure: each seed a dot, the mean with its interval on a line; categories have no line."""
     rows = -(-len(panels) // COLUMNS)
     figure = _figure(look, 7.6, 2.9 * rows)
@@ -86,7 +86,7 @@ def _scale(axis: Axes, places: Sequence[float], ticks: Sequence[str], log: bool)
         axis.xaxis.set_minor_formatter(NullFormatter())
 
 
-def grid(told: Grid, look: Look) -> str:
+def grid(told: Grid, look: Style) -> str:
     """Means as colours, each with its number."""
     figure = _figure(look, 1.8 + 0.9 * len(told.columns), 1.2 + 0.5 * len(told.rows))
     axis = figure.subplots()

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import stats
-from ..config.parsing import load
+from ..config.parsing import load_yaml
 from ..config.schema import flatten
-from ..errors import UserError, nearest
-from ..stats import Spread
+from ..errors import UserError, suggest
+from ..stats import SeedSummary
 from .finished import Finished, Study
 from .numbers import measures_of
 
@@ -32,7 +32,7 @@ class Result(NamedTuple):
 
     arm: str
     seeds: dict[int, float]
-    value: Spread
+    value: SeedSummary
     probability: float | None
 
 
@@ -59,7 +59,7 @@ class Claim(NamedTuple):
     better: str
     worse: str
     measure: Measure
-    difference: Spread | None
+    difference: SeedSummary | None
     source: str
     says: str
 
@@ -107,7 +107,7 @@ def measure(study: Study) -> Varied:
     names, asked = [one.name for one in found], (study.report.get("claim") or {}).get("measure")
     for name in (asked, study.report.get("measure")):
         if name is not None and name not in names:
-            raise UserError(f"{study.folder}: no finished run tells {name}, which the report asks for; {nearest(name, names)}")
+            raise UserError(f"{study.folder}: no finished run tells {name}, which the report asks for; {suggest(name, names)}")
     if not names:
         raise UserError(
             f"{study.folder}: nothing that could be compared is measured; give report: probes: the parts that measure"
@@ -182,7 +182,7 @@ def _recipe(study: Study, arm: str) -> dict[str, Any]:
     """The recipe of an arm's pre-training as {dotted key: value}; empty where none is finished."""
     runs = [run for part in study.trained for run in study.runs(part, arm).values()]
     path = runs[0].run.folder / "recipe.yaml" if runs else None
-    return flatten(load(path)) if path and path.exists() else {}
+    return flatten(load_yaml(path)) if path and path.exists() else {}
 
 
 def _values(runs: Mapping[int, Finished], name: str) -> dict[int, float]:
@@ -200,7 +200,7 @@ def _measure(
     sign = 1 if higher else -1
     drawn = stats.best([[sign * value for value in seeds] for seeds in sure.values()]) if len(sure) > 1 and not own else []
     chance = dict(zip(sure, drawn, strict=False))
-    found = [Result(arm, seeds, stats.spread(list(seeds.values())), chance.get(arm)) for arm, seeds in told.items()]
+    found = [Result(arm, seeds, stats.summarize(list(seeds.values())), chance.get(arm)) for arm, seeds in told.items()]
     settings, beside = [one for one in found if one.arm in study.vary], [one for one in found if one.arm not in study.vary]
     if settings:
         yield Measure(name, label, percent, higher, settings, beside, own)
@@ -216,7 +216,7 @@ def _claim(study: Study, measures: Mapping[str, Measure], main: str) -> Claim | 
     first, second = (seeds.get(told[role], {}) for role in ("better", "worse"))
     sign = 1 if asked.higher else -1
     apart = [sign * (first[seed] - second[seed]) for seed in first if seed in second]
-    difference = stats.spread(apart) if apart else None
+    difference = stats.summarize(apart) if apart else None
     return Claim(told["better"], told["worse"], asked, difference, str(told.get("source", "")), str(told.get("says", "")))
 
 

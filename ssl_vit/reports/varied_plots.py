@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from . import curves, swept
-from .axes import Axes, axes, told
+from .axes import Axes, axes, format_value
 from .finished import Study
 from .plots import Plot
 from .varied import Measure, Result, Varied
@@ -56,16 +56,16 @@ def _ends(one: Result, measure: Measure) -> tuple[float, float] | None:
 def cells(numbers: Varied, along: Axes, measure: Measure) -> tuple[list[str], list[str], list[list[float | None]]]:
     """Columns, rows and means of two keys' every combination."""
     settings = numbers.settings
-    columns, rows = (list(dict.fromkeys(told(one[key]) for one in settings.values())) for key in (along.x, along.lines))
+    columns, rows = (list(dict.fromkeys(format_value(one[key]) for one in settings.values())) for key in (along.x, along.lines))
     means = {one.arm: scale(measure) * one.value.mean for one in measure.results}
-    arms = {(told(one[along.lines]), told(one[along.x])): arm for arm, one in settings.items()}
+    arms = {(format_value(one[along.lines]), format_value(one[along.x])): arm for arm, one in settings.items()}
     return columns, rows, [[means.get(arms[row, column]) for column in columns] for row in rows]
 
 
 def _interaction(numbers: Varied, along: Axes, main: Measure) -> Plot:
     columns, rows, means = cells(numbers, along, main)
-    told = swept.Grid(along.x, along.lines, columns, rows, means, unit(main))
-    light, dark = (swept.grid(told, look) for look in (curves.LIGHT, curves.DARK))
+    format_value = swept.Grid(along.x, along.lines, columns, rows, means, unit(main))
+    light, dark = (swept.grid(format_value, look) for look in (curves.LIGHT, curves.DARK))
     return Plot("figures/interaction.svg", f"The mean over seeds of {main.label} for each combination.", light, dark)
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from .. import stats
-from ..stats import Interval, Spread
-from .axes import Axes, axes, called, told
+from ..stats import Interval, SeedSummary
+from .axes import Axes, axes, format_value, label
 from .finished import Study
 from .numbers import edges
 from .plots import Plot
@@ -46,7 +46,7 @@ def answer(numbers: Varied) -> str:
 
 def _claimed(claim: Claim, numbers: Varied) -> str:
     """In one sentence: the difference, its interval, and what that makes of the claim."""
-    worse, better = (called(arm, numbers.settings) for arm in (claim.worse, claim.better))
+    worse, better = (label(arm, numbers.settings) for arm in (claim.worse, claim.better))
     said = f"{claim.source or 'the claim'}{f': {claim.says}' if claim.says else ''}"
     found = claim.difference
     if found is None:
@@ -67,7 +67,7 @@ def _paired(claim: Claim | None, numbers: Varied) -> Iterable[Block]:
     """The claim's difference as a table."""
     if claim is None or claim.difference is None:
         return
-    found, label = claim.difference, minus(*(called(arm, numbers.settings) for arm in (claim.better, claim.worse)))
+    found, label = claim.difference, minus(*(label(arm, numbers.settings) for arm in (claim.better, claim.worse)))
     sd = NONE if found.sd is None else _figure(found.sd, claim.measure)
     size = _figure(found.mean, claim.measure, True)
     head = [MINUS, "n", f"{_gain(claim.measure)}, points" if claim.measure.percent else _gain(claim.measure), "sd", SEEDS]
@@ -75,7 +75,7 @@ def _paired(claim: Claim | None, numbers: Varied) -> Iterable[Block]:
     yield Text(SIGN)
 
 
-def _verdict(found: Spread) -> str:
+def _verdict(found: SeedSummary) -> str:
     if found.interval is None or not found.interval.excludes_zero:
         return "this neither bears out nor contradicts the claim"
     return "this bears out the claim" if found.mean > 0 else "this contradicts the claim"
@@ -83,15 +83,15 @@ def _verdict(found: Spread) -> str:
 
 def _best(measure: Measure, numbers: Varied) -> str:
     best, drawn = measure.best, [one for one in measure.results if one.probability is not None]
-    apart = [called(one.arm, numbers.settings) for one in measure.results if one.probability is None]
+    apart = [label(one.arm, numbers.settings) for one in measure.results if one.probability is None]
     value = f"{_figure(best.value.mean, measure)}{'%' if measure.percent else ''}"
-    said = f"{'Highest' if measure.higher else 'Lowest'} {measure.label}: {called(best.arm, numbers.settings)} with {value}"
+    said = f"{'Highest' if measure.higher else 'Lowest'} {measure.label}: {label(best.arm, numbers.settings)} with {value}"
     said += f" (n = {best.value.n})"
     if best.probability is None:
         return f"{said} of {len(measure.results)} settings; two seeds or more that differ are needed to say how sure that is."
     said += f", which is the best of {len(drawn)} settings with a probability of {_chance(best.probability)}"
     second = max((one for one in drawn if one is not best), key=lambda one: one.probability or 0.0)
-    said += f"; next {called(second.arm, numbers.settings)} with {_chance(second.probability)}."
+    said += f"; next {label(second.arm, numbers.settings)} with {_chance(second.probability)}."
     return f"{said} Not among them, for want of seeds that differ: {', '.join(apart)}." if apart else said
 
 
@@ -102,7 +102,7 @@ def _first(numbers: Varied, along: Axes) -> Iterable[Block]:
     tried = [numbers.settings[one.arm] for one in main.results]
     if along.x and not along.categories:
         for key in edges(tried, numbers.settings[main.best.arm]) if len(tried) > 2 else []:
-            end = f"{key}={told(numbers.settings[main.best.arm][key])}"
+            end = f"{key}={format_value(numbers.settings[main.best.arm][key])}"
             yield Text(f"The best, {end}, lies at an end of what was swept; a wider sweep may find a better.", warning=True)
     if numbers.missing:
         yield unfinished(numbers.missing, numbers.tasks)
@@ -128,7 +128,7 @@ def _tables(numbers: Varied) -> Iterable[Block]:
     for measure in numbers.measures:
         head = [f"{unit(measure)}: setting", "n", "mean", "sd", SEEDS, "best with"]
         every = [*measure.results, *measure.beside]
-        rows = [[called(one.arm, numbers.settings), *_row(one, measure)] for one in every]
+        rows = [[label(one.arm, numbers.settings), *_row(one, measure)] for one in every]
         yield Table(head, rows, marked=frozenset(range(len(measure.results), len(every))))
     yield Text(_method(numbers))
 
@@ -191,7 +191,7 @@ def _spent(numbers: Varied) -> Iterable[Block]:
     for cost in numbers.costs:
         hit = [f"{cost.hit:g}" if cost.hit is not None else NONE] if hits else []
         steps = " to ".join(f"{count:,}" for count in dict.fromkeys((*cost.steps[:1], *cost.steps[-1:])))
-        rows.append([called(cost.arm, numbers.settings), steps or NONE, *hit, f"{cost.each:.3g}", *_sum([cost])])
+        rows.append([label(cost.arm, numbers.settings), steps or NONE, *hit, f"{cost.each:.3g}", *_sum([cost])])
     rows.append(["all", NONE, *([NONE] if hits else []), NONE, *_sum(numbers.costs)])
     hit = ["patches hit"] if hits else []
     head = ["arm", "steps", *hit, "exaFLOP of one pre-training", "runs", "exaFLOP", "device-hours"]
@@ -201,8 +201,8 @@ def _spent(numbers: Varied) -> Iterable[Block]:
 
 
 def _sum(costs: Iterable[Cost]) -> list[str]:
-    told = [(cost.runs, cost.exaflop, cost.device_hours) for cost in costs]
-    runs, exaflop, hours = (sum(column) for column in zip(*told, strict=True))
+    format_value = [(cost.runs, cost.exaflop, cost.device_hours) for cost in costs]
+    runs, exaflop, hours = (sum(column) for column in zip(*format_value, strict=True))
     return [str(runs), f"{exaflop:.3g}", f"{hours:.3g}"]
 
 

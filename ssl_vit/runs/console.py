@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from ..callbacks import Callback, Row
-from ..formatting import duration, measured
+from ..formatting import duration, format_metrics
 
 QUIET = 5.0  # seconds between plain lines
 
@@ -94,7 +94,7 @@ class Lines(Callback):
 
 def _held_out(row: Row) -> str:
     values = {name.removeprefix("validation/"): value for name, value in row.items() if name.startswith("validation/")}
-    return f"held out at step {row['step']}: {measured(values)}"
+    return f"held out at step {row['step']}: {format_metrics(values)}"
 
 
 def progress(start: int, steps: int) -> Bar | Lines:

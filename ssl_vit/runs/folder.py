@@ -22,7 +22,7 @@ from typing import Any, cast
 from ..config import init_source, parsing
 from . import lock
 from .. import hub_files
-from ..config.schema import IN_RESULT, Recipe, computed, counts, dump, flatten
+from ..config.schema import IN_RESULT, Recipe, computed_values, counts, dump, flatten
 from ..errors import UserError
 from ..config.resolve import read, resolve
 
@@ -69,7 +69,7 @@ def append(path: Path, content: bytes) -> None:
 def recipe_hash(recipe: Recipe) -> str:
     """Names what is computed; equal hashes are the same run. Where a local `init` lies is not in it: environment.json knows the
     weights."""
-    return _hash(computed(recipe))
+    return _hash(computed_values(recipe))
 
 
 def written_hash(written: dict[str, Any]) -> str:
@@ -78,14 +78,14 @@ def written_hash(written: dict[str, Any]) -> str:
 
 
 def _hash(known: dict[str, Any]) -> str:
-    known = known | ({"init": "local"} if init_source.local(str(known.get("init"))) else {})
+    known = known | ({"init": "local"} if init_source.is_local(str(known.get("init"))) else {})
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _hash_of_file(path: Path) -> str:
     """`recipe_hash` of a recipe.yaml, over the keys that it names: an older version's had fewer."""
-    recipe, named = read(path), flatten(parsing.load(path))
-    return _hash({key: value for key, value in computed(recipe).items() if key in named})
+    recipe, named = read(path), flatten(parsing.load_yaml(path))
+    return _hash({key: value for key, value in computed_values(recipe).items() if key in named})
 
 
 def _in_result(recipe: Recipe) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Run:
             self.recipe.compute.precision = here.compute.precision
         self._pin(here.init)
         self._find_again(here)
-        was, now = computed(here), computed(self.recipe)
+        was, now = computed_values(here), computed_values(self.recipe)
         differ = [f"{k} ({was.get(k)} there, {now[k]} here)" for k in now if now[k] != was.get(k)]
         if differ:
             text = f"{self.folder} holds another recipe: {', '.join(differ)}"
@@ -183,7 +183,7 @@ class Run:
 
     def _find_again(self, here: Recipe) -> None:
         """Let a local `init` lie elsewhere than it did if the weights there are those that the run began with."""
-        if here.init != self.recipe.init and (file := init_source.stamp(self.recipe.init)):
+        if here.init != self.recipe.init and (file := init_source.weights_hash(self.recipe.init)):
             here.init = self.recipe.init if file == self.begun().get("init", {}).get("file") else here.init
 
     def environment(self) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from pathlib import Path
 from ..config.resolve import KEYS
 from ..config.schema import Recipe
 from ..config.validate import BOUNDS
-from ..errors import UserError, nearest
+from ..errors import UserError, suggest
 from ..formatting import duration, tool, typed
 from ..runs.folder import Run, cores
 from . import scheduling, slurm, sweep
 from .local import Local, gpus
-from .plan import Task, check, check_finished, command, finished, keep, lost, tasks
-from .progress import Screen
+from .plan import Task, check, check_finished, command, finished, tasks, unreachable, write_plan
+from .progress import ProgressScreen
 from .spec import OURS, PLACEHOLDER, Study, find, read
 from .vary import MATCHES
 
@@ -45,18 +45,18 @@ def main(words: list[str]) -> int:
     Raises:
         UserError: a mistake in the words or in the study's file; nothing was started.
     """
-    asked = ask(words)
+    asked = parse_request(words)
     if "only" in asked.own:
-        return one(asked)  # whose tool checks its words itself
+        return run_one(asked)  # whose tool checks its words itself
     made = check(asked.plan)
     with Run(Recipe(name=asked.name, out=asked.own.get("out", "runs"))).lock():
-        keep(asked.study, asked.name, asked.plan, asked.folder)
+        write_plan(asked.study, asked.name, asked.plan, asked.folder)
         for doubt in _check_finished(asked):
             print(f"warning: {doubt}", flush=True)
         if asked.own.get("launcher") == "slurm":
-            return submitted(asked, words)
-        needs = {name: scheduling.need(recipe, bool(gpus())) for name, recipe in made.items()}
-        return everything(asked, needs)
+            return submit_all(asked, words)
+        needs = {name: scheduling.memory_need(recipe, bool(gpus())) for name, recipe in made.items()}
+        return run_all(asked, needs)
 
 
 def _check_finished(asked: StudyRequest) -> list[str]:
@@ -68,7 +68,7 @@ def _check_finished(asked: StudyRequest) -> list[str]:
     return list(dict.fromkeys(doubts))
 
 
-def ask(words: list[str]) -> StudyRequest:
+def parse_request(words: list[str]) -> StudyRequest:
     """What the words ask for."""
     given, axes = sweep.split(words)
     if axes is None:
@@ -84,7 +84,7 @@ def ask(words: list[str]) -> StudyRequest:
     if "seeds" in own:
         study = dataclasses.replace(study, seeds=_seeds(own["seeds"]))
     if own.get("launcher", "local") not in LAUNCHERS:
-        raise UserError(f"launcher={own['launcher']}: unknown; {nearest(own['launcher'], LAUNCHERS)}")
+        raise UserError(f"launcher={own['launcher']}: unknown; {suggest(own['launcher'], LAUNCHERS)}")
     if ("only" in own) != ("index" in own):
         raise UserError("only= and index= belong together: a part, and the number of one of its tasks")
     name = own.get("name", stem)
@@ -100,7 +100,7 @@ def ask(words: list[str]) -> StudyRequest:
 def _matched(study: Study, match: str) -> Study:
     """The study with its arms matched as the command line says."""
     if match not in MATCHES:
-        raise UserError(f"match={match}: unknown; {nearest(match, MATCHES)}")
+        raise UserError(f"match={match}: unknown; {suggest(match, MATCHES)}")
     if not study.vary:
         raise UserError(f"match={match}: the study varies nothing whose arms could be matched")
     return dataclasses.replace(study, match=match)
@@ -121,7 +121,7 @@ def _sorted(given: dict[str, str], asked: tuple[str, ...]) -> tuple[dict[str, st
             these = value if "," in value else f"{value},"
             raise UserError(f"seed={value}: say seeds={these} for just that, or seeds=N for the first N")
         if key not in known:
-            told = nearest(key, [*OWN, *asked, *known]).partition("choices:")[0]
+            told = suggest(key, [*OWN, *asked, *known]).partition("choices:")[0]
             raise UserError(f"unknown word {key}; {told}choices: {', '.join((*OWN, *asked))}, or a recipe's key")
         if PLACEHOLDER.search(value):
             raise UserError(f"{key}={value}: braces are for the study's file")
@@ -153,13 +153,13 @@ def _number(own: dict[str, str], key: str, default: int, least: int = 1) -> int:
     return int(text)
 
 
-def everything(asked: StudyRequest, needs: dict[str, int]) -> int:
+def run_all(asked: StudyRequest, needs: dict[str, int]) -> int:
     """Run the study on this machine, in whose memory each task needs so many bytes."""
     parallel, begun = _number(asked.own, "parallel", len(gpus()) or min(cores(), len(asked.plan))), time.monotonic()
     there = sum(finished(asked.folder, name) for name in asked.plan)
     print(f"study       {asked.name}: {asked.study.title}")
     print(f"tasks       {len(asked.plan)}, of which {there} are finished; up to {parallel} at once", flush=True)
-    with Screen() as screen:
+    with ProgressScreen() as screen:
         failed = Local(asked.plan, asked.folder, parallel, screen, needs).run()
     _check_finished(asked)
     done = sum(finished(asked.folder, name) for name in asked.plan)
@@ -170,7 +170,7 @@ def everything(asked: StudyRequest, needs: dict[str, int]) -> int:
     return 1 if failed else 0
 
 
-def submitted(asked: StudyRequest, words: list[str]) -> int:
+def submit_all(asked: StudyRequest, words: list[str]) -> int:
     """Hand the study over to SLURM."""
     options = {key.removeprefix("slurm."): value for key, value in asked.own.items() if key.startswith("slurm.")}
     passed = [word for word in words if word.split("=")[0].partition(".")[0] not in ("launcher", "slurm", "parallel")]
@@ -181,19 +181,19 @@ def submitted(asked: StudyRequest, words: list[str]) -> int:
     return 0
 
 
-def one(asked: StudyRequest) -> int:
+def run_one(asked: StudyRequest) -> int:
     """Become the tool of one task: only=PART index=N, as a job array's element calls it."""
     own, parts = asked.own, asked.study.parts
     if own["only"] not in parts:
-        raise UserError(f"only={own['only']}: no such part; {nearest(own['only'], parts)}")
+        raise UserError(f"only={own['only']}: no such part; {suggest(own['only'], parts)}")
     found, index = slurm.of_part(asked.plan, own["only"]), _number(own, "index", 0, 0)
     if index >= len(found):
         raise UserError(f"index={index}: part {own['only']} has the tasks 0 to {len(found) - 1}")
     task = found[index]
-    if missing := lost(task, asked.plan, [name for name in task.needs if not finished(asked.folder, name)]):
+    if missing := unreachable(task, asked.plan, [name for name in task.needs if not finished(asked.folder, name)]):
         raise UserError(f"only={task.part} index={index}: {task.name} needs {missing}, which is not finished")
     asked.folder.mkdir(parents=True, exist_ok=True)
-    keep(asked.study, asked.name, asked.plan, asked.folder)
+    write_plan(asked.study, asked.name, asked.plan, asked.folder)
     line = [sys.executable, *command(task, asked.plan, asked.folder)]
     print(f"task        {task.name}", flush=True)
     os.execv(line[0], line)

@@ -18,8 +18,8 @@ from ..errors import UserError
 from ..formatting import duration, typed
 from ..runs.folder import cores
 from . import scheduling
-from .plan import Task, command, finished, lost
-from .progress import Running, Screen
+from .plan import Task, command, finished, unreachable
+from .progress import ProgressScreen, Running
 
 PATIENCE = 15.0  # seconds that a killed run's process is given to let go of its folder
 LOOK = 2.0  # seconds between two looks at the memory when it is full
@@ -70,7 +70,7 @@ class Local:
     plan: dict[str, Task]
     folder: Path
     parallel: int
-    screen: Screen
+    screen: ProgressScreen
     needs: dict[str, int]  # task -> bytes of memory
     running: dict[str, Child] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
@@ -116,7 +116,7 @@ class Local:
                 return
             patient = time.monotonic() - self.begun < PATIENCE
             ready = set(task.needs) <= self.done | self.failed.keys()
-            if ready and not (patient and held(self.folder / task.name)) and self._room(task):
+            if ready and not (patient and is_locked(self.folder / task.name)) and self._room(task):
                 self._launch(task)
 
     def _room(self, task: Task) -> bool:
@@ -188,7 +188,7 @@ class Local:
     def _leave_out(self) -> None:
         """The tasks that need one that failed. They follow it in the plan, so one pass reaches them all."""
         for task in self._waiting():
-            if missing := lost(task, self.plan, self.failed):
+            if missing := unreachable(task, self.plan, self.failed):
                 self._fail(task.name, f"needs {missing}", "left out")
 
     def _fail(self, name: str, why: str, how: str = "failed") -> None:
@@ -217,7 +217,7 @@ def _send(child: Child, number: int) -> None:
         child.process.send_signal(number)
 
 
-def held(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether a process on this machine writes a run's folder."""
     try:
         with (folder / "lock").open("r+") as file:

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from .. import hub_files
 from ..config import init_source, parsing
-from ..config.parsing import load
-from ..config.resolve import find, resolve
-from ..config.schema import LEARNS_LABELS, NOT_COMPUTED, OBJECTIVES, Recipe, computed, flatten
+from ..config.parsing import load_yaml
+from ..config.resolve import find_recipe, resolve
+from ..config.schema import NOT_COMPUTED, OBJECTIVES, USES_LABELS, Recipe, computed_values, flatten
 from ..errors import UserError
 from ..jobs import identity
 from ..runs.folder import Run, write_atomically
@@ -99,7 +99,7 @@ def _suits(key: str, tool: str, words: dict[str, str]) -> bool:
     group = key.split(".")[0]
     if tool == "evaluate" or group == "probe":
         return tool == "evaluate" and group in ("probe", "data", "model", "compute")
-    objective = words.get("objective") or load(find(words.get("recipe"))).get("objective", "mpp")
+    objective = words.get("objective") or load_yaml(find_recipe(words.get("recipe"))).get("objective", "mpp")
     return group not in {name for used in OBJECTIVES.values() for name in used} or group in OBJECTIVES.get(objective, ())
 
 
@@ -148,7 +148,7 @@ def _check_other(task: Task, values: dict[str, Any], known: dict[tuple[str, str,
     if task.tool != "pretrain":
         return
     alike = {arm: recipe for (part, arm, told), recipe in known.items() if (part, told) == (task.part, str(values))}
-    trained = {arm: computed(recipe) | {"model.name": ""} for arm, recipe in alike.items()}
+    trained = {arm: computed_values(recipe) | {"model.name": ""} for arm, recipe in alike.items()}
     mine = trained.pop(task.arm)
     if mine in trained.values():
         raise UserError(f"part {task.part}, arm {task.arm}: another arm trains the very same; leave one out")
@@ -161,7 +161,7 @@ def _model(recipe: Recipe) -> dict[str, str]:
 def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
     """That the labels which a sweep is judged on are none that its first weights learned from."""
     was, now = before.data, sweep.data
-    learned = LEARNS_LABELS & set(OBJECTIVES[before.objective]) and (was.name, was.path, was.train) == (
+    learned = USES_LABELS & set(OBJECTIVES[before.objective]) and (was.name, was.path, was.train) == (
         now.name,
         now.path,
         now.train,
@@ -174,7 +174,7 @@ def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
         )
 
 
-def lost(task: Task, plan: dict[str, Task], failed: Collection[str]) -> str | None:
+def unreachable(task: Task, plan: dict[str, Task], failed: Collection[str]) -> str | None:
     """A need of the task that will not come, if any. Of a sweep, whose rates may diverge, one finished run is enough."""
     swept = {name for name in task.needs if plan[name].part == task.best}
     return next((need for need in task.needs if need in failed and (need not in swept or swept <= set(failed))), None)
@@ -185,7 +185,7 @@ def finished(folder: Path, name: str) -> bool:
     return (folder / name / "result.json").exists()
 
 
-def chosen(task: Task, plan: dict[str, Task], folder: Path) -> dict[str, Any]:
+def best_values(task: Task, plan: dict[str, Task], folder: Path) -> dict[str, Any]:
     """The grid values of the combination with the highest metric `by`, the mean over seeds; the first among equals. Runs
     without a result are passed over.
 
@@ -232,7 +232,7 @@ def check_finished(task: Task, plan: dict[str, Task], folder: Path) -> list[str]
     recipe, left_out = _meant(task, plan, folder)
     if not path.exists():
         raise UserError(f"{path} is missing; remove its folder, or take another name=")
-    now, was = computed(recipe), flatten(load(path))
+    now, was = computed_values(recipe), flatten(load_yaml(path))
     left_out += ("compute.precision",) if recipe.compute.precision == "auto" else ()
     differ = [key for key in now if key in was and was[key] != now[key] and not key.startswith(left_out)]
     if differ:
@@ -250,21 +250,21 @@ def _meant(task: Task, plan: dict[str, Task], folder: Path) -> tuple[Recipe, tup
     init = next((word.partition("=")[2] for word in words if word.startswith("init=")), init_source.SCRATCH)
     if init == init_source.SCRATCH:
         return resolve(words, here=False), ()
-    if init_source.local(init) and init_source.stamp(init) is not None:
+    if init_source.is_local(init) and init_source.weights_hash(init) is not None:
         return resolve(words, here=False), ("init",)  # whose weights are compared
     return resolve((word for word in words if not word.startswith("init=")), here=False), FROM_INIT
 
 
 def command(task: Task, plan: dict[str, Task], folder: Path) -> list[str]:
     """What runs a task: the tool and its words, `best` looked up now. Its needs are finished."""
-    said = task.words | ({key: text(value) for key, value in chosen(task, plan, folder).items()} if task.best else {})
+    said = task.words | ({key: text(value) for key, value in best_values(task, plan, folder).items()} if task.best else {})
     whole = folder.resolve()
     said = {key: PLACEHOLDER.sub(lambda found: str(whole / found[1]), value) for key, value in said.items()}
     said |= {"seed": str(task.seed), "out": str(whole), "name": task.name}
     return [str(TOOLS / f"{task.tool}.py"), *(f"{key}={value}" for key, value in said.items())]
 
 
-def keep(study: Study, name: str, plan: dict[str, Task], folder: Path) -> None:
+def write_plan(study: Study, name: str, plan: dict[str, Task], folder: Path) -> None:
     """Write study.json, or see that this plan holds the one that is there. What does not change a number may differ, and
     tasks may come to it, as of more seeds.
 

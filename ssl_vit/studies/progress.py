@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..config.parsing import NUMBER, fits, load
+from ..config.parsing import NUMBER, fits, load_yaml
 from ..config.schema import flatten
 from ..errors import UserError
-from ..formatting import duration, measured
+from ..formatting import duration, format_metrics
 
 QUIET = 15.0  # seconds between plain lines
 REFRESH = 0.5  # and between two looks at the runs, on a terminal
@@ -63,7 +63,7 @@ class Running:
         path = self.folder / "recipe.yaml"
         if not self.steps and path.exists():
             with suppress(UserError):
-                steps = flatten(load(path)).get("optim.steps", 0)
+                steps = flatten(load_yaml(path)).get("optim.steps", 0)
                 self.steps = int(steps) if fits(steps, int) else 0
         return self.steps
 
@@ -80,10 +80,10 @@ def _told(row: dict[str, Any]) -> str:
     """The loss and one accuracy: of held-out images if there is one, of masked patches before others."""
     accuracies = ("validation/accuracy_masked", "validation/accuracy", "accuracy_masked", "accuracy")
     names = ["loss", *[name for name in accuracies if name in row][:1]]
-    return measured({name: row[name] for name in names if isinstance(row.get(name), int | float)})
+    return format_metrics({name: row[name] for name in names if isinstance(row.get(name), int | float)})
 
 
-class Screen:
+class ProgressScreen:
     """Where a study speaks; use it as a context."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Screen:
         self.live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
         self.shown = time.monotonic()
 
-    def __enter__(self) -> "Screen":
+    def __enter__(self) -> "ProgressScreen":
         if self.live:
             self.live.start()
         return self

@@ -16,7 +16,7 @@ VERSION_1 = ("limit_in_bytes", "usage_in_bytes", "total_inactive_file")
 VERSION_2 = ("max", "current", "inactive_file")
 
 
-def need(recipe: Recipe, gpu: bool) -> int:
+def memory_need(recipe: Recipe, gpu: bool) -> int:
     """About the bytes of this machine's memory that a task takes: its libraries and, where no GPU holds them, its tensors.
 
     Activations are those of a whole batch, but of half the machine at most, as machine.py cuts a batch into passes. An
@@ -32,7 +32,7 @@ def need(recipe: Recipe, gpu: bool) -> int:
     return BASE + activations + sum(tensors.values()) + kept
 
 
-def free() -> int:
+def free_memory() -> int:
     """Bytes that new processes can take: of the machine or, where that is less, of a control group of this process."""
     return min([psutil.virtual_memory().available, *_groups()])
 
@@ -56,14 +56,14 @@ def _groups() -> Iterator[int]:
 
 def _left(folder: Path, most: str, now: str, stat: str) -> Iterator[int]:
     try:
-        limit, taken = (int((folder / f"memory.{name}").read_text()) for name in (most, now))
+        limit, memory_used = (int((folder / f"memory.{name}").read_text()) for name in (most, now))
         told = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        yield limit - taken + int(told[stat])
+        yield limit - memory_used + int(told[stat])
     except (OSError, ValueError, KeyError):  # no such group, or no limit ("max")
         return
 
 
-def taken(process: int) -> int:
+def memory_used(process: int) -> int:
     """Bytes that a process and its children hold now; 0 where it has ended."""
     try:
         family = [psutil.Process(process), *psutil.Process(process).children(recursive=True)]
@@ -74,4 +74,4 @@ def taken(process: int) -> int:
 
 def fits(asked: int, running: Iterable[tuple[int, int]]) -> bool:
     """Whether `asked` bytes will be free once each running (process, need) has taken what it has not taken yet."""
-    return asked <= free() - sum(max(0, wants - taken(process)) for process, wants in running)
+    return asked <= free_memory() - sum(max(0, wants - memory_used(process)) for process, wants in running)

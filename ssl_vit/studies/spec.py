@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..config.parsing import LONGEST_NAME, load
-from ..config.parsing import place as place_of
+from ..config.parsing import LONGEST_NAME, load_yaml
+from ..config.parsing import parse_path as place_of
 from ..config.resolve import RECIPES
-from ..config.schema import flatten, means_more
-from ..errors import UserError, nearest
+from ..config.schema import flatten, has_interpolation
+from ..errors import UserError, suggest
 from .spec_fields import hold, known, listed, mapping, text
-from .vary import MATCHES, Settings, spelled
+from .vary import MATCHES, Settings, expand
 
 TOOLS = ("pretrain", "finetune", "evaluate")
 STUDY_KEYS = ("title", "places", "seeds", "arms", "vary", "match", "parts", "report")
@@ -66,7 +66,7 @@ def find(word: str | None) -> Path:
     if word not in names and len(word) < LONGEST_NAME - 5 and (RECIPES / f"{word}.yaml").is_file():
         raise UserError(f"recipe={word}: is no study; to sweep it, say sweep and keys with several values")
     if path.suffix not in (".yaml", ".yml"):
-        raise UserError(f"recipe={word}: no such study; {nearest(word, names)}, or a file's path")
+        raise UserError(f"recipe={word}: no such study; {suggest(word, names)}, or a file's path")
     if not path.is_file():
         raise UserError(f"recipe={word}: no such file")
     return path
@@ -78,19 +78,19 @@ def read(path: Path) -> Study:
     Raises:
         UserError: the first mistake in it, in one line.
     """
-    return build(load(path), str(path))
+    return build(load_yaml(path), str(path))
 
 
 def build(raw: dict[str, Any], where: str) -> Study:
     """The study that a mapping means; `where` opens its errors."""
     known(raw, STUDY_KEYS, where)
-    raw, settings = spelled(raw, where)
+    raw, settings = expand(raw, where)
     for key in ("title", "arms", "parts"):
         hold(raw.get(key), where, f"{key}: is missing")
     arms, report = mapping(raw, "arms", where), mapping(raw, "report", where)
     places = tuple(listed(raw, "places", where))
     match = str(raw.get("match", MATCHES[0]))
-    hold(match in MATCHES, where, f"match={match}: unknown; {nearest(match, MATCHES)}")
+    hold(match in MATCHES, where, f"match={match}: unknown; {suggest(match, MATCHES)}")
     study = Study(str(raw["title"]), places, _seeds(raw, where) or (0,), arms, {}, report, settings, match)
     for name, body in mapping(raw, "parts", where).items():
         study.parts[name] = _part(name, body, tuple(arms), f"{where}: part {name}")
@@ -104,10 +104,10 @@ def build(raw: dict[str, Any], where: str) -> Study:
 def _part(name: str, body: Any, arms: tuple[str, ...], where: str) -> Part:
     hold(isinstance(body, dict), where, "a mapping is asked for")
     known(body, PART_KEYS, where)
-    hold(body.get("tool") in TOOLS, where, f"tool={body.get('tool')}: unknown; {nearest(str(body.get('tool')), TOOLS)}")
+    hold(body.get("tool") in TOOLS, where, f"tool={body.get('tool')}: unknown; {suggest(str(body.get('tool')), TOOLS)}")
     common, by_arm = _words(mapping(body, "words", where), where), mapping(body, "by_arm", where)
     for arm, words in by_arm.items():
-        hold(arm in arms, where, f"by_arm: unknown arm {arm}; {nearest(str(arm), arms)}")
+        hold(arm in arms, where, f"by_arm: unknown arm {arm}; {suggest(str(arm), arms)}")
         hold(isinstance(words, dict | None), where, f"by_arm: {arm}: a mapping is asked for")
     chosen = {arm: common | _words(by_arm.get(arm) or {}, where) for arm in arms if arm in by_arm or not by_arm}
     best = mapping(body, "best", where)
@@ -122,7 +122,7 @@ def _words(node: dict[str, Any], where: str) -> dict[str, str]:
     words = {key: text(value) for key, value in flatten(node).items()}
     for key, value in words.items():
         hold(key not in OURS, where, f"{key}={value}: that is {OURS.get(key)}; leave it out")
-        hold(not means_more(value), where, f"{key}={' '.join(value.split())}: cannot be taken as a value")
+        hold(not has_interpolation(value), where, f"{key}={' '.join(value.split())}: cannot be taken as a value")
     return words
 
 
@@ -150,7 +150,7 @@ def _check_part(part: Part, study: Study, where: str) -> None:
     for arm, words in part.words.items():
         hold(part.tool != "finetune" or "init" in words, where, f"arm {arm}: init= is missing")
         for name in sorted(part.asks(arm)):
-            unknown = f"{{{name}}}: no such part or place; {nearest(name, [*study.parts, *study.places])}"
+            unknown = f"{{{name}}}: no such part or place; {suggest(name, [*study.parts, *study.places])}"
             hold(name in study.parts or name in study.places, where, unknown)
             _check_need(part, study.parts.get(name), arm, f"{{{name}}}", where)
             many = f"{{{name}}}: part {name} has several runs, one for each value of its grid; `best` chooses among them"
@@ -158,7 +158,7 @@ def _check_part(part: Part, study: Study, where: str) -> None:
         hold(part.by not in TESTED, where, f"best: by={part.by}: that is of the test images; nothing is chosen on them")
         if part.best is not None:
             gridded = [other.name for other in study.parts.values() if other.grid]
-            unknown = f"best: of={part.best}: no part with a grid; {nearest(str(part.best), gridded)}"
+            unknown = f"best: of={part.best}: no part with a grid; {suggest(str(part.best), gridded)}"
             hold(part.best in gridded, where, unknown)
             _check_need(part, study.parts[part.best], arm, f"best: of={part.best}", where)
 
@@ -193,7 +193,7 @@ def _check_report(study: Study, where: str) -> None:
     ]
     for key, names, choices in chosen:
         for name in names:
-            hold(name in choices, where, f"{key}: unknown {name}; {nearest(str(name), choices)}")
+            hold(name in choices, where, f"{key}: unknown {name}; {suggest(str(name), choices)}")
     listed(report, "differs", where)
     _check_varied(study, report, where)
     roles = [report[key] for key in ("baseline", "candidate", "reference") if key in report]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..errors import UserError, nearest
+from ..errors import UserError, suggest
 
 
 def hold(holds: Any, where: str, said: str) -> None:
@@ -13,7 +13,7 @@ def hold(holds: Any, where: str, said: str) -> None:
 
 def known(node: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
     for key in node:
-        hold(key in keys, where, f"unknown key {key}; {nearest(str(key), keys)}")
+        hold(key in keys, where, f"unknown key {key}; {suggest(str(key), keys)}")
 
 
 def mapping(node: dict[str, Any], key: str, where: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from ..config.parsing import load
+from ..config.parsing import load_yaml
 from ..config.resolve import RECIPES, parse, resolve
 from ..config.schema import NOT_COMPUTED, Recipe
 from ..errors import UserError
@@ -72,7 +72,7 @@ def _base(start: dict[str, str], first: dict[str, str]) -> Recipe:
 
 def _images(base: Recipe) -> dict[str, str]:
     """Words that make an evaluation see the recipe's images, all of them and uncropped."""
-    words = {"data": base.data.name} if base.data.name in load(RECIPES / "datasets.yaml") else {}
+    words = {"data": base.data.name} if base.data.name in load_yaml(RECIPES / "datasets.yaml") else {}
     if place := [key for key in ("path", "hub") if getattr(base.data, key)]:
         words[f"data.{place[0]}"] = str(getattr(base.data, place[0]))
     there = resolve(["recipe=evaluate", *(f"{key}={value}" for key, value in words.items())])

@@ -11,8 +11,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from ..config.resolve import _check_key, _typed
-from ..config.schema import NOT_COMPUTED, flatten, means_more
-from ..errors import UserError, nearest
+from ..config.schema import NOT_COMPUTED, flatten, has_interpolation
+from ..errors import UserError, suggest
 from .spec_fields import hold, text
 
 PRESETS = ("recipe", "model", "data")
@@ -21,7 +21,7 @@ PLACE = ("data.path", "data.hub", "compute.precision")  # keys that change what 
 Settings = dict[str, dict[str, Any]]  # arm -> {key: value}
 
 
-def spelled(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], Settings]:
+def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], Settings]:
     """A study's mapping with what it varies spelled out as arms, and the setting of each such arm.
 
     Arms that the file names itself stand beside them.
@@ -39,13 +39,13 @@ def spelled(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], Settings]:
     parts = raw.get("parts") or {}
     trained = [name for name, body in parts.items() if isinstance(body, dict) and body.get("tool") == "pretrain"]
     hold(trained, where, "vary: no part with tool: pretrain, whose words could be varied")
-    arms = {arm: told(setting) for arm, setting in settings.items()} | named
+    arms = {arm: describe(setting) for arm, setting in settings.items()} | named
     varied = {name: parts[name] | {"by_arm": _by_arm(parts[name], settings, named)} for name in trained}
     report = _claimed(raw.get("report"), settings, f"{where}: report")
     return raw | {"arms": arms, "parts": parts | varied, "report": report}, settings
 
 
-def told(setting: dict[str, Any]) -> str:
+def describe(setting: dict[str, Any]) -> str:
     """A setting in words."""
     return ", ".join(f"{key}={text(value)}" for key, value in setting.items()) or "as the study's words say"
 
@@ -80,7 +80,7 @@ def _claimed(report: Any, settings: Settings, where: str) -> Any:
     for role in ("better", "worse"):
         hold(role in claim, where, f"claim: {role}: is missing")
         arms[role] = find(claim[role], settings)
-        hold(arms[role], where, f"claim: {role}={claim[role]}: is not varied; {nearest(str(claim[role]), settings)}")
+        hold(arms[role], where, f"claim: {role}={claim[role]}: is not varied; {suggest(str(claim[role]), settings)}")
     hold(arms["better"] != arms["worse"], where, f"claim: better and worse are both {claim['better']}")
     return report | {"claim": claim | arms}
 
@@ -97,7 +97,7 @@ def _settings(vary: Any, where: str) -> Settings:
         arm = _plain(str(entry.get("name") or _short(setting)))
         hold(arm, where, "a setting without keys needs a name")
         hold(arm not in found, where, f"{arm}: two settings have that name")
-        hold(setting not in found.values(), where, f"{told(setting)}: a setting is there twice")
+        hold(setting not in found.values(), where, f"{describe(setting)}: a setting is there twice")
         found[arm] = setting
     return found
 
@@ -118,7 +118,7 @@ def _product(axes: dict[str, Any], where: str) -> Settings:
 
 def _value(key: str, value: Any, where: str) -> Any:
     """A value of a key that can be varied, as its key's type."""
-    hold(not means_more(value), where, f"{key}: {value}: cannot be taken as a value")
+    hold(not has_interpolation(value), where, f"{key}: {value}: cannot be taken as a value")
     hold(key != "seed", where, "seed: say seeds= for that")
     if key in PRESETS:
         return str(value)

@@ -22,7 +22,7 @@ from .. import costs
 from ..config.schema import Recipe
 from ..data import batching, fingerprints, sources
 from ..data.batching import Batch
-from ..errors import ReportedError, UserError, in_a_line
+from ..errors import ReportedError, UserError, one_line
 from ..runs.folder import Run, cores
 
 T = TypeVar("T")
@@ -37,16 +37,16 @@ TOLD, GIVEN_UP = 10.0, 1800.0  # seconds that processes wait for others at the s
 class WatchedAccelerator(Accelerator):
     """Accelerate's. `mark` is called before what the processes do together; what a loader brings comes through `reading`."""
 
-    mark: Callable[[], None] = staticmethod(lambda: None)
+    tick: Callable[[], None] = staticmethod(lambda: None)
     reading: Callable[[Iterable[Batch]], Iterable[Batch]] = staticmethod(lambda batching: batching)
 
     def reduce(self, *values: Any, **settings: Any) -> Any:
-        self.mark()
+        self.tick()
         return super().reduce(*values, **settings)
 
 
 @contextmanager
-def started(run: Run) -> Iterator[WatchedAccelerator]:
+def accelerator_session(run: Run) -> Iterator[WatchedAccelerator]:
     """The processes of a run, given back when the body ends, so that one process can hold one run after another.
 
     Raises:
@@ -130,7 +130,7 @@ def _meeting() -> Iterator[None]:
     try:
         yield
     except distributed.DistError as error:
-        raise UserError(f"MASTER_ADDR:MASTER_PORT={place}: {in_a_line(error)}; {choices}") from None
+        raise UserError(f"MASTER_ADDR:MASTER_PORT={place}: {one_line(error)}; {choices}") from None
     finally:
         for timer in waiting:
             timer.cancel()
@@ -249,7 +249,7 @@ def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
             done = do()
         except UserError as error:
             said = [str(error)]
-    accelerator.mark()
+    accelerator.tick()
     if text := broadcast_object_list(said)[0]:
         raise (UserError if accelerator.is_main_process else ReportedError)(text)
     return done
@@ -278,7 +278,7 @@ def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
                 raise (UserError if accelerator.is_main_process else ReportedError)(text)
 
 
-def load(recipe: Recipe, accelerator: WatchedAccelerator, test: bool) -> sources.Splits:
+def load_splits(recipe: Recipe, accelerator: WatchedAccelerator, test: bool) -> sources.Splits:
     """The splits, on the first process before the others, so that they find what it prepared and are told what it met."""
     first = max(sources.FIRST, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0)
     found = on_main(accelerator, lambda: sources.load(recipe.data, test, first, recipe.seed))
@@ -293,14 +293,14 @@ def on_a_mac() -> str | None:
     return f"macOS is untested: {slower}; the Mac's own GPU (MPS) is not used"
 
 
-def fits(recipe: Recipe, accelerator: Accelerator) -> int:
+def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     """Images whose activations take half of the memory of one process."""
     return max(1, int(_memory(accelerator) / 2 / costs.activations(recipe, fused=accelerator.device.type == "cuda")))
 
 
 def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     """Images of one pass without training."""
-    return recipe.compute.batch or min(256, fits(recipe, accelerator))
+    return recipe.compute.batch or min(256, max_device_batch(recipe, accelerator))
 
 
 def _memory(accelerator: Accelerator) -> float:
@@ -334,7 +334,7 @@ def _first_there(recipe: Recipe, accelerator: Accelerator) -> bool:
     return gather_object([here]).index(here) == accelerator.process_index
 
 
-def facts(recipe: Recipe, accelerator: Accelerator, batch_layout: batching.BatchLayout, splits: sources.Splits) -> dict[str, Any]:
+def environment_facts(recipe: Recipe, accelerator: Accelerator, batch_layout: batching.BatchLayout, splits: sources.Splits) -> dict[str, Any]:
     """What environment.json says beyond versions and hardware."""
     device = accelerator.device
     return {

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from torch import distributed
 
-from ..errors import LostError, ReportedError, in_a_line
+from ..errors import LostError, ReportedError, one_line
 from .preemption import leave, store
 
 LOST = LostError.status  # exit status: another process was lost; the same command goes on
@@ -42,7 +42,7 @@ class Beat(NamedTuple):
     """What a process says of itself."""
 
     beat: int = 0
-    marks: int = 0
+    ticks: int = 0
     allowed: float = inf  # seconds that it may stand where it is while others are further
     host: str = "?"
     end: str = ""  # LEFT, once it has; or the error that it ended by
@@ -65,7 +65,7 @@ class Watchdog:
 
     def __init__(self, rank: int, processes: int, patience: float) -> None:
         self.rank, self.processes, self.patience, self.dead = rank, processes, patience, min(DEAD, patience)
-        self.beats = self.marks = self.step = self.read = 0
+        self.beats = self.ticks = self.step = self.read = 0
         self.waits = False  # for data
         self.allowed = inf
         self.verdict, self.end = "", LEFT
@@ -92,20 +92,20 @@ class Watchdog:
             self.dead = min(self.dead, HURRY)
             time.sleep(self.dead + 3 * BEAT)  # the watch ends this process if it is so
         if error is not None and not isinstance(error, SystemExit | ReportedError):
-            self.end = in_a_line(error)
+            self.end = one_line(error)
         self.done.set()
         self.watch.join()
 
-    def mark(self) -> None:
+    def tick(self) -> None:
         """This process has come so far."""
-        self.marks += 1
+        self.ticks += 1
 
-    def marked(self, items: Iterable[Item], step: int) -> Iterator[Item]:
+    def track(self, items: Iterable[Item], step: int) -> Iterator[Item]:
         """The passes of the steps from `step` on. From where one is asked for until `stepped` this process is within a step."""
         self.step = step
         self._within()
         for item in self.reading(items):
-            self.mark()
+            self.tick()
             yield item
             self._within()
 
@@ -130,12 +130,12 @@ class Watchdog:
 
     def _within(self) -> None:
         self.allowed = self.patience
-        self.mark()
+        self.tick()
 
-    def stepped(self, step: int) -> None:
+    def note_step(self, step: int) -> None:
         """A step is done; what comes before the next one may take longer."""
         self.step, self.allowed = step, BETWEEN * self.patience
-        self.mark()
+        self.tick()
 
     def _talk(self) -> None:
         """Say and hear; where the first process stands still, whose the store is, this may wait as long."""
@@ -167,7 +167,7 @@ class Watchdog:
         self.verdict = self._said("verdict")
 
     def _say(self, end: str = "") -> None:
-        self._set(str(self.rank), json.dumps(Beat(self.beats, self.marks, self.allowed, socket.gethostname(), end)))
+        self._set(str(self.rank), json.dumps(Beat(self.beats, self.ticks, self.allowed, socket.gethostname(), end)))
 
     def _set(self, key: str, text: str) -> None:
         with suppress(distributed.DistError):  # the store went with the first process
@@ -179,7 +179,7 @@ class Watchdog:
     def _hear(self, rank: int, text: str) -> None:
         before, now, sign = self.heard[rank], time.monotonic(), Beat(*json.loads(text)) if text else Beat()
         if sign != before.sign:
-            self.heard[rank] = LastBeat(sign, now, before.moved if sign.marks == before.sign.marks else now)
+            self.heard[rank] = LastBeat(sign, now, before.moved if sign.ticks == before.sign.ticks else now)
 
     def _watch(self) -> None:
         while self.talk.is_alive():
@@ -191,7 +191,7 @@ class Watchdog:
         """Count the beats in which nothing moved, not the time: one that was stopped, and goes on, has not been waiting."""
         before, stood = (0, 0, False), 0.0
         while not self.done.wait(BEAT):
-            now = (self.marks, self.read, self.waits)
+            now = (self.ticks, self.read, self.waits)
             stood = 0.0 if now != before else stood + BEAT
             before = now
             if verdict := self._judged_alone(stood):
@@ -225,11 +225,11 @@ class Watchdog:
 
     def _behind(self, here: dict[int, LastBeat]) -> str:
         """The process with the fewest marks, or all where none has more, if it lives and has not moved for too long."""
-        rank, last = min(here.items(), key=lambda item: item[1].sign.marks)
+        rank, last = min(here.items(), key=lambda item: item[1].sign.ticks)
         stood = time.monotonic() - last.moved
         if time.monotonic() - last.at > 2 * BEAT:
             return ""
-        if any(heard.sign.marks > last.sign.marks for heard in here.values()):
+        if any(heard.sign.ticks > last.sign.ticks for heard in here.values()):
             where = f"process {rank} on {last.sign.host} has not moved for {last.sign.allowed:g} s"
             return f"{where}; the others wait for it; {GOES_ON}" if stood > last.sign.allowed else ""
         within = all(heard.sign.allowed == self.patience for heard in here.values())

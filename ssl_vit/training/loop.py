@@ -19,7 +19,7 @@ from torch import Tensor
 from .. import rng
 from ..callbacks import Callbacks, Row
 from ..config.schema import Recipe
-from ..data.batching import Batch, BatchLayout, check_unread
+from ..data.batching import Batch, BatchLayout, check_unreadable
 from ..data.loaders import Interrupted
 from ..objectives import Objective, Step
 from .state import State
@@ -97,12 +97,12 @@ def train(
         row: Row = {}
         if values:
             row, clock = _row(values, state, recipe, accelerator, clock), Clock()
-        callbacks.tell(methodcaller("on_step", state.step))
+        callbacks.notify(methodcaller("on_step", state.step))
         for watch in evaluators:
             if last or state.step % watch.every == 0:
                 row |= {"step": state.step} | observe(watch.evaluator, state, row, recipe, accelerator, callbacks)
         if row:
-            callbacks.tell(methodcaller("on_row", row))
+            callbacks.notify(methodcaller("on_row", row))
         if last or state.step % recipe.checkpoint.every == 0:
             save()
     return None
@@ -127,7 +127,7 @@ def _update(
     made: list[Step] = []
     for micro, batch in enumerate(step_passes):
         torch.manual_seed(int(rng.key(recipe.seed, state.step, batch_layout.chunk(micro))[0]))  # dropout, drop path
-        made.append(state.strategy.learn(batch, autocast(recipe, accelerator), last=micro == batch_layout.accumulation - 1))
+        made.append(state.strategy.run_pass(batch, autocast(recipe, accelerator), last=micro == batch_layout.accumulation - 1))
     norm, bad = state.strategy.update()
     _gather(state, made, norm, bad)
     state.lr = float(max(state.schedule.get_last_lr()))
@@ -147,7 +147,7 @@ def _note_unread(state: State, passes: list[Batch], recipe: Recipe, callbacks: C
     for text in (text for batch in passes for text in batch.unread):
         state.unread += 1
         callbacks.warn(f"a image was replaced by the next: {text}")
-        check_unread(state.unread, state.seen, recipe.data, text)
+        check_unreadable(state.unread, state.seen, recipe.data, text)
 
 
 def autocast(recipe: Recipe, accelerator: Accelerator) -> torch.autocast:

@@ -8,7 +8,7 @@ from pathlib import Path
 from .. import rng
 from ..data import loaders
 from ..data.base import Source
-from ..data.loaders import Reading
+from ..data.loaders import StreamReader
 from ..errors import UserError
 from ..runs.folder import Run, write_atomically
 from .state import State
@@ -30,7 +30,7 @@ def stream_seed(seed: int, rollbacks: int) -> int:
     return seed if rollbacks == 0 else int(rng.stream(rng.key(seed), f"detour {rollbacks}")[0])
 
 
-class Policy:
+class NonFinitePolicy:
     """Told of the steps whose updates were left out, on every process: dumps their samples, then does as optim.nonfinite says.
 
     not_finite.json: {"steps": {step: the indices of its samples in the training split}}, as in Batch.
@@ -39,7 +39,7 @@ class Policy:
         UserError: "stop". GoBack: "back".
     """
 
-    def __init__(self, run: Run, images: Source | Reading, seed: int, warn: Callable[[str], None], main: bool) -> None:
+    def __init__(self, run: Run, images: Source | StreamReader, seed: int, warn: Callable[[str], None], main: bool) -> None:
         self.run, self.images, self.seed, self.warn, self.main = run, images, seed, warn, main
 
     def __call__(self, steps: list[int]) -> None:
@@ -67,7 +67,7 @@ class Policy:
 
     def _indices(self, step: int) -> list[int]:
         recipe = self.run.recipe
-        return loaders.of_step(step, self.images, recipe.data, recipe.optim.batch, self.seed).tolist()
+        return loaders.step_indices(step, self.images, recipe.data, recipe.optim.batch, self.seed).tolist()
 
 
 def roll_back(state: State, back: Rollback, resume: Callable[[int], None]) -> None:

@@ -27,7 +27,7 @@ SAID = ("optimizer", "scheduler", "amp")  # sections of a DeepSpeed file on what
 PRECISIONS = ("bf16", "fp16", "torch_autocast")
 
 
-class Shares(Strategy, ABC):
+class ShardedStrategy(Strategy, ABC):
     """A learner whose processes hold a share each; what differs is how one tensor is gathered and given out again."""
 
     copy: Objective | None = None  # on the CPU, for looking at; None where the objective's own weights are whole
@@ -48,8 +48,8 @@ class Shares(Strategy, ABC):
     def give_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
         """Each process its share of a weight's whole moments."""
 
-    def tell(self, mark: Callable[[], None]) -> None:
-        self.prepared.register_forward_hook(lambda *_: mark())
+    def watch_progress(self, tick: Callable[[], None]) -> None:
+        self.prepared.register_forward_hook(lambda *_: tick())
 
     def given(self) -> None:
         """Called when all has been given out."""
@@ -109,7 +109,7 @@ class Shares(Strategy, ABC):
                 self.give_moments(p, {key: v.to(self.accelerator.device) for key, v in saved["moments"][name].items()})
 
 
-class Zero(Shares):
+class ZeroStrategy(ShardedStrategy):
     """DeepSpeed's ZeRO: shares of the moments (stage 1), of the gradients too (2), of the weights too (3). All in float32; the
     recipe's precision is autocast's. An update that is not finite DeepSpeed leaves out itself."""
 
@@ -126,7 +126,7 @@ class Zero(Shares):
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # an update left out is told by the engine
         engine, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.zero = engine.optimizer
-        self.begin(self.held)
+        self.init_moments(self.held)
         if self.stage < 3:
             _view_moments(self.zero)
         return engine
@@ -145,7 +145,7 @@ class Zero(Shares):
         """This process's share of the weights, one flat tensor a group."""
         return self.zero.fp32_partitioned_groups_flat if self.stage == 3 else self.zero.single_partition_of_fp32_groups
 
-    def unjoined(self, last: bool) -> AbstractContextManager:
+    def no_sync(self, last: bool) -> AbstractContextManager:
         return nullcontext()
 
     def backward(self, loss: Tensor, last: bool) -> None:
@@ -160,7 +160,7 @@ class Zero(Shares):
 
     def rehearse(self, batch: Batch, cast: AbstractContextManager) -> None:
         self.losses = [torch.full((), torch.nan, device=self.accelerator.device)]  # so that the update is left out
-        self.learn(batch, cast, last=True)
+        self.run_pass(batch, cast, last=True)
         self.prepared.step()
 
     def full(self, p: nn.Parameter) -> Tensor:
@@ -213,7 +213,7 @@ def _used(offload: Any) -> bool:
     return offload is not None and str(getattr(offload.device, "value", offload.device)) != "none"
 
 
-class Fsdp(Shares):
+class Fsdp2Strategy(ShardedStrategy):
     """FSDP2: shares of weights, gradients and moments, block by block. The host waits once a step, to leave out an update."""
 
     def prepare(self) -> nn.Module:
@@ -223,7 +223,7 @@ class Fsdp(Shares):
         for group in self.optimizer.param_groups:
             group["fused"] = self.settings.name == "adamw"  # the fused kernel for SGD knows no shares
         prepared, _ = self.accelerator.prepare(self.objective, self.optimizer)
-        self.begin(p for group in self.optimizer.param_groups for p in group["params"])
+        self.init_moments(p for group in self.optimizer.param_groups for p in group["params"])
         return prepared
 
     def facts(self) -> dict[str, Any]:
@@ -258,15 +258,15 @@ class Fsdp(Shares):
             self.optimizer.state[p][key].copy_(_cut(value, p) if value.ndim else value)
 
 
-def strategy(objective: Objective, optimizer: Optimizer, recipe: Recipe, batch_layout: BatchLayout, accelerator: Accelerator) -> Strategy:
+def build_strategy(objective: Objective, optimizer: Optimizer, recipe: Recipe, batch_layout: BatchLayout, accelerator: Accelerator) -> Strategy:
     """The learner for what the accelerator says is running.
 
     Raises:
         UserError: the recipe or the DeepSpeed configuration asks for what this way of sharing does not give.
     """
-    kinds: dict[DistributedType, type[Strategy]] = {DistributedType.DEEPSPEED: Zero, DistributedType.FSDP: Fsdp}
+    kinds: dict[DistributedType, type[Strategy]] = {DistributedType.DEEPSPEED: ZeroStrategy, DistributedType.FSDP: Fsdp2Strategy}
     made = kinds.get(accelerator.distributed_type, Strategy)(objective, optimizer, recipe, batch_layout, accelerator)
-    if isinstance(made, Shares) and made.copy is not None and recipe.optim.average is not None:
+    if isinstance(made, ShardedStrategy) and made.copy is not None and recipe.optim.average is not None:
         text = "the mean of weights that no process has whole is not kept; leave it out, or take DDP or ZeRO 1 or 2"
         raise UserError(f"optim.average={recipe.optim.average}: {text}")
     return made

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from ..config.parsing import NUMBER, fits
-from ..data.loaders import Reading
+from ..data.loaders import StreamReader
 from ..data.streaming import Cursor
 from ..errors import UserError
 from ..objectives import Objective
@@ -39,7 +39,7 @@ class State:
     strategy: Strategy  # which trains it
     schedule: LRScheduler
     average: AveragedModel | None = None  # of the objective's weights, where the recipe asks for one
-    reading: Reading | None = None  # of a stream, where one is trained on
+    reading: StreamReader | None = None  # of a stream, where one is trained on
     step: int = 0
     rollbacks: int = 0  # how often the run went back and took other samples from there
     seconds: float = 0.0  # spent training, over all resumptions

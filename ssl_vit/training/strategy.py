@@ -42,35 +42,35 @@ class Strategy:
         """The objective as it trains, with what the other processes need of it."""
         if self.compiles:
             self.objective.compile(fullgraph=True, dynamic=False)
-        self.begin(p for group in self.optimizer.param_groups for p in group["params"])
+        self.init_moments(p for group in self.optimizer.param_groups for p in group["params"])
         return self.accelerator.prepare(self.objective)
 
     def facts(self) -> dict[str, Any]:
         """How the weights lie on the processes, as what was set up says, not what was configured."""
         return {"strategy": "DDP" if isinstance(self.prepared, DistributedDataParallel) else "none"}
 
-    def begin(self, held: Iterable[Tensor]) -> None:
+    def init_moments(self, held: Iterable[Tensor]) -> None:
         """Moments for what this process holds of the weights. Not earlier: whole ones may not fit."""
         for x in held:
             assert x.dtype == torch.float32
             self.optimizer.state[x] = optim.moments(self.settings, x)
 
-    def tell(self, mark: Callable[[], None]) -> None:
+    def watch_progress(self, tick: Callable[[], None]) -> None:
         """Call `mark` whenever this process has gone forward through a pass, and when its own gradients are complete."""
-        self.prepared.register_forward_hook(lambda *_: mark())
+        self.prepared.register_forward_hook(lambda *_: tick())
         first = next(p for p in self.objective.parameters() if p.requires_grad)  # whose gradient comes last
-        first.register_post_accumulate_grad_hook(lambda _: mark())
+        first.register_post_accumulate_grad_hook(lambda _: tick())
 
-    def learn(self, batch: Batch, cast: AbstractContextManager, last: bool) -> Step:
+    def run_pass(self, batch: Batch, cast: AbstractContextManager, last: bool) -> Step:
         """Forward and backward of one pass; with the last of a step the processes' gradients are averaged."""
-        with self.unjoined(last):
+        with self.no_sync(last):
             with cast:
                 step = self.prepared(batch)
             self.losses.append(step.loss.detach())
             self.backward(step.loss, last)
         return step
 
-    def unjoined(self, last: bool) -> AbstractContextManager:
+    def no_sync(self, last: bool) -> AbstractContextManager:
         return nullcontext() if last else self.accelerator.no_sync(self.prepared)
 
     def backward(self, loss: Tensor, last: bool) -> None:
@@ -98,7 +98,7 @@ class Strategy:
         Raises:
             UserError: as `_check_gradients`.
         """
-        self.learn(batch, cast, last=True)
+        self.run_pass(batch, cast, last=True)
         self._check_gradients()
         self.losses = []
         self.optimizer.zero_grad()
