@@ -1,9 +1,11 @@
-"""Kill a tiny run again and again, damage its checkpoints, fill its disk; then ask for the unbroken run's weights, bit for bit.
+"""Kill a tiny run again and again, damage its checkpoints, fill its disk; then ask for the unbroken
+run's weights, bit for bit.
 
     python benchmarks/chaos.py kills=100 out=FOLDER
 
-Every start is a child forked from this process, so that no time goes into imports; it is killed by SIGKILL at a random moment,
-in every second start while it saves. One JSON object comes out. tests/test_chaos.py does a few kills of each.
+Every start is a child forked from this process, so that no time goes into imports; it is killed by
+SIGKILL at a random moment, in every second start while it saves. One JSON object comes out.
+tests/test_chaos.py does a few kills of each.
 """
 
 import json
@@ -28,9 +30,29 @@ from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint
 
 WORDS = [
-    *("recipe=mpp", "data.size=16", "model.patch=4", "model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64"),
-    *("optim.batch=16", "optim.warmup=2", "checkpoint.every=2", "eval.every=50", "eval.images=24", "log.every=5"),
-    *("log.tensorboard=false", "compute.precision=float32", "compute.threads=1", "optim.dropout=0.1"),
+    *(
+        "recipe=mpp",
+        "data.size=16",
+        "model.patch=4",
+        "model.width=32",
+        "model.depth=2",
+        "model.heads=2",
+        "model.mlp=64",
+    ),
+    *(
+        "optim.batch=16",
+        "optim.warmup=2",
+        "checkpoint.every=2",
+        "eval.every=50",
+        "eval.images=24",
+        "log.every=5",
+    ),
+    *(
+        "log.tensorboard=false",
+        "compute.precision=float32",
+        "compute.threads=1",
+        "optim.dropout=0.1",
+    ),
     "checkpoint.failures=10000",
 ]
 DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
@@ -48,7 +70,8 @@ def _flipped(data: bytes, bit: int) -> bytes:
 
 
 def init_moments(out: Path, name: str, steps: int, said: Path | None = None) -> int:
-    """A child process that trains the run, or goes on with it, and says so in a file; its number."""
+    """A child process that trains the run, or goes on with it, and says so in a file; its
+    number."""
     child = os.fork()
     if child:
         return child
@@ -81,17 +104,23 @@ def whole(out: Path, name: str, steps: int) -> dict[str, Any]:
 
 
 def weights(folder: Path) -> dict[str, Any]:
-    return {name: load_file(folder / "export" / f"{name}.safetensors") for name in ("model", "heads")}
+    return {
+        name: load_file(folder / "export" / f"{name}.safetensors") for name in ("model", "heads")
+    }
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether all tensors agree, bit for bit."""
-    return all(one[file][name].equal(other[file][name]) for file in one for name in one[file] | other[file])
+    return all(
+        one[file][name].equal(other[file][name]) for file in one for name in one[file] | other[file]
+    )
 
 
-def wait_and_kill(child: int, folder: Path, in_save: bool, longest: float) -> tuple[int | None, bool]:
-    """Let the child be for a random time, and until it saves if that is asked for, then kill it: its status if it ended before,
-    and whether it was inside a save."""
+def wait_and_kill(
+    child: int, folder: Path, in_save: bool, longest: float
+) -> tuple[int | None, bool]:
+    """Let the child be for a random time, and until it saves if that is asked for, then kill it:
+    its status if it ended before, and whether it was inside a save."""
     until = time.monotonic() + random.random() * longest
     while time.monotonic() < until + (5 if in_save else 0):
         if (status := ended(child)) is not None:
@@ -129,10 +158,17 @@ def damage(folder: Path) -> str:
 
 
 def storm(out: Path, kills: int, steps: int, longest: float, harm: bool = False) -> dict[str, Any]:
-    """Kill a run until it has been killed so often, then let it end. `longest`: seconds to the latest kill after a start.
-    Lost are those rows of the unbroken run's metrics that the killed run has not, with the same loss to the last bit."""
+    """Kill a run until it has been killed so often, then let it end. `longest`: seconds to the
+    latest kill after a start. Lost are those rows of the unbroken run's metrics that the killed run
+    has not, with the same loss to the last bit."""
     wanted, name = whole(out, "whole", steps), "harmed" if harm else "killed"
-    told: dict[str, Any] = {"kills": 0, "inside a save": 0, "resumptions": 0, "steps repeated": 0, "damaged": {}}
+    told: dict[str, Any] = {
+        "kills": 0,
+        "inside a save": 0,
+        "resumptions": 0,
+        "steps repeated": 0,
+        "damaged": {},
+    }
     folder = out / name
     while True:
         before = last_step(folder)
@@ -150,7 +186,9 @@ def storm(out: Path, kills: int, steps: int, longest: float, harm: bool = False)
         if harm and (how := damage(folder)):
             told["damaged"][how] = told["damaged"].get(how, 0) + 1
     assert status == 0, (out / f"{name}.txt").read_text()[-2000:]
-    assert last_step(folder) == steps and told["kills"] == kills, "the run ended before it was killed so often"
+    assert last_step(folder) == steps and told["kills"] == kills, (
+        "the run ended before it was killed so often"
+    )
     losses = {(row["step"], row["loss"]) for row in rows(folder)}
     told["lost"] = sum((row["step"], row["loss"]) not in losses for row in rows(out / "whole"))
     return told | {"rows": len(losses), "bit-equal": same(wanted, weights(folder))}
@@ -166,7 +204,8 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def full(out: Path, steps: int) -> dict[str, Any]:
-    """A run on a file system of 3 MiB, which somebody else fills to the last byte for a while, again and again."""
+    """A run on a file system of 3 MiB, which somebody else fills to the last byte for a while,
+    again and again."""
     wanted, small = whole(out, "roomy", steps), out / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], check=True)

@@ -1,8 +1,10 @@
-"""What the engine costs beside a bare loop of the same steps: CPU time, one thread, pairs in turn; and what seeking costs.
+"""What the engine costs beside a bare loop of the same steps: CPU time, one thread, pairs in turn;
+and what seeking costs.
 
     python benchmarks/overhead.py pairs=15 steps=20 WORDS
 
-One JSON object comes out. The batches are drawn before, the same for both; the bare loop is what anyone would write.
+One JSON object comes out. The batches are drawn before, the same for both; the bare loop is what
+anyone would write.
 """
 
 import copy
@@ -64,13 +66,31 @@ def seconds(do: Callable[[], Any]) -> float:
 
 def overhead(words: list[str], pairs: int, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as out:
-        run = Run(resolve(["recipe=mpp", "compute.threads=1", "compute.workers=0", *words, f"out={out}", "name=run"]))
+        run = Run(
+            resolve(
+                [
+                    "recipe=mpp",
+                    "compute.threads=1",
+                    "compute.workers=0",
+                    *words,
+                    f"out={out}",
+                    "name=run",
+                ]
+            )
+        )
         with distributed.accelerator_session(run) as accelerator:
-            job = set_up(run, accelerator, distributed.load_splits(run.recipe, accelerator, test=False))
-            drawn = list(loaders.training_loader(job.splits.train, run.recipe.data, job.batch_layout, 0, 0, steps, 0))
+            job = set_up(
+                run, accelerator, distributed.load_splits(run.recipe, accelerator, test=False)
+            )
+            drawn = list(
+                loaders.training_loader(
+                    job.splits.train, run.recipe.data, job.batch_layout, 0, 0, steps, 0
+                )
+            )
             bare(job, drawn[:2]), with_engine(job, drawn[:2])
             ratios = []
-            for first in itertools.islice(itertools.cycle((True, False)), pairs):  # each goes first in turn
+            # each goes first in turn
+            for first in itertools.islice(itertools.cycle((True, False)), pairs):
                 took = {
                     way: seconds(lambda way=way: way(job, drawn))
                     for way in ((bare, with_engine) if first else (with_engine, bare))
@@ -81,20 +101,32 @@ def overhead(words: list[str], pairs: int, steps: int) -> dict[str, Any]:
 
 
 def told(values: list[float]) -> dict[str, float]:
-    return {name: round(f(values), 5) for name, f in (("median", statistics.median), ("least", min), ("most", max))}
+    return {
+        name: round(f(values), 5)
+        for name, f in (("median", statistics.median), ("least", min), ("most", max))
+    }
 
 
 def seeking() -> dict[str, Any]:
-    """Milliseconds to a batch's samples, at step 0 and at step 1,000,000; and how the process grew meanwhile."""
+    """Milliseconds to a batch's samples, at step 0 and at step 1,000,000; and how the process grew
+    meanwhile."""
     said: dict[str, Any] = {}
-    for name, windows in (("permuted", None), ("windows", Windows(np.full(303_000, 1000), 2**20, BATCH))):
+    for name, windows in (
+        ("permuted", None),
+        ("windows", Windows(np.full(303_000, 1000), 2**20, BATCH)),
+    ):
         for step in (0, STEP):
             timed = []
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             for turn in range(20):  # each its own epoch
                 epoch = turn * LENGTH
                 timed.append(
-                    1000 * seconds(lambda at=epoch + step * BATCH, w=windows: batching.samples(at, BATCH, LENGTH, 0, w))
+                    1000
+                    * seconds(
+                        lambda at=epoch + step * BATCH, w=windows: batching.samples(
+                            at, BATCH, LENGTH, 0, w
+                        )
+                    )
                 )
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
             said[f"{name}, step {step:,}, ms"] = told(timed) | {"grown, MiB": round(grown, 1)}
@@ -102,13 +134,19 @@ def seeking() -> dict[str, Any]:
 
 
 def main() -> None:
-    own = {key: int(value) for key, _, value in (w.partition("=") for w in sys.argv[1:]) if key in ("pairs", "steps")}
+    own = {
+        key: int(value)
+        for key, _, value in (w.partition("=") for w in sys.argv[1:])
+        if key in ("pairs", "steps")
+    }
     words = [word for word in sys.argv[1:] if word.partition("=")[0] not in own]
     load = round(os.getloadavg()[0], 1)
     print(
         json.dumps(
             {
-                "engine over bare loop": overhead(words, own.get("pairs", 15), own.get("steps", 20)),
+                "engine over bare loop": overhead(
+                    words, own.get("pairs", 15), own.get("steps", 20)
+                ),
                 "seeking": seeking(),
                 "load": load,
             },

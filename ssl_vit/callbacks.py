@@ -1,4 +1,5 @@
-"""What may follow a run: the callback interface, the rows it gets, and the signals that end a run. No torch here."""
+"""What may follow a run: the callback interface, the rows it gets, and the signals that end a run.
+No torch here."""
 
 import signal
 from collections.abc import Callable, Iterable
@@ -9,7 +10,8 @@ Row = dict[str, Any]
 
 
 class Callback:
-    """Told of each step, each row and each warning; not of the model. Every method may be left out."""
+    """Told of each step, each row and each warning; not of the model. Every method may be left
+    out."""
 
     def on_step(self, step: int) -> None: ...
     def on_row(self, row: Row) -> None: ...
@@ -29,7 +31,9 @@ class Callbacks:
                 notify(callback)
             except Exception as error:
                 self.callbacks.remove(callback)
-                self.warn(f"{type(callback).__name__} failed and is left out from here on: {error!r}")
+                self.warn(
+                    f"{type(callback).__name__} failed and is left out from here on: {error!r}"
+                )
 
     def warn(self, text: str) -> None:
         self.notify(methodcaller("on_warning", text))

@@ -1,6 +1,5 @@
 """What a run costs, counted from its recipe: parameters, multiply-adds, exaFLOP. No torch here."""
 
-
 from . import rng
 from .config.schema import EMBEDDED, SIZES, Data, Recipe
 
@@ -11,20 +10,25 @@ def tokens(recipe: Recipe) -> int:
 
 
 def encoder_parameters(recipe: Recipe) -> int:
-    """Parameters of the encoder: patches, class token and positions, blocks, final norm; the objective's heads left out."""
+    """Parameters of the encoder: patches, class token and positions, blocks, final norm; the
+    objective's heads left out."""
     model, d = recipe.model, recipe.model.width
     if model.convolutional:
         return model.stem_size
     inputs = model.stem_width or 3 * model.patch**2
-    block = 4 * d * (d + 1) + 2 * d * model.mlp + model.mlp + d + 4 * d  # qkv and projection, MLP, two norms
-    return model.stem_size + (inputs + 1) * d + (tokens(recipe) + 1) * d + model.depth * block + 2 * d
+    # qkv and projection, MLP, two norms
+    block = 4 * d * (d + 1) + 2 * d * model.mlp + model.mlp + d + 4 * d
+    return (
+        model.stem_size + (inputs + 1) * d + (tokens(recipe) + 1) * d + model.depth * block + 2 * d
+    )
 
 
 def multiply_adds(recipe: Recipe) -> int:
-    """Multiply-adds of one image's forward pass through the encoder; norms, biases and the objective's head left out.
+    """Multiply-adds of one image's forward pass through the encoder; norms, biases and the
+    objective's head left out.
 
-    Patches, then per block the four D x D projections, the two T x T products and the MLP. Six times this and the number of
-    images is the paper's Table 6 (B/16, 7 epochs of JFT: 224 exaFLOP).
+    Patches, then per block the four D x D projections, the two T x T products and the MLP. Six
+    times this and the number of images is the paper's Table 6 (B/16, 7 epochs of JFT: 224 exaFLOP).
     """
     model, t = recipe.model, tokens(recipe)
     stem = model.stem_work * recipe.data.size**2
@@ -36,16 +40,21 @@ def multiply_adds(recipe: Recipe) -> int:
 
 
 def passes(recipe: Recipe) -> int:
-    """How often a training image goes through the encoder: `joint` sends it once for each part that has a weight."""
-    return (recipe.joint.mpp > 0) + (recipe.joint.supervised > 0) if recipe.objective == "joint" else 1
+    """How often a training image goes through the encoder: `joint` sends it once for each part that
+    has a weight."""
+    return (
+        (recipe.joint.mpp > 0) + (recipe.joint.supervised > 0) if recipe.objective == "joint" else 1
+    )
 
 
 def exaflop(recipe: Recipe, images: int) -> float:
-    """10^18 floating-point operations of training on `images` images: forward and backward are three forwards, 2 each."""
+    """10^18 floating-point operations of training on `images` images: forward and backward are
+    three forwards, 2 each."""
     return 3 * 2 * passes(recipe) * multiply_adds(recipe) * images / 1e18
 
 
-# Images of each split as published: JFT after the paper's 4.1, the others after their authors. A local copy may hold fewer.
+# Images of each split as published: JFT after the paper's 4.1, the others after their authors. A
+# local copy may hold fewer.
 PUBLISHED: dict[str, dict[str, int]] = {
     EMBEDDED: SIZES,
     "cifar10": {"train": 50_000, "test": 10_000},
@@ -59,15 +68,18 @@ PUBLISHED: dict[str, dict[str, int]] = {
 }
 
 
-ANSWERS = {"mean_color": 512, "grid_color": 16 * 512}  # that MPP's head gives a patch (B.1.2); pixels: 3 P^2
+# that MPP's head gives a patch (B.1.2); pixels: 3 P^2
+ANSWERS = {"mean_color": 512, "grid_color": 16 * 512}
 
 
-STEM_BYTES = 2200  # a pixel, in a ResNet-50's stem, float32; measured: 2,172 with stages (3, 4, 9), 1,913 with (3, 4, 6, 3)
+# a pixel, in a ResNet-50's stem, float32; measured: 2,172 with stages (3, 4, 9), 1,913 with (3, 4,
+# 6, 3)
+STEM_BYTES = 2200
 
 
 def trained_on(data: Data, said: int | None = None) -> int | None:
-    """Training images after data.share and what data.validation holds out of them (as data/sources.py), of the set as
-    published or of `said` many; None where neither is known."""
+    """Training images after data.share and what data.validation holds out of them (as
+    data/sources.py), of the set as published or of `said` many; None where neither is known."""
     whole = said or PUBLISHED.get(data.name, {}).get("train")
     if whole is None:
         return None
@@ -78,7 +90,8 @@ def trained_on(data: Data, said: int | None = None) -> int | None:
 
 
 def seen(recipe: Recipe, said: int | None = None) -> int | None:
-    """Images that a run sends through the encoder: steps x batch, or for an evaluation every image once."""
+    """Images that a run sends through the encoder: steps x batch, or for an evaluation every image
+    once."""
     if recipe.objective != "probe":
         return recipe.optim.steps * recipe.optim.batch
     data, splits = recipe.data, PUBLISHED.get(recipe.data.name, {})
@@ -103,7 +116,8 @@ def parts(recipe: Recipe) -> list[str]:
 
 
 def parameters(recipe: Recipe) -> int:
-    """Parameters of the encoder and of the objective's heads and tokens; a head of unknown size (no data.classes) left out."""
+    """Parameters of the encoder and of the objective's heads and tokens; a head of unknown size (no
+    data.classes) left out."""
     d, classes = recipe.model.width, recipe.data.classes or 0
     heads = {
         "mpp": d + (d + 1) * answers(recipe),
@@ -118,13 +132,15 @@ def answers(recipe: Recipe) -> int:
 
 
 def activations(recipe: Recipe, fused: bool) -> int:
-    """Bytes that the backward pass of one image holds on to, parameters aside, in timm's blocks run as they stand (a
-    compiled objective keeps less). T tokens, D width, M MLP, A heads; a value takes w = 2 bytes in bfloat16, 4 in float32.
+    """Bytes that the backward pass of one image holds on to, parameters aside, in timm's blocks run
+    as they stand (a compiled objective keeps less). T tokens, D width, M MLP, A heads; a value
+    takes w = 2 bytes in bfloat16, 4 in float32.
 
-    Each block: two inputs of norms, T D in float32; queries, keys and values, and the inputs of qkv, of the projection and of
-    the MLP, 6 T D w; around the GELU 2 T M w; where attention is not fused its matrices, A T^2 w; where there is dropout its
-    masks, 2 T D + T M, of one byte on a GPU and w on a CPU. Then the image, the embedded patches, the last norm, the head.
-    A ResNet's stem is taken as STEM_BYTES a pixel, a wider one as much more as it is wider.
+    Each block: two inputs of norms, T D in float32; queries, keys and values, and the inputs of
+    qkv, of the projection and of the MLP, 6 T D w; around the GELU 2 T M w; where attention is not
+    fused its matrices, A T^2 w; where there is dropout its masks, 2 T D + T M, of one byte on a GPU
+    and w on a CPU. Then the image, the embedded patches, the last norm, the head. A ResNet's stem
+    is taken as STEM_BYTES a pixel, a wider one as much more as it is wider.
     """
     model, t = recipe.model, tokens(recipe)
     if model.convolutional:
@@ -133,23 +149,32 @@ def activations(recipe: Recipe, fused: bool) -> int:
     mask = (1 if fused else w) if recipe.optim.dropout else 0
     matrices = 0 if fused else w * model.heads * t * t
     block = (
-        8 * t * model.width + w * (6 * model.width + 2 * model.mlp) * t + matrices + mask * (2 * model.width + model.mlp) * t
+        8 * t * model.width
+        + w * (6 * model.width + 2 * model.mlp) * t
+        + matrices
+        + mask * (2 * model.width + model.mlp) * t
     )
     stem = STEM_BYTES * recipe.data.size**2 if model.hybrid else w * 3 * recipe.data.size**2
     ends = stem + 8 * t * model.width + (4 * t * model.width if mask else 0)
     hit = rng.count_of(recipe.corruption.rate, t - 1)
-    head = hit * (w * model.width + 4 * answers(recipe)) if "mpp" in parts(recipe) else 4 * (recipe.data.classes or 0)
+    head = (
+        hit * (w * model.width + 4 * answers(recipe))
+        if "mpp" in parts(recipe)
+        else 4 * (recipe.data.classes or 0)
+    )
     return passes(recipe) * (ends + model.depth * block) + head
 
 
 def memory(recipe: Recipe, processes: int, zero: int, batch: int, fused: bool) -> dict[str, int]:
-    """Bytes of tensors in one process, by kind, at a device batch of `batch` images; at most, as gradients come while
-    activations go. What the allocator, CUDA and DeepSpeed's own buffers take comes on top.
+    """Bytes of tensors in one process, by kind, at a device batch of `batch` images; at most, as
+    gradients come while activations go. What the allocator, CUDA and DeepSpeed's own buffers take
+    comes on top.
 
-    Weights, gradients, moments (AdamW 2, SGD 1 with momentum) and averaged weights in float32; autocast's copies of the
-    weights in 16 bits; DDP's buckets, one more copy of the gradients (torch's gradient_as_bucket_view=False). ZeRO-1 shards
-    the moments over the processes, -2 the gradients too, -3 the weights too (Rajbhandari et al., 2020, sections 3.1 and 5;
-    there Adam's weights are of 16 bits, and their float32 master counts among its states).
+    Weights, gradients, moments (AdamW 2, SGD 1 with momentum) and averaged weights in float32;
+    autocast's copies of the weights in 16 bits; DDP's buckets, one more copy of the gradients
+    (torch's gradient_as_bucket_view=False). ZeRO-1 shards the moments over the processes, -2 the
+    gradients too, -3 the weights too (Rajbhandari et al., 2020, sections 3.1 and 5; there Adam's
+    weights are of 16 bits, and their float32 master counts among its states).
     """
     size, o = 4 * parameters(recipe), recipe.optim
     trains = recipe.objective != "probe"

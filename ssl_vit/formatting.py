@@ -1,7 +1,7 @@
 """Somebody's text in Markdown, where it means nothing but itself. No torch here.
 
-Names of arms, data sets, runs and studies come from folders and files that others made: none of them becomes a tag, a link,
-an emphasis or a heading.
+Names of arms, data sets, runs and studies come from folders and files that others made: none of
+them becomes a tag, a link, an emphasis or a heading.
 """
 
 import re
@@ -12,7 +12,8 @@ from typing import Any
 
 # A backslash means nothing before a letter or a space, an underscore nothing inside a word.
 INLINE = re.compile(r"(\\(?=[^\w\s]|$)|[`*$~\[\]]|(?<!\w)_|_(?!\w))")
-OPENING = re.compile(r"^([#>]|[-+](?=\s|$)|-(?=--)|=+$|\d+(?=[.)](\s|$)))")  # what makes a heading, a list or a line of a text
+# what makes a heading, a list or a line of a text
+OPENING = re.compile(r"^([#>]|[-+](?=\s|$)|-(?=--)|=+$|\d+(?=[.)](\s|$)))")
 ENTITIES = {"&": re.compile(r"&(?=#|\w)"), "<": re.compile(r"<(?=[A-Za-z/!?])")}
 
 
@@ -90,20 +91,29 @@ def duration(seconds: float) -> str:
 
 
 def format_metrics(values: Mapping[str, float]) -> str:
-    """The losses and accuracies among `values`; of an accuracy that is split by kind, the parts. Joint ones as mpp/loss."""
+    """The losses and accuracies among `values`; of an accuracy that is split by kind, the parts.
+    Joint ones as mpp/loss."""
     split = [name for name in values if f"{name}_masked" in values and name.endswith("accuracy")]
     told = [name for name in values if name.rpartition("/")[2] in MEASURED and name not in split]
     return ", ".join(_said(name.replace("_", " "), values[name]) for name in told)
 
 
 def _said(name: str, value: float) -> str:
-    return f"{name} {value:.1%}" if name.split("/")[-1].replace(" ", "_") in SHARES else f"{name} {value:.3f}"
+    return (
+        f"{name} {value:.1%}"
+        if name.split("/")[-1].replace(" ", "_") in SHARES
+        else f"{name} {value:.3f}"
+    )
 
 
 def format_baselines(values: Mapping[str, float]) -> str:
     """What they must beat, where `values` says so."""
     known = [(*name.rpartition("/"), value) for name, value in values.items()]
-    return ", ".join(f"{part}{' ' if part else ''}{TO_BEAT[name].format(v)}" for part, _, name, v in known if name in TO_BEAT)
+    return ", ".join(
+        f"{part}{' ' if part else ''}{TO_BEAT[name].format(v)}"
+        for part, _, name, v in known
+        if name in TO_BEAT
+    )
 
 
 def sharded(facts: Mapping[str, Any]) -> str:

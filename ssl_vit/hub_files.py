@@ -1,5 +1,6 @@
-"""Files of the Hugging Face Hub: named one by one, pinned by commit, checked against the Hub's own sums; and its errors in one
-line. No torch here. Tokens come from huggingface_hub's own places (HF_TOKEN, `hf auth login`) and are never told."""
+"""Files of the Hugging Face Hub: named one by one, pinned by commit, checked against the Hub's own
+sums; and its errors in one line. No torch here. Tokens come from huggingface_hub's own places
+(HF_TOKEN, `hf auth login`) and are never told."""
 
 import hashlib
 import re
@@ -17,7 +18,8 @@ NAME = re.compile(r"(?!.*(--|\.\.|\.git$))\b[\w.-]{1,96}\b/\b[\w.-]{1,96}\b", re
 LONGEST = 96  # of a repository's name
 LOGIN = "type hf auth login, or set HF_TOKEN"
 SILENCE = 60.0  # seconds without a byte after which a server is given up
-BUSY = (408, 409, 412, 429)  # the same may work later: of a commit, 409 and 412 tell of another in between
+# the same may work later: of a commit, 409 and 412 tell of another in between
+BUSY = (408, 409, 412, 429)
 
 
 def split(place: str) -> tuple[str, str | None]:
@@ -35,7 +37,8 @@ def pin(place: str, said: str) -> str:
     """The same place with the commit that its revision means now.
 
     Raises:
-        UserError: the Hub knows no such repository or revision, or cannot be asked; it begins with `said`.
+        UserError: the Hub knows no such repository or revision, or cannot be asked; it begins with
+        `said`.
     """
     if pinned(place):
         return place
@@ -43,14 +46,17 @@ def pin(place: str, said: str) -> str:
 
 
 def fetch(place: str, said: str, names: Collection[str]) -> Path:
-    """The folder with those of the files `names` that the repository has, whole; its own name is the commit.
+    """The folder with those of the files `names` that the repository has, whole; its own name is
+    the commit.
 
     Nothing but these names is asked for, whatever else the repository lists.
 
     Raises:
-        UserError: the repository, the revision or all of the files are not there, or a file is damaged; it begins with `said`.
+        UserError: the repository, the revision or all of the files are not there, or a file is
+        damaged; it begins with `said`.
     """
-    from huggingface_hub import get_cached_repo_tree, snapshot_download  # a quarter of a second of imports
+    # a quarter of a second of imports
+    from huggingface_hub import get_cached_repo_tree, snapshot_download
 
     repository, revision = split(place)
     if not NAME.fullmatch(repository):
@@ -77,18 +83,24 @@ def _check(path: Path, listed: Any, said: str) -> None:
         content = path.read_bytes()
         sound = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == listed.blob_id
     if not sound:
-        raise UserError(f"{said}: {path.name} is damaged; remove {path.resolve()} and type the same again")
+        raise UserError(
+            f"{said}: {path.name} is damaged; remove {path.resolve()} and type the same again"
+        )
 
 
 def beside(repository: str, name: str) -> str:
-    """USER/NAME-name as the Hub allows names: a repository for one of many runs; what is too long ends in a hash. What is no
-    repository stays what it is."""
+    """USER/NAME-name as the Hub allows names: a repository for one of many runs; what is too long
+    ends in a hash. What is no repository stays what it is."""
     if not NAME.fullmatch(repository):
         return repository
     user, _, own = repository.partition("/")
-    whole = re.sub(r"[-.]{2,}", "-", re.sub(r"[^\w.-]", "-", f"{own}-{name}", flags=re.ASCII)).strip("-.")
+    whole = re.sub(
+        r"[-.]{2,}", "-", re.sub(r"[^\w.-]", "-", f"{own}-{name}", flags=re.ASCII)
+    ).strip("-.")
     if len(whole) > LONGEST:
-        whole = f"{whole[: LONGEST - 9].rstrip('-.')}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+        whole = (
+            f"{whole[: LONGEST - 9].rstrip('-.')}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+        )
     return f"{user}/{whole}"
 
 
@@ -103,7 +115,8 @@ def calm() -> None:
 
 @cache
 def _impatient() -> None:
-    """Make every client that huggingface_hub opens from here on give up after SILENCE, also where a call says timeout=None."""
+    """Make every client that huggingface_hub opens from here on give up after SILENCE, also where a
+    call says timeout=None."""
     from huggingface_hub import set_client_factory
 
     def client() -> Any:
@@ -115,7 +128,8 @@ def _impatient() -> None:
 
 
 def _default_client() -> Any:
-    """A client as huggingface_hub makes them unless told otherwise: by a private name, the same from 1.33 to 2.4."""
+    """A client as huggingface_hub makes them unless told otherwise: by a private name, the same
+    from 1.33 to 2.4."""
     from huggingface_hub.utils._http import default_client_factory
 
     return default_client_factory()
@@ -124,7 +138,9 @@ def _default_client() -> Any:
 def _limit(request: Any) -> None:
     asked = request.extensions.get("timeout", {})
     kinds = ("connect", "read", "write", "pool")
-    request.extensions["timeout"] = {kind: min(asked.get(kind) or SILENCE, SILENCE) for kind in kinds}
+    request.extensions["timeout"] = {
+        kind: min(asked.get(kind) or SILENCE, SILENCE) for kind in kinds
+    }
 
 
 def token() -> str | None:
@@ -155,7 +171,9 @@ def why(error: BaseException) -> str:
     if status == 401 and "Invalid credentials" in str(error):
         return f"the Hub does not know this token; {LOGIN}"
     if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
-        return f"there is no such repository, or it is private and this token may not read it; {LOGIN}"
+        return (
+            f"there is no such repository, or it is private and this token may not read it; {LOGIN}"
+        )
     if status == 403:
         said = clean(getattr(error, "server_message", None) or "no reason is said")
         text = "one with write access is made at https://huggingface.co/settings/tokens"
@@ -164,7 +182,8 @@ def why(error: BaseException) -> str:
         return f"the Hub is busy (HTTP {status}); try later"
     if isinstance(error, errors.OfflineModeIsEnabled) or constants.is_offline_mode():
         return "HF_HUB_OFFLINE is set, and it is not in the cache"
-    if isinstance(error, UnicodeError) or type(error).__name__ == "LocalProtocolError":  # what no header can carry
+    # what no header can carry
+    if isinstance(error, UnicodeError) or type(error).__name__ == "LocalProtocolError":
         return f"the token is none; {LOGIN}"
     if status is None and _unreachable(error):
         return clean(f"the Hub cannot be reached at {constants.ENDPOINT}; try later")
@@ -181,9 +200,14 @@ def _busy(status: int | None) -> bool:
 
 
 def _under(error: BaseException) -> BaseException:
-    """What it was, under "Error while uploading ..." of the client's and under a line of our own."""
+    """What it was, under "Error while uploading ..." of the client's and under a line of our
+    own."""
     inner = error.__context__ if isinstance(error, UserError) else error.__cause__
-    return _under(inner) if isinstance(error, RuntimeError | UserError) and inner is not None else error
+    return (
+        _under(inner)
+        if isinstance(error, RuntimeError | UserError) and inner is not None
+        else error
+    )
 
 
 def passing(error: BaseException) -> bool:
@@ -204,7 +228,8 @@ def retry_after(error: BaseException) -> float:
 
 
 def _unreachable(error: BaseException) -> bool:
-    """Whether the network is at fault: its own errors, whichever library's, or one of them underneath."""
+    """Whether the network is at fault: its own errors, whichever library's, or one of them
+    underneath."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     under = error.__cause__ or error.__context__
     if "LocalProtocolError" in kinds:  # what was to be sent was wrong

@@ -1,7 +1,9 @@
-"""Counted randomness: a hash of (key, slot) gives uniform numbers, the same bits in numpy and torch, on CPU and GPU.
+"""Counted randomness: a hash of (key, slot) gives uniform numbers, the same bits in numpy and
+torch, on CPU and GPU.
 
-Nothing here has state. A sample's key follows from (seed, epoch, index); each use of it takes its own stream by name.
-All arithmetic is on int64 arrays or tensors, which wrap around; `x` and `key` may be either, and the answer is like them.
+Nothing here has state. A sample's key follows from (seed, epoch, index); each use of it takes its
+own stream by name. All arithmetic is on int64 arrays or tensors, which wrap around; `x` and `key`
+may be either, and the answer is like them.
 """
 
 from typing import Any
@@ -18,23 +20,28 @@ def _shift(x: Any, n: int) -> Any:
 
 
 def _mix(x: Any) -> Any:
-    """splitmix64's finaliser (Steele, Lea and Flood, 2014; constants of Stafford's variant 13): a bijection of int64."""
+    """splitmix64's finaliser (Steele, Lea and Flood, 2014; constants of Stafford's variant 13): a
+    bijection of int64."""
     x = (x ^ _shift(x, 30)) * -4658895280553007687
     x = (x ^ _shift(x, 27)) * -7723592293110705685
     return x ^ _shift(x, 31)
 
 
 def bits(key: Any, slot: Any) -> Any:
-    """64 random bits as int64 for each (key, slot), broadcast: splitmix64's output number `slot` when started at `key`."""
+    """64 random bits as int64 for each (key, slot), broadcast: splitmix64's output number `slot`
+    when started at `key`."""
     if isinstance(slot, int):  # Python's integers do not wrap
         step = ((slot + 1) * GAMMA + 2**63) % 2**64 - 2**63
-    else:  # nor do the symbols that torch's compiler makes of an arange; xor with a value makes them values
+    # nor do the symbols that torch's compiler makes of an arange; xor with a value makes them
+    # values
+    else:
         step = ((slot ^ (key & 0)) + 1) * GAMMA
     return _mix(key + step)
 
 
 def key(*parts: Any) -> np.ndarray:
-    """One int64 key from a sequence of integers or integer arrays, broadcast; at least one-dimensional."""
+    """One int64 key from a sequence of integers or integer arrays, broadcast; at least
+    one-dimensional."""
     folded = np.zeros(1, np.int64)
     for part in parts:
         folded = bits(folded, np.atleast_1d(np.asarray(part, np.int64)))
@@ -42,7 +49,8 @@ def key(*parts: Any) -> np.ndarray:
 
 
 def number(purpose: str) -> int:
-    """A stream's number: its name's 32-bit FNV-1a hash. Not in compiled code: torch 2.11 cannot trace a loop over bytes."""
+    """A stream's number: its name's 32-bit FNV-1a hash. Not in compiled code: torch 2.11 cannot
+    trace a loop over bytes."""
     hashed = 0x811C9DC5
     for byte in purpose.encode():
         hashed = (hashed ^ byte) * 0x01000193 % 2**32
@@ -50,8 +58,8 @@ def number(purpose: str) -> int:
 
 
 def stream(key: Any, purpose: str | int) -> Any:
-    """The key's own stream for one purpose ("crop", "mix"), so that no two uses share a number. Compiled code passes the
-    `number` of the name, computed at import."""
+    """The key's own stream for one purpose ("crop", "mix"), so that no two uses share a number.
+    Compiled code passes the `number` of the name, computed at import."""
     return bits(key, number(purpose) if isinstance(purpose, str) else purpose)
 
 
@@ -66,23 +74,29 @@ def top_bits(value: Any, n: int) -> Any:
 
 
 def integers(key: Any, slot: Any, n: int) -> Any:
-    """Uniform integers 0 .. n-1 for 0 < n < 2^31 (multiply and shift; the bias is below n / 2^31)."""
+    """Uniform integers 0 .. n-1 for 0 < n < 2^31 (multiply and shift; the bias is below n /
+    2^31)."""
     return (_shift(bits(key, slot), 33) * n) >> 31
 
 
 def count_of(rate: float, n: int) -> int:
-    """floor(rate n + 1/2), at least 1: how many of n a share is. 0.58 x 25 is 14.5, no float below."""
+    """floor(rate n + 1/2), at least 1: how many of n a share is. 0.58 x 25 is 14.5, no float
+    below."""
     return max(1, int(round(rate * n, 9) + 0.5))
 
 
 def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
-    """Where each position 0 .. n-1 lands under the permutation that `key` names; numpy only, O(1) memory in n.
+    """Where each position 0 .. n-1 lands under the permutation that `key` names; numpy only, O(1)
+    memory in n.
 
-    Up to SORTED items are sorted by (hash, index): all orders are equally likely. More go through a balanced Feistel network
-    over the next power of four, walked on until the value is below n (Black and Rogaway, 2002). On small domains that network
-    is biased (visibly below 20 items), and at powers of four its permutations are always even.
+    Up to SORTED items are sorted by (hash, index): all orders are equally likely. More go through a
+    balanced Feistel network over the next power of four, walked on until the value is below n
+    (Black and Rogaway, 2002). On small domains that network is biased (visibly below 20 items), and
+    at powers of four its permutations are always even.
     """
-    x, key = np.broadcast_arrays(np.atleast_1d(np.asarray(position, np.int64)), np.asarray(key, np.int64))
+    x, key = np.broadcast_arrays(
+        np.atleast_1d(np.asarray(position, np.int64)), np.asarray(key, np.int64)
+    )
     if n <= SORTED:
         return _sorted(x, n, key)
     half = ((n - 1).bit_length() + 1) // 2

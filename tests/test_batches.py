@@ -1,4 +1,5 @@
-"""Batches: every step is known without its past, and the processes together see each sample of it exactly once."""
+"""Batches: every step is known without its past, and the processes together see each sample of it
+exactly once."""
 
 import io
 import itertools
@@ -21,7 +22,8 @@ DATA = Data(name="numbered", size=8, crop_area=0.3, eval_crop=1.0)
 
 
 class Numbered:
-    """A source of noise images (8 x 8) whose labels follow from their numbers; some may be broken."""
+    """A source of noise images (8 x 8) whose labels follow from their numbers; some may be
+    broken."""
 
     def __init__(self, length, broken=()):
         self.length, self.broken, self.classes = length, broken, []
@@ -30,21 +32,31 @@ class Numbered:
         return self.length
 
     def fetch(self, rows):
-        images = [np.random.default_rng(row).integers(0, 256, (8, 8, 3), dtype=np.uint8) for row in rows.tolist()]
-        return [b"broken" if r in self.broken else i for r, i in zip(rows.tolist(), images, strict=True)], 7 * rows + 1
+        images = [
+            np.random.default_rng(row).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            for row in rows.tolist()
+        ]
+        return [
+            b"broken" if r in self.broken else i for r, i in zip(rows.tolist(), images, strict=True)
+        ], 7 * rows + 1
 
     def name(self, row):
         return f"number {row}"
 
 
 def loader(batch_layout, length=50, seed=0, start=0, stop=5, workers=0, broken=()):
-    return loaders.training_loader(Numbered(length, broken), DATA, batch_layout, seed, start, stop, workers)
+    return loaders.training_loader(
+        Numbered(length, broken), DATA, batch_layout, seed, start, stop, workers
+    )
 
 
 def same(some, others):
     """Whether two runs of batches are equal in every field."""
     pairs = itertools.zip_longest(some, others)
-    return all(all(torch.equal(a, b) for a, b in zip(*(batch[:4] for batch in pair), strict=True)) for pair in pairs)
+    return all(
+        all(torch.equal(a, b) for a, b in zip(*(batch[:4] for batch in pair), strict=True))
+        for pair in pairs
+    )
 
 
 def whole(some):
@@ -61,7 +73,9 @@ def test_every_epoch_is_a_permutation(length, seed, epoch):
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.integers(1, 60), st.integers(0, 300), st.lists(st.integers(1, 40), min_size=1, max_size=8))
+@given(
+    st.integers(1, 60), st.integers(0, 300), st.lists(st.integers(1, 40), min_size=1, max_size=8)
+)
 def test_the_stream_is_the_same_however_it_is_cut(length, first, counts):
     parts, at = [], first
     for count in counts:
@@ -73,7 +87,9 @@ def test_the_stream_is_the_same_however_it_is_cut(length, first, counts):
 
 
 def test_epochs_and_seeds_have_their_own_orders_and_keys():
-    streams = [batching.samples(epoch * 100, 100, 100, seed) for seed in (0, 1) for epoch in range(3)]
+    streams = [
+        batching.samples(epoch * 100, 100, 100, seed) for seed in (0, 1) for epoch in range(3)
+    ]
     assert len({tuple(s.index) for s in streams}) == 6
     assert len({key for s in streams for key in s.key.tolist()}) == 600
     moved = [np.mean(a.index == b.index) for a, b in itertools.combinations(streams, 2)]
@@ -81,21 +97,26 @@ def test_epochs_and_seeds_have_their_own_orders_and_keys():
 
 
 def test_an_order_has_no_trace_of_the_first():
-    """Neighbours in the stream are no neighbours in the split: ranks are uncorrelated (standard deviation 0.01)."""
+    """Neighbours in the stream are no neighbours in the split: ranks are uncorrelated (standard
+    deviation 0.01)."""
     index = batching.samples(0, 10_000, 10_000, 0).index
     assert abs(np.corrcoef(index[1:], index[:-1])[0, 1]) < 0.04
     assert abs(np.corrcoef(index, np.arange(10_000))[0, 1]) < 0.04
 
 
 def test_a_far_step_of_a_huge_set_is_like_any_other():
-    """Step 10^6 of the paper's batch on JFT's 303 million images: epoch 13, position 157 million."""
+    """Step 10^6 of the paper's batch on JFT's 303 million images: epoch 13, position 157
+    million."""
     length, first = 303_000_000, 10**6 * 4096
     far = batching.samples(first, 4096, length, 0)
     assert len(set(far.index.tolist())) == len(set(far.key.tolist())) == 4096
     assert far.index.min() >= 0 and far.index.max() < length
-    assert np.histogram(far.index, 8, (0, length))[0].min() > 400  # 512 expected, standard deviation 21
+    # 512 expected, standard deviation 21
+    assert np.histogram(far.index, 8, (0, length))[0].min() > 400
     again = batching.samples(first + 1000, 10, length, 0)
-    assert np.array_equal(again.index, far.index[1000:1010]) and np.array_equal(again.key, far.key[1000:1010])
+    assert np.array_equal(again.index, far.index[1000:1010]) and np.array_equal(
+        again.key, far.key[1000:1010]
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +131,9 @@ def test_a_far_step_of_a_huge_set_is_like_any_other():
         (12, 12, 5, 1, 12, 1),
     ],
 )
-def test_the_global_batch_lies_on_processes(batch, wanted, limit, processes, device_batch, accumulation):
+def test_the_global_batch_lies_on_processes(
+    batch, wanted, limit, processes, device_batch, accumulation
+):
     batch_layout = batching.batch_layout(batch, wanted, limit, processes - 1, processes)
     assert batch_layout == BatchLayout(batch, device_batch, processes - 1, processes)
     assert batch_layout.accumulation == accumulation
@@ -133,17 +156,31 @@ def test_what_does_not_divide_is_said():
         batching.batch_layout(8, 8, 100, 0, 2)
 
 
-@pytest.mark.parametrize(("processes", "device_batch"), [(1, 12), (1, 4), (2, 6), (2, 3), (4, 3), (4, 1)])
+@pytest.mark.parametrize(
+    ("processes", "device_batch"), [(1, 12), (1, 4), (2, 6), (2, 3), (4, 3), (4, 1)]
+)
 def test_processes_and_passes_together_make_the_global_batch(processes, device_batch):
-    """Step s takes stream positions 12 s to 12 s + 11; of its chunks, process p takes p, P + p, 2 P + p, ..."""
-    passes = [list(loader(BatchLayout(12, device_batch, rank, processes), start=3, stop=6)) for rank in range(processes)]
+    """Step s takes stream positions 12 s to 12 s + 11; of its chunks, process p takes p, P + p, 2 P
+    + p, ..."""
+    passes = [
+        list(loader(BatchLayout(12, device_batch, rank, processes), start=3, stop=6))
+        for rank in range(processes)
+    ]
     accumulation = 12 // (device_batch * processes)
     assert all(len(some) == 3 * accumulation for some in passes)
-    rebuilt = [passes[rank][step * accumulation + micro] for step, micro, rank in np.ndindex(3, accumulation, processes)]
+    rebuilt = [
+        passes[rank][step * accumulation + micro]
+        for step, micro, rank in np.ndindex(3, accumulation, processes)
+    ]
     stream = batching.samples(36, 36, 50, 0)
-    assert np.array_equal(whole(rebuilt).index, stream.index) and np.array_equal(whole(rebuilt).key, stream.key)
+    assert np.array_equal(whole(rebuilt).index, stream.index) and np.array_equal(
+        whole(rebuilt).key, stream.key
+    )
     assert same([whole(rebuilt)], [whole(loader(BatchLayout(12, 12, 0, 1), start=3, stop=6))])
-    chunks = [BatchLayout(12, device_batch, rank, processes).chunk(micro) for micro, rank in np.ndindex(accumulation, processes)]
+    chunks = [
+        BatchLayout(12, device_batch, rank, processes).chunk(micro)
+        for micro, rank in np.ndindex(accumulation, processes)
+    ]
     assert chunks == list(range(accumulation * processes))
 
 
@@ -198,7 +235,9 @@ def test_the_loader_moves_no_global_generator(workers):
 def test_a_image_that_cannot_be_read_is_replaced_by_the_next_that_can(workers):
     plain = whole(loader(BatchLayout(12, 4, 0, 1)))
     mended = list(loader(BatchLayout(12, 4, 0, 1), broken={17, 18, 49}, workers=workers))
-    assert [text.split(":")[0] for batch in mended for text in batch.unread].count("number 49") == (plain.index == 49).sum()
+    assert [text.split(":")[0] for batch in mended for text in batch.unread].count("number 49") == (
+        plain.index == 49
+    ).sum()
     one = whole(mended)
     assert torch.equal(one.index, plain.index) and torch.equal(one.key, plain.key)
     for index, label in zip(one.index.tolist(), one.label.tolist(), strict=True):
@@ -212,19 +251,32 @@ def test_too_many_in_a_row_are_named_in_one_line(workers, capsys, monkeypatch):
         list(loader(BatchLayout(12, 4, 0, 1), broken=range(10, 45), workers=workers))
     said = capsys.readouterr().err
     assert (
-        said.startswith("error: data=numbered: 20 images in a row cannot be read, the last number ") and said.count("\n") == 1
+        said.startswith("error: data=numbered: 20 images in a row cannot be read, the last number ")
+        and said.count("\n") == 1
     )
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 9), st.integers(1, 4))
-def test_held_out_images_are_each_in_one_batch_of_one_process(length, most, device_batch, processes):
+def test_held_out_images_are_each_in_one_batch_of_one_process(
+    length, most, device_batch, processes
+):
     if min(length, most) < processes:
         with pytest.raises(UserError, match=r"^eval\.images"):
-            loaders.held_out_batches(Numbered(length), DATA, BatchLayout(device_batch * processes, device_batch, 0, processes), most)
+            loaders.held_out_batches(
+                Numbered(length),
+                DATA,
+                BatchLayout(device_batch * processes, device_batch, 0, processes),
+                most,
+            )
         return
     shares = [
-        loaders.held_out_batches(Numbered(length), DATA, BatchLayout(device_batch * processes, device_batch, rank, processes), most)
+        loaders.held_out_batches(
+            Numbered(length),
+            DATA,
+            BatchLayout(device_batch * processes, device_batch, rank, processes),
+            most,
+        )
         for rank in range(processes)
     ]
     all_batches = [batch for share in shares for batch in share]
@@ -233,13 +285,18 @@ def test_held_out_images_are_each_in_one_batch_of_one_process(length, most, devi
     assert all(len(batch.index) <= device_batch for batch in all_batches)
     assert all(sum(len(batch.index) < device_batch for batch in share) <= 1 for share in shares)
     assert all(shares), "a process without a batch would miss the sums over processes"
-    alone = whole(loaders.held_out_batches(Numbered(length), DATA, BatchLayout(100, 100, 0, 1), most))
+    alone = whole(
+        loaders.held_out_batches(Numbered(length), DATA, BatchLayout(100, 100, 0, 1), most)
+    )
     order, known = together.index.argsort(), alone.index.argsort()
     assert same([together.map(lambda x: x[order])], [alone.map(lambda x: x[known])])
 
 
 def test_held_out_images_are_spread_over_the_split_and_keep_their_keys():
-    few, many = (whole(loaders.held_out_batches(Numbered(1000), DATA, BatchLayout(50, 50, 0, 1), most)) for most in (50, 200))
+    few, many = (
+        whole(loaders.held_out_batches(Numbered(1000), DATA, BatchLayout(50, 50, 0, 1), most))
+        for most in (50, 200)
+    )
     assert torch.equal(few.index, many.index[:50]) and torch.equal(few.key, many.key[:50])
     assert torch.bincount(many.index // 250, minlength=4).min() > 25  # 50 expected
     assert not set(many.key.tolist()) & set(batching.samples(0, 1000, 1000, 0).key.tolist())
@@ -258,7 +315,9 @@ def test_a_png_and_a_drawn_image_may_share_a_batch():
             files = [io.BytesIO() for _ in images]
             for file, image in zip(files, images, strict=True):
                 Image.fromarray(image).save(file, "PNG")
-            return [f.getvalue() if r % 2 else i for f, i, r in zip(files, images, rows, strict=True)], label
+            return [
+                f.getvalue() if r % 2 else i for f, i, r in zip(files, images, rows, strict=True)
+            ], label
 
     known = loaders.held_out_batches(Numbered(10), DATA, BatchLayout(5, 5, 0, 1), 10)
     assert same(loaders.held_out_batches(Mixed(10), DATA, BatchLayout(5, 5, 0, 1), 10), known)
@@ -278,8 +337,11 @@ MIB = 2**20
         (8 * MIB, 1, 5 * MIB, (0, 0)),  # none: the process itself reads
     ],
 )
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker")  # of machines with fewer cores
-def test_workers_hold_no_more_than_half_of_the_shared_memory(monkeypatch, free, processes, batch, wanted) -> None:
+# of machines with fewer cores
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker")
+def test_workers_hold_no_more_than_half_of_the_shared_memory(
+    monkeypatch, free, processes, batch, wanted
+) -> None:
     monkeypatch.setattr(loaders.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     used = loaders.bounded(4, batch)

@@ -53,23 +53,37 @@ def test_the_papers_table_6(model, patch, images, exaflop, within):
 @pytest.mark.parametrize(
     ("name", "size", "model"),
     [
-        ("vit_small_patch16_224", 224, {"patch": 16, "width": 384, "depth": 12, "heads": 6, "mlp": 1536}),
+        (
+            "vit_small_patch16_224",
+            224,
+            {"patch": 16, "width": 384, "depth": 12, "heads": 6, "mlp": 1536},
+        ),
         ("vit_base_patch32_224", 224, {"patch": 32, **B}),
         ("vit_huge_patch14_224", 224, {"patch": 14, **H}),
-        ("vit_tiny_patch16_224", 384, {"patch": 16, "width": 192, "depth": 12, "heads": 3, "mlp": 768}),
+        (
+            "vit_tiny_patch16_224",
+            384,
+            {"patch": 16, "width": 192, "depth": 12, "heads": 3, "mlp": 768},
+        ),
     ],
 )
 def test_multiply_adds_are_those_that_torch_counts(name, size, model):
-    assert 2 * costs.multiply_adds(recipe(size, **model)) == pytest.approx(counted(name, img_size=size), rel=0.01)
+    assert 2 * costs.multiply_adds(recipe(size, **model)) == pytest.approx(
+        counted(name, img_size=size), rel=0.01
+    )
 
 
 def test_forward_and_backward_are_three_forwards():
     small = recipe(patch=16, width=384, depth=12, heads=6, mlp=1536)
-    assert costs.exaflop(small, 10**18) == pytest.approx(counted("vit_small_patch16_224", backward=True), rel=0.02)
+    assert costs.exaflop(small, 10**18) == pytest.approx(
+        counted("vit_small_patch16_224", backward=True), rel=0.02
+    )
 
 
 def test_tokens_are_the_patches_and_one():
-    assert [costs.tokens(recipe(size, patch=patch)) for size, patch in ((224, 16), (224, 14), (32, 4))] == [197, 257, 65]
+    assert [
+        costs.tokens(recipe(size, patch=patch)) for size, patch in ((224, 16), (224, 14), (32, 4))
+    ] == [197, 257, 65]
 
 
 @pytest.mark.parametrize(

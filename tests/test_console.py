@@ -22,12 +22,21 @@ def clock(monkeypatch):
 
 
 def row(step, **more):
-    return {"step": step, "loss": 3.14159, "accuracy_masked": 0.25, "images_per_s": 1234.5, "data_wait": 0.07, **more}
+    return {
+        "step": step,
+        "loss": 3.14159,
+        "accuracy_masked": 0.25,
+        "images_per_s": 1234.5,
+        "data_wait": 0.07,
+        **more,
+    }
 
 
 def held_out(step):
     shares = {"accuracy_masked": 0.5, "accuracy_random": 0.125, "accuracy_kept": 1.0}
-    return {"step": step, "validation/loss": 2.5} | {f"validation/{name}": value for name, value in shares.items()}
+    return {"step": step, "validation/loss": 2.5} | {
+        f"validation/{name}": value for name, value in shares.items()
+    }
 
 
 def told(capsys):
@@ -44,7 +53,10 @@ def test_lines_come_no_faster_than_every_few_seconds_and_after_the_last_step(clo
         said += [(step, text) for text in told(capsys)]
     at = [step for step, _ in said]
     assert at[-1] == 1000
-    assert min(b - a for a, b in zip([0, *at[:-2]], at[:-1], strict=True)) * 0.1 >= console.QUIET - 1e-6
+    assert (
+        min(b - a for a, b in zip([0, *at[:-2]], at[:-1], strict=True)) * 0.1
+        >= console.QUIET - 1e-6
+    )
     assert len(at) in (19, 20)  # 100 s
     assert all(text.startswith(f"step {step:>6}/1000  loss 3.142  ") for step, text in said)
 
@@ -54,7 +66,10 @@ def test_a_line_says_how_it_goes_and_how_long_it_takes(clock, capsys):
     clock.now += 30
     lines.on_row(row(50))
     (text,) = told(capsys)
-    assert text == "step     50/100  loss 3.142  masked 25.0%  1,234 images/s  data wait 7%  left 2 min 30 s"
+    assert (
+        text
+        == "step     50/100  loss 3.142  masked 25.0%  1,234 images/s  data wait 7%  left 2 min 30 s"
+    )
 
 
 def test_the_last_step_is_told_even_at_once(clock, capsys):
@@ -124,4 +139,7 @@ def test_a_bar_keeps_held_out_results_and_warnings_on_the_screen(monkeypatch):
     task = bar.progress.tasks[0]
     assert (task.completed, task.total) == (7, 10) and "loss 3.142" in task.description
     text = " ".join(out.getvalue().split())
-    assert "held out at step 7: loss 2.500, accuracy masked 50.0%" in text and "warning: odd [text]" in text
+    assert (
+        "held out at step 7: loss 2.500, accuracy masked 50.0%" in text
+        and "warning: odd [text]" in text
+    )

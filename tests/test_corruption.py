@@ -1,4 +1,5 @@
-"""Corruption: exactly K patches hit, split 80/10/10, sources never themselves; samples alike however they are spread."""
+"""Corruption: exactly K patches hit, split 80/10/10, sources never themselves; samples alike
+however they are spread."""
 
 import math
 from decimal import Decimal
@@ -17,7 +18,9 @@ from ssl_vit.data import batching, loaders
 from ssl_vit.objectives import corruption
 from ssl_vit.objectives.corruption import KEEP, MASK, RANDOM
 
-SHAPES = pytest.mark.parametrize("shape", [("patches", 1), ("patches", 2), ("blocks", 1)], ids=["single", "squares", "blocks"])
+SHAPES = pytest.mark.parametrize(
+    "shape", [("patches", 1), ("patches", 2), ("blocks", 1)], ids=["single", "squares", "blocks"]
+)
 SOURCES = pytest.mark.parametrize("source", ["image", "batch"])
 
 
@@ -26,7 +29,8 @@ def keys(count, seed=0):
 
 
 def slow_rank(key, patches, shape, side):
-    """Every patch of a image, those hit first before others, by walking over its squares or rectangles."""
+    """Every patch of a image, those hit first before others, by walking over its squares or
+    rectangles."""
     grid, chosen = math.isqrt(patches), []
 
     def number(slot, n):
@@ -37,26 +41,41 @@ def slow_rank(key, patches, shape, side):
 
     if shape == "patches":
         squares = [
-            [y * grid + x for y in range(top, min(top + side, grid)) for x in range(left, min(left + side, grid))]
+            [
+                y * grid + x
+                for y in range(top, min(top + side, grid))
+                for x in range(left, min(left + side, grid))
+            ]
             for top in range(0, grid, side)
             for left in range(0, grid, side)
         ]
         if side == 1:
             return sorted(range(patches), key=lambda n: (int(rng.bits(key, 3 * n)[0]), n))
-        in_order = sorted(squares, key=lambda square: int(rng.bits(key, 3 * patches + square[0])[0]) % 2**64 // 2**33)
+        in_order = sorted(
+            squares,
+            key=lambda square: int(rng.bits(key, 3 * patches + square[0])[0]) % 2**64 // 2**33,
+        )
         return [n for square in in_order for n in sorted(square, key=hashed)]
     least, span = max(1, grid // 4), max(1, grid // 2) - max(1, grid // 4) + 1
     for j in range(corruption.BLOCKS):
         slot = 3 * patches + 4 * j
         height, width = least + number(slot, span), least + number(slot + 1, span)
-        top, left = number(slot + 2, grid + height - 1) - height + 1, number(slot + 3, grid + width - 1) - width + 1
-        block = [n for n in range(patches) if 0 <= n // grid - top < height and 0 <= n % grid - left < width]
+        top, left = (
+            number(slot + 2, grid + height - 1) - height + 1,
+            number(slot + 3, grid + width - 1) - width + 1,
+        )
+        block = [
+            n
+            for n in range(patches)
+            if 0 <= n // grid - top < height and 0 <= n % grid - left < width
+        ]
         chosen += sorted(set(block) - set(chosen), key=hashed)
     return chosen + sorted(set(range(patches)) - set(chosen), key=hashed)
 
 
 def slow_draw(key_B, patches, hit, mask, random, source, shape="patches", side=1):
-    """(patch, kind, source) of each hit patch of each image, in numpy and lists, one number at a time."""
+    """(patch, kind, source) of each hit patch of each image, in numpy and lists, one number at a
+    time."""
     stream = rng.stream(np.asarray(key_B), "corruption")
     images = []
     for b in range(len(stream)):
@@ -64,9 +83,17 @@ def slow_draw(key_B, patches, hit, mask, random, source, shape="patches", side=1
         rows = []
         for n in slow_rank(key, patches, shape, side)[:hit]:
             number = int(rng.integers(key, 3 * n + 1, 2**24)[0])
-            kind = MASK if number < round(mask * 2**24) else RANDOM if number < round((mask + random) * 2**24) else KEEP
+            kind = (
+                MASK
+                if number < round(mask * 2**24)
+                else RANDOM
+                if number < round((mask + random) * 2**24)
+                else KEEP
+            )
             images_asked = [b] if source == "image" else range(len(stream))
-            others = [i * patches + m for i in images_asked for m in range(patches) if (i, m) != (b, n)]
+            others = [
+                i * patches + m for i in images_asked for m in range(patches) if (i, m) != (b, n)
+            ]
             rows.append((n, kind, others[int(rng.integers(key, 3 * n + 2, len(others))[0])]))
         images.append(rows)
     return images
@@ -75,7 +102,9 @@ def slow_draw(key_B, patches, hit, mask, random, source, shape="patches", side=1
 def slow_apply(x_BND, drawn, mask_D):
     out, clean = x_BND.clone(), [row for image in x_BND for row in image]
     for b in range(len(x_BND)):
-        for hit, kind, source in zip(drawn.corrupted_BK[b], drawn.kind_BK[b], drawn.source_BK[b], strict=True):
+        for hit, kind, source in zip(
+            drawn.corrupted_BK[b], drawn.kind_BK[b], drawn.source_BK[b], strict=True
+        ):
             if kind == MASK:
                 out[b, hit] = mask_D
             elif kind == RANDOM:
@@ -97,12 +126,23 @@ def test_the_count_is_exact(patches, thousandths):
 @given(patches=st.integers(1, 1100), eighths=st.integers(1, 8))
 def test_a_half_rounds_up(patches, eighths):
     """Rates that floats hold exactly, which on many grids fall on a half."""
-    assert corruption.num_corrupted(eighths / 8, patches) == max(1, math.floor(Fraction(eighths, 8) * patches + Fraction(1, 2)))
+    assert corruption.num_corrupted(eighths / 8, patches) == max(
+        1, math.floor(Fraction(eighths, 8) * patches + Fraction(1, 2))
+    )
 
 
 @pytest.mark.parametrize(
     ("rate", "patches", "hit"),
-    [(0.5, 64, 32), (0.15, 196, 29), (0.15, 10, 2), (0.001, 16, 1), (1.0, 16, 16), (0.5, 1, 1), (0.5, 49, 25), (0.7, 5, 4)],
+    [
+        (0.5, 64, 32),
+        (0.15, 196, 29),
+        (0.15, 10, 2),
+        (0.001, 16, 1),
+        (1.0, 16, 16),
+        (0.5, 1, 1),
+        (0.5, 49, 25),
+        (0.7, 5, 4),
+    ],
 )
 def test_counts_worked_out_by_hand(rate, patches, hit):
     assert corruption.num_corrupted(rate, patches) == hit
@@ -122,7 +162,9 @@ def test_a_half_rounds_up_for_decimal_rates_too():
     count=st.integers(1, 4),
     patches=st.integers(2, 30),
     rate=st.sampled_from([0.01, 0.15, 0.5, 0.75, 1.0]),
-    shares=st.sampled_from([(0.8, 0.1), (0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.3, 0.3), (0.5, 0.5)]),
+    shares=st.sampled_from(
+        [(0.8, 0.1), (0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.3, 0.3), (0.5, 0.5)]
+    ),
     source=st.sampled_from(["image", "batch"]),
 )
 def test_draw_is_the_slow_one(seed, count, patches, rate, shares, source):
@@ -148,24 +190,36 @@ def test_shapes_are_the_slow_ones(seed, grid, rate, shape):
     hit = corruption.num_corrupted(rate, grid**2)
     assert all(t.shape == (2, hit) for t in drawn)
     assert torch.stack(drawn, -1).tolist() == [
-        [list(row) for row in image] for image in slow_draw(key_B, grid**2, hit, 0.8, 0.1, "image", *shape)
+        [list(row) for row in image]
+        for image in slow_draw(key_B, grid**2, hit, 0.8, 0.1, "image", *shape)
     ]
 
 
-EVEN = [(8, 0.05, ("patches", 2)), (4, 0.5, ("patches", 2)), (8, 0.15, ("blocks", 1)), (4, 0.5, ("blocks", 1))]
+EVEN = [
+    (8, 0.05, ("patches", 2)),
+    (4, 0.5, ("patches", 2)),
+    (8, 0.15, ("blocks", 1)),
+    (4, 0.5, ("blocks", 1)),
+]
 
 
 @pytest.mark.parametrize(("grid", "rate", "shape"), EVEN)
 def test_no_place_is_hit_more_often_than_another(grid, rate, shape):
-    """Squares and rectangles come together, so places are compared over many images, loosely: cut rectangles are small."""
-    corrupted_BK = corruption.draw(keys(60_000), grid**2, rate, 0.8, 0.1, "image", *shape).corrupted_BK
+    """Squares and rectangles come together, so places are compared over many images, loosely: cut
+    rectangles are small."""
+    corrupted_BK = corruption.draw(
+        keys(60_000), grid**2, rate, 0.8, 0.1, "image", *shape
+    ).corrupted_BK
     often = np.bincount(corrupted_BK.flatten(), minlength=grid**2) / 60_000
-    assert np.abs(often / often.mean() - 1).max() < (0.15 if shape[0] == "blocks" else 0.06), often.reshape(grid, grid)
+    assert np.abs(often / often.mean() - 1).max() < (0.15 if shape[0] == "blocks" else 0.06), (
+        often.reshape(grid, grid)
+    )
 
 
 @pytest.mark.parametrize("shape", [("blocks", 1), ("patches", 2)])
 def test_shapes_put_hit_patches_side_by_side(shape):
-    """Of the pairs of neighbours in a row, more are hit together than where patches are hit one by one."""
+    """Of the pairs of neighbours in a row, more are hit together than where patches are hit one by
+    one."""
 
     def pairs(*shape):
         corrupted_BK = corruption.draw(keys(500), 64, 0.25, 0.8, 0.1, "image", *shape).corrupted_BK
@@ -192,7 +246,8 @@ def test_hit_patches_are_distinct_and_sources_are_others(source):
 def test_every_patch_is_hit_as_often():
     hit = corruption.draw(keys(20_000), 16, 0.25).corrupted_BK
     assert stats.chisquare(np.bincount(hit.flatten(), minlength=16)).pvalue > 1e-3
-    pairs = torch.stack([hit[:, 0], (hit[:, 1] - hit[:, 0]) % 16])  # the first two, and how they lie to each other
+    # the first two, and how they lie to each other
+    pairs = torch.stack([hit[:, 0], (hit[:, 1] - hit[:, 0]) % 16])
     assert stats.chisquare(np.bincount(pairs[1], minlength=16)[1:]).pvalue > 1e-3
 
 
@@ -203,7 +258,8 @@ def test_kinds_have_their_shares_and_are_drawn_one_by_one(shares):
     assert counts.sum() == 128_000
     assert stats.chisquare(counts, 128_000 * np.array(shares)).pvalue > 1e-3
     masked = (drawn.kind_BK == MASK).sum(1).double()
-    assert masked.var() == pytest.approx(32 * shares[0] * (1 - shares[0]), rel=0.1)  # binomial, not a fixed count
+    # binomial, not a fixed count
+    assert masked.var() == pytest.approx(32 * shares[0] * (1 - shares[0]), rel=0.1)
     by_patch = [drawn.kind_BK[drawn.corrupted_BK == n] for n in range(64)]
     table = np.stack([np.bincount(kinds, minlength=3) for kinds in by_patch])
     assert stats.chi2_contingency(table).pvalue > 1e-3
@@ -213,12 +269,27 @@ def test_sources_are_uniform():
     drawn = corruption.draw(keys(20_000), 8, 1.0)
     step = (drawn.source_BK - torch.arange(20_000)[:, None] * 8 - drawn.corrupted_BK) % 8
     for n in range(8):
-        assert stats.chisquare(np.bincount(step[drawn.corrupted_BK == n], minlength=8)[1:]).pvalue > 1e-3
+        assert (
+            stats.chisquare(np.bincount(step[drawn.corrupted_BK == n], minlength=8)[1:]).pvalue
+            > 1e-3
+        )
     anywhere = corruption.draw(keys(20_000), 8, 1.0, source="batch").source_BK.flatten()
     assert stats.kstest(anywhere.numpy() / 160_000, "uniform").pvalue > 1e-3
-    few = torch.cat([corruption.draw(keys(3, seed), 2, 1.0, source="batch").source_BK[:1, :1] for seed in range(2000)])
-    first = torch.cat([corruption.draw(keys(3, seed), 2, 1.0, source="batch").corrupted_BK[:1, :1] for seed in range(2000)])
-    assert stats.chisquare(np.bincount(((few - first) % 6).flatten(), minlength=6)[1:]).pvalue > 1e-3
+    few = torch.cat(
+        [
+            corruption.draw(keys(3, seed), 2, 1.0, source="batch").source_BK[:1, :1]
+            for seed in range(2000)
+        ]
+    )
+    first = torch.cat(
+        [
+            corruption.draw(keys(3, seed), 2, 1.0, source="batch").corrupted_BK[:1, :1]
+            for seed in range(2000)
+        ]
+    )
+    assert (
+        stats.chisquare(np.bincount(((few - first) % 6).flatten(), minlength=6)[1:]).pvalue > 1e-3
+    )
 
 
 @settings(deadline=None, max_examples=20)
@@ -246,11 +317,14 @@ class Grey:
 
 
 def corrupted_samples(processes, device_batch):
-    """[(step, index, key, hit patches, kinds, sources in the image)] of steps 0 .. 4 of 24 images, over all processes."""
+    """[(step, index, key, hit patches, kinds, sources in the image)] of steps 0 .. 4 of 24 images,
+    over all processes."""
     found = []
     for rank in range(processes):
         spread = batching.spread(24, device_batch, 24, rank, processes)
-        loader = loaders.training_loader(Grey(), Data(size=8), spread, seed=3, start=0, stop=5, workers=0)
+        loader = loaders.training_loader(
+            Grey(), Data(size=8), spread, seed=3, start=0, stop=5, workers=0
+        )
         for number, batch in enumerate(loader):
             drawn = corruption.draw(batch.key, 16, 0.5)
             within = drawn.source_BK - 16 * torch.arange(len(batch.key))[:, None]
@@ -260,7 +334,9 @@ def corrupted_samples(processes, device_batch):
     return found
 
 
-@pytest.mark.parametrize(("processes", "device_batch"), [(1, 8), (1, 3), (2, None), (2, 6), (4, None), (4, 2), (4, 1)])
+@pytest.mark.parametrize(
+    ("processes", "device_batch"), [(1, 8), (1, 3), (2, None), (2, 6), (4, None), (4, 2), (4, 1)]
+)
 def test_a_steps_corruption_does_not_depend_on_how_it_is_spread(processes, device_batch):
     whole, spread = corrupted_samples(1, None), corrupted_samples(processes, device_batch)
     assert len(whole) == 5 * 24 and sorted(spread) == sorted(whole)
@@ -285,7 +361,8 @@ def test_apply_is_the_slow_one(shares, source):
 
 
 def test_sources_are_clean_embeddings():
-    """Two patches that take each other's place swap, and a source that is masked itself gives what it was."""
+    """Two patches that take each other's place swap, and a source that is masked itself gives what
+    it was."""
     x = torch.arange(8.0).view(2, 4, 1) + 1
     drawn = corruption.Corruption(
         corrupted_BK=torch.tensor([[0, 1, 2], [3, 2, 0]]),
@@ -315,7 +392,8 @@ def test_a_gpu_hits_the_same_patches(source, shape):
 
 @SHAPES
 def test_compiled_code_draws_the_same(shape):
-    """Inductor folds the arithmetic of an arange into symbols without an overflow of their own; hashes must not meet that."""
+    """Inductor folds the arithmetic of an arange into symbols without an overflow of their own;
+    hashes must not meet that."""
     key = torch.from_numpy(rng.key(0, 3, np.arange(6)))
     asked = (64, 0.5, 0.8, 0.1, "image", *shape)
     compiled = torch.compile(lambda k: corruption.draw(k, *asked), fullgraph=True, dynamic=False)

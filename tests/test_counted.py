@@ -1,4 +1,5 @@
-"""Counted randomness: splitmix64's published numbers, the same in numpy and torch, uniform, and from no state."""
+"""Counted randomness: splitmix64's published numbers, the same in numpy and torch, uniform, and
+from no state."""
 
 import math
 import random
@@ -17,7 +18,8 @@ MANY = np.arange(100_000, dtype=np.int64)
 
 
 def splitmix64(seed, number):
-    """Output `number` of the generator started at `seed`, after Steele, Lea and Flood (2014), in whole numbers modulo 2^64."""
+    """Output `number` of the generator started at `seed`, after Steele, Lea and Flood (2014), in
+    whole numbers modulo 2^64."""
     z = (seed + (number + 1) * 0x9E3779B97F4A7C15) % 2**64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
@@ -65,18 +67,26 @@ def test_broadcasting_asks_every_key_for_every_slot():
     for i, key in enumerate(keys):
         for slot in slots:
             assert table[i, slot] == rng.bits(keys[i : i + 1], int(slot))[0] and keys[i] == key
-    assert torch.equal(rng.bits(torch.from_numpy(keys)[:, None], torch.from_numpy(slots)), torch.from_numpy(table))
+    assert torch.equal(
+        rng.bits(torch.from_numpy(keys)[:, None], torch.from_numpy(slots)), torch.from_numpy(table)
+    )
 
 
 @pytest.mark.parametrize(
     ("key", "slot"),
-    [(rng.key(7), MANY), (rng.key(0, MANY), 0), (rng.stream(rng.key(0, 1, MANY), "crop"), 5), (MANY, 0)],
+    [
+        (rng.key(7), MANY),
+        (rng.key(0, MANY), 0),
+        (rng.stream(rng.key(0, 1, MANY), "crop"), 5),
+        (MANY, 0),
+    ],
     ids=["slots of one key", "neighbouring keys", "a stream", "keys never mixed"],
 )
 def test_numbers_are_uniform_and_do_not_follow_one_another(key, slot):
     uniform = rng.uniform(key, slot)
     assert uniform.min() >= 0 and uniform.max() < 1
-    assert np.array_equal(uniform, uniform.astype(np.float32).astype(np.float64))  # float32 holds them
+    # float32 holds them
+    assert np.array_equal(uniform, uniform.astype(np.float32).astype(np.float64))
     assert stats.kstest(uniform, "uniform").pvalue > 1e-3
     assert stats.kstest((uniform[1:] - uniform[:-1]) % 1, "uniform").pvalue > 1e-3
     for n in (2, 3, 10, 500):
@@ -86,7 +96,9 @@ def test_numbers_are_uniform_and_do_not_follow_one_another(key, slot):
 def test_slots_and_streams_of_a_key_are_independent():
     key = rng.key(0, MANY)
     columns = [rng.integers(key, slot, 8) for slot in (0, 1, 2)]
-    columns += [rng.integers(rng.stream(key, purpose), 0, 8) for purpose in ("crop", "flip", "corruption")]
+    columns += [
+        rng.integers(rng.stream(key, purpose), 0, 8) for purpose in ("crop", "flip", "corruption")
+    ]
     for i, one in enumerate(columns):
         for other in columns[:i]:
             assert stats.chisquare(np.bincount(8 * one + other, minlength=64)).pvalue > 1e-3
@@ -123,7 +135,11 @@ def test_permute_takes_a_key_for_each_position():
 
 def test_keys_name_different_permutations():
     n = 1000
-    orders = [rng.permute(np.arange(n), n, rng.key(seed, epoch)) for seed in range(3) for epoch in range(5)]
+    orders = [
+        rng.permute(np.arange(n), n, rng.key(seed, epoch))
+        for seed in range(3)
+        for epoch in range(5)
+    ]
     orders.append(np.arange(n))
     for i, one in enumerate(orders):
         for other in orders[:i]:
@@ -145,7 +161,8 @@ def test_all_orders_of_a_few_items_are_equally_likely(n):
 
 @pytest.mark.parametrize("n", [7, 8, 9, 10, 12, 15, 16, 17, 19, 20, 32, 48, 63, 64])
 def test_up_to_64_items_every_one_lands_everywhere_equally_often(n):
-    keys = rng.key(1, np.arange(200_000 if n <= 20 else 20_000))  # as many as show the bias of a Feistel network
+    # as many as show the bias of a Feistel network
+    keys = rng.key(1, np.arange(200_000 if n <= 20 else 20_000))
     found = np.bincount((orders(n, keys) + n * np.arange(n)).ravel(), minlength=n * n)
     expected = len(keys) / n
     # rows and columns both have fixed sums: (n-1)/n of Pearson's sum has (n-1)^2 degrees of freedom
@@ -166,7 +183,10 @@ def test_up_to_64_items_odd_and_even_permutations_occur(n):
 @given(n=st.integers(1, 64), key=INT64)
 def test_a_few_items_are_sorted_by_hash_as_torch_sorts_them(n, key):
     stream = rng.stream(torch.tensor([key]), "permute")
-    assert rng.permute(np.arange(n), n, key).tolist() == rng.bits(stream, torch.arange(n)).argsort(stable=True).tolist()
+    assert (
+        rng.permute(np.arange(n), n, key).tolist()
+        == rng.bits(stream, torch.arange(n)).argsort(stable=True).tolist()
+    )
 
 
 def test_no_items_are_permuted_to_none():
@@ -174,15 +194,22 @@ def test_no_items_are_permuted_to_none():
 
 
 def test_permutations_of_more_than_64_items_stay_what_they_were():
-    """Written down before small ones got a way of their own: which images runs hold out and see when depends on them."""
+    """Written down before small ones got a way of their own: which images runs hold out and see
+    when depends on them."""
     were = {
         65: [[9, 62, 38, 6, 20, 57], [19, 3, 17, 12, 20, 38]],
         100: [[88, 69, 75, 15, 70, 11], [19, 81, 23, 32, 66, 4]],
         256: [[88, 211, 94, 90, 48, 235], [19, 218, 29, 31, 95, 171]],
         1000: [[812, 825, 268, 739, 674, 930], [560, 854, 233, 997, 597, 781]],
         4096: [[2392, 2320, 326, 392, 1879, 1902], [489, 371, 3953, 3925, 4032, 2858]],
-        50_000: [[183, 29820, 21077, 24438, 40321, 31375], [37504, 17547, 44704, 14895, 32047, 15418]],
-        1_281_167: [[1272027, 743109, 525214, 1215140, 103559, 849949], [1066852, 232647, 1070119, 229883, 834321, 365050]],
+        50_000: [
+            [183, 29820, 21077, 24438, 40321, 31375],
+            [37504, 17547, 44704, 14895, 32047, 15418],
+        ],
+        1_281_167: [
+            [1272027, 743109, 525214, 1215140, 103559, 849949],
+            [1066852, 232647, 1070119, 229883, 834321, 365050],
+        ],
         10**12: [
             [120366082196, 722169333434, 205966514364, 91785127903, 968350578013, 336138148936],
             [903336213660, 738451876800, 51942561735, 166410377208, 666000448962, 539843676049],
@@ -194,8 +221,13 @@ def test_permutations_of_more_than_64_items_stay_what_they_were():
 
 
 def test_a_streams_number_is_its_names_hash():
-    """FNV-1a's published values (Noll); a compiled program and the loader must mean the same stream."""
-    assert [rng.number(name) for name in ("", "a", "foobar")] == [0x811C9DC5, 0xE40C292C, 0xBF9CF968]
+    """FNV-1a's published values (Noll); a compiled program and the loader must mean the same
+    stream."""
+    assert [rng.number(name) for name in ("", "a", "foobar")] == [
+        0x811C9DC5,
+        0xE40C292C,
+        0xBF9CF968,
+    ]
     key = rng.key(5, np.arange(3))
     assert np.array_equal(rng.stream(key, "corruption"), rng.stream(key, rng.number("corruption")))
 
@@ -214,7 +246,12 @@ def test_no_global_random_state_is_used():
     def numbers():
         key = rng.key(1, np.arange(10))
         torch_too = rng.uniform(torch.from_numpy(rng.stream(key, "crop")), 0)
-        return [rng.uniform(key, 3), rng.integers(key, 3, 9), rng.permute(np.arange(10), 10, key), torch_too]
+        return [
+            rng.uniform(key, 3),
+            rng.integers(key, 3, 9),
+            rng.permute(np.arange(10), 10, key),
+            torch_too,
+        ]
 
     before = states()
     once = numbers()

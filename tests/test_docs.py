@@ -17,7 +17,11 @@ from ssl_vit.studies.plan import check
 from ssl_vit.studies.spec import read
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TOOLS = {"push.py": push.parse_options, "pull.py": pull.parse_options, "export.py": interop.parse_options}
+TOOLS = {
+    "push.py": push.parse_options,
+    "pull.py": pull.parse_options,
+    "export.py": interop.parse_options,
+}
 COMMANDS = [(doc.name, c) for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c]
 
 
@@ -33,18 +37,31 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
         elif tool == "plan.py":
             plan.main([w for w in words if w != "--probe"])
         elif tool == "shards.py":
-            assert make_shards.parse_options([w.replace("FOLDER", f"{tmp_path}-shards") for w in words]).data
+            assert make_shards.parse_options(
+                [w.replace("FOLDER", f"{tmp_path}-shards") for w in words]
+            ).data
         elif tool in TOOLS:
             assert TOOLS[tool](words)
         elif tool != "report.py":
-            recipe = resolve([re.sub("^init=(runs/|hf-hub:).*", "init=scratch", w) for w in words if not w.startswith("--")])
+            recipe = resolve(
+                [
+                    re.sub("^init=(runs/|hf-hub:).*", "init=scratch", w)
+                    for w in words
+                    if not w.startswith("--")
+                ]
+            )
             assert recipe.name
 
 
 def test_the_readme_has_the_two_commands_of_a_fresh_machine() -> None:
-    found = [c for c in commands((ROOT / "README.md").read_text()) if c.startswith("python3 -m venv")]
+    found = [
+        c for c in commands((ROOT / "README.md").read_text()) if c.startswith("python3 -m venv")
+    ]
     assert len(found) == 2
-    assert found[0].endswith("accelerate launch tools/pretrain.py recipe=mpp") and "-m pytest" in found[1]
+    assert (
+        found[0].endswith("accelerate launch tools/pretrain.py recipe=mpp")
+        and "-m pytest" in found[1]
+    )
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
@@ -53,7 +70,9 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert target.startswith("http") or (document.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("study", sorted((ROOT / "recipes" / "study").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "study", sorted((ROOT / "recipes" / "study").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_every_task_of_a_study_resolves(study: Path, tmp_path: Path) -> None:
     places = [f"{place}={tmp_path}" for place in read(study).places]
     check(parse_request([f"recipe=study/{study.stem}", *places]).plan)

@@ -13,7 +13,9 @@ from ssl_vit.objectives import MaskedPatchPrediction, corruption, targets
 def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
     torch.manual_seed(0)
     net = encoder.build(Model(patch=4, width=32, depth=1, heads=2, mlp=64), Data(size=16))
-    objective = MaskedPatchPrediction(net, targets.Colors(4, 1), rate=0.5, mask=0.4, random=0.3, source="image")
+    objective = MaskedPatchPrediction(
+        net, targets.Colors(4, 1), rate=0.5, mask=0.4, random=0.3, source="image"
+    )
     torch.nn.init.normal_(objective.head.weight)
     image = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
     batch = Batch(image, torch.zeros(6), torch.arange(6), torch.arange(6) * 7919)
@@ -28,12 +30,18 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
             at = np.s_[:, 4 * (n // 4) : 4 * (n // 4) + 4, 4 * (n % 4) : 4 * (n % 4) + 4]
             assert (true[b][at] == targets.class_color(classes[b, n])[:, None, None]).all()
             if n not in hit:
-                assert torch.equal(saw[b][at], image[b][at]) and torch.equal(predicted[b][at], image[b][at])
+                assert torch.equal(saw[b][at], image[b][at]) and torch.equal(
+                    predicted[b][at], image[b][at]
+                )
                 continue
             k = hit[n]
             kind, source = drawn.kind_BK[b, k].item(), drawn.source_BK[b, k].item() - 16 * b
             seen_kinds.add(kind)
-            other = np.s_[:, 4 * (source // 4) : 4 * (source // 4) + 4, 4 * (source % 4) : 4 * (source % 4) + 4]
+            other = np.s_[
+                :,
+                4 * (source // 4) : 4 * (source // 4) + 4,
+                4 * (source % 4) : 4 * (source % 4) + 4,
+            ]
             if kind == corruption.MASK:
                 assert (saw[b][at] == mpp.GREY).all()
             else:

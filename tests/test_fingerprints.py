@@ -1,4 +1,5 @@
-"""What tells one set of images from another: all of a small set, the names, the sizes and a sample of a large one."""
+"""What tells one set of images from another: all of a small set, the names, the sizes and a sample
+of a large one."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +17,8 @@ COUNT, BYTES = 300, 1000
 
 
 def folder(root: Path, changed: dict[int, bytes] | None = None) -> Path:
-    """COUNT files of BYTES bytes that nothing decodes; some of them others. Written backwards: the order must not matter."""
+    """COUNT files of BYTES bytes that nothing decodes; some of them others. Written backwards: the
+    order must not matter."""
     for i in reversed(range(COUNT)):
         path = root / "train" / ("ant", "bee")[i % 2] / f"{i:03d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +40,9 @@ def test_each_image_of_a_small_set_counts(tmp_path: Path) -> None:
     assert of(tmp_path / "moved" / "away") == known == of(tmp_path / "known", share=0.5)
 
 
-def test_of_a_large_set_every_size_and_name_counts_and_a_sample_of_the_contents(tmp_path: Path, monkeypatch) -> None:
+def test_of_a_large_set_every_size_and_name_counts_and_a_sample_of_the_contents(
+    tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(fingerprints, "WHOLE", COUNT * BYTES // 3)
     known = of(folder(tmp_path / "known"))
     shutil.copytree(tmp_path / "known", tmp_path / "moved" / "away")
@@ -46,9 +50,12 @@ def test_of_a_large_set_every_size_and_name_counts_and_a_sample_of_the_contents(
     for i in (0, 1, 2, 150, 299):  # one byte more, wherever
         assert of(folder(tmp_path / f"longer{i}", {i: bytes(BYTES + 1)})) != known
     noticed = [of(folder(tmp_path / f"other{i}", {i: bytes(BYTES)})) != known for i in range(6)]
-    rows = [int(path.stem) for path in sorted((tmp_path / "known" / "train").rglob("*.png"))]  # ants, then bees
+    # ants, then bees
+    rows = [int(path.stem) for path in sorted((tmp_path / "known" / "train").rglob("*.png"))]
     assert noticed == [rows.index(i) % 3 == 0 for i in range(6)], "every third row is read"
-    (tmp_path / "known" / "train" / "ant" / "004.png").rename(tmp_path / "known" / "train" / "ant" / "005.png")
+    (tmp_path / "known" / "train" / "ant" / "004.png").rename(
+        tmp_path / "known" / "train" / "ant" / "005.png"
+    )
     assert of(tmp_path / "known") != known
 
 
@@ -57,7 +64,9 @@ def test_every_row_of_parquet_files_counts(tmp_path: Path, window: int | None) -
     def write(name: str, numbers: list[int]) -> dict[str, str]:
         place = tmp_path / name / "train.parquet"
         place.parent.mkdir()
-        parquet(place, {"image": cells(numbers), "label": [n % 2 for n in range(len(numbers))]}, NAMED)
+        parquet(
+            place, {"image": cells(numbers), "label": [n % 2 for n in range(len(numbers))]}, NAMED
+        )
         return of(place.parent, window=window, validation=0.3)
 
     known = write("known", list(range(40)))

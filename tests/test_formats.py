@@ -1,4 +1,5 @@
-"""Which formats are decoded, what a Mac is told, and what a run says of its images before it begins."""
+"""Which formats are decoded, what a Mac is told, and what a run says of its images before it
+begins."""
 
 import io
 import json
@@ -51,7 +52,9 @@ def test_avif_is_read_as_pillow_reads_it():
 def test_avif_is_refused_for_the_right_reason_where_pillow_lacks_it(monkeypatch):
     raw = b"\0\0\0\x20ftypavif" + bytes(64)
     monkeypatch.setattr(transforms, "_formats", lambda: ("JPEG", "PNG"))
-    with pytest.raises(ValueError, match=r"AVIF, which this Pillow cannot decode; install 'pillow>=11\.3'"):
+    with pytest.raises(
+        ValueError, match=r"AVIF, which this Pillow cannot decode; install 'pillow>=11\.3'"
+    ):
         transforms.decode(raw)
 
 
@@ -98,11 +101,20 @@ def test_a_run_says_at_the_start_what_it_took_for_what(tmp_path, tiny, capsys):
     place = tmp_path / "own"
     images(place, train=20, ant=20, bee=20)
     (place / "notes.txt").write_text("x")
-    words = altered([*tiny, "name=own"], f"data.path={place}", "optim.steps=2", "optim.warmup=1", "eval.images=2")
+    words = altered(
+        [*tiny, "name=own"],
+        f"data.path={place}",
+        "optim.steps=2",
+        "optim.warmup=1",
+        "eval.images=2",
+    )
     cli.pretrain(altered(words, "data.validation=0.1", "eval.every=2"))
     out = capsys.readouterr().out
     head = out[: out.index("model ")]
-    assert f"warning: data.path={place}: train could be a split's name, but ant, bee beside it is not" in head
+    assert (
+        f"warning: data.path={place}: train could be a split's name, but ant, bee beside it is not"
+        in head
+    )
     assert f"images      train: 60 images in 3 classes from {place}, its split train\n" in head
     assert "\n            validation: 6 images taken from train, which keeps 54\n" in head
     assert "\n            left out: 1 .txt files\n" in head

@@ -14,14 +14,25 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.models import encoder, weights
 
-PROBED = ["probe.every=4", "probe.images=300", "probe.shots=[1]", "probe.steps=10", "eval.images=200"]
+PROBED = [
+    "probe.every=4",
+    "probe.images=300",
+    "probe.shots=[1]",
+    "probe.steps=10",
+    "eval.images=200",
+]
 
 
-@pytest.mark.parametrize("more", [[], ["recipe=supervised", "optim.dropout=0.2"], ["optim.average=0.9"]])
+@pytest.mark.parametrize(
+    "more", [[], ["recipe=supervised", "optim.dropout=0.2"], ["optim.average=0.9"]]
+)
 def test_training_does_not_notice_the_probes(tiny: list[str], more: list[str]) -> None:
     plain = run(altered(tiny, *more, "eval.images=200", "name=plain"))
     probed = run(altered(tiny, *more, *PROBED, "name=probed"))
-    rows = [[(row["step"], row["loss"], row["grad_norm"]) for row in one.rows() if "loss" in row] for one in (plain, probed)]
+    rows = [
+        [(row["step"], row["loss"], row["grad_norm"]) for row in one.rows() if "loss" in row]
+        for one in (plain, probed)
+    ]
     assert rows[0] == rows[1]
     files = [(one.export / "model.safetensors").read_bytes() for one in (plain, probed)]
     assert files[0] == files[1]
@@ -50,7 +61,8 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
     def vote(distance: np.ndarray) -> np.ndarray:
         return np.exp((1 - distance) / 0.07)
 
-    theirs = KNeighborsClassifier(5, metric="cosine", weights=vote).fit(train[30:], label[30:])  # the first tenth is dev's
+    # the first tenth is dev's
+    theirs = KNeighborsClassifier(5, metric="cosine", weights=vote).fit(train[30:], label[30:])
     said = result["metrics"]["probe_knn"]
     assert (said["n"], said["split"]) == (200, "validation")
     assert said["value"] == pytest.approx((theirs.predict(test) == truth).mean(), abs=0.011)
@@ -73,15 +85,22 @@ def test_a_probe_that_fails_ends_no_run(tiny: list[str], capsys: pytest.CaptureF
     assert done.result() is not None and "WhileTraining failed" in done.log.read_text()
 
 
-def test_a_run_killed_before_its_export_has_the_probes_in_its_result(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_killed_before_its_export_has_the_probes_in_its_result(
+    tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def killed(*values: object) -> None:
         raise Killed
 
-    whole, broken = (run(altered(tiny, *PROBED, "name=whole")), altered(tiny, *PROBED, "name=broken"))
+    whole, broken = (
+        run(altered(tiny, *PROBED, "name=whole")),
+        altered(tiny, *PROBED, "name=broken"),
+    )
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(finish, "export", killed)
         run(broken)
     results = [one.result() for one in (whole, run(broken))]
     timed = {"finished", "seconds", "device_hours", "total_device_hours"}
-    untimed = [{key: value for key, value in result.items() if key not in timed} for result in results]
+    untimed = [
+        {key: value for key, value in result.items() if key not in timed} for result in results
+    ]
     assert untimed[0] == untimed[1] and "probe_knn" in untimed[0]["metrics"]

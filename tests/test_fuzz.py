@@ -1,4 +1,5 @@
-"""What users and broken disks hand in: short forms of benchmarks/fuzz.py and mutations.py, and each bug that they found."""
+"""What users and broken disks hand in: short forms of benchmarks/fuzz.py and mutations.py, and each
+bug that they found."""
 
 import json
 import os
@@ -46,14 +47,19 @@ def scripted(name: str, count: int, folder: Path) -> dict:
 
 def test_wrong_command_lines_are_answered_in_one_line(tmp_path: Path) -> None:
     told = scripted("fuzz", 100, tmp_path)
-    assert told["found"] == [] and told["tracebacks"] == told["hangs"] == told["nonsense accepted"] == 0
+    assert (
+        told["found"] == []
+        and told["tracebacks"] == told["hangs"] == told["nonsense accepted"] == 0
+    )
     assert told["answered in one line"] + told["accepted"] == 100 and told["accepted"] > 5
 
 
 def test_altered_files_are_answered_in_one_line(tmp_path: Path) -> None:
     told = scripted("mutations", 18, tmp_path)
     assert told["found"] == [] and told["tracebacks"] == told["hangs"] == told["wrong results"] == 0
-    assert told["answered in one line"] + told["accepted"] == 18 and told["answered in one line"] > 3
+    assert (
+        told["answered in one line"] + told["accepted"] == 18 and told["answered in one line"] > 3
+    )
 
 
 REFUSED = [
@@ -97,7 +103,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("word", REFUSED, ids=lambda word: word[:30].encode("ascii", "replace").decode())
+@pytest.mark.parametrize(
+    "word", REFUSED, ids=lambda word: word[:30].encode("ascii", "replace").decode()
+)
 def test_nonsense_is_refused_by_its_key(word: str) -> None:
     with pytest.raises(UserError) as refused:
         resolve(altered(["recipe=mpp"], word))
@@ -106,23 +114,43 @@ def test_nonsense_is_refused_by_its_key(word: str) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(
-    st.sampled_from(["probe.shots", "optim.betas", "optim.steps", "optim.lr", "out", "name", "resume", "data.train"]), st.text()
+    st.sampled_from(
+        [
+            "probe.shots",
+            "optim.betas",
+            "optim.steps",
+            "optim.lr",
+            "out",
+            "name",
+            "resume",
+            "data.train",
+        ]
+    ),
+    st.text(),
 )
 def test_any_text_is_a_value_or_refused(key: str, text: str) -> None:
     try:
         recipe = resolve(
-            ["recipe=evaluate", "init=scratch", f"{key}={text}"] if key.startswith("probe") else ["recipe=mpp", f"{key}={text}"]
+            ["recipe=evaluate", "init=scratch", f"{key}={text}"]
+            if key.startswith("probe")
+            else ["recipe=mpp", f"{key}={text}"]
         )
     except UserError:
         return
-    assert all(type(shot) is int for shot in recipe.probe.shots) and all(type(beta) is float for beta in recipe.optim.betas)
+    assert all(type(shot) is int for shot in recipe.probe.shots) and all(
+        type(beta) is float for beta in recipe.optim.betas
+    )
     assert type(recipe.optim.steps) is int and type(recipe.resume) is bool
     assert recipe.out.strip() == recipe.out != "" and ".." not in recipe.name.split("/")
 
 
-def test_a_nested_list_is_refused_by_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nested_list_is_refused_by_a_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"probe.shots=\[1,\[2\],3\]: a list of numbers is asked for"):
+    with pytest.raises(
+        UserError, match=r"probe.shots=\[1,\[2\],3\]: a list of numbers is asked for"
+    ):
         command.main(["recipe=study/masking_rate", "probe.shots=[1,[2],3]"])
     with pytest.raises(UserError, match="out= : a folder is asked for"):
         command.main(["recipe=study/masking_rate", "out= "])
@@ -132,21 +160,33 @@ def test_a_nested_list_is_refused_by_a_study(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "text", ["a: " + "[" * 100_000, "a:\n" + "- " * 50_000 + "x", "\n".join(" " * i + "a:" for i in range(500))]
+    "text",
+    [
+        "a: " + "[" * 100_000,
+        "a:\n" + "- " * 50_000 + "x",
+        "\n".join(" " * i + "a:" for i in range(500)),
+    ],
 )
 def test_deep_yaml_is_refused_and_ends_nothing(text: str, tmp_path: Path) -> None:
     """Measured where it would have ended the interpreter."""
     (tmp_path / "deep.yaml").write_text(text)
     line = [sys.executable, "tools/pretrain.py", f"recipe={tmp_path}/deep.yaml"]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 2 and done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
+    assert (
+        done.returncode == 2
+        and done.stderr.startswith("error: ")
+        and len(done.stderr.splitlines()) == 1
+    )
     assert "nested deeper than" in done.stderr
 
 
 DEEP = "[" * 200_000 + "]" * 200_000
 
 
-@pytest.mark.parametrize("text", [DEEP, "{}", "null", '{"files": {"/dev/zero": 1}}', '{"files": {"state.pt": [1]}}', "\ud800"])
+@pytest.mark.parametrize(
+    "text",
+    [DEEP, "{}", "null", '{"files": {"/dev/zero": 1}}', '{"files": {"state.pt": [1]}}', "\ud800"],
+)
 def test_an_altered_manifest_is_damaged_not_a_hang(text: str, tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path, 3, {"step": 3}, keep=2)
     assert checkpoint.sound(path)
@@ -203,7 +243,12 @@ def made_up(folder: Path) -> Path:
     folder.mkdir()
     one = {"part": "a", "tool": "finetune", "arm": "b", "seed": 0, "values": {}}
     tasks = [{"name": "x", "needs": ["y"], **one}, {"name": "y", "needs": ["x"], **one}]
-    study = {"name": "s", "title": "t", "arms": {"b": "c"}, "report": {"final": "a", "baseline": "b", "candidate": "b"}}
+    study = {
+        "name": "s",
+        "title": "t",
+        "arms": {"b": "c"},
+        "report": {"final": "a", "baseline": "b", "candidate": "b"},
+    }
     (folder / "study.json").write_text(json.dumps(study | {"tasks": tasks}))
     return folder
 
@@ -220,8 +265,14 @@ def test_a_study_in_a_circle_or_that_leads_elsewhere_is_damaged(tmp_path: Path) 
 
 
 def test_shapes_by_hand() -> None:
-    assert parsing.fits({"a": 1}, {"a": int, "b?": str}) and not parsing.fits({"a": 1, "b": 2}, {"a": int, "b?": str})
-    assert not parsing.fits({}, {"a": int}) and not parsing.fits({"a": True}, {"a": int}) and parsing.fits(True, bool)
+    assert parsing.fits({"a": 1}, {"a": int, "b?": str}) and not parsing.fits(
+        {"a": 1, "b": 2}, {"a": int, "b?": str}
+    )
+    assert (
+        not parsing.fits({}, {"a": int})
+        and not parsing.fits({"a": True}, {"a": int})
+        and parsing.fits(True, bool)
+    )
     assert parsing.fits([1, 2.5], [parsing.NUMBER]) and not parsing.fits([1, [2]], [parsing.NUMBER])
     assert parsing.fits({"x": [1]}, {str: [int]}) and not parsing.fits({"x": None}, {str: [int]})
     assert parsing.fits(None, (str, type(None))) and parsing.fits(["a"], ([str], type(None)))
@@ -242,7 +293,9 @@ def test_a_killed_data_worker_is_named_in_one_line(
     def killing(steps: loaders._Steps):
         for number, samples in enumerate(taken(steps)):
             if number == 8:
-                for child in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
+                for child in (
+                    Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+                ):
                     os.kill(int(child), signal.SIGKILL)
             yield samples
 
@@ -250,7 +303,11 @@ def test_a_killed_data_worker_is_named_in_one_line(
     with pytest.raises(SystemExit) as left:
         cli.pretrain(altered(tiny, "compute.workers=1", "optim.steps=40", "name=run"))
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line]
-    assert left.value.code == 69 and line.startswith("error: data worker (process ") and "compute.workers=" in line
+    assert (
+        left.value.code == 69
+        and line.startswith("error: data worker (process ")
+        and "compute.workers=" in line
+    )
 
 
 def test_a_lost_worker_ends_with_the_status_that_is_queued_again() -> None:

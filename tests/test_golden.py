@@ -1,6 +1,8 @@
-"""Golden loss curves: a refactor leaves them as they are. `python tests/test_golden.py` writes them anew.
+"""Golden loss curves: a refactor leaves them as they are. `python tests/test_golden.py` writes them
+anew.
 
-In the environment recorded in the file the losses are identical; elsewhere the first 20 steps agree to 1e-4.
+In the environment recorded in the file the losses are identical; elsewhere the first 20 steps agree
+to 1e-4.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""One process never hangs for ever: data workers that bring nothing are named, and signals are heard while it waits."""
+"""One process never hangs for ever: data workers that bring nothing are named, and signals are
+heard while it waits."""
 
 import os
 import signal
@@ -13,7 +14,14 @@ from conftest import ROOT, TINY, altered
 
 from ssl_vit.training import checkpoint, heartbeat, preemption
 
-WORDS = altered(TINY, "optim.steps=40", "checkpoint.every=40", "eval.every=40", "log.every=1", "compute.workers=2")
+WORDS = altered(
+    TINY,
+    "optim.steps=40",
+    "checkpoint.every=40",
+    "eval.every=40",
+    "log.every=1",
+    "compute.workers=2",
+)
 SCRIPT = """
 import multiprocessing, os, signal, sys, time
 from ssl_vit import bounds, training
@@ -44,9 +52,13 @@ training.pretrain({words!r})
 
 def started(tmp_path: Path, where: str, *words: str) -> subprocess.Popen:
     """A run on one process, in which something hangs."""
-    script = SCRIPT.replace("{words!r}", repr(altered(WORDS, f"out={tmp_path}", "name=run", *words)))
+    script = SCRIPT.replace(
+        "{words!r}", repr(altered(WORDS, f"out={tmp_path}", "name=run", *words))
+    )
     command = [sys.executable, "-c", script, where]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def until_there(process: subprocess.Popen) -> None:
@@ -55,7 +67,9 @@ def until_there(process: subprocess.Popen) -> None:
     assert any("there" in line for line in process.stdout)
 
 
-def test_a_batch_that_does_not_get_into_shared_memory_ends_the_run_in_a_line(tmp_path: Path) -> None:
+def test_a_batch_that_does_not_get_into_shared_memory_ends_the_run_in_a_line(
+    tmp_path: Path,
+) -> None:
     process = started(tmp_path, "refused")
     said = process.communicate(timeout=300)[0]
     assert process.returncode == heartbeat.LOST, said
@@ -65,12 +79,17 @@ def test_a_batch_that_does_not_get_into_shared_memory_ends_the_run_in_a_line(tmp
 
 
 @pytest.tick.parametrize(("where", "workers"), [("stopped", 2), ("stuck", 0)])
-def test_data_that_do_not_come_for_the_patience_end_the_run(tmp_path: Path, where: str, workers: int) -> None:
+def test_data_that_do_not_come_for_the_patience_end_the_run(
+    tmp_path: Path, where: str, workers: int
+) -> None:
     process = started(tmp_path, where, "compute.patience=2", f"compute.workers={workers}")
     said = process.communicate(timeout=300)[0]
     assert process.returncode == heartbeat.LOST, said
     which = "from 2 data workers, /dev/shm with " if workers else "read by this process itself"
-    assert f"error: compute.patience=2: no data came for so many seconds, {which}" in said.splitlines()[-1]
+    assert (
+        f"error: compute.patience=2: no data came for so many seconds, {which}"
+        in said.splitlines()[-1]
+    )
 
 
 def test_a_signal_while_data_do_not_come_saves_and_leaves(tmp_path: Path) -> None:
@@ -84,7 +103,8 @@ def test_a_signal_while_data_do_not_come_saves_and_leaves(tmp_path: Path) -> Non
 
 @pytest.tick.parametrize("number", preemption.SIGNALS)
 def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, number: int) -> None:
-    """Sent until it is heard: those within the first second are taken for one, as launchers repeat them."""
+    """Sent until it is heard: those within the first second are taken for one, as launchers repeat
+    them."""
     process = started(tmp_path, "stuck", "compute.workers=0")
     until_there(process)
     end = time.monotonic() + 300
@@ -94,12 +114,17 @@ def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, n
         time.sleep(0.05)
     said = process.communicate()[0]
     assert process.returncode == preemption.AT_ONCE + number, said
-    assert f"stopped     at once, by {signal.Signals(number).name} after another signal; not saved" in said
+    assert (
+        f"stopped     at once, by {signal.Signals(number).name} after another signal; not saved"
+        in said
+    )
 
 
 def test_a_signal_that_a_launcher_repeats_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     left, heard = [], threading.Event()
-    monkeypatch.setattr(preemption, "leave", lambda status, text: (left.append(status), heard.set()))
+    monkeypatch.setattr(
+        preemption, "leave", lambda status, text: (left.append(status), heard.set())
+    )
     monkeypatch.setattr(preemption, "AGAIN", 1e6)
     reading, writing = os.pipe()
     thread = threading.Thread(target=preemption._leave_at_the_second, args=(reading,))
@@ -121,7 +146,10 @@ def test_one_process_alone_is_judged_within_a_step_only() -> None:
     assert judged(watchdog, 1e6) == [""], "before the first step"
     passes = watchdog.track(["a pass"], 3)
     next(passes)
-    assert judged(watchdog, 30) == [""] and "not moved for 30 s, after step 3" in judged(watchdog, 31)[0]
+    assert (
+        judged(watchdog, 30) == [""]
+        and "not moved for 30 s, after step 3" in judged(watchdog, 31)[0]
+    )
     watchdog.note_step(4)
     assert judged(watchdog, 1e6) == [""], "between steps"
     with watchdog._waiting():

@@ -1,5 +1,5 @@
-"""Which run is whose: a result is told, and a run goes on, only where the recipe, the images, the first weights, the plugin and
-the files are the same."""
+"""Which run is whose: a result is told, and a run goes on, only where the recipe, the images, the
+first weights, the plugin and the files are the same."""
 
 import json
 import shutil
@@ -19,8 +19,8 @@ from ssl_vit.runs.folder import Run
 from ssl_vit.studies import plan as plans
 from ssl_vit.studies.command import parse_request
 
-# A finished run may be asked for with another value of these, and an unfinished one goes on with it: they do not change what
-# the result says. Everything else is refused by name.
+# A finished run may be asked for with another value of these, and an unfinished one goes on with
+# it: they do not change what the result says. Everything else is refused by name.
 ALWAYS_FREE = {
     "name": "names another folder",
     "out": "names another folder",
@@ -108,7 +108,11 @@ VALUES = {
     "hub.every": "5",
 }
 STEM = ("model.stem_width", "model.convolutional")  # refused as model=, with what they make of it
-SHARES = {"corruption.mask": (0.7, 0.2, 0.1), "corruption.random": (0.7, 0.2, 0.1), "corruption.keep": (0.7, 0.1, 0.2)}
+SHARES = {
+    "corruption.mask": (0.7, 0.2, 0.1),
+    "corruption.random": (0.7, 0.2, 0.1),
+    "corruption.keep": (0.7, 0.1, 0.2),
+}
 
 
 def images(root: Path, first: int = 0) -> Path:
@@ -124,7 +128,8 @@ def images(root: Path, first: int = 0) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """A folder with images, a moved copy of them, others under the same name, and runs/joint, which has finished."""
+    """A folder with images, a moved copy of them, others under the same name, and runs/joint, which
+    has finished."""
     root = tmp_path_factory.mktemp("identity")
     shutil.copytree(images(root / "a" / "own"), root / "b" / "own")
     images(root / "c" / "own", 500)
@@ -146,17 +151,32 @@ def words(root: Path, *more: str) -> list[str]:
         "probe.images=20",
         "name=joint",
     ]
-    own = ["probe.measures=[few_shot]", "probe.shots=[1]", "eval.test=true", f"data.path={root}/a/own", f"out={root}/runs"]
+    own = [
+        "probe.measures=[few_shot]",
+        "probe.shots=[1]",
+        "eval.test=true",
+        f"data.path={root}/a/own",
+        f"out={root}/runs",
+    ]
     return altered(TINY, *few, *own, "data.validation=0.2", "compute.batch=16", *more)
 
 
 def other(key: str, now: object, root: Path) -> list[str]:
     """Words that give a key another value."""
     if key in SHARES:
-        return [f"corruption.{name}={share}" for name, share in zip(("mask", "random", "keep"), SHARES[key], strict=True)]
+        return [
+            f"corruption.{name}={share}"
+            for name, share in zip(("mask", "random", "keep"), SHARES[key], strict=True)
+        ]
     if key in VALUES:
-        known = {"FINISHED": root / "runs" / "joint", "PLUGIN": root / "plugin.py", "MOVED": root / "b" / "own"}
-        return [f"{key}={known.get(VALUES[key], root / 'real.json' if VALUES[key] == 'REAL' else VALUES[key])}"]
+        known = {
+            "FINISHED": root / "runs" / "joint",
+            "PLUGIN": root / "plugin.py",
+            "MOVED": root / "b" / "own",
+        }
+        return [
+            f"{key}={known.get(VALUES[key], root / 'real.json' if VALUES[key] == 'REAL' else VALUES[key])}"
+        ]
     if isinstance(now, bool):
         return [f"{key}={str(not now).lower()}"]
     if isinstance(now, float):
@@ -183,9 +203,13 @@ def the_error(act, *arguments) -> str:
 
 
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
-def test_every_key_is_refused_by_name_or_is_free_for_a_reason(place: Path, tmp_path: Path, finished: bool) -> None:
+def test_every_key_is_refused_by_name_or_is_free_for_a_reason(
+    place: Path, tmp_path: Path, finished: bool
+) -> None:
     root, free = place, ALWAYS_FREE | ({} if finished else FREE_UNTIL_FINISHED)
-    assert {*ALWAYS_FREE, *FREE_UNTIL_FINISHED, "resume", "plugin"} == FREE, "what the recipe's hash leaves out"
+    assert {*ALWAYS_FREE, *FREE_UNTIL_FINISHED, "resume", "plugin"} == FREE, (
+        "what the recipe's hash leaves out"
+    )
     if not finished:
         root = tmp_path
         shutil.copytree(place, root, dirs_exist_ok=True)
@@ -222,11 +246,19 @@ def test_a_test_that_was_not_made_is_not_answered(place: Path, tmp_path: Path) -
     told = json.loads(environment.read_text())
     environment.write_text(json.dumps(told | {"options": told["options"] | {"eval.test": False}}))
     text = the_error(found, words(place, f"out={tmp_path}/runs"))
-    assert "eval.test (False there, True here)" in text and "probe.measures=[top1]" in text and "name=" in text
+    assert (
+        "eval.test (False there, True here)" in text
+        and "probe.measures=[top1]" in text
+        and "name=" in text
+    )
 
 
-def test_a_finished_run_is_told_for_its_own_images_only(place: Path, tmp_path: Path, capsys) -> None:
-    assert "the images of test, train, validation differ" in the_error(found, words(place, f"data.path={place}/c/own"))
+def test_a_finished_run_is_told_for_its_own_images_only(
+    place: Path, tmp_path: Path, capsys
+) -> None:
+    assert "the images of test, train, validation differ" in the_error(
+        found, words(place, f"data.path={place}/c/own")
+    )
     assert found(words(place, f"data.path={place}/b/own"))[1] is not None
     assert "warning" not in capsys.readouterr().out
     assert found(words(place, f"data.path={tmp_path}/own"))[1] is not None  # gone
@@ -237,7 +269,9 @@ def test_a_finished_run_is_told_for_its_own_images_only(place: Path, tmp_path: P
 
 def test_folders_of_one_name_are_not_mixed_up(place: Path, tmp_path: Path) -> None:
     """Under the run's default name, finished and not."""
-    unnamed = [word for word in words(place, f"out={tmp_path}/runs") if not word.startswith("name=")]
+    unnamed = [
+        word for word in words(place, f"out={tmp_path}/runs") if not word.startswith("name=")
+    ]
     here, there = (altered(unnamed, f"data.path={place}/{which}/own") for which in "ac")
     run, _ = found(here)
     train_job.train(run)
@@ -255,7 +289,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
-def test_a_recipe_that_was_edited_or_taken_away_is_refused(place: Path, tmp_path: Path, finished: bool) -> None:
+def test_a_recipe_that_was_edited_or_taken_away_is_refused(
+    place: Path, tmp_path: Path, finished: bool
+) -> None:
     shutil.copytree(place / "runs", tmp_path / "runs")
     folder = tmp_path / "runs" / "joint"
     if not finished:
@@ -291,10 +327,16 @@ def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path
     assert found(words(place, f"out={tmp_path}/runs"))[1] is not None
 
 
-def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(place: Path, tmp_path: Path) -> None:
-    """Whoever looked before it was there, and comes after it has finished, neither overwrites it nor trains it again."""
+def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(
+    place: Path, tmp_path: Path
+) -> None:
+    """Whoever looked before it was there, and comes after it has finished, neither overwrites it
+    nor trains it again."""
     said = words(place, f"out={tmp_path}/runs", "name=race")
-    late, same, elsewhere = (found(altered(said, *more))[0] for more in (["optim.lr=0.5"], [], [f"data.path={place}/c/own"]))
+    late, same, elsewhere = (
+        found(altered(said, *more))[0]
+        for more in (["optim.lr=0.5"], [], [f"data.path={place}/c/own"])
+    )
     first, _ = found(said)
     result = train_job.train(first)
     before = contents(first.folder)
@@ -304,7 +346,9 @@ def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(place: Pat
     assert contents(first.folder) == before
 
 
-def test_another_may_begin_the_run_while_this_one_waits_for_the_lock(place: Path, tmp_path: Path) -> None:
+def test_another_may_begin_the_run_while_this_one_waits_for_the_lock(
+    place: Path, tmp_path: Path
+) -> None:
     said = words(place, f"out={tmp_path}/runs", "name=race")
     late = found(altered(said, "optim.lr=0.5"))[0]
     shutil.copytree(place / "runs" / "joint", tmp_path / "runs" / "race")
@@ -317,8 +361,20 @@ def test_another_may_begin_the_run_while_this_one_waits_for_the_lock(place: Path
 def test_an_evaluation_checks_again_under_the_lock(place: Path, tmp_path: Path) -> None:
     from ssl_vit.jobs import evaluate
 
-    common = [f"init={place}/runs/joint", f"data.path={place}/a/own", f"out={tmp_path}/runs", "name=look", "data.size=16"]
-    said = ["recipe=evaluate", *common, "compute.precision=float32", "compute.threads=1", "probe.measures=[knn]"]
+    common = [
+        f"init={place}/runs/joint",
+        f"data.path={place}/a/own",
+        f"out={tmp_path}/runs",
+        "name=look",
+        "data.size=16",
+    ]
+    said = [
+        "recipe=evaluate",
+        *common,
+        "compute.precision=float32",
+        "compute.threads=1",
+        "probe.measures=[knn]",
+    ]
     late, first = found([*said, "probe.neighbors=3"])[0], found(said)[0]
     evaluate.evaluate(first)
     before = contents(first.folder)
@@ -350,12 +406,19 @@ def test_a_plugin_runs_only_where_the_command_line_names_it(place: Path, tmp_pat
 
     from ssl_vit.jobs import evaluate
 
-    own = [f"data.path={place}/a/own", "data.size=16", f"out={tmp_path}/runs", "compute.precision=float32", "compute.threads=1"]
+    own = [
+        f"data.path={place}/a/own",
+        "data.size=16",
+        f"out={tmp_path}/runs",
+        "compute.precision=float32",
+        "compute.threads=1",
+    ]
     top1 = ["recipe=evaluate", f"init={folder}", *own, "probe.measures=[top1]", "name=look"]
     assert "top1" in evaluate.evaluate(found(top1)[0])["metrics"]
     found(["recipe=finetune", f"init={folder}", *own, "name=fine"])
     assert not ran.exists()
-    assert "its text differ" in the_error(found, [*said, f"plugin={plugin}"])  # it was made without one
+    # it was made without one
+    assert "its text differ" in the_error(found, [*said, f"plugin={plugin}"])
     assert ran.read_text() == "x"
 
 
@@ -363,20 +426,30 @@ def test_a_studys_file_runs_no_plugin_of_its_own(tmp_path: Path) -> None:
     plugin, ran, study = tmp_path / "theirs.py", tmp_path / "ran", tmp_path / "theirs.yaml"
     plugin.write_text(f"from pathlib import Path\nPath({str(ran)!r}).write_text('x')\n")
     part = f"{{tool: pretrain, words: {{recipe: mpp, plugin: {plugin}}}}}"
-    study.write_text(f"title: t\nvary: {{corruption.rate: [0.1, 0.5]}}\nparts: {{pretrain: {part}}}\n")
-    assert f"plugin={plugin}: the study's file asks for it" in the_error(parse_request, [f"recipe={study}"])
+    study.write_text(
+        f"title: t\nvary: {{corruption.rate: [0.1, 0.5]}}\nparts: {{pretrain: {part}}}\n"
+    )
+    assert f"plugin={plugin}: the study's file asks for it" in the_error(
+        parse_request, [f"recipe={study}"]
+    )
     plans.check(parse_request([f"recipe={study}", f"plugin={plugin}"]).plan)
     assert ran.read_text() == "x"
 
 
-def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(place: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(
+    place: Path, tmp_path: Path, monkeypatch
+) -> None:
     shutil.copytree(place / "runs" / "joint", tmp_path / "runs" / "pretrain-joint-0")
-    said = dict(word.split("=", 1) for word in words(place) if not word.startswith(("name=", "out=")))
+    said = dict(
+        word.split("=", 1) for word in words(place) if not word.startswith(("name=", "out="))
+    )
     path = tmp_path / "runs" / "pretrain-joint-0" / "recipe.yaml"
     text = path.read_text()
 
     def told(**more: str) -> list[str]:
-        task = plans.Task("pretrain-joint-0", "pretrain", "pretrain", "joint", 0, {}, (), said | more)
+        task = plans.Task(
+            "pretrain-joint-0", "pretrain", "pretrain", "joint", 0, {}, (), said | more
+        )
         return plans.check_finished(task, {task.name: task}, tmp_path / "runs")
 
     assert told() == []

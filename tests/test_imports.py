@@ -75,7 +75,8 @@ def imported(name: str, path: Path) -> set[str]:
 
 
 def entry(name: str) -> str:
-    """The entry of ssl_vit/ that a full name belongs to; "" for ssl_vit itself and for other packages."""
+    """The entry of ssl_vit/ that a full name belongs to; "" for ssl_vit itself and for other
+    packages."""
     parts = name.split(".")
     return parts[1] if parts[0] == "ssl_vit" and len(parts) > 1 else ""
 

@@ -59,7 +59,9 @@ def rows(folder: Path) -> list[Row]:
 
 def tool(*words: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
     command = [sys.executable, *launcher, "tools/pretrain.py", *words]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def assert_same_end(a: Path, b: Path) -> None:
@@ -77,14 +79,28 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_leaves_what_the_design_says(unbroken: Path) -> None:
-    names = {"recipe.yaml", "environment.json", "metrics.jsonl", "log.txt", "result.json", "export", "figures", "checkpoints"}
+    names = {
+        "recipe.yaml",
+        "environment.json",
+        "metrics.jsonl",
+        "log.txt",
+        "result.json",
+        "export",
+        "figures",
+        "checkpoints",
+    }
     assert names <= {p.name for p in unbroken.iterdir()}
     result = json.loads((unbroken / "result.json").read_text())
     assert result["steps"] == 12 and result["images"] == 12 * 16
-    assert result["metrics"]["loss"]["n"] == 24 * 8, "24 held-out images of 16 patches, half of them hit"
+    assert result["metrics"]["loss"]["n"] == 24 * 8, (
+        "24 held-out images of 16 patches, half of them hit"
+    )
     assert [r["step"] for r in rows(unbroken)] == [2, 4, 6, 8, 10, 12]
     assert "validation/loss" in rows(unbroken)[1] and "validation/loss" not in rows(unbroken)[0]
-    assert [p.name for p in checkpoint.found(unbroken / "checkpoints")] == ["step-000000008", "step-000000012"]
+    assert [p.name for p in checkpoint.found(unbroken / "checkpoints")] == [
+        "step-000000008",
+        "step-000000012",
+    ]
     with Image.open(unbroken / "figures" / "predictions.png") as image:
         assert image.width > 300 and len(set(image.convert("RGB").get_flattened_data())) > 50
 
@@ -121,10 +137,15 @@ def broken_off(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 FORGOTTEN = {
     "nothing": lambda saved, state: {},
     "the optimiser": lambda saved, state: {
-        "moments": {p: {k: torch.zeros_like(v) for k, v in values.items()} for p, values in saved["moments"].items()}
+        "moments": {
+            p: {k: torch.zeros_like(v) for k, v in values.items()}
+            for p, values in saved["moments"].items()
+        }
     },
     "the schedule": lambda saved, state: {"schedule": state.schedule.state_dict()},
-    "the averaged weights": lambda saved, state: {"average": copy.deepcopy(state.average.state_dict())},
+    "the averaged weights": lambda saved, state: {
+        "average": copy.deepcopy(state.average.state_dict())
+    },
 }
 
 
@@ -136,27 +157,42 @@ def resumed(folders: tuple[Path, Path], out: Path) -> None:
 
 
 @pytest.tick.parametrize("what", FORGOTTEN)
-def test_a_resumption_that_forgets_does_not_end_alike(what: str, broken_off, tmp_path: Path, monkeypatch) -> None:
+def test_a_resumption_that_forgets_does_not_end_alike(
+    what: str, broken_off, tmp_path: Path, monkeypatch
+) -> None:
     """The control of all tests of resuming: they would notice."""
     load = State.load
-    monkeypatch.setattr(State, "load", lambda s, saved, accelerator: load(s, saved | FORGOTTEN[what](saved, s), accelerator))
+    monkeypatch.setattr(
+        State,
+        "load",
+        lambda s, saved, accelerator: load(s, saved | FORGOTTEN[what](saved, s), accelerator),
+    )
     with pytest.raises(AssertionError) if what != "nothing" else nullcontext():
         resumed(broken_off, tmp_path)
 
 
-def test_a_resumption_with_samples_from_the_beginning_does_not_end_alike(broken_off, tmp_path: Path, monkeypatch) -> None:
+def test_a_resumption_with_samples_from_the_beginning_does_not_end_alike(
+    broken_off, tmp_path: Path, monkeypatch
+) -> None:
     training = loaders.training_loader
-    monkeypatch.setattr(loaders, "training_loader", lambda *a: training(*a[:4], 0, a[5] - a[4], a[6]))  # as many, of the first steps
+    monkeypatch.setattr(
+        loaders, "training_loader", lambda *a: training(*a[:4], 0, a[5] - a[4], a[6])
+    )  # as many, of the first steps
     with pytest.raises(AssertionError):
         resumed(broken_off, tmp_path)
 
 
-def test_sigkill_at_a_random_moment_loses_nothing(unbroken: Path, tiny: list[str], tmp_path: Path) -> None:
+def test_sigkill_at_a_random_moment_loses_nothing(
+    unbroken: Path, tiny: list[str], tmp_path: Path
+) -> None:
     folder = tmp_path / "runs" / "run"
     victim = tool(*tiny, "name=run")
-    last = random.randint(1, 5)  # rows seen before the kill; a different moment each time, inside saves too
+    # rows seen before the kill; a different moment each time, inside saves too
+    last = random.randint(1, 5)
     while victim.poll() is None:
-        if (folder / "metrics.jsonl").exists() and len((folder / "metrics.jsonl").read_text().splitlines()) >= last:
+        if (folder / "metrics.jsonl").exists() and len(
+            (folder / "metrics.jsonl").read_text().splitlines()
+        ) >= last:
             time.sleep(random.random() / 20)
             victim.send_signal(signal.SIGKILL)
             break
@@ -170,14 +206,20 @@ def test_sigkill_at_a_random_moment_loses_nothing(unbroken: Path, tiny: list[str
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
-    unbroken: Path, tiny: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    unbroken: Path,
+    tiny: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = train_job._callbacks
     monkeypatch.setattr(train_job, "_callbacks", lambda j: [*whole(j), Killer(10)])
     with pytest.raises(Killed):
         run([*tiny, "name=run"])
     monkeypatch.setattr(train_job, "_callbacks", whole)
-    newest = checkpoint.found(Path(tiny[-1].removeprefix("out=")) / "run" / "checkpoints")[-1] / "state.pt"
+    newest = (
+        checkpoint.found(Path(tiny[-1].removeprefix("out=")) / "run" / "checkpoints")[-1]
+        / "state.pt"
+    )
     torn = bytearray(newest.read_bytes())
     torn[len(torn) // 2] ^= 1
     newest.write_bytes(torn)
@@ -196,7 +238,9 @@ def cut_off(words: list[str], step: int) -> Path:
     return Path(recipe.out) / recipe.name
 
 
-def test_a_checkpoint_without_its_manifest_is_damaged_not_unseen(unbroken: Path, tiny: list[str], capsys) -> None:
+def test_a_checkpoint_without_its_manifest_is_damaged_not_unseen(
+    unbroken: Path, tiny: list[str], capsys
+) -> None:
     words = [*tiny, "name=run"]
     folder = cut_off(words, 10)
     (folder / "checkpoints" / "step-000000008" / checkpoint.MANIFEST).unlink()
@@ -212,7 +256,10 @@ def test_a_checkpoint_without_its_manifest_is_damaged_not_unseen(unbroken: Path,
 
 @pytest.tick.parametrize("other", ["seed=1", "model.width=16"])
 def test_a_checkpoint_of_another_run_is_refused(tiny: list[str], other: str) -> None:
-    folder, foreign = cut_off([*tiny, "name=run"], 6), cut_off([*altered(tiny, other), "name=other"], 6)
+    folder, foreign = (
+        cut_off([*tiny, "name=run"], 6),
+        cut_off([*altered(tiny, other), "name=other"], 6),
+    )
     shutil.rmtree(folder / "checkpoints")
     shutil.copytree(foreign / "checkpoints", folder / "checkpoints")
     with pytest.raises(UserError, match="step-000000004 is another run's"):
@@ -227,7 +274,9 @@ def test_a_finished_run_answers_with_its_result_and_trains_no_more(unbroken: Pat
     assert (unbroken / "metrics.jsonl").stat().st_mtime_ns == before
 
 
-def test_observers_and_their_failures_leave_the_training_alone(unbroken: Path, tiny: list[str], monkeypatch) -> None:
+def test_observers_and_their_failures_leave_the_training_alone(
+    unbroken: Path, tiny: list[str], monkeypatch
+) -> None:
     def nosy(step: int, row: Row, objective: torch.nn.Module):
         assert not objective.training and not torch.is_grad_enabled()
         torch.rand(7)
@@ -238,7 +287,15 @@ def test_observers_and_their_failures_leave_the_training_alone(unbroken: Path, t
     train = train_job.engine.train
 
     def with_nosy(state, loader, recipe, batch_layout, accelerator, evaluators, *others):
-        train(state, loader, recipe, batch_layout, accelerator, [Scheduled(nosy, 3), *evaluators], *others)
+        train(
+            state,
+            loader,
+            recipe,
+            batch_layout,
+            accelerator,
+            [Scheduled(nosy, 3), *evaluators],
+            *others,
+        )
 
     monkeypatch.setattr(train_job.engine, "train", with_nosy)
     folder = run([*tiny, "name=run"]).folder
@@ -248,7 +305,9 @@ def test_observers_and_their_failures_leave_the_training_alone(unbroken: Path, t
     assert "an observer's own trouble" in (folder / "log.txt").read_text()
 
 
-def test_a_listener_that_fails_is_left_out_and_training_goes_on(unbroken: Path, tiny: list[str], monkeypatch) -> None:
+def test_a_listener_that_fails_is_left_out_and_training_goes_on(
+    unbroken: Path, tiny: list[str], monkeypatch
+) -> None:
     class Broken(Callback):
         def on_row(self, row: Row) -> None:
             raise OSError("a tracker's own trouble")
@@ -260,7 +319,9 @@ def test_a_listener_that_fails_is_left_out_and_training_goes_on(unbroken: Path, 
     assert (folder / "log.txt").read_text().count("a tracker's own trouble") == 1
 
 
-def test_all_checkpoints_damaged_is_said_and_nothing_removed(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_checkpoints_damaged_is_said_and_nothing_removed(
+    tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = train_job._callbacks
     monkeypatch.setattr(train_job, "_callbacks", lambda j: [*whole(j), Killer(6)])
     with pytest.raises(Killed):
@@ -275,16 +336,27 @@ def test_all_checkpoints_damaged_is_said_and_nothing_removed(tiny: list[str], mo
     assert rows(folder) == before and only.exists()
 
 
-def test_an_error_of_the_first_process_is_said_once_and_ends_all(tiny: list[str], tmp_path: Path) -> None:
+def test_an_error_of_the_first_process_is_said_once_and_ends_all(
+    tiny: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "runs").write_text("a file where the folder should be")
-    torchrun = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(21000 + os.getpid() % 20000))
+    torchrun = (
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "--master_port",
+        str(21000 + os.getpid() % 20000),
+    )
     two = tool(*tiny, "name=two", launcher=torchrun)
     out, _ = two.communicate(timeout=300)
     assert two.returncode != 0 and out.count("cannot be written") == 1
     assert 'tools/pretrain.py", line' not in out, "no traceback of ours"
 
 
-def test_dropout_is_drawn_per_step_and_chunk_so_that_resuming_repeats_it(tiny: list[str], monkeypatch) -> None:
+def test_dropout_is_drawn_per_step_and_chunk_so_that_resuming_repeats_it(
+    tiny: list[str], monkeypatch
+) -> None:
     words = [*tiny, "optim.dropout=0.5"]
     whole = train_job._callbacks
     one = run([*words, "name=one"]).folder
@@ -302,7 +374,9 @@ def test_accumulation_trains_as_one_pass(unbroken: Path, tiny: list[str]) -> Non
         assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)
 
 
-def test_processes_that_do_not_find_one_another_are_refused(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_do_not_find_one_another_are_refused(
+    tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     alone = {"_shared_state": {}, "num_processes": 1, "__init__": lambda self, **asked: None}
     monkeypatch.setattr(distributed, "PartialState", type("Alone", (), alone))
@@ -318,7 +392,9 @@ def test_real_images_train(real_images: Path, tiny: list[str]) -> None:
         assert done.result()["metrics"]["loss"]["value"] < 6.3, "ln 512 is 6.24"
 
 
-def test_tensorboard_says_what_metrics_jsonl_says(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_says_what_metrics_jsonl_says(
+    tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     words = altered(tiny, "log.tensorboard=true", "name=run")
@@ -334,8 +410,12 @@ def test_tensorboard_says_what_metrics_jsonl_says(tiny: list[str], monkeypatch: 
     assert told == [(r["step"], pytest.approx(r["loss"])) for r in done.rows()]
 
 
-@pytest.tick.parametrize("words", [["recipe=supervised"], ["recipe=joint"], ["target=grid_color"], ["target=pixels"]])
-def test_every_objective_and_target_trains_resumes_and_is_exported(words: list[str], tiny: list[str], monkeypatch) -> None:
+@pytest.tick.parametrize(
+    "words", [["recipe=supervised"], ["recipe=joint"], ["target=grid_color"], ["target=pixels"]]
+)
+def test_every_objective_and_target_trains_resumes_and_is_exported(
+    words: list[str], tiny: list[str], monkeypatch
+) -> None:
     words = altered(tiny, *words)
     one = run([*words, "name=one"]).folder
     whole = train_job._callbacks
@@ -350,21 +430,31 @@ def test_every_objective_and_target_trains_resumes_and_is_exported(words: list[s
     assert heads and not any("encoder." in name or "backbone" in name for name in heads)
 
 
-def test_unreadable_images_are_named_and_too_many_stop_the_run(tiny: list[str], tmp_path: Path) -> None:
+def test_unreadable_images_are_named_and_too_many_stop_the_run(
+    tiny: list[str], tmp_path: Path
+) -> None:
     folder = tmp_path / "images"
     folder.mkdir()
     for n in range(60):
         Image.new("RGB", (16, 16), (4 * n, 99, 255 - 4 * n)).save(folder / f"{n:02}.png")
     (folder / "07.png").write_bytes((folder / "07.png").read_bytes()[:60])
-    words = [*(w for w in tiny if not w.startswith("eval.images")), f"data.path={folder}", "data.validation=0.2"]
+    words = [
+        *(w for w in tiny if not w.startswith("eval.images")),
+        f"data.path={folder}",
+        "data.validation=0.2",
+    ]
     done = run([*words, "name=some", "data.unreadable=0.1"])
     assert "07.png" in (done.folder / "log.txt").read_text()
-    with pytest.raises(UserError, match=r"data\.unreadable=0\.0: 1 of .* cannot be read, .*07\.png"):
+    with pytest.raises(
+        UserError, match=r"data\.unreadable=0\.0: 1 of .* cannot be read, .*07\.png"
+    ):
         run([*words, "name=none", "data.unreadable=0"])
 
 
 @pytest.tick.parametrize("own", [["optim.dropout=0.1"], ["optim.drop_path=0.1"], []])
-def test_masks_of_dropout_go_on_with_the_same_device_batch_only(tiny: list[str], own: list[str]) -> None:
+def test_masks_of_dropout_go_on_with_the_same_device_batch_only(
+    tiny: list[str], own: list[str]
+) -> None:
     """They are seeded by pass; without them a run goes on with any device batch."""
     short = altered(tiny, *own, "optim.steps=4", "compute.batch=8", "name=run")
     folder = run(short).folder
@@ -384,7 +474,8 @@ def test_masks_of_dropout_go_on_with_the_same_device_batch_only(tiny: list[str],
 def test_a_folder_moved_while_it_is_written_stops_the_run_and_nothing_is_lost(
     unbroken: Path, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that was trained is saved where the folder is now, nothing is made where it was, and the run goes on there."""
+    """All that was trained is saved where the folder is now, nothing is made where it was, and the
+    run goes on there."""
     place, new = tmp_path / "runs" / "run", tmp_path / "runs" / "new"
 
     class Mover(Callback):
@@ -398,5 +489,7 @@ def test_a_folder_moved_while_it_is_written_stops_the_run_and_nothing_is_lost(
         run([*tiny, "name=run"])
     text = f"name=run: {place} was moved to {new} while the run wrote it; name=new out={new.parent} goes on there"
     assert str(caught.value) == text and not place.exists()
-    assert checkpoint.step(checkpoint.found(new / "checkpoints")[-1]) == 8, "the next one that was due"
+    assert checkpoint.step(checkpoint.found(new / "checkpoints")[-1]) == 8, (
+        "the next one that was due"
+    )
     assert_same_end(unbroken, run([*tiny, "name=new"]).folder)

@@ -1,4 +1,5 @@
-"""A process that dies, stands still or stays behind is named by the others, who leave; the run goes on afterwards."""
+"""A process that dies, stands still or stays behind is named by the others, who leave; the run goes
+on afterwards."""
 
 import signal
 import socket
@@ -13,7 +14,9 @@ from conftest import TINY, altered, outcome, together
 from ssl_vit.training import checkpoint, heartbeat
 
 PATIENCE = 15  # seconds: more than a healthy process is kept waiting for a core
-WORDS = altered(TINY, "optim.steps=3000", "optim.warmup=2", "checkpoint.every=5", "eval.every=40", "log.every=1")
+WORDS = altered(
+    TINY, "optim.steps=3000", "optim.warmup=2", "checkpoint.every=5", "eval.every=40", "log.every=1"
+)
 STUCK = """
 import os, time
 from ssl_vit import bounds, checkpoint, training
@@ -61,8 +64,12 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-@pytest.tick.parametrize(("victim", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGSTOP)])
-def test_a_process_that_dies_or_stands_still_is_named_and_the_others_leave(tmp_path: Path, victim: int, number: int) -> None:
+@pytest.tick.parametrize(
+    ("victim", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGSTOP)]
+)
+def test_a_process_that_dies_or_stands_still_is_named_and_the_others_leave(
+    tmp_path: Path, victim: int, number: int
+) -> None:
     pair = started(tmp_path)
     until(lambda: checkpoint.found(tmp_path / "run" / "checkpoints"))
     pair[victim].send_signal(number)
@@ -70,12 +77,17 @@ def test_a_process_that_dies_or_stands_still_is_named_and_the_others_leave(tmp_p
     pair[victim].kill()
     pair[victim].communicate()
     assert codes == [heartbeat.LOST], said
-    assert f"error: process {victim} on {socket.gethostname()} gave no sign of life for {PATIENCE} s" in said[0]
+    assert (
+        f"error: process {victim} on {socket.gethostname()} gave no sign of life for {PATIENCE} s"
+        in said[0]
+    )
     assert checkpoint.sound(checkpoint.found(tmp_path / "run" / "checkpoints")[-1])
 
 
 @pytest.tick.parametrize(("victim", "number"), [(1, signal.SIGSTOP), (0, signal.SIGKILL)])
-def test_a_process_lost_before_it_said_anything_is_named(tmp_path: Path, victim: int, number: int) -> None:
+def test_a_process_lost_before_it_said_anything_is_named(
+    tmp_path: Path, victim: int, number: int
+) -> None:
     """In a run whose processes next speak in half a minute."""
     script = f"""
 import os, signal, time
@@ -100,7 +112,8 @@ with life:
 
 
 @pytest.tick.parametrize(
-    ("who", "place", "times"), [(1, "fetch", 1), (1, "forward", 1), (1, "backward", 1), (1, "look", 2), (0, "save", 2)]
+    ("who", "place", "times"),
+    [(1, "fetch", 1), (1, "forward", 1), (1, "backward", 1), (1, "look", 2), (0, "save", 2)],
 )
 def test_a_process_that_hangs_is_named(tmp_path: Path, who: int, place: str, times: int) -> None:
     codes, said = outcome(started(tmp_path, WHO=str(who), PLACE=place))
@@ -112,19 +125,31 @@ def test_a_process_that_hangs_is_named(tmp_path: Path, who: int, place: str, tim
 def test_all_that_hang_together_leave(tmp_path: Path) -> None:
     codes, said = outcome(started(tmp_path, WHO="01", PLACE="forward"))
     assert codes == [heartbeat.LOST] * 2, said
-    assert all(f"error: no process has moved for {2 * PATIENCE} s, after step " in text for text in said), said
+    assert all(
+        f"error: no process has moved for {2 * PATIENCE} s, after step " in text for text in said
+    ), said
 
 
 @pytest.tick.parametrize(("who", "error"), [(0, "user"), (1, "system")])
-def test_an_error_on_one_process_is_told_by_the_others_in_a_line(tmp_path: Path, who: int, error: str) -> None:
-    codes, said = outcome(started(tmp_path, WHO=str(who), PLACE="fails", ERROR=error, OMP_NUM_THREADS="1"))
+def test_an_error_on_one_process_is_told_by_the_others_in_a_line(
+    tmp_path: Path, who: int, error: str
+) -> None:
+    codes, said = outcome(
+        started(tmp_path, WHO=str(who), PLACE="fails", ERROR=error, OMP_NUM_THREADS="1")
+    )
     text, line = {
         "user": ("data.some=0: broken", "error: data.some=0: broken"),
-        "system": ("OSError: [Errno 5] no such disk", f"error on process 1: out={tmp_path}: {tmp_path}/run: no such disk"),
+        "system": (
+            "OSError: [Errno 5] no such disk",
+            f"error on process 1: out={tmp_path}: {tmp_path}/run: no such disk",
+        ),
     }[error]
     assert (codes[who], codes[1 - who]) == (2, heartbeat.LOST), said
     assert said[who].splitlines()[-1] == line
-    assert said[1 - who].splitlines()[-1] == f"error: process {who} on {socket.gethostname()} ended: {text}"
+    assert (
+        said[1 - who].splitlines()[-1]
+        == f"error: process {who} on {socket.gethostname()} ended: {text}"
+    )
     assert not any("Traceback" in each for each in said), said
     assert len(said[1].splitlines()) == 1, said
 
@@ -142,14 +167,28 @@ def late(*values):
     return load(*values)
 sources.load = late
 """
-    words = [*altered(TINY, "optim.steps=2", "optim.warmup=1"), f"out={tmp_path}", "name=run", f"compute.patience={PATIENCE}"]
-    script = STUCK.replace("training.pretrain", f"{slow}training.pretrain").replace("{words!r}", repr(words))
+    words = [
+        *altered(TINY, "optim.steps=2", "optim.warmup=1"),
+        f"out={tmp_path}",
+        "name=run",
+        f"compute.patience={PATIENCE}",
+    ]
+    script = STUCK.replace("training.pretrain", f"{slow}training.pretrain").replace(
+        "{words!r}", repr(words)
+    )
     codes, said = outcome(together(2, "-c", script))
     assert codes == [0, 0], said
 
 
 def test_an_evaluation_names_a_lost_process_too(tmp_path: Path) -> None:
-    words = ["recipe=evaluate", "init=scratch", *TINY[1:7], f"compute.patience={PATIENCE}", f"out={tmp_path}", "name=run"]
+    words = [
+        "recipe=evaluate",
+        "init=scratch",
+        *TINY[1:7],
+        f"compute.patience={PATIENCE}",
+        f"out={tmp_path}",
+        "name=run",
+    ]
     script = f"""
 import os, signal
 from ssl_vit import bounds, probing, training
@@ -174,18 +213,25 @@ def judged(*signs: heartbeat.Beat, patience: float = 10, stood: float = 0) -> st
     """What the first process says of the processes' signs, the others' marks being so old."""
     watchdog = heartbeat.Watchdog(0, len(signs), patience)
     now = time.monotonic()
-    watchdog.heard = {rank: heartbeat.LastBeat(sign, now, now - stood) for rank, sign in enumerate(signs)}
+    watchdog.heard = {
+        rank: heartbeat.LastBeat(sign, now, now - stood) for rank, sign in enumerate(signs)
+    }
     return watchdog._judged()
 
 
 def test_nobody_is_named_where_all_wait_or_have_left() -> None:
-    """One that has left at the end is not missed; equal marks are a long look between steps, or a long way to the first."""
+    """One that has left at the end is not missed; equal marks are a long look between steps, or a
+    long way to the first."""
     within, between = heartbeat.Beat(1, 7, 10, "here"), heartbeat.Beat(1, 7, 60, "here")
     left = heartbeat.Beat(1, 3, 10, "here", heartbeat.LEFT)
     assert judged(within, within, left, stood=25) == judged(between, between, left, stood=1e6) == ""
     assert "no process has moved for 30 s" in judged(within, within, left, stood=31)
-    assert "process 1 on here has not moved for 10 s" in judged(within._replace(ticks=8), within, left, stood=11)
+    assert "process 1 on here has not moved for 10 s" in judged(
+        within._replace(ticks=8), within, left, stood=11
+    )
     assert judged(within._replace(ticks=8), between, left, stood=11) == ""
-    assert "process 0 on here has not moved for 60 s" in judged(between, within._replace(ticks=8), left, stood=61)
+    assert "process 0 on here has not moved for 60 s" in judged(
+        between, within._replace(ticks=8), left, stood=61
+    )
     before = heartbeat.Beat(1, 0, inf, "here")
     assert judged(before, before._replace(ticks=1), stood=1e6) == ""

@@ -15,14 +15,20 @@ from ssl_vit.config.schema import Data
 from ssl_vit.data import formats, metadata, sources
 from ssl_vit.errors import UserError
 
-ROWS = [{"file_name": f"{n}.png", "caption": f"no {n}", "label": ["dog", "ant", "bee"][n % 3]} for n in range(6)]
+ROWS = [
+    {"file_name": f"{n}.png", "caption": f"no {n}", "label": ["dog", "ant", "bee"][n % 3]}
+    for n in range(6)
+]
 WANTED = {png(n): {"ant": 0, "bee": 1, "dog": 2}[row["label"]] for n, row in enumerate(ROWS)}
 
 
 def write(folder, kind, rows):
     file = folder / f"metadata.{kind}"
     if kind == "csv":
-        lines = [",".join(rows[0]), *(",".join(f'"{value}"' for value in row.values()) for row in rows)]
+        lines = [
+            ",".join(rows[0]),
+            *(",".join(f'"{value}"' for value in row.values()) for row in rows),
+        ]
         file.write_text("\n".join(lines))
     elif kind == "jsonl":
         file.write_text("\n".join(map(json.dumps, rows)))
@@ -47,7 +53,11 @@ def test_whole_numbers_of_metadata_stay_as_they_are(tmp_path, kind):
     images(tmp_path, _=6)
     write(tmp_path, kind, [{"file_name": f"{n}.png", "age": 3 * n} for n in range(6)])
     plain = load(tmp_path, validation=0.0).train
-    assert plain.labels == (-1, -1) and "age" in plain.columns and "data.label_column=" in plain.columns
+    assert (
+        plain.labels == (-1, -1)
+        and "age" in plain.columns
+        and "data.label_column=" in plain.columns
+    )
     found = load(tmp_path, validation=0.0, label_column="age").train
     assert content(found) == {png(n): 3 * n for n in range(6)} and found.classes == []
     with pytest.raises(UserError, match=r"data\.label_column=agee: .* did you mean age"):
@@ -57,7 +67,9 @@ def test_whole_numbers_of_metadata_stay_as_they_are(tmp_path, kind):
 def test_metadata_of_each_split_give_the_same_numbers(tmp_path):
     wrote = images(tmp_path, train=3, val=2)
     for split, first, labels in (("train", 0, ["b", "c", "b"]), ("val", 3, ["c", "a"])):
-        rows = [{"file_name": f"./{first + i}.png", "label": label} for i, label in enumerate(labels)]
+        rows = [
+            {"file_name": f"./{first + i}.png", "label": label} for i, label in enumerate(labels)
+        ]
         write(tmp_path / split, "jsonl", rows)
     found = load(tmp_path)
     assert found.train.classes == found.validation.classes == ["a", "b", "c"]
@@ -82,11 +94,16 @@ def test_json_of_another_kind_is_passed_over_with_a_word(tmp_path):
     assert "metadata.json has no column file_name and is not used" in found.guesses[0]
 
 
-@pytest.mark.parametrize(("kind", "text"), [("json", "[{"), ("jsonl", "{}\n{"), ("json", "[" * 100_000), ("parquet", "x")])
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("json", "[{"), ("jsonl", "{}\n{"), ("json", "[" * 100_000), ("parquet", "x")],
+)
 def test_damaged_metadata_are_named_in_one_line(tmp_path, kind, text):
     images(tmp_path, _=4)
     (tmp_path / f"metadata.{kind}").write_text(text)
-    with pytest.raises(UserError, match=rf"data\.path=.*metadata\.{kind}: cannot be read: ") as caught:
+    with pytest.raises(
+        UserError, match=rf"data\.path=.*metadata\.{kind}: cannot be read: "
+    ) as caught:
         load(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -105,10 +122,14 @@ def test_labels_are_numbers_or_sorted_names():
 
 
 def test_flowers102_is_refused_where_it_is_not_divided_as_its_authors_did(monkeypatch, tmp_path):
-    """A copy on the Hub trains on 7,169, most of which are the authors' test; the paper's split has 1,020."""
+    """A copy on the Hub trains on 7,169, most of which are the authors' test; the paper's split has
+    1,020."""
     splits = {"train": Rows(7169), "test": Rows(1020)}
     monkeypatch.setattr(formats, "find", lambda data: formats.Found(splits, [], []))
-    with pytest.raises(UserError, match=r"data=flowers102: .* has 7,169 training images, its authors' division 1,020"):
+    with pytest.raises(
+        UserError,
+        match=r"data=flowers102: .* has 7,169 training images, its authors' division 1,020",
+    ):
         sources.load(Data(name="flowers102", path="anywhere"))
     splits["train"] = Rows(1020)
     assert len(sources.load(Data(name="flowers102", path="anywhere", validation=0.0)).train) == 1020

@@ -1,4 +1,5 @@
-"""Images mixed in pairs: shares and pixels against a slow version, labels weighed as the pixels are, all from the key."""
+"""Images mixed in pairs: shares and pixels against a slow version, labels weighed as the pixels
+are, all from the key."""
 
 import numpy as np
 import pytest
@@ -18,23 +19,37 @@ SIZE = 8
 
 def pair(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
     rng = np.random.default_rng(seed)
-    image, other = (torch.from_numpy(rng.integers(0, 256, (count, 3, SIZE, SIZE), dtype=np.uint8)) for _ in range(2))
+    image, other = (
+        torch.from_numpy(rng.integers(0, 256, (count, 3, SIZE, SIZE), dtype=np.uint8))
+        for _ in range(2)
+    )
     return image, other, rng.integers(-(2**62), 2**62, count)
 
 
 @settings(deadline=None, max_examples=30)
-@given(mixup=st.sampled_from([0.0, 0.2, 0.8, 1.0]), cutmix=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0, 99))
+@given(
+    mixup=st.sampled_from([0.0, 0.2, 0.8, 1.0]),
+    cutmix=st.sampled_from([0.0, 0.5, 1.0]),
+    seed=st.integers(0, 99),
+)
 def test_every_pixel_is_what_its_share_says(mixup: float, cutmix: float, seed: int) -> None:
     if not mixup and not cutmix:
         return
     image, other, key = pair(16, seed)
     mixed, share = transforms.mix(image, other, key, mixup, cutmix)
-    assert mixed.dtype == torch.uint8 and share.dtype == torch.float32 and ((share >= 0) & (share <= 1)).all()
+    assert (
+        mixed.dtype == torch.uint8
+        and share.dtype == torch.float32
+        and ((share >= 0) & (share <= 1)).all()
+    )
     for i in range(16):
         blend = share[i] * image[i] + (1 - share[i]) * other[i]
         blended = (mixed[i] - blend).abs().max() <= 0.5 + 1e-4
         own, its = (mixed[i] == image[i]).all(0), (mixed[i] == other[i]).all(0)
-        pasted = bool((own | its).all()) and abs(float(its.double().mean()) - (1 - float(share[i]))) < 0.02
+        pasted = (
+            bool((own | its).all())
+            and abs(float(its.double().mean()) - (1 - float(share[i]))) < 0.02
+        )
         assert (blended and mixup) or (pasted and cutmix)
 
 
@@ -69,15 +84,24 @@ def test_a_sample_is_mixed_alike_wherever_it_lies() -> None:
     whole = batching.samples(0, 12, 50_000, seed=3)
     some = batching.Samples(whole.index[[7, 2]], whole.key[[7, 2]])
     a, b = source.__getitems__(whole), source.__getitems__(some)
-    assert a.share is not None and a.partner is not None and b.share is not None and b.partner is not None
+    assert (
+        a.share is not None
+        and a.partner is not None
+        and b.share is not None
+        and b.partner is not None
+    )
     assert torch.equal(a.image[[7, 2]], b.image) and torch.equal(a.share[[7, 2]], b.share)
     assert torch.equal(a.partner[[7, 2]], b.partner)
-    plain = batching.ImageDataset(SyntheticImages("train", 16), Data(size=16), train=True).__getitems__(whole)
+    plain = batching.ImageDataset(
+        SyntheticImages("train", 16), Data(size=16), train=True
+    ).__getitems__(whole)
     assert plain.partner is None and torch.equal(plain.label, a.label)
 
 
 def test_held_out_images_are_never_mixed() -> None:
-    source = batching.ImageDataset(SyntheticImages("validation", 16), Data(size=16, mixup=0.8), train=False)
+    source = batching.ImageDataset(
+        SyntheticImages("validation", 16), Data(size=16, mixup=0.8), train=False
+    )
     assert source.__getitems__(batching.samples(0, 4, 5_000, seed=3)).share is None
 
 
@@ -97,7 +121,12 @@ def test_the_loss_is_that_of_the_mixed_labels(tmp_path) -> None:
 def test_a_batch_maps_its_partners_too() -> None:
     x = torch.zeros(2, dtype=torch.int64)
     moved = Batch(x, x, x, x, partner=x, share=x.float()).map(lambda t: t + 1)
-    assert moved.partner is not None and moved.share is not None and moved.partner.sum() == 2 and moved.share.sum() == 2
+    assert (
+        moved.partner is not None
+        and moved.share is not None
+        and moved.partner.sum() == 2
+        and moved.share.sum() == 2
+    )
 
 
 def test_the_words_reach_the_recipe() -> None:

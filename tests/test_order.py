@@ -1,4 +1,5 @@
-"""The order of rows in shards: a permutation of all of them, whatever their sizes, of which a window is read from few."""
+"""The order of rows in shards: a permutation of all of them, whatever their sizes, of which a
+window is read from few."""
 
 import itertools
 
@@ -16,7 +17,9 @@ SIZES = st.lists(st.integers(0, 60), min_size=1, max_size=30).filter(sum)
 
 def epoch(windows, number=0, seed=0):
     """Every row of an epoch, in order."""
-    return batching.samples(number * windows.length, windows.length, windows.length, seed, windows).index
+    return batching.samples(
+        number * windows.length, windows.length, windows.length, seed, windows
+    ).index
 
 
 def shard_of(rows, sizes):
@@ -32,13 +35,22 @@ def test_every_epoch_is_a_permutation(sizes, window, lanes, number, seed):
 
 @settings(deadline=None, max_examples=80)
 @given(
-    SIZES, st.integers(1, 200), st.integers(1, 40), st.integers(0, 500), st.lists(st.integers(1, 90), min_size=1, max_size=6)
+    SIZES,
+    st.integers(1, 200),
+    st.integers(1, 40),
+    st.integers(0, 500),
+    st.lists(st.integers(1, 90), min_size=1, max_size=6),
 )
-def test_the_stream_is_the_same_however_it_is_cut_and_whatever_was_read_before(sizes, window, lanes, first, counts):
+def test_the_stream_is_the_same_however_it_is_cut_and_whatever_was_read_before(
+    sizes, window, lanes, first, counts
+):
     length = sum(sizes)
     known = batching.samples(first, sum(counts), length, 3, Windows(np.array(sizes), window, lanes))
     cuts = [(first + sum(counts[:i]), count) for i, count in enumerate(counts)]
-    fresh = [batching.samples(*cut, length, 3, Windows(np.array(sizes), window, lanes)) for cut in reversed(cuts)]
+    fresh = [
+        batching.samples(*cut, length, 3, Windows(np.array(sizes), window, lanes))
+        for cut in reversed(cuts)
+    ]
     assert np.array_equal(np.concatenate([part.index for part in reversed(fresh)]), known.index)
     assert np.array_equal(np.concatenate([part.key for part in reversed(fresh)]), known.key)
 
@@ -54,11 +66,15 @@ def test_a_window_is_read_from_no_more_shards_than_it_must_touch(count, size, wi
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 8), st.integers(1, 6), st.integers(1, 20), st.integers(1, 4))
-def test_processes_read_parts_of_a_window_that_no_other_reads(processes, device_batch, turns, accumulation):
+def test_processes_read_parts_of_a_window_that_no_other_reads(
+    processes, device_batch, turns, accumulation
+):
     """Rows of 10 to a shard: what a process reads of a window lies as close together as it can."""
     batch = processes * device_batch * accumulation
     window = batch * turns
-    order = epoch(Windows(np.full(-(-3 * window // 10), 10), window, batch))[:window].reshape(turns, batch)
+    order = epoch(Windows(np.full(-(-3 * window // 10), 10), window, batch))[:window].reshape(
+        turns, batch
+    )
     chunks = order.reshape(turns, accumulation, processes, device_batch)
     for micro, rank in np.ndindex(accumulation, processes):
         touched = np.unique(chunks[:, micro, rank] // 10)
@@ -66,7 +82,8 @@ def test_processes_read_parts_of_a_window_that_no_other_reads(processes, device_
 
 
 def test_by_hand():
-    """Two shards of two, one window, two lanes: a lane holds one shard, and the batch a row of each."""
+    """Two shards of two, one window, two lanes: a lane holds one shard, and the batch a row of
+    each."""
     order = epoch(Windows(np.array([2, 2]), 4, 2))
     assert {tuple(sorted(pair // 2)) for pair in order.reshape(2, 2)} == {(0, 1)}
     assert len(set(order[::2] // 2)) == len(set(order[1::2] // 2)) == 1
@@ -89,7 +106,8 @@ def test_a_shard_comes_as_likely_early_as_late():
 
 
 def test_a_batch_has_as_many_rows_of_every_part_of_its_window():
-    """And the order within a part has no trace of the first: here a part is a shard (standard deviation 0.01)."""
+    """And the order within a part has no trace of the first: here a part is a shard (standard
+    deviation 0.01)."""
     order = epoch(Windows(np.full(64, 156), 64 * 156, 64))
     assert all(len(np.unique(batch // 156)) == 64 for batch in order.reshape(156, 64))
     place = order % 156
@@ -98,14 +116,19 @@ def test_a_batch_has_as_many_rows_of_every_part_of_its_window():
 
 
 def test_a_far_step_of_a_huge_set_needs_only_the_shards_sizes():
-    """Step 10^6 of the paper's batch on JFT's 303 million images, in shards of 1,000 and windows of a million."""
+    """Step 10^6 of the paper's batch on JFT's 303 million images, in shards of 1,000 and windows of
+    a million."""
     windows = Windows(np.full(303_000, 1000), 2**20, 4096)
     far = batching.samples(10**6 * 4096, 4096, 303_000_000, 0, windows)
     assert len(set(far.index.tolist())) == 4096
     near = batching.samples(10**6 * 4096 + 1000, 10, 303_000_000, 0, windows)
     assert np.array_equal(near.index, far.index[1000:1010])
-    turns = [batching.samples((10**6 + turn) * 4096, 8, 303_000_000, 0, windows).index for turn in range(100)]
-    touched = np.unique(np.concatenate(turns) // 1000)  # by one of 512 processes, in 100 steps, of two windows at most
+    turns = [
+        batching.samples((10**6 + turn) * 4096, 8, 303_000_000, 0, windows).index
+        for turn in range(100)
+    ]
+    # by one of 512 processes, in 100 steps, of two windows at most
+    touched = np.unique(np.concatenate(turns) // 1000)
     assert len(touched) <= 2 * (-(-8 * 256 // 1000) + 1)
 
 

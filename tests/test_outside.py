@@ -95,7 +95,9 @@ def test_a_target_of_ones_own(plugin: Path, tiny: list[str]) -> None:
     assert resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={plugin}"]).plugin == str(plugin)
 
 
-def test_an_objective_of_ones_own_refuses_words_it_cannot_use(plugin: Path, tiny: list[str]) -> None:
+def test_an_objective_of_ones_own_refuses_words_it_cannot_use(
+    plugin: Path, tiny: list[str]
+) -> None:
     words = [*tiny, f"plugin={plugin}", "objective=rotation"]
     assert trained([*words, "name=run"]).result() is not None
     with pytest.raises(UserError, match=r"corruption\.rate"):
@@ -115,7 +117,10 @@ def test_a_model_and_a_data_set_of_ones_own(tmp_path: Path) -> None:
     gone = ("data.size", "model.", "recipe")
     words = [w for w in altered(TINY, "eval.images=1") if not w.startswith(gone)]
     run = trained([f"recipe={own}", *words, f"out={tmp_path}/runs"])
-    assert (run.recipe.model.name, run.recipe.data.name) == ("vit_mine", "mine") and run.result() is not None
+    assert (run.recipe.model.name, run.recipe.data.name) == (
+        "vit_mine",
+        "mine",
+    ) and run.result() is not None
 
 
 def test_a_plugin_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -123,8 +128,12 @@ def test_a_plugin_that_is_not_there_is_said(tmp_path: Path) -> None:
         resolve(["recipe=mpp", f"plugin={tmp_path}/nothing.py"])
 
 
-def test_an_objective_of_ones_own_is_told_how_many_classes_there_are(plugin: Path, tiny: list[str]) -> None:
-    rows = trained([*altered(tiny, "eval.every=100"), f"plugin={plugin}", "objective=counted", "name=run"]).rows()
+def test_an_objective_of_ones_own_is_told_how_many_classes_there_are(
+    plugin: Path, tiny: list[str]
+) -> None:
+    rows = trained(
+        [*altered(tiny, "eval.every=100"), f"plugin={plugin}", "objective=counted", "name=run"]
+    ).rows()
     assert [row["loss"] for row in rows if "loss" in row]
 
 
@@ -145,7 +154,9 @@ def test_a_plugin_may_move_but_not_change(plugin: Path, tiny: list[str], tmp_pat
 def test_a_name_without_a_builder_is_said(tiny: list[str]) -> None:
     schema.TARGETS.append("nothing")
     try:
-        with pytest.raises(UserError, match="target=nothing: plugin=None adds its name but nothing to BUILDERS"):
+        with pytest.raises(
+            UserError, match="target=nothing: plugin=None adds its name but nothing to BUILDERS"
+        ):
             trained([*tiny, "target=nothing", "name=run"])
     finally:
         schema.TARGETS.remove("nothing")

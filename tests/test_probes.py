@@ -1,4 +1,5 @@
-"""Probes of frozen features: few-shot against a float64 solve, the linear probe and k-NN against scikit-learn."""
+"""Probes of frozen features: few-shot against a float64 solve, the linear probe and k-NN against
+scikit-learn."""
 
 import numpy as np
 import pytest
@@ -27,7 +28,10 @@ def by_normal_equations(train, label, test, rows, classes, l2=1024.0, bias=100.0
     """Few-shot scores of the paper's 4.1 from the picked rows, with numpy's solver."""
     x, y = train.double().numpy()[rows], 2 * np.eye(classes)[label.numpy()[rows]] - 1
     mean, std = x.mean(0), x.std(0) + 1e-5
-    x, z = ((np.concatenate([(a - mean) / std, np.full((len(a), 1), bias)], 1)) for a in (x, test.double().numpy()))
+    x, z = (
+        (np.concatenate([(a - mean) / std, np.full((len(a), 1), bias)], 1))
+        for a in (x, test.double().numpy())
+    )
     return z @ np.linalg.solve(x.T @ x + l2 * np.eye(x.shape[1]), x.T @ y)
 
 
@@ -39,12 +43,16 @@ def by_normal_equations(train, label, test, rows, classes, l2=1024.0, bias=100.0
     seed=st.integers(0, 99),
     l2=st.floats(0.1, 2e3),
 )
-def test_few_shot_is_the_normal_equations_with_more_and_with_fewer_images_than_features(width, classes, shots, seed, l2):
+def test_few_shot_is_the_normal_equations_with_more_and_with_fewer_images_than_features(
+    width, classes, shots, seed, l2
+):
     train, label = blobs(90, width, classes, seed=seed)
     test, _ = blobs(50, width, classes, seed=seed + 1)
     rows = probes.pick(label, shots, classes, seed).numpy()
     scores = by_normal_equations(train, label, test, rows, classes, l2)
-    told = probes.few_shot(train, label, test, shots=shots, classes=classes, seed=seed, l2=l2).numpy()
+    told = probes.few_shot(
+        train, label, test, shots=shots, classes=classes, seed=seed, l2=l2
+    ).numpy()
     best, second = np.sort(scores, axis=1)[:, [-1, -2]].T
     clear = best - second > 1e-9
     assert clear.mean() > 0.9
@@ -54,13 +62,19 @@ def test_few_shot_is_the_normal_equations_with_more_and_with_fewer_images_than_f
 def test_both_branches_are_met_above():
     for shots, width in ((20, 8), (2, 30)):
         train, label = blobs(120, width, 4)
-        x_SA = torch.nn.functional.pad(train[probes.pick(label, shots, 4, 0)].double(), (0, 1), value=100.0)
+        x_SA = torch.nn.functional.pad(
+            train[probes.pick(label, shots, 4, 0)].double(), (0, 1), value=100.0
+        )
         assert (len(x_SA) >= x_SA.shape[1]) == (shots == 20)
-        target = torch.randn(len(x_SA), 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        target = torch.randn(
+            len(x_SA), 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+        )
         x, y = x_SA.numpy(), target.numpy()
         for l2 in (1.0, 1024.0):
             wanted = np.linalg.solve(x.T @ x + l2 * np.eye(x.shape[1]), x.T @ y)
-            assert np.allclose(probes._ridge(x_SA, target, l2).numpy(), wanted, rtol=1e-8, atol=1e-12)
+            assert np.allclose(
+                probes._ridge(x_SA, target, l2).numpy(), wanted, rtol=1e-8, atol=1e-12
+            )
 
 
 def test_few_shot_whitens_by_the_picked_images_alone():
@@ -74,7 +88,9 @@ def test_few_shot_whitens_by_the_picked_images_alone():
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=120), st.integers(1, 8), st.integers(0, 2**40))
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=120), st.integers(1, 8), st.integers(0, 2**40)
+)
 def test_pick_takes_as_many_of_each_class_and_fewer_are_among_more(labels, shots, seed):
     label = torch.tensor(labels)
     count = np.bincount(labels, minlength=5)
@@ -105,7 +121,15 @@ def linear(x, y, dev, dev_y, test, **changes):
 
 def weights(x, y, rates, steps=200, batch=32, classes=3, seed=0, momentum=0.9):
     return probes.train_linear(
-        x, y, probes._moments(x), classes=classes, rates=rates, steps=steps, batch=batch, momentum=momentum, seed=seed
+        x,
+        y,
+        probes._moments(x),
+        classes=classes,
+        rates=rates,
+        steps=steps,
+        batch=batch,
+        momentum=momentum,
+        seed=seed,
     )
 
 
@@ -144,7 +168,9 @@ def test_training_is_torchs_sgd_on_the_same_batches(batch):
         optimiser.step()
         schedule.step()
     (ours,) = weights(x, y, [0.2], steps=steps, batch=batch, seed=7)
-    assert torch.allclose(ours[:-1], layer.weight.T, atol=1e-4) and torch.allclose(ours[-1], layer.bias, atol=1e-4)
+    assert torch.allclose(ours[:-1], layer.weight.T, atol=1e-4) and torch.allclose(
+        ours[-1], layer.bias, atol=1e-4
+    )
 
 
 def test_a_rate_trained_among_others_is_the_rate_trained_alone():
@@ -193,7 +219,9 @@ def test_a_rate_that_diverges_spoils_no_other_and_all_that_diverge_are_an_error(
 def test_knn_is_scikit_learns(k, temperature):
     train, label = blobs(300, 16, 7, batch_layout=2.5, skew=False)
     test, _ = blobs(400, 16, 7, batch_layout=2.5, seed=1, skew=False)
-    wanted = KNeighborsClassifier(k, metric="cosine", weights=lambda far: np.exp((far[:, :1] - far) / temperature))
+    wanted = KNeighborsClassifier(
+        k, metric="cosine", weights=lambda far: np.exp((far[:, :1] - far) / temperature)
+    )
     wanted.fit(train.double().numpy(), label.numpy())
     told = probes.knn(train, label, test, classes=7, k=k, temperature=temperature)
     assert np.array_equal(told.numpy(), wanted.predict(test.double().numpy()))

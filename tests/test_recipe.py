@@ -1,4 +1,5 @@
-"""How words become a recipe: which value wins, what is refused and how that is said, what names a run."""
+"""How words become a recipe: which value wins, what is refused and how that is said, what names a
+run."""
 
 import dataclasses
 import tempfile
@@ -16,7 +17,8 @@ from ssl_vit.config.schema import Checkpoint, Data, Model, Optim, Recipe, comput
 from ssl_vit.errors import UserError
 
 MODELS, DATASETS, MPP = (
-    yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text()) for name in ("models", "datasets", "mpp")
+    yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())
+    for name in ("models", "datasets", "mpp")
 )
 STEPS = MPP["optim"]["steps"]
 
@@ -26,7 +28,11 @@ def leaves(node, prefix=""):
     found = {}
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)
-        found |= leaves(value, f"{prefix}{field.name}.") if dataclasses.is_dataclass(value) else {prefix + field.name: value}
+        found |= (
+            leaves(value, f"{prefix}{field.name}.")
+            if dataclasses.is_dataclass(value)
+            else {prefix + field.name: value}
+        )
     return found
 
 
@@ -60,7 +66,11 @@ def mine(tmp_path):
 def test_a_recipes_presets_go_over_the_schema_and_its_values_over_those(mine):
     recipe = resolve([f"recipe={mine}"])
     row = MODELS["vit_n8"]
-    assert row["depth"] != 7 and row["width"] != Model().width and DATASETS["shapes"]["crop_area"] != 0.9
+    assert (
+        row["depth"] != 7
+        and row["width"] != Model().width
+        and DATASETS["shapes"]["crop_area"] != 0.9
+    )
     assert recipe.model == Model(name="vit_n8", timm="vit_small_patch16_224", **row | {"depth": 7})
     assert recipe.data == Data(name="shapes", **DATASETS["shapes"] | {"crop_area": 0.9})
     assert recipe.optim == Optim(steps=500, lr=1e-3) and recipe.checkpoint == Checkpoint()
@@ -79,7 +89,14 @@ def test_a_preset_on_the_command_line_replaces_all_that_the_recipe_said_of_it(mi
 
 def test_words_go_over_everything(mine, images):
     recipe = resolve(
-        [f"recipe={mine}", "model.depth=3", "model=vit_s8", "optim.lr=0.5", "data.crop_area=1", "corruption.rate=1"]
+        [
+            f"recipe={mine}",
+            "model.depth=3",
+            "model=vit_s8",
+            "optim.lr=0.5",
+            "data.crop_area=1",
+            "corruption.rate=1",
+        ]
     )
     assert recipe.model == Model(name="vit_s8", **MODELS["vit_s8"] | {"depth": 3})
     assert recipe.optim == Optim(steps=500, lr=0.5)
@@ -100,13 +117,34 @@ def test_the_shipped_recipe_is_read_as_written():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_fits_some_image(name):
-    recipe = resolve(["recipe=mpp", "objective=supervised", f"model={name}", f"data.size={16 * MODELS[name].get('patch', 16)}"])
+    recipe = resolve(
+        [
+            "recipe=mpp",
+            "objective=supervised",
+            f"model={name}",
+            f"data.size={16 * MODELS[name].get('patch', 16)}",
+        ]
+    )
     assert recipe.model == Model(name=name, **MODELS[name])
 
 
 WORDS = [
-    *("recipe=mpp", "model=vit_s4", "data=cifar10", f"data.path={ROOT}", "corruption.rate=0.15", "optim.steps=1e3"),
-    *("model.depth=2", "data.size=48", "seed=3", "data.mean=[0.4,0.5,0.6]", "optim.clip=null", "optim.steps=1e3"),
+    *(
+        "recipe=mpp",
+        "model=vit_s4",
+        "data=cifar10",
+        f"data.path={ROOT}",
+        "corruption.rate=0.15",
+        "optim.steps=1e3",
+    ),
+    *(
+        "model.depth=2",
+        "data.size=48",
+        "seed=3",
+        "data.mean=[0.4,0.5,0.6]",
+        "optim.clip=null",
+        "optim.steps=1e3",
+    ),
 ]
 
 
@@ -127,7 +165,8 @@ def test_a_word_may_not_say_two_things():
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("1e6", 10**6), ("1000000", 10**6), ("2.5e3", 2500), ("300.0", 300), ("1E3", 1000)]
+    ("text", "value"),
+    [("1e6", 10**6), ("1000000", 10**6), ("2.5e3", 2500), ("300.0", 300), ("1E3", 1000)],
 )
 def test_whole_numbers_may_be_written_as_floats(text, value):
     recipe = resolve(["recipe=mpp", f"optim.steps={text}", f"compute.threads={text}"])
@@ -194,21 +233,35 @@ def test_what_is_no_word_is_said(word):
 @pytest.mark.parametrize("group", ["optim", "corruption", "compute"])
 def test_a_group_is_no_key(group):
     text = refusal("recipe=mpp", f"{group}=1")
-    assert group in text and all(key in text for key in leaves(Recipe()) if key.startswith(f"{group}."))
+    assert group in text and all(
+        key in text for key in leaves(Recipe()) if key.startswith(f"{group}.")
+    )
 
 
 @pytest.mark.parametrize(
     "word",
     [
         *(f"corruption.rate={value}" for value in (0, -0.1, 1.0001, "nan", "inf")),
-        *(f"corruption.{name}={value}" for name in ("mask", "random", "keep") for value in (-0.1, 1.1, "nan")),
+        *(
+            f"corruption.{name}={value}"
+            for name in ("mask", "random", "keep")
+            for value in (-0.1, 1.1, "nan")
+        ),
         *(f"data.{name}={value}" for name in ("crop_area", "eval_crop") for value in (0, -1, 1.01)),
         *(f"data.validation={value}" for value in ("1.0", -0.5, 1, 2)),
         *("data.mean=[0.5,0.5]", "data.std=[0.5,0.5,0]", "data.std=[1,1]", "data.std=[]"),
-        *(f"optim.{name}={value}" for name in ("steps", "batch", "lr", "clip") for value in (0, -1)),
+        *(
+            f"optim.{name}={value}"
+            for name in ("steps", "batch", "lr", "clip")
+            for value in (0, -1)
+        ),
         *("optim.warmup=-1", f"optim.warmup={STEPS}", "optim.weight_decay=-0.1", "optim.lr=nan"),
         *("optim.betas=[0.9]", "optim.betas=[0.9,1.0]", "optim.betas=[-0.1,0.9]", "optim.betas=[]"),
-        *(f"{key}={value}" for key in ("checkpoint.every", "checkpoint.keep", "eval.every", "log.every") for value in (0, -1)),
+        *(
+            f"{key}={value}"
+            for key in ("checkpoint.every", "checkpoint.keep", "eval.every", "log.every")
+            for value in (0, -1)
+        ),
         *(
             "eval.images=0",
             "compute.batch=0",
@@ -219,7 +272,14 @@ def test_a_group_is_no_key(group):
             "compute.patience=9.9",
         ),
         *(f"model.{name}=0" for name in ("patch", "width", "depth", "heads", "mlp")),
-        *("model.heads=5", "data.size=0", "data.size=-8", "data.size=8", "data.size=60", "data.size=1000000001"),
+        *(
+            "model.heads=5",
+            "data.size=0",
+            "data.size=-8",
+            "data.size=8",
+            "data.size=60",
+            "data.size=1000000001",
+        ),
         "data.path=/no/such/folder",
     ],
 )
@@ -232,8 +292,17 @@ def test_what_is_out_of_bounds_is_refused(word):
 @pytest.mark.parametrize(
     "words",
     [
-        *(["corruption.rate=1"], ["corruption.rate=1e-9"], ["data.crop_area=1", "data.eval_crop=1"], ["optim.betas=[0,0]"]),
-        *(["corruption.mask=1", "corruption.random=0", "corruption.keep=0"], ["optim.warmup=0"], [f"optim.warmup={STEPS - 1}"]),
+        *(
+            ["corruption.rate=1"],
+            ["corruption.rate=1e-9"],
+            ["data.crop_area=1", "data.eval_crop=1"],
+            ["optim.betas=[0,0]"],
+        ),
+        *(
+            ["corruption.mask=1", "corruption.random=0", "corruption.keep=0"],
+            ["optim.warmup=0"],
+            [f"optim.warmup={STEPS - 1}"],
+        ),
         *(
             ["optim.weight_decay=0"],
             ["data.size=16"],
@@ -256,13 +325,17 @@ def test_what_lies_on_a_bound_is_taken(words):
     flat = leaves(resolve(["recipe=mpp", *words]))
     for word in words:
         key, _, text = word.partition("=")
-        assert flat[key] == (text if text == "train" else yaml.safe_load(text.replace("1e-9", "1.0e-9")))
+        assert flat[key] == (
+            text if text == "train" else yaml.safe_load(text.replace("1e-9", "1.0e-9"))
+        )
 
 
 def test_the_three_shares_sum_to_one():
     text = refusal("recipe=mpp", "corruption.mask=0.7")
     assert "corruption.mask" in text and "0.9" in text and "sum to 1" in text
-    assert resolve(["recipe=mpp", "corruption.mask=0.7", "corruption.keep=0.2"]).corruption.keep == 0.2
+    assert (
+        resolve(["recipe=mpp", "corruption.mask=0.7", "corruption.keep=0.2"]).corruption.keep == 0.2
+    )
 
 
 @settings(deadline=None, max_examples=25)
@@ -279,9 +352,14 @@ def test_the_size_said_to_be_nearest_is_taken_and_none_is_nearer(size, patch):
 
 
 def test_own_images_get_a_name_and_the_recipes_size(mine, images):
-    for size, words in ((64, ["recipe=mpp"]), (64, [f"recipe={mine}"]), (48, ["recipe=mpp", "data.size=48"])):
+    for size, words in (
+        (64, ["recipe=mpp"]),
+        (64, [f"recipe={mine}"]),
+        (48, ["recipe=mpp", "data.size=48"]),
+    ):
         recipe = resolve([*words, f"data.path={images}"])
-        cut = {key: getattr(resolve(words).data, key) for key in ("crop_area", "eval_crop")}  # the recipe's
+        # the recipe's
+        cut = {key: getattr(resolve(words).data, key) for key in ("crop_area", "eval_crop")}
         assert recipe.data == Data(name="holiday images", path=str(images), size=size, **cut)
     assert recipe.name == "mpp-holiday images-data.size=48"
     file = images / "cats.parquet"
@@ -300,7 +378,9 @@ def test_own_images_with_a_recipe_that_names_no_data(tmp_path, images):
     path = tmp_path / "bare.yaml"
     path.write_text("model: vit_b16\n")
     assert resolve([f"recipe={path}"]).data == Data()
-    assert resolve([f"recipe={path}", f"data.path={images}"]).data == Data(name=images.name, path=str(images))
+    assert resolve([f"recipe={path}", f"data.path={images}"]).data == Data(
+        name=images.name, path=str(images)
+    )
 
 
 def test_own_images_with_a_recipe_that_has_a_name(tmp_path, images):
@@ -313,7 +393,11 @@ def test_own_images_with_a_recipe_that_has_a_name(tmp_path, images):
 
 def test_a_local_copy_of_the_data_set_that_a_recipe_names(images):
     recipe = resolve(["recipe=paper/supervised_b16_jft", f"data.path={images}"])
-    assert (recipe.data.name, recipe.data.classes, recipe.name) == ("jft", 18291, "supervised_b16_jft")
+    assert (recipe.data.name, recipe.data.classes, recipe.name) == (
+        "jft",
+        18291,
+        "supervised_b16_jft",
+    )
 
 
 def test_names_stay_short_enough_for_a_folder():
@@ -332,14 +416,18 @@ def test_no_word_is_ignored():
     assert "supervised.hidden" in refusal("recipe=mpp", "supervised.hidden=false")
     assert "target" in refusal("recipe=supervised", "target=pixels")
     assert "joint.mpp" in refusal("recipe=mpp", "joint.mpp=2")
-    assert "supervised.smoothing" in refusal("recipe=supervised", "supervised.loss=sigmoid", "supervised.smoothing=0.1")
+    assert "supervised.smoothing" in refusal(
+        "recipe=supervised", "supervised.loss=sigmoid", "supervised.smoothing=0.1"
+    )
     assert "data=" in refusal("recipe=mpp", "data.name=cifar10")
     assert "data.hub" in refusal("recipe=mpp", "data=cifar10", "data.path=recipes", "data.hub=a/b")
 
 
 def test_what_does_not_suit_an_objective_is_refused():
     assert "r50_vit_b16" in refusal("recipe=mpp", "model=r50_vit_b16", "data.size=224")
-    assert "grid_color" in refusal("recipe=mpp", "target=grid_color", "model.patch=2", "data.size=32")
+    assert "grid_color" in refusal(
+        "recipe=mpp", "target=grid_color", "model.patch=2", "data.size=32"
+    )
 
 
 def test_whole_numbers_are_read_in_tens():
@@ -360,13 +448,26 @@ def test_a_data_set_without_a_place_is_refused():
     ("words", "name"),
     [
         ([], "mpp"),
-        (["data=cifar10", f"data.path={ROOT}", "corruption.rate=0.15"], "mpp-cifar10-corruption.rate=0.15"),
+        (
+            ["data=cifar10", f"data.path={ROOT}", "corruption.rate=0.15"],
+            "mpp-cifar10-corruption.rate=0.15",
+        ),
         (
             ["corruption.rate=0.15", f"data.path={ROOT}", "data=cifar10", "model=vit_s4"],
             "mpp-cifar10-vit_s4-corruption.rate=0.15",
         ),
         (["optim.steps=1e6", "seed=2"], "mpp-optim.steps=1000000-seed=2"),
-        (["seed=0", "corruption.rate=0.5", "out=x", "log.every=1", "compute.batch=4", "checkpoint.every=3"], "mpp"),
+        (
+            [
+                "seed=0",
+                "corruption.rate=0.5",
+                "out=x",
+                "log.every=1",
+                "compute.batch=4",
+                "checkpoint.every=3",
+            ],
+            "mpp",
+        ),
         (["compute.precision=bfloat16", "optim.clip=null", "data.flip=false"], None),
         (["name=mine", "seed=2"], "mine"),
     ],
@@ -404,7 +505,14 @@ def test_computed_leaves_out_what_changes_no_number(images):
         "eval.images=5",
     ]
     assert computed_values(resolve(["recipe=mpp", *same])) == kept
-    for word in ("seed=1", "compute.precision=bfloat16", "optim.lr=2", "data.size=32", "model.depth=1", "corruption.rate=0.1"):
+    for word in (
+        "seed=1",
+        "compute.precision=bfloat16",
+        "optim.lr=2",
+        "data.size=32",
+        "model.depth=1",
+        "corruption.rate=0.1",
+    ):
         other = computed_values(resolve(["recipe=mpp", word]))
         assert [k for k in kept if kept[k] != other[k]] == [word.partition("=")[0]]
     here, there = (["recipe=mpp", "data=cifar10", f"data.path={place}"] for place in (images, ROOT))
@@ -412,7 +520,24 @@ def test_computed_leaves_out_what_changes_no_number(images):
 
 
 VALUES = {
-    "name": st.sampled_from(["x", "1e6", "null", "yes", "a: b", "007", "#1", "é", "- x", "2020-01-01", "'", 'x"y', "~", "[a]"]),
+    "name": st.sampled_from(
+        [
+            "x",
+            "1e6",
+            "null",
+            "yes",
+            "a: b",
+            "007",
+            "#1",
+            "é",
+            "- x",
+            "2020-01-01",
+            "'",
+            'x"y',
+            "~",
+            "[a]",
+        ]
+    ),
     "out": st.sampled_from(["runs", "1", "../elsewhere", "true"]),
     "seed": st.integers(-(2**31), 2**31),
     "resume": st.sampled_from(["true", "false"]),
@@ -442,7 +567,9 @@ def test_a_dumped_recipe_is_read_as_it_was(chosen):
         path.write_text(dump(recipe))
         again = resolve([f"recipe={path}"])
         assert again == recipe and dump(again) == dump(recipe)
-        kinds = [{key: type(value) for key, value in leaves(one).items()} for one in (again, recipe)]
+        kinds = [
+            {key: type(value) for key, value in leaves(one).items()} for one in (again, recipe)
+        ]
         assert kinds[0] == kinds[1]
 
 
@@ -483,7 +610,23 @@ def test_a_recipe_file_that_is_wrong_is_answered_in_one_line(tmp_path, text, say
     key=st.sampled_from([*leaves(Recipe()), "recipe", "model", "data", "nothing"]),
     value=st.one_of(
         st.sampled_from(
-            ["", "null", "[", "{a: 1}", "${x}", "*a", "!x", "%", "=", "1e400", "-0.0", "9" * 25, "[1,null]", "'", "@"]
+            [
+                "",
+                "null",
+                "[",
+                "{a: 1}",
+                "${x}",
+                "*a",
+                "!x",
+                "%",
+                "=",
+                "1e400",
+                "-0.0",
+                "9" * 25,
+                "[1,null]",
+                "'",
+                "@",
+            ]
         ),
         st.text(st.characters(exclude_categories=["C", "Z"]), max_size=6),
         st.integers().map(str),
@@ -505,7 +648,9 @@ def test_odd_texts_are_refused_in_one_line(word):
     assert word.partition("=")[0] in refusal("recipe=mpp", word)
 
 
-@pytest.mark.parametrize("word", ["seed=99999999999999999999", "optim.lr=inf", "optim.weight_decay=inf"])
+@pytest.mark.parametrize(
+    "word", ["seed=99999999999999999999", "optim.lr=inf", "optim.weight_decay=inf"]
+)
 def test_numbers_too_large_are_refused(word):
     assert refusal("recipe=mpp", word).startswith(word.partition("=")[0])
 

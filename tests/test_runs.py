@@ -1,4 +1,5 @@
-"""The run folder: one recipe, one set of images and one writer to a folder, and no text half written."""
+"""The run folder: one recipe, one set of images and one writer to a folder, and no text half
+written."""
 
 import copy
 import dataclasses
@@ -25,7 +26,8 @@ from ssl_vit.runs import folder
 from ssl_vit.runs import lock as locking
 from ssl_vit.runs.folder import Run, recipe_hash
 
-# Where a run lies, how fast and how often it is looked at: the keys that must not make another run of it
+# Where a run lies, how fast and how often it is looked at: the keys that must not make another run
+# of it
 FREE = {
     "optim.nonfinite",
     *(
@@ -104,10 +106,13 @@ with runs.Run(Recipe(name="it", out=sys.argv[1])).lock():
 
 @contextmanager
 def holder(out, child=""):
-    """(A process that holds the lock of the run `it` until its input closes, the number of its own child)."""
+    """(A process that holds the lock of the run `it` until its input closes, the number of its own
+    child)."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-c", HOLD, str(out), child]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
         try:
             yield process, int(process.stdout.readline())
         finally:
@@ -128,7 +133,9 @@ def test_the_hash_tells_what_is_computed_and_nothing_else():
 def test_the_hash_is_the_same_tomorrow():
     code = "from ssl_vit.config.schema import Recipe; from ssl_vit.runs.folder import recipe_hash; print(recipe_hash(Recipe()))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "1"}
-    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout
     assert said.strip() == recipe_hash(Recipe())
 
 
@@ -147,12 +154,18 @@ numbers = st.floats(1e-12, 1e3)
     decay=numbers | st.just(0.0),
     clip=st.none() | numbers,
     betas=st.tuples(*[st.floats(0, 0.999999)] * 2).map(list),
-    validation=st.none() | st.floats(1e-6, 0.999) | st.sampled_from(["validation", "test-A", "prüfung", "val 2"]),
+    validation=st.none()
+    | st.floats(1e-6, 0.999)
+    | st.sampled_from(["validation", "test-A", "prüfung", "val 2"]),
     seed=st.integers(0, 2**62),
 )
-def test_a_recipe_finds_its_own_folder_again(tmp_path_factory, lr, decay, clip, betas, validation, seed):
+def test_a_recipe_finds_its_own_folder_again(
+    tmp_path_factory, lr, decay, clip, betas, validation, seed
+):
     out = tmp_path_factory.mktemp("out")
-    asked = recipe(out, seed=seed, data=Data(validation=validation), compute=Compute(precision="float32"))
+    asked = recipe(
+        out, seed=seed, data=Data(validation=validation), compute=Compute(precision="float32")
+    )
     asked.optim = Optim(lr=lr, weight_decay=decay, clip=clip, betas=betas)
     Run(copy.deepcopy(asked)).open(FACTS)
     again = Run(copy.deepcopy(asked)).adopt()
@@ -161,7 +174,9 @@ def test_a_recipe_finds_its_own_folder_again(tmp_path_factory, lr, decay, clip, 
 
 def test_a_folder_of_another_recipe_is_refused_and_every_difference_named(tmp_path):
     Run(recipe(tmp_path, compute=Compute(precision="float32"))).open(FACTS)
-    other = recipe(tmp_path, seed=3, optim=Optim(lr=0.5), compute=Compute(precision="float32", workers=5))
+    other = recipe(
+        tmp_path, seed=3, optim=Optim(lr=0.5), compute=Compute(precision="float32", workers=5)
+    )
     text = the_error(Run(other).adopt)
     assert text.startswith(f"name=it: {tmp_path}/it holds another recipe: ")
     assert "seed (0 there, 3 here)" in text and "optim.lr (0.0002 there, 0.5 here)" in text
@@ -194,7 +209,9 @@ def test_images_may_move(tmp_path):
 def test_other_images_are_refused_and_the_same_ones_are_not(tmp_path):
     Run(recipe(tmp_path)).open(FACTS)
     before = {path: path.read_text() for path in (tmp_path / "it").glob("*.*")}
-    text = the_error(Run(recipe(tmp_path)).open, FACTS | {"data": {"train": "aa", "validation": "cc"}})
+    text = the_error(
+        Run(recipe(tmp_path)).open, FACTS | {"data": {"train": "aa", "validation": "cc"}}
+    )
     assert text.startswith("data=shapes: ") and "images" in text and str(tmp_path / "it") in text
     assert {path: path.read_text() for path in (tmp_path / "it").glob("*.*")} == before
     Run(recipe(tmp_path)).open(FACTS | {"device": "another"})
@@ -226,7 +243,10 @@ def test_a_second_process_is_refused_and_told_who_holds_the_folder(tmp_path):
     with holder(tmp_path) as (process, _):
         time.sleep(0.1)  # a few heartbeats, which must not let go of it
         text = the_error(take, run)
-        assert text.startswith("name=it: ") and f"process {process.pid} on {socket.gethostname()}" in text
+        assert (
+            text.startswith("name=it: ")
+            and f"process {process.pid} on {socket.gethostname()}" in text
+        )
         assert str(process.pid) in the_error(take, run)  # the first refusal took nothing away
         process.stdin.close()
         assert process.wait() == 0
@@ -251,7 +271,9 @@ def test_a_killed_writer_holds_nothing(tmp_path, child):
 
 
 @pytest.mark.parametrize("ahead", [0, 86_400, -86_400])
-def test_a_folder_that_another_machine_writes_is_refused_until_it_falls_silent(tmp_path, monkeypatch, ahead):
+def test_a_folder_that_another_machine_writes_is_refused_until_it_falls_silent(
+    tmp_path, monkeypatch, ahead
+):
     """By waiting, whatever that machine's clock says."""
     monkeypatch.setattr(locking, "DEAD_AFTER", 0.5)
     run, lock, done = Run(recipe(tmp_path)), tmp_path / "it" / "lock", threading.Event()
@@ -269,7 +291,8 @@ def test_a_folder_that_another_machine_writes_is_refused_until_it_falls_silent(t
     done.set()
     alive.join()
     with run.lock():
-        holds = subprocess.check_output(["cat", lock])  # opened here, closing it would let go of the lock
+        # opened here, closing it would let go of the lock
+        holds = subprocess.check_output(["cat", lock])
     assert json.loads(holds).items() > {"host": socket.gethostname(), "pid": os.getpid()}.items()
     assert lock.read_text() == ""
 
@@ -336,7 +359,12 @@ def test_a_result_is_there_once_the_run_is_finished(tmp_path):
     run = Run(recipe(tmp_path))
     assert run.result() is None
     run.folder.mkdir()
-    result = {"steps": 5, "seconds": 1.5, "metrics": {"loss": {"value": 0.1, "split": "validation"}}, "finished": "then"}
+    result = {
+        "steps": 5,
+        "seconds": 1.5,
+        "metrics": {"loss": {"value": 0.1, "split": "validation"}},
+        "finished": "then",
+    }
     run.finish(result)
     assert run.result() == result
 
@@ -366,7 +394,9 @@ def test_a_line_that_is_no_row_is_passed_over_and_the_file_kept(tmp_path, line):
     text = f'{{"step": 1}}\n{line}\n{{"step": 2}}\n'.encode("latin-1")
     run.metrics.write_bytes(text)
     assert run.cut_back(2) == run.rows() == [{"step": 1}, {"step": 2}]
-    assert (run.folder / "metrics.damaged").read_bytes() == text and "was damaged" in run.log.read_text()
+    assert (
+        run.folder / "metrics.damaged"
+    ).read_bytes() == text and "was damaged" in run.log.read_text()
 
 
 @pytest.mark.parametrize("fails", ["fsync", "replace"])
@@ -405,7 +435,12 @@ def test_notes_are_dated_lines_that_add_up(tmp_path):
 def test_the_environment_names_versions_and_the_revision():
     facts = folder.environment({"threads": 2})
     assert facts["threads"] == 2 and facts["packages"]["numpy"] == np.__version__
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(folder.__file__).parent, capture_output=True, text=True)
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"],
+        cwd=Path(folder.__file__).parent,
+        capture_output=True,
+        text=True,
+    )
     assert (facts["revision"] or "").rstrip("+") == head.stdout.strip()
     assert json.loads(json.dumps(facts)) == facts
 
@@ -439,7 +474,10 @@ def test_a_run_inside_another_runs_folder_is_refused(tmp_path, inner):
     outer.open(FACTS)
     within = Run(Recipe(name=f"it/{inner}", out=str(tmp_path)))
     text = the_error(take, within)
-    assert text.startswith(f"name=it/{inner}: ") and f"lies inside another run's folder, {tmp_path}/it;" in text
+    assert (
+        text.startswith(f"name=it/{inner}: ")
+        and f"lies inside another run's folder, {tmp_path}/it;" in text
+    )
     assert not within.folder.exists() or not list(within.folder.iterdir())
     take(outer)
 
@@ -471,7 +509,8 @@ def unlocked(monkeypatch):
 
 
 def test_without_locks_a_second_process_on_the_same_machine_is_refused(tmp_path, monkeypatch):
-    """By the first one's number and the time of its start; once it is killed the folder is free at once."""
+    """By the first one's number and the time of its start; once it is killed the folder is free at
+    once."""
     unlocked(monkeypatch)
     monkeypatch.setitem(globals(), "HOLD", HOLD_UNLOCKED)
     with holder(tmp_path) as (process, _):
@@ -482,7 +521,9 @@ def test_without_locks_a_second_process_on_the_same_machine_is_refused(tmp_path,
         take(Run(recipe(tmp_path)))
 
 
-def test_without_locks_a_number_that_another_process_has_by_now_holds_nothing(tmp_path, monkeypatch):
+def test_without_locks_a_number_that_another_process_has_by_now_holds_nothing(
+    tmp_path, monkeypatch
+):
     unlocked(monkeypatch)
     held = {"host": socket.gethostname(), "pid": os.getppid(), "start": "1"}
     (tmp_path / "it").mkdir()
@@ -490,7 +531,9 @@ def test_without_locks_a_number_that_another_process_has_by_now_holds_nothing(tm
     take(Run(recipe(tmp_path)))
 
 
-def test_without_locks_of_two_that_begin_at_once_the_first_to_write_gives_way(tmp_path, monkeypatch):
+def test_without_locks_of_two_that_begin_at_once_the_first_to_write_gives_way(
+    tmp_path, monkeypatch
+):
     unlocked(monkeypatch)
     sleep, path = time.sleep, tmp_path / "it" / "lock"
 
@@ -541,5 +584,8 @@ def test_a_folder_that_is_removed_is_told(tmp_path):
     with run.lock():
         (run.folder / "lock").unlink()
         run.folder.rmdir()
-        assert the_error(lambda: run.finish({})) == f"name=it: {tmp_path}/it was removed while the run wrote it"
+        assert (
+            the_error(lambda: run.finish({}))
+            == f"name=it: {tmp_path}/it was removed while the run wrote it"
+        )
     assert not run.folder.exists()

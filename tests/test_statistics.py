@@ -15,7 +15,8 @@ ACCURACIES = st.lists(st.floats(0, 1, width=32), min_size=2, max_size=12)
 
 
 def test_three_seeds_by_hand():
-    """70, 72, 74: mean 72, sd 2, t(2) = 4.3027 from the tables, half-width 4.3027 x 2 / sqrt(3) = 4.9683."""
+    """70, 72, 74: mean 72, sd 2, t(2) = 4.3027 from the tables, half-width 4.3027 x 2 / sqrt(3) =
+    4.9683."""
     found = stats.summarize([70, 72, 74])
     assert (found.n, found.mean, found.sd) == (3, 72, 2)
     assert found.interval == pytest.approx((67.0317, 76.9683), abs=1e-4)
@@ -30,10 +31,16 @@ def test_spread_is_scipys_t_interval(values):
         assert found.interval == (found.mean, found.mean)
     else:
         scale = scipy_stats.sem(values)
-        assert found.interval == pytest.approx(scipy_stats.t.interval(0.95, len(values) - 1, np.mean(values), scale))
+        assert found.interval == pytest.approx(
+            scipy_stats.t.interval(0.95, len(values) - 1, np.mean(values), scale)
+        )
 
 
-@given(st.lists(st.tuples(st.floats(0, 1, width=32), st.floats(0, 1, width=32)), min_size=2, max_size=8))
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1, width=32), st.floats(0, 1, width=32)), min_size=2, max_size=8
+    )
+)
 def test_differences_in_pairs_are_scipys_paired_t_test(pairs):
     first, second = np.array(pairs).T
     apart = first - second
@@ -82,7 +89,11 @@ def by_hand(right_SM, resamples, generator):
     for _ in range(resamples):
         rows, columns = generator.integers(0, seeds, seeds), generator.integers(0, images, images)
         of_seeds = right_SM[rows].mean() - right_SM.mean()
-        means.append(right_SM[np.ix_(rows, columns)].mean() - of_seeds + of_seeds * math.sqrt(seeds / (seeds - 1)) * t / z)
+        means.append(
+            right_SM[np.ix_(rows, columns)].mean()
+            - of_seeds
+            + of_seeds * math.sqrt(seeds / (seeds - 1)) * t / z
+        )
     return np.percentile(means, [2.5, 97.5])
 
 
@@ -100,7 +111,9 @@ def test_resampled_counts_its_randomness():
     assert stats.resampled(right_SM) == stats.resampled(right_SM)
     assert stats.resampled(right_SM) != stats.resampled(right_SM, seed=1)
     shuffled = right_SM[:, np.random.default_rng(1).permutation(200)]
-    assert stats.resampled(shuffled) == stats.resampled(right_SM), "the order of the images says nothing"
+    assert stats.resampled(shuffled) == stats.resampled(right_SM), (
+        "the order of the images says nothing"
+    )
 
 
 def test_many_kinds_of_images_are_resampled_in_blocks(monkeypatch):
@@ -111,7 +124,11 @@ def test_many_kinds_of_images_are_resampled_in_blocks(monkeypatch):
 
 
 @settings(deadline=None, max_examples=40)
-@given(hnp.arrays(np.int64, st.tuples(st.integers(2, 5), st.integers(1, 40)), elements=st.integers(-1, 1)))
+@given(
+    hnp.arrays(
+        np.int64, st.tuples(st.integers(2, 5), st.integers(1, 40)), elements=st.integers(-1, 1)
+    )
+)
 def test_resampled_differences_turn_with_their_sign(apart_SM):
     low, high = stats.resampled(apart_SM, 400)
     assert low <= apart_SM.mean() + 1e-9
@@ -121,17 +138,25 @@ def test_resampled_differences_turn_with_their_sign(apart_SM):
 
 
 def simulated(generator, seeds, images, of_seeds, of_images):
-    """Right where 1 + seed + image + noise > 0, all normal: a table, and the accuracy of all seeds on all images."""
+    """Right where 1 + seed + image + noise > 0, all normal: a table, and the accuracy of all seeds
+    on all images."""
     shape = (seeds, images)
-    latent = 1 + of_seeds * generator.normal(size=(seeds, 1)) + of_images * generator.normal(size=(1, images))
+    latent = (
+        1
+        + of_seeds * generator.normal(size=(seeds, 1))
+        + of_images * generator.normal(size=(1, images))
+    )
     truth = scipy_stats.norm.cdf(1 / math.sqrt(1 + of_seeds**2 + of_images**2))
     return (latent + generator.normal(size=shape) > 0).astype(np.int64), truth
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
-@pytest.mark.parametrize(("of_seeds", "of_images"), [(0.2, 0.0), (0.2, 1.5), (0.05, 1.5), (0.0, 1.5)])
+@pytest.mark.parametrize(
+    ("of_seeds", "of_images"), [(0.2, 0.0), (0.2, 1.5), (0.05, 1.5), (0.0, 1.5)]
+)
 def test_intervals_cover_the_truth(seeds, of_seeds, of_images):
-    """95% within Monte-Carlo error where the seeds' spread leads; never fewer elsewhere, where resampling both is cautious."""
+    """95% within Monte-Carlo error where the seeds' spread leads; never fewer elsewhere, where
+    resampling both is cautious."""
     generator, trials, covered, stayed = np.random.default_rng(3), 300, 0, 0
     for _ in range(trials):
         right_SM, truth = simulated(generator, seeds, 400, of_seeds, of_images)
@@ -147,22 +172,40 @@ def test_intervals_cover_the_truth(seeds, of_seeds, of_images):
 
 
 def test_paired_intervals_cover_a_known_difference():
-    """Two arms on the same images: the second is better by a known step, the images' difficulty is common to both."""
+    """Two arms on the same images: the second is better by a known step, the images' difficulty is
+    common to both."""
     generator, trials, covered = np.random.default_rng(5), 300, 0
     for _ in range(trials):
         hard_M = 1.5 * generator.normal(size=(1, 400))
         arms = [
-            (mean + 0.1 * generator.normal(size=(3, 1)) + hard_M + generator.normal(size=(3, 400)) > 0).astype(np.int64)
+            (
+                mean
+                + 0.1 * generator.normal(size=(3, 1))
+                + hard_M
+                + generator.normal(size=(3, 400))
+                > 0
+            ).astype(np.int64)
             for mean in (1.0, 1.3)
         ]
         low, high = stats.resampled(arms[1] - arms[0], 500)
-        covered += low <= np.diff(scipy_stats.norm.cdf(np.array([1.0, 1.3]) / math.sqrt(1 + 0.01 + 2.25)))[0] <= high
+        covered += (
+            low
+            <= np.diff(scipy_stats.norm.cdf(np.array([1.0, 1.3]) / math.sqrt(1 + 0.01 + 2.25)))[0]
+            <= high
+        )
     assert covered / trials > 0.95 - 3 * math.sqrt(0.05 * 0.95 / trials)
 
 
 @settings(deadline=None, max_examples=25)
-@given(seeds=st.integers(2, 5), images=st.sampled_from([50, 2000]), apart=st.floats(0, 0.2), number=st.integers(0, 99))
-def test_with_the_images_an_interval_is_never_inside_that_of_the_seeds(seeds, images, apart, number):
+@given(
+    seeds=st.integers(2, 5),
+    images=st.sampled_from([50, 2000]),
+    apart=st.floats(0, 0.2),
+    number=st.integers(0, 99),
+)
+def test_with_the_images_an_interval_is_never_inside_that_of_the_seeds(
+    seeds, images, apart, number
+):
     draw = np.random.default_rng(number)
     rates = np.clip(0.5 + apart * draw.standard_normal(seeds), 0.01, 0.99)
     right = (draw.random((seeds, images)) < rates[:, None]).astype(np.int64)
@@ -171,8 +214,9 @@ def test_with_the_images_an_interval_is_never_inside_that_of_the_seeds(seeds, im
 
 
 def test_two_of_one_spread_by_hand():
-    """Equal means: a half each. n = 2 each, means 2 apart, sd / sqrt(n) = 1: the difference of two Cauchy variables is a
-    Cauchy variable of scale 2, so P(first best) = 1/2 + atan(2 / 2) / pi = 3/4."""
+    """Equal means: a half each. n = 2 each, means 2 apart, sd / sqrt(n) = 1: the difference of two
+    Cauchy variables is a Cauchy variable of scale 2, so P(first best) = 1/2 + atan(2 / 2) / pi =
+    3/4."""
     assert stats.best([[0, 1], [1, 0]]) == pytest.approx([0.5, 0.5], abs=0.01)
     assert stats.best([[1, 3], [-1, 1]]) == pytest.approx([0.75, 0.25], abs=0.01)
 
@@ -190,7 +234,9 @@ def test_values_that_agree_are_certain_or_shared():
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=4), min_size=2, max_size=6))
+@given(
+    st.lists(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=4), min_size=2, max_size=6)
+)
 def test_probabilities_sum_to_one_and_repeat(groups):
     told = stats.best(groups, draws=500)
     assert sum(told) == pytest.approx(1)
@@ -199,7 +245,8 @@ def test_probabilities_sum_to_one_and_repeat(groups):
 
 @pytest.mark.parametrize("spread", [(1, 1, 1), (0.3, 1, 3)])
 def test_probabilities_are_not_too_sure(spread):
-    """Of the settings told to be the best with about p, at least about p are it, for equal spreads and for others; n = 3."""
+    """Of the settings told to be the best with about p, at least about p are it, for equal spreads
+    and for others; n = 3."""
     generator, hits, claimed = np.random.default_rng(2), [], []
     for _ in range(400):
         truth = generator.normal(size=3)
@@ -212,4 +259,6 @@ def test_probabilities_are_not_too_sure(spread):
 
 def test_how_well_three_seeds_know_their_sd():
     """(n - 1) s^2 / sigma^2 is chi-square: 2 / 7.378 and 2 / 0.0506 from the tables, for n = 3."""
-    assert stats.sd_reach(3) == pytest.approx((math.sqrt(2 / 7.378), math.sqrt(2 / 0.0506)), rel=1e-3)
+    assert stats.sd_reach(3) == pytest.approx(
+        (math.sqrt(2 / 7.378), math.sqrt(2 / 0.0506)), rel=1e-3
+    )

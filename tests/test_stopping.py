@@ -37,7 +37,9 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.tick.parametrize("number", preemption.SIGNALS)
 @pytest.tick.parametrize("step", [1, 4, 7])
-def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(number, step, unbroken, tiny, monkeypatch, capsys) -> None:
+def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(
+    number, step, unbroken, tiny, monkeypatch, capsys
+) -> None:
     """Also where that step has a checkpoint anyway, or its row is not complete."""
     whole = train_job._callbacks
     monkeypatch.setattr(train_job, "_callbacks", lambda j: [*whole(j), Sends(number, step)])
@@ -48,7 +50,10 @@ def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(number, step, unbro
     assert [signal.getsignal(each) for each in preemption.SIGNALS] == handlers
     folder = Path(tiny[-1].removeprefix("out=")) / "run"
     assert checkpoint.step(checkpoint.found(folder / "checkpoints")[-1]) == step
-    assert f"stopped     at step {step} by {signal.Signals(number).name}, saved" in capsys.readouterr().out
+    assert (
+        f"stopped     at step {step} by {signal.Signals(number).name}, saved"
+        in capsys.readouterr().out
+    )
     assert not (folder / "result.json").exists()
     monkeypatch.setattr(train_job, "_callbacks", whole)
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
@@ -68,7 +73,9 @@ def test_a_signal_while_held_out_images_are_looked_at(unbroken, tiny, monkeypatc
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
 
 
-def test_a_signal_before_the_first_step_leaves_a_run_that_begins_again(unbroken, tiny, monkeypatch) -> None:
+def test_a_signal_before_the_first_step_leaves_a_run_that_begins_again(
+    unbroken, tiny, monkeypatch
+) -> None:
     introduce = train_job.introduce
 
     def interrupted(made):
@@ -83,7 +90,8 @@ def test_a_signal_before_the_first_step_leaves_a_run_that_begins_again(unbroken,
 
 
 def until_it_ends(process: subprocess.Popen, number: int) -> None:
-    """Send it a signal again and again: of two that come before the first is taken the system makes one."""
+    """Send it a signal again and again: of two that come before the first is taken the system makes
+    one."""
     end = time.monotonic() + 300
     while process.poll() is None:
         assert time.monotonic() < end
@@ -103,16 +111,22 @@ def stuck(*values):
 engine._update = stuck
 training.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
 """
-    process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert any(line == "there\n" for line in process.stdout)
     until_it_ends(process, signal.SIGINT)
     process.communicate()
     assert process.returncode == preemption.INTERRUPTED == 130
 
 
-def test_a_second_interrupt_leaves_at_once_where_another_process_is_waited_for(tmp_path: Path) -> None:
+def test_a_second_interrupt_leaves_at_once_where_another_process_is_waited_for(
+    tmp_path: Path,
+) -> None:
     """The main thread is in a collective, and runs no handler."""
-    words = altered(TINY, "optim.steps=30000", "checkpoint.every=20000", "eval.every=20000", "log.every=1")
+    words = altered(
+        TINY, "optim.steps=30000", "checkpoint.every=20000", "eval.every=20000", "log.every=1"
+    )
     pair = together(2, "tools/pretrain.py", *words, f"out={tmp_path}", "name=run")
     wait_for_rows(pair[0], tmp_path / "run")
     pair[1].send_signal(signal.SIGSTOP)
@@ -126,7 +140,11 @@ def test_a_second_interrupt_leaves_at_once_where_another_process_is_waited_for(t
 
 def test_nothing_is_left_of_the_handlers() -> None:
     """Also of one inside another, as a tool's around a run's."""
-    before, threads, files = signal.set_wakeup_fd(-1), threading.active_count(), len(list(Path("/dev/fd").iterdir()))
+    before, threads, files = (
+        signal.set_wakeup_fd(-1),
+        threading.active_count(),
+        len(list(Path("/dev/fd").iterdir())),
+    )
     signal.set_wakeup_fd(before)
     for _ in range(3):
         with preemption.StopSignal() as outer, preemption.StopSignal() as inner:
@@ -137,7 +155,11 @@ def test_nothing_is_left_of_the_handlers() -> None:
         time.sleep(0.01)
     after = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(after)
-    assert (after, threading.active_count(), len(list(Path("/dev/fd").iterdir()))) == (before, threads, files)
+    assert (after, threading.active_count(), len(list(Path("/dev/fd").iterdir()))) == (
+        before,
+        threads,
+        files,
+    )
 
 
 def wait_for_rows(process: subprocess.Popen, folder: Path) -> None:
@@ -149,15 +171,26 @@ def wait_for_rows(process: subprocess.Popen, folder: Path) -> None:
 
 def working(tmp_path: Path) -> tuple[subprocess.Popen, list[psutil.Process]]:
     """A long run with two data workers, in its first steps, and these."""
-    words = altered(TINY, "optim.steps=30000", "checkpoint.every=20000", "eval.every=20000", "log.every=1", "compute.workers=2")
+    words = altered(
+        TINY,
+        "optim.steps=30000",
+        "checkpoint.every=20000",
+        "eval.every=20000",
+        "log.every=1",
+        "compute.workers=2",
+    )
     command = [sys.executable, "tools/pretrain.py", *words, f"out={tmp_path}", "name=run"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     wait_for_rows(process, tmp_path / "run")
     return process, psutil.Process(process.pid).children()
 
 
 @pytest.tick.parametrize("number", preemption.SIGNALS)
-def test_a_signal_to_the_whole_group_leaves_the_workers_at_work(tmp_path: Path, number: int) -> None:
+def test_a_signal_to_the_whole_group_leaves_the_workers_at_work(
+    tmp_path: Path, number: int
+) -> None:
     process, workers = working(tmp_path)
     assert len(workers) == 2
     for each in (*workers, process):
@@ -190,7 +223,9 @@ def test_a_worker_that_hangs_ends_when_its_own_process_says_so() -> None:
 
 
 @pytest.tick.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
-def test_a_signal_while_torch_comes_in_stops_the_run_at_its_first_step(tmp_path: Path, number: int) -> None:
+def test_a_signal_while_torch_comes_in_stops_the_run_at_its_first_step(
+    tmp_path: Path, number: int
+) -> None:
     script = f"""
 import os, sys
 from importlib.abc import MetaPathFinder
@@ -203,6 +238,8 @@ assert "torch" not in sys.modules
 sys.meta_path.insert(0, Signals())
 training.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == preemption.STOPPED, done.stderr
     assert f"stopped     at step 0 by {signal.Signals(number).name}" in done.stdout

@@ -1,4 +1,5 @@
-"""Streams: every image once an epoch, in an order told by keys, resumed exactly where as many processes go on."""
+"""Streams: every image once an epoch, in an order told by keys, resumed exactly where as many
+processes go on."""
 
 import io
 import itertools
@@ -39,7 +40,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def data(place: Path, window: int | None = 8, **more) -> Data:
-    return Data(path=str(place), stream=True, window=window, size=6, flip=False, crop_area=1.0, **more)
+    return Data(
+        path=str(place), stream=True, window=window, size=6, flip=False, crop_area=1.0, **more
+    )
 
 
 def reading(place: Path, batch_layout: BatchLayout, window: int = 8) -> StreamReader:
@@ -51,15 +54,29 @@ def reading(place: Path, batch_layout: BatchLayout, window: int = 8) -> StreamRe
 def drawn(some: StreamReader, start: int, stop: int, seed: int = 0) -> list[tuple[int, int, int]]:
     """(index, shard, row) of each image of these steps, in their order."""
     passes = some.passes(seed, start, stop)
-    return [(i, c.shard, c.row) for p in passes for i, c in zip(p.samples.index.tolist(), p.cells, strict=True)]
+    return [
+        (i, c.shard, c.row)
+        for p in passes
+        for i, c in zip(p.samples.index.tolist(), p.cells, strict=True)
+    ]
 
 
 @settings(max_examples=25, deadline=None)
-@given(window=st.integers(1, 30), processes=st.sampled_from([1, 2, 4]), start=st.integers(0, 12), seed=st.integers(0, 9))
-def test_any_step_goes_on_as_the_unbroken_stream(folder: Path, window: int, processes: int, start: int, seed: int) -> None:
-    """Each process from where its window begins, told in three numbers; whatever its device batch was and is."""
+@given(
+    window=st.integers(1, 30),
+    processes=st.sampled_from([1, 2, 4]),
+    start=st.integers(0, 12),
+    seed=st.integers(0, 9),
+)
+def test_any_step_goes_on_as_the_unbroken_stream(
+    folder: Path, window: int, processes: int, start: int, seed: int
+) -> None:
+    """Each process from where its window begins, told in three numbers; whatever its device batch
+    was and is."""
     for rank in range(processes):
-        unbroken = reading(folder, BatchLayout(8, 8 // processes, rank, processes), window * processes)
+        unbroken = reading(
+            folder, BatchLayout(8, 8 // processes, rank, processes), window * processes
+        )
         wanted = drawn(unbroken, 0, 14, seed)
         other = reading(folder, BatchLayout(8, 1, rank, processes), window * processes)
         other.go_to(start, streaming.Cursor(*list(unbroken.at(start))))
@@ -68,7 +85,8 @@ def test_any_step_goes_on_as_the_unbroken_stream(folder: Path, window: int, proc
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_an_epoch_has_every_image_once_and_a_window_is_mixed(folder: Path, processes: int) -> None:
-    """Process by process: as many images as its shards of the first epoch hold are those, in another order."""
+    """Process by process: as many images as its shards of the first epoch hold are those, in
+    another order."""
     everything = Counter()
     for rank in range(processes):
         some = reading(folder, BatchLayout(4, 4 // processes, rank, processes), 1000)
@@ -78,7 +96,9 @@ def test_an_epoch_has_every_image_once_and_a_window_is_mixed(folder: Path, proce
         seen = drawn(some, 0, -(-count * processes // 4))[:count]
         assert {shard for _, shard, _ in seen} == set(mine.tolist())
         rows = [(shard, row) for _, shard, row in seen]
-        assert rows != sorted(rows) and [i for i, _, _ in seen] == [rank + processes * n for n in range(count)]
+        assert rows != sorted(rows) and [i for i, _, _ in seen] == [
+            rank + processes * n for n in range(count)
+        ]
         everything.update(rows)
     assert everything == Counter((s, r) for s, size in enumerate(SIZES) for r in range(size))
 
@@ -93,7 +113,8 @@ def test_epochs_and_seeds_have_orders_of_their_own(folder: Path) -> None:
 
 
 def test_images_are_those_of_the_shards(folder: Path) -> None:
-    """Decoded by the loader: each index has the image and the label of its place; with workers too."""
+    """Decoded by the loader: each index has the image and the label of its place; with workers
+    too."""
     told = sources.load(data(folder))
     batch_layout, starts = BatchLayout(5, 5, 0, 1), np.cumsum((0, *SIZES))
     for workers in (0, 2):
@@ -101,10 +122,14 @@ def test_images_are_those_of_the_shards(folder: Path) -> None:
         places = {index: starts[shard] + row for index, shard, row in drawn(some, 0, 5)}
         loader = loaders.training_loader(some, data(folder), batch_layout, 0, 0, 5, workers)
         for batch in loader:
-            for image, label, index in zip(batch.image, batch.label.tolist(), batch.index.tolist(), strict=True):
+            for image, label, index in zip(
+                batch.image, batch.label.tolist(), batch.index.tolist(), strict=True
+            ):
                 number = int(places[index])
                 with Image.open(io.BytesIO(png(number))) as image:
-                    assert np.array_equal(image.permute(1, 2, 0).numpy(), np.asarray(image.convert("RGB")))
+                    assert np.array_equal(
+                        image.permute(1, 2, 0).numpy(), np.asarray(image.convert("RGB"))
+                    )
                 assert label == number % 2
     assert told.validation.fetch(np.arange(5))[0] == [png(n) for n in range(100, 105)]
     assert told.train.classes == ["ant", "bee"] and len(told.train) == sum(SIZES)
@@ -129,7 +154,9 @@ def test_tars_and_folders_stream_too(tmp_path: Path) -> None:
 def test_a_image_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> None:
     cells = [{"bytes": b"none" if n == 3 else png(n), "path": None} for n in range(8)]
     features = datasets.Features({"image": datasets.Image()})
-    datasets.Dataset.from_dict({"image": cells}, features=features).to_parquet(str(tmp_path / "train.parquet"))
+    datasets.Dataset.from_dict({"image": cells}, features=features).to_parquet(
+        str(tmp_path / "train.parquet")
+    )
     asked = data(tmp_path, 8, validation=0.0, unreadable=1.0)
     some = StreamReader(sources.load(asked).stream, asked, BatchLayout(4, 4, 0, 1))
     seen = list(loaders.training_loader(some, asked, BatchLayout(4, 4, 0, 1), 0, 0, 6, 0))
@@ -140,21 +167,34 @@ def test_a_image_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def words(folder: Path) -> list[str]:
-    return altered(TINY, "data.stream=true", f"data.path={folder}", "data.window=10", "eval.images=5", "optim.batch=8")
+    return altered(
+        TINY,
+        "data.stream=true",
+        f"data.path={folder}",
+        "data.window=10",
+        "eval.images=5",
+        "optim.batch=8",
+    )
 
 
-def test_a_run_goes_on_exactly_and_only_on_as_many_processes(tmp_path: Path, words, monkeypatch) -> None:
+def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
+    tmp_path: Path, words, monkeypatch
+) -> None:
     whole = run([*words, f"out={tmp_path}", "name=whole"])
     callbacks = train_job._callbacks
     for step in (5, 9):
-        monkeypatch.setattr(train_job, "_callbacks", lambda j, step=step: [*callbacks(j), Killer(step)])
+        monkeypatch.setattr(
+            train_job, "_callbacks", lambda j, step=step: [*callbacks(j), Killer(step)]
+        )
         with pytest.raises(Killed):
             run([*words, f"out={tmp_path}", "name=broken"])
     monkeypatch.undo()
     newest = checkpoint.found(tmp_path / "broken" / "checkpoints")[-1]
     saved = checkpoint.load(newest)
     checkpoint.save(newest.parent, 8, saved | {"stream": saved["stream"] * 2}, keep=2)
-    with pytest.raises(UserError, match="stopped on 2 processes, and a stream goes on only on as many, not 1"):
+    with pytest.raises(
+        UserError, match="stopped on 2 processes, and a stream goes on only on as many, not 1"
+    ):
         run([*words, f"out={tmp_path}", "name=broken"])
     checkpoint.save(newest.parent, 8, saved, keep=2)
     assert_same_end(whole.folder, run([*words, f"out={tmp_path}", "name=broken"]).folder)
@@ -166,12 +206,20 @@ def test_a_run_goes_on_exactly_and_only_on_as_many_processes(tmp_path: Path, wor
         (["data.share=0.5"], "data.share=0.5: data.stream=true has no share"),
         (["data.validation=0.1"], "data.validation=0.1: data.stream=true has no share to hold out"),
         (["data.validation=vall"], "data.validation=vall: no such split; did you mean val?"),
-        (["recipe=supervised", "data.mixup=0.5"], "data.mixup, .cutmix=0.5: data.stream=true mixes no images"),
-        (["recipe=supervised", "eval.test=true"], "eval.test=true: data.stream=true is for training only"),
+        (
+            ["recipe=supervised", "data.mixup=0.5"],
+            "data.mixup, .cutmix=0.5: data.stream=true mixes no images",
+        ),
+        (
+            ["recipe=supervised", "eval.test=true"],
+            "eval.test=true: data.stream=true is for training only",
+        ),
         (["data.image_column=img"], "data.image_column=img: "),
     ],
 )
-def test_what_a_stream_cannot_is_refused_in_one_line(said, words, changed: list[str], says: str) -> None:  # noqa: F811
+def test_what_a_stream_cannot_is_refused_in_one_line(
+    said, words, changed: list[str], says: str
+) -> None:
     assert says in said(*altered([w for w in words if not w.startswith("data.window")], *changed))
 
 

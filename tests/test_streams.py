@@ -19,10 +19,14 @@ FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
 
 
-def ended(words: list[str], stdout: int, stderr: int = subprocess.PIPE, **more: str) -> tuple[int, str]:
+def ended(
+    words: list[str], stdout: int, stderr: int = subprocess.PIPE, **more: str
+) -> tuple[int, str]:
     """Status and standard error of a tool that writes to `stdout`."""
     command, environment = [sys.executable, *words], os.environ | more
-    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=stdout, stderr=stderr, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=stdout, stderr=stderr, text=True, timeout=300
+    )
     return done.returncode, done.stderr or ""
 
 
@@ -59,8 +63,15 @@ def test_an_output_that_is_full_is_named_in_one_line(full: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["left", pytest.param("full", marks=needs_full)])
-def test_trouble_with_the_output_is_not_taken_for_the_folder_of_the_shards(way: str, tmp_path: Path, request) -> None:
-    words = ["tools/shards.py", f"data.path={images(tmp_path / 'own')}", f"out={tmp_path}/out", "workers=1"]
+def test_trouble_with_the_output_is_not_taken_for_the_folder_of_the_shards(
+    way: str, tmp_path: Path, request
+) -> None:
+    words = [
+        "tools/shards.py",
+        f"data.path={images(tmp_path / 'own')}",
+        f"out={tmp_path}/out",
+        "workers=1",
+    ]
     status, said = ended(words, request.getfixturevalue(way))
     assert "out=" not in said and "Traceback" not in said
     assert status == (2 if way == "full" else 128 + signal.SIGPIPE)
@@ -83,7 +94,9 @@ def test_streams_that_are_closed_from_the_start_are_no_trouble(tmp_path: Path) -
 def test_a_character_that_the_terminal_lacks_is_replaced() -> None:
     command = [sys.executable, "tools/plan.py", "recipe=mpp", "name=modèle"]
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0] == "run         mod?le"
 
@@ -95,7 +108,9 @@ def scalars(board: TensorBoard) -> list[tuple[int, float]]:
 
 
 @needs_full
-def test_rows_that_a_full_disk_refused_reach_tensorboard_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_a_full_disk_refused_reach_tensorboard_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [{"step": step, "loss": float(step)} for step in range(40)]
     board = TensorBoard(tmp_path / "board", rows[:1])
     monkeypatch.setattr(board, "path", FULL)

@@ -1,4 +1,5 @@
-"""Several processes: the samples, masks and losses of one, however the batch is spread; stopped on some, resumed on others."""
+"""Several processes: the samples, masks and losses of one, however the batch is spread; stopped on
+some, resumed on others."""
 
 import json
 import os
@@ -40,7 +41,8 @@ def assert_alike(one: list[dict], other: list[dict], rel: float = 1e-6) -> None:
 
 @pytest.fixture(scope="module")
 def batch_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
-    """The rows of one recipe on one process and on two, in several ways of cutting the batch of 16."""
+    """The rows of one recipe on one process and on two, in several ways of cutting the batch of
+    16."""
     out = tmp_path_factory.mktemp("batch_layout")
     sizes = {"alone": "compute.batch=16", "two": "compute.batch=8"}
     ways = {
@@ -49,10 +51,15 @@ def batch_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dic
         "plain": ["compute.batch=16"],
         "plain_two": ["compute.batch=8"],
         "plain_two_passes": ["compute.batch=2"],
-        **{f"mpp_{name}": ["recipe=joint", "joint.supervised=0", size] for name, size in sizes.items()},
+        **{
+            f"mpp_{name}": ["recipe=joint", "joint.supervised=0", size]
+            for name, size in sizes.items()
+        },
         **{f"labels_{name}": ["recipe=joint", "joint.mpp=0", size] for name, size in sizes.items()},
     }
-    words = {name: [*altered(LONG, *own), f"out={out}", f"name={name}"] for name, own in ways.items()}
+    words = {
+        name: [*altered(LONG, *own), f"out={out}", f"name={name}"] for name, own in ways.items()
+    }
     for name in (name for name in ways if "two" not in name):
         train(Run(resolve(words[name])))
     pair = together(2, "-c", SERIES, json.dumps([words[name] for name in words if "two" in name]))
@@ -61,17 +68,25 @@ def batch_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dic
     return {name: rows(out / name) for name in ways}
 
 
-@pytest.tick.parametrize(("one", "other"), [("one", "two"), ("plain", "plain_two"), ("plain", "plain_two_passes")])
-def test_losses_are_the_same_however_the_batch_is_spread(batch_layout: dict[str, list[dict]], one: str, other: str) -> None:
-    """With dropout where the device batch is equal, so that every chunk draws its own; without it for any."""
+@pytest.tick.parametrize(
+    ("one", "other"), [("one", "two"), ("plain", "plain_two"), ("plain", "plain_two_passes")]
+)
+def test_losses_are_the_same_however_the_batch_is_spread(
+    batch_layout: dict[str, list[dict]], one: str, other: str
+) -> None:
+    """With dropout where the device batch is equal, so that every chunk draws its own; without it
+    for any."""
     assert_alike(batch_layout[one], batch_layout[other])
     last, same = batch_layout[one][-1], batch_layout[other][-1]
     assert last["validation/loss"] == pytest.approx(same["validation/loss"], rel=1e-5)
 
 
 @pytest.tick.parametrize(("part", "other"), [("mpp", "supervised"), ("labels", "mpp")])
-def test_a_joint_part_of_weight_0_is_not_trained(batch_layout: dict[str, list[dict]], part: str, other: str) -> None:
-    """On two processes, where DDP waits for every gradient, as on one; its weights stay as drawn."""
+def test_a_joint_part_of_weight_0_is_not_trained(
+    batch_layout: dict[str, list[dict]], part: str, other: str
+) -> None:
+    """On two processes, where DDP waits for every gradient, as on one; its weights stay as
+    drawn."""
     one, two = batch_layout[f"{part}_alone"], batch_layout[f"{part}_two"]
     assert [row["step"] for row in one] == [row["step"] for row in two] == list(range(1, 21))
     losses = [[row["loss"] for row in rows] for rows in (one, two)]
@@ -80,8 +95,14 @@ def test_a_joint_part_of_weight_0_is_not_trained(batch_layout: dict[str, list[di
 
 
 def test_stopped_on_two_processes_and_gone_on_with_four_and_one(tmp_path: Path) -> None:
-    """A signal to the second process alone; every later step has the unbroken run's samples and masks, and so its losses."""
-    words = [*altered(LONG, "optim.steps=400", "optim.warmup=40", "checkpoint.every=200", "eval.every=400"), f"out={tmp_path}"]
+    """A signal to the second process alone; every later step has the unbroken run's samples and
+    masks, and so its losses."""
+    words = [
+        *altered(
+            LONG, "optim.steps=400", "optim.warmup=40", "checkpoint.every=200", "eval.every=400"
+        ),
+        f"out={tmp_path}",
+    ]
     folder = tmp_path / "run"
     for count in (2, 4):
         before = len(checkpoint.found(folder / "checkpoints"))
@@ -97,11 +118,16 @@ def test_stopped_on_two_processes_and_gone_on_with_four_and_one(tmp_path: Path) 
         assert codes == [preemption.STOPPED] * count, said
         assert "by SIGTERM on process 1, saved" in said[0]
         step = checkpoint.step(checkpoint.found(folder / "checkpoints")[-1])
-        assert at <= step <= at + 3 * preemption.VOTE and len(checkpoint.found(folder / "checkpoints")) >= before
+        assert (
+            at <= step <= at + 3 * preemption.VOTE
+            and len(checkpoint.found(folder / "checkpoints")) >= before
+        )
         assert [row["step"] for row in rows(folder)] == list(range(1, step + 1))
     at = checkpoint.step(checkpoint.found(folder / "checkpoints")[-1])
     result = train(Run(resolve([*words, "name=run"])))
-    assert result["device_hours"] * 3600 > 1.01 * result["seconds"], "two and four processes for a part of it"
+    assert result["device_hours"] * 3600 > 1.01 * result["seconds"], (
+        "two and four processes for a part of it"
+    )
     whole = train(Run(resolve([*words, "name=whole"])))
     assert whole["device_hours"] * 3600 == pytest.approx(whole["seconds"])
     assert_alike(rows(folder)[:40], rows(tmp_path / "whole")[:40], rel=1e-5)
@@ -143,7 +169,8 @@ for mine in json.loads(sys.argv[1]):
 
 
 def test_machines_that_differ_are_named(tmp_path: Path) -> None:
-    """Other words, other images, a folder that one does not see: one line, from one process. So are weights without use."""
+    """Other words, other images, a folder that one does not see: one line, from one process. So are
+    weights without use."""
     for place, first in (("a", 0), ("b", 50)):
         parquet(tmp_path / place / "train.parquet", range(first, first + 30))
     (tmp_path / "idle.py").write_text(IDLE)
@@ -160,19 +187,32 @@ def test_machines_that_differ_are_named(tmp_path: Path) -> None:
     assert codes == [0, 0], said
     host = socket.gethostname()
     lines = [line for line in "".join(said).splitlines() if line.startswith("error")]
-    assert lines[0] == f"error: optim.lr=0.5 on process 1, on {host}; process 0 has 0.001; all need the same"
+    assert (
+        lines[0]
+        == f"error: optim.lr=0.5 on process 1, on {host}; process 0 has 0.001; all need the same"
+    )
     assert lines[1].startswith("error: images of train=") and "on process 1" in lines[1]
-    assert lines[2].startswith(f"error: out= has step-000000004=False on process 1, on {host}; process 0 has True")
+    assert lines[2].startswith(
+        f"error: out= has step-000000004=False on process 1, on {host}; process 0 has True"
+    )
     assert lines[3].startswith("error: no gradient for mask_token: ")
     assert len(lines) == 4, said
 
 
 def alone(words: list[str], port: int, script: str) -> tuple[int, list[str]]:
     """The first of two processes: its exit status and the lines that it said."""
-    found = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+    found = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+    }
     script = f"{script}; from ssl_vit import training; training.pretrain({words!r})"
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | found, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | found, capture_output=True, text=True, timeout=300
+    )
     assert "Traceback" not in done.stderr
     return done.returncode, (done.stdout + done.stderr).splitlines()
 
@@ -183,14 +223,22 @@ def test_a_port_that_is_taken_is_told_in_a_line(tiny: list[str]) -> None:
         taken.listen()
         code, said = alone(tiny, taken.getsockname()[1], "pass")
         place = f"MASTER_ADDR:MASTER_PORT=127.0.0.1:{taken.getsockname()[1]}"
-    assert code == 2 and said[-1].startswith(f"error: {place}: ") and "address already in use" in said[-1], said
+    assert (
+        code == 2
+        and said[-1].startswith(f"error: {place}: ")
+        and "address already in use" in said[-1]
+    ), said
 
 
 def test_a_process_that_does_not_come_is_waited_for_aloud_and_not_for_ever(tiny: list[str]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    code, said = alone(tiny, port, "from ssl_vit.processes import machine; machine.TOLD, machine.GIVEN_UP = 1, 3")
+    code, said = alone(
+        tiny, port, "from ssl_vit.processes import machine; machine.TOLD, machine.GIVEN_UP = 1, 3"
+    )
     place = f"MASTER_ADDR:MASTER_PORT=127.0.0.1:{port}"
     assert code == 2 and f"waiting for 2 processes at {place}" in said, said
-    assert said[-1].startswith(f"error: {place}: not all of 2 processes came in 3 s; is that the first process's machine"), said
+    assert said[-1].startswith(
+        f"error: {place}: not all of 2 processes came in 3 s; is that the first process's machine"
+    ), said

@@ -1,4 +1,5 @@
-"""Images: any format becomes the same bytes as elsewhere, and what is cut from a image follows from its key alone."""
+"""Images: any format becomes the same bytes as elsewhere, and what is cut from a image follows from
+its key alone."""
 
 import io
 import math
@@ -32,7 +33,11 @@ LOSSLESS = [
     *(("GIF", mode, {}) for mode in ("L", "P")),
     *(("WEBP", mode, {"lossless": True, "exact": True}) for mode in ("RGB", "RGBA")),
 ]
-EVERY = [*((name, mode, options) for name, mode, options in LOSSLESS if mode == "RGB"), ("GIF", "P", {}), ("JPEG", "RGB", {})]
+EVERY = [
+    *((name, mode, options) for name, mode, options in LOSSLESS if mode == "RGB"),
+    ("GIF", "P", {}),
+    ("JPEG", "RGB", {}),
+]
 # What each EXIF orientation asks to be done to the stored (H, W, 3) pixels (EXIF 2.3, tag 0x0112)
 ORIENTATION = {
     1: lambda a: a,
@@ -49,7 +54,9 @@ ORIENTATION = {
 def gradient(height=40, width=30):
     """Smooth colours, no two corners alike, as uint8 (H, W, 3)."""
     y, x = np.mgrid[:height, :width]
-    return np.stack([200 * y / height, 220 * x / width, 100 * y / height + 120 * x / width], -1).astype(np.uint8)
+    return np.stack(
+        [200 * y / height, 220 * x / width, 100 * y / height + 120 * x / width], -1
+    ).astype(np.uint8)
 
 
 def noise(seed, height=24, width=20):
@@ -70,7 +77,8 @@ def decoded(raw):
 
 
 def colors(image):
-    """A PIL image's RGB values, without PIL's own conversions where modes have alpha, two levels or a palette."""
+    """A PIL image's RGB values, without PIL's own conversions where modes have alpha, two levels or
+    a palette."""
     values = np.array(image)
     if image.mode == "P":
         return np.array(image.getpalette()).reshape(-1, 3)[values]
@@ -98,7 +106,9 @@ def test_lossless_formats_give_the_very_bytes(form, mode, options):
 
 @settings(deadline=None, max_examples=40)
 @given(
-    hnp.arrays(np.uint8, st.tuples(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 3]))),
+    hnp.arrays(
+        np.uint8, st.tuples(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 3]))
+    ),
     st.sampled_from(["PNG", "BMP", "TIFF"]),
 )
 def test_any_size_survives(array, form):
@@ -109,7 +119,9 @@ def test_any_size_survives(array, form):
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("progressive", [False, True])
 def test_jpeg_is_as_pillow_reads_it(mode, progressive):
-    raw = encode(Image.fromarray(gradient()).convert(mode), "JPEG", quality=90, progressive=progressive)
+    raw = encode(
+        Image.fromarray(gradient()).convert(mode), "JPEG", quality=90, progressive=progressive
+    )
     error = np.abs(decoded(raw) - np.array(Image.open(io.BytesIO(raw)).convert("RGB")))
     assert error.max() <= 4 and error.mean() < 0.5  # decoders may round differently
 
@@ -117,12 +129,19 @@ def test_jpeg_is_as_pillow_reads_it(mode, progressive):
 def test_a_palette_with_transparency_keeps_its_colors():
     image = Image.fromarray(gradient()).quantize(16)
     for transparency in (3, bytes([0, 128] * 8)):
-        assert np.array_equal(decoded(encode(image, "PNG", transparency=transparency)), colors(image))
+        assert np.array_equal(
+            decoded(encode(image, "PNG", transparency=transparency)), colors(image)
+        )
 
 
-@pytest.mark.parametrize(("form", "options"), [("GIF", {}), ("WEBP", {"lossless": True}), ("PNG", {})])
+@pytest.mark.parametrize(
+    ("form", "options"), [("GIF", {}), ("WEBP", {"lossless": True}), ("PNG", {})]
+)
 def test_an_animation_is_its_first_image(form, options):
-    frames = [Image.fromarray(a).quantize(64) if form == "GIF" else Image.fromarray(a) for a in (gradient(), gradient()[::-1])]
+    frames = [
+        Image.fromarray(a).quantize(64) if form == "GIF" else Image.fromarray(a)
+        for a in (gradient(), gradient()[::-1])
+    ]
     raw = encode(frames[0], form, save_all=True, append_images=frames[1:], **options)
     assert np.array_equal(decoded(raw), colors(frames[0]))
 
@@ -134,11 +153,18 @@ def chunk(kind, data):
 
 def png(width, height, depth, color, lines, *others):
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + head + b"".join(others) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + head
+        + b"".join(others)
+        + chunk(b"IDAT", zlib.compress(lines))
+        + chunk(b"IEND", b"")
+    )
 
 
 def png_of_16_bits(values):
-    """A PNG file of uint16 (H, W, 1 or 3) values, written by hand: Pillow writes no such colours."""
+    """A PNG file of uint16 (H, W, 1 or 3) values, written by hand: Pillow writes no such
+    colours."""
     height, width, channels = values.shape
     lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in values)
     return png(width, height, 16, 0 if channels == 1 else 2, lines)
@@ -146,19 +172,29 @@ def png_of_16_bits(values):
 
 @pytest.mark.parametrize("form", ["PNG, colours", "PNG, grey", "TIFF, grey"])
 def test_sixteen_bits_are_brought_to_eight(form):
-    values = np.random.default_rng(0).integers(0, 2**16, (9, 8, 3 if "colours" in form else 1), dtype=np.uint16)
-    raw = encode(Image.fromarray(values[..., 0]), "TIFF") if "TIFF" in form else png_of_16_bits(values)
+    values = np.random.default_rng(0).integers(
+        0, 2**16, (9, 8, 3 if "colours" in form else 1), dtype=np.uint16
+    )
+    raw = (
+        encode(Image.fromarray(values[..., 0]), "TIFF")
+        if "TIFF" in form
+        else png_of_16_bits(values)
+    )
     assert np.abs(decoded(raw) - values / 257).max() <= 1
 
 
 @pytest.mark.parametrize(
-    ("form", "options"), [("PNG", {}), ("TIFF", {}), ("JPEG", {"quality": 95}), ("WEBP", {"lossless": True})]
+    ("form", "options"),
+    [("PNG", {}), ("TIFF", {}), ("JPEG", {"quality": 95}), ("WEBP", {"lossless": True})],
 )
 def test_a_image_is_turned_as_its_camera_says(form, options):
     for orientation, turned in ORIENTATION.items():
         exif = Image.Exif()
         exif[0x0112] = orientation
-        got, right = decoded(encode(Image.fromarray(gradient()), form, exif=exif, **options)), turned(gradient())
+        got, right = (
+            decoded(encode(Image.fromarray(gradient()), form, exif=exif, **options)),
+            turned(gradient()),
+        )
         assert got.shape == right.shape, orientation
         assert np.abs(got - right).mean() < (4 if form == "JPEG" else 1e-9), orientation
 
@@ -193,8 +229,13 @@ def test_garbage_is_refused(raw):
 
 
 def test_ink_becomes_light():
-    """Four inks of one colour each: red, green and blue are what an ink leaves of white, times what black leaves."""
-    for ink, right in (((255, 0, 0, 0), (0, 255, 255)), ((0, 255, 0, 0), (255, 0, 255)), ((0, 0, 255, 128), (127, 127, 0))):
+    """Four inks of one colour each: red, green and blue are what an ink leaves of white, times what
+    black leaves."""
+    for ink, right in (
+        ((255, 0, 0, 0), (0, 255, 255)),
+        ((0, 255, 0, 0), (255, 0, 255)),
+        ((0, 0, 255, 128), (127, 127, 0)),
+    ):
         for form, options in (("JPEG", {"quality": 100}), ("TIFF", {})):
             got = decoded(encode(Image.new("CMYK", (16, 16), ink), form, **options))
             assert np.abs(got - right).max() <= 3, (ink, form)
@@ -226,8 +267,12 @@ BY_HAND = {  # the four pixels of FOUR, as each format's specification says
     "PNG, palette, its first colour transparent": png(
         2, 2, 8, 3, bytes([0, 0, 1, 0, 2, 3]), chunk(b"PLTE", FLAT), chunk(b"tRNS", b"\0")
     ),
-    "PNG, RGBA": png(2, 2, 8, 6, bytes([0, 255, 0, 0, 0, 0, 0, 255, 9, 0, 10, 20, 30, 99, 40, 50, 60, 255])),
-    "PNG, 16 bits": png(2, 2, 16, 2, b"".join(b"\0" + (np.array(line, ">u2") * 257).tobytes() for line in FOUR)),
+    "PNG, RGBA": png(
+        2, 2, 8, 6, bytes([0, 255, 0, 0, 0, 0, 0, 255, 9, 0, 10, 20, 30, 99, 40, 50, 60, 255])
+    ),
+    "PNG, 16 bits": png(
+        2, 2, 16, 2, b"".join(b"\0" + (np.array(line, ">u2") * 257).tobytes() for line in FOUR)
+    ),
 }
 
 
@@ -240,7 +285,11 @@ def huge(form, side):
     """A file of 8 x 8 pixels whose header tells of more."""
     if form == "PNG":
         return png(side, side, 8, 2, noise(0, 8, 8).tobytes())
-    raw = bytearray(encode(Image.fromarray(noise(0, 8, 8)), form, **({"lossless": True} if form == "WEBP" else {})))
+    raw = bytearray(
+        encode(
+            Image.fromarray(noise(0, 8, 8)), form, **({"lossless": True} if form == "WEBP" else {})
+        )
+    )
     if form == "WEBP":  # sides less one, in 14 bits each, and above them a mark
         marks = struct.unpack_from("<I", raw, 21)[0] & ~(2**28 - 1)
         struct.pack_into("<I", raw, 21, marks | side - 1 | side - 1 << 14)
@@ -254,7 +303,9 @@ def huge(form, side):
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "BMP", "WEBP"])
 def test_a_image_that_would_take_all_memory_is_refused_by_its_header(form):
     for side in (8001, 12_000):
-        with pytest.raises(ValueError, match=rf"^its header tells of {side} x {side} pixels, more than 64 million$"):
+        with pytest.raises(
+            ValueError, match=rf"^its header tells of {side} x {side} pixels, more than 64 million$"
+        ):
             transforms.decode(huge(form, side))
     with pytest.raises(ValueError, match=r"256000000 pixels"):  # Pillow's own limit comes first
         transforms.decode(huge(form, 16_000))
@@ -308,7 +359,8 @@ while paths:
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory):
-    """{form: what decoding came to} for files with changed bytes, decoded in a process that they may take with them."""
+    """{form: what decoding came to} for files with changed bytes, decoded in a process that they
+    may take with them."""
     folder, answers = tmp_path_factory.mktemp("damaged"), tmp_path_factory.mktemp("answers")
     generator = np.random.default_rng(0)
     for number, (form, mode, options) in enumerate(EVERY):
@@ -319,11 +371,18 @@ def damaged(tmp_path_factory):
                 changed[place] ^= int(generator.integers(1, 256))
             (folder / f"{form}-{number}-{i:02d}").write_bytes(changed)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", DECODE_EACH, folder, answers], env=environment, capture_output=True, check=True)
+    subprocess.run(
+        [sys.executable, "-c", DECODE_EACH, folder, answers],
+        env=environment,
+        capture_output=True,
+        check=True,
+    )
     found = {}
     for path in folder.iterdir():
         answer = answers / path.name
-        found.setdefault(path.name.split("-")[0], []).append(answer.read_text() if answer.exists() else "the process died")
+        found.setdefault(path.name.split("-")[0], []).append(
+            answer.read_text() if answer.exists() else "the process died"
+        )
     return found
 
 
@@ -334,13 +393,19 @@ def test_a_damaged_file_is_refused_or_read_but_takes_nothing_down(damaged, form)
 
 
 @settings(deadline=None, max_examples=80)
-@given(st.integers(1, 3000), st.integers(1, 3000), st.floats(0.001, 1), st.integers(-(2**63), 2**63 - 1))
+@given(
+    st.integers(1, 3000),
+    st.integers(1, 3000),
+    st.floats(0.001, 1),
+    st.integers(-(2**63), 2**63 - 1),
+)
 def test_a_box_lies_inside_its_image(height, width, area, key):
     keys = rng.key(key, np.arange(50))
     top, left, h, w = transforms.crop_boxes(keys, np.full(50, height), np.full(50, width), area).T
     assert (h >= 1).all() and (w >= 1).all() and (top >= 0).all() and (left >= 0).all()
     assert (top + h <= height).all() and (left + w <= width).all()
-    assert ((w - 0.51) / (h + 0.51) <= 4 / 3).all() and ((w + 0.51) / (h - 0.51) >= 3 / 4).all()  # up to rounding
+    # up to rounding
+    assert ((w - 0.51) / (h + 0.51) <= 4 / 3).all() and ((w + 0.51) / (h - 0.51) >= 3 / 4).all()
 
 
 @pytest.mark.parametrize(("height", "width"), [(300, 300), (375, 500), (200, 640), (1000, 250)])
@@ -350,8 +415,18 @@ def test_boxes_are_spread_as_torchvision_spreads_them(height, width, area):
     image = torch.empty(3, height, width)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        theirs = np.array([RandomResizedCrop.get_params(image, [area, 1.0], [3 / 4, 4 / 3]) for _ in range(len(ours))])
-    for of in (lambda b: b[:, 2] * b[:, 3], lambda b: b[:, 3] / b[:, 2], lambda b: b[:, 0], lambda b: b[:, 1]):
+        theirs = np.array(
+            [
+                RandomResizedCrop.get_params(image, [area, 1.0], [3 / 4, 4 / 3])
+                for _ in range(len(ours))
+            ]
+        )
+    for of in (
+        lambda b: b[:, 2] * b[:, 3],
+        lambda b: b[:, 3] / b[:, 2],
+        lambda b: b[:, 0],
+        lambda b: b[:, 1],
+    ):
         assert ks_2samp(of(ours), of(theirs)).pvalue > 1e-3
 
 
@@ -393,14 +468,20 @@ def test_area_one_is_the_whole_image_where_that_is_allowed():
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.tuples(st.integers(1, 700), st.integers(1, 700)), min_size=1, max_size=12), st.floats(0.05, 1), st.randoms())
+@given(
+    st.lists(st.tuples(st.integers(1, 700), st.integers(1, 700)), min_size=1, max_size=12),
+    st.floats(0.05, 1),
+    st.randoms(),
+)
 def test_a_box_depends_on_its_own_key_and_size_only(sizes, area, shuffled):
     height, width = np.array(sizes).T
     key = KEYS[: len(sizes)]
     together = transforms.crop_boxes(key, height, width, area)
     order = list(range(len(sizes)))
     shuffled.shuffle(order)
-    assert np.array_equal(transforms.crop_boxes(key[order], height[order], width[order], area), together[order])
+    assert np.array_equal(
+        transforms.crop_boxes(key[order], height[order], width[order], area), together[order]
+    )
     for i in range(len(sizes)):
         alone = transforms.crop_boxes(key[i : i + 1], height[i : i + 1], width[i : i + 1], area)
         assert np.array_equal(alone[0], together[i])
@@ -427,15 +508,20 @@ def test_global_generators_are_neither_read_nor_moved():
 
 
 def test_a_training_image_is_its_box_resized():
-    """Against torchvision's own crop and resize to the byte, and against Pillow's up to rounding."""
+    """Against torchvision's own crop and resize to the byte, and against Pillow's up to
+    rounding."""
     arrays = [gradient(50 + i, 90 - i) for i in range(20)]
     got = transforms.training([as_tensor(a) for a in arrays], KEYS[:20], 32, 0.05, flip=False)
     assert got.dtype == torch.uint8 and got.shape == (20, 3, 32, 32)
     sizes = np.array([a.shape[:2] for a in arrays])
-    for array, image, box in zip(arrays, got, transforms.crop_boxes(KEYS[:20], *sizes.T, 0.05).tolist(), strict=True):
+    for array, image, box in zip(
+        arrays, got, transforms.crop_boxes(KEYS[:20], *sizes.T, 0.05).tolist(), strict=True
+    ):
         assert torch.equal(image, F.resized_crop(as_tensor(array), *box, [32, 32], antialias=True))
         top, left, h, w = box
-        cut = Image.fromarray(array[top : top + h, left : left + w]).resize((32, 32), Image.Resampling.BILINEAR)
+        cut = Image.fromarray(array[top : top + h, left : left + w]).resize(
+            (32, 32), Image.Resampling.BILINEAR
+        )
         assert np.abs(image.permute(1, 2, 0).numpy().astype(int) - np.array(cut)).max() <= 1
 
 
@@ -452,7 +538,10 @@ def test_half_of_the_images_are_flipped_whatever_their_box():
 
 def test_a_drawn_image_and_its_file_give_the_same_training_image():
     arrays = [noise(i, 70, 50) for i in range(6)]
-    images = [[transforms.decode(a) for a in arrays], [transforms.decode(encode(Image.fromarray(a), "PNG")) for a in arrays]]
+    images = [
+        [transforms.decode(a) for a in arrays],
+        [transforms.decode(encode(Image.fromarray(a), "PNG")) for a in arrays],
+    ]
     drawn, read = (transforms.training(some, KEYS[:6], 32, 0.05, flip=True) for some in images)
     assert torch.equal(drawn, read)
     assert torch.equal(*(transforms.evaluation(some, 32, "crop", 0.875) for some in images))
@@ -463,22 +552,31 @@ def test_evaluation_without_a_crop_is_the_identity():
     assert torch.equal(transforms.evaluation(images, 32, "crop", 1.0), torch.stack(images))
 
 
-@pytest.mark.parametrize(("size", "crop"), [(32, 0.875), (32, 0.9), (224, 0.875), (64, 0.5), (16, 1.0)])
+@pytest.mark.parametrize(
+    ("size", "crop"), [(32, 0.875), (32, 0.9), (224, 0.875), (64, 0.5), (16, 1.0)]
+)
 def test_evaluation_takes_the_center_of_a_image_of_the_right_size(size, crop):
     """256 for 224: of a square image of side S / crop the middle S, not resized."""
     short = math.floor(size / crop)
     array, edge = noise(3, short, short), (short - size) / 2
     got = transforms.evaluation([as_tensor(array)], size, "crop", crop)[0].permute(1, 2, 0).numpy()
     starts = {int(np.floor(edge)), int(np.ceil(edge))}
-    assert any(np.array_equal(got, array[a : a + size, b : b + size]) for a in starts for b in starts)
+    assert any(
+        np.array_equal(got, array[a : a + size, b : b + size]) for a in starts for b in starts
+    )
 
 
 @pytest.mark.parametrize(("height", "width"), [(512, 512), (512, 768), (900, 512), (128, 128)])
 def test_evaluation_shows_the_middle_at_one_scale(height, width):
-    """On a gradient: pixel j of 224 shows place (j + 1/2 - 112) / 256 of the shorter side from the centre, along both axes."""
+    """On a gradient: pixel j of 224 shows place (j + 1/2 - 112) / 256 of the shorter side from the
+    centre, along both axes."""
     y, x = np.mgrid[:height, :width]
     ramp = np.stack([255 * (y + 0.5) / height, 255 * (x + 0.5) / width, 0 * x], -1)
-    got = transforms.evaluation([as_tensor(np.rint(ramp).astype(np.uint8))], 224, "crop", 0.875)[0].numpy().astype(float)
+    got = (
+        transforms.evaluation([as_tensor(np.rint(ramp).astype(np.uint8))], 224, "crop", 0.875)[0]
+        .numpy()
+        .astype(float)
+    )
     place = (np.arange(224) + 0.5 - 112) / 256 * min(height, width)
     for channel, length, axis in ((0, height, 1), (1, width, 0)):
         right = 255 * (0.5 + place / length)

@@ -1,4 +1,5 @@
-"""Numbers that are not finite, disks that are full: what is left out, saved, told, and where a run goes on."""
+"""Numbers that are not finite, disks that are full: what is left out, saved, told, and where a run
+goes on."""
 
 import errno
 import json
@@ -43,7 +44,11 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             step = forward(self, batch)
             hit = self.training and bool(torch.isin(batch.index, torch.tensor(indices)).any())
             loss = step.loss * value
-            return step._replace(loss=loss, metrics=step.metrics | {"loss": (loss, torch.tensor(1.0))}) if hit else step
+            return (
+                step._replace(loss=loss, metrics=step.metrics | {"loss": (loss, torch.tensor(1.0))})
+                if hit
+                else step
+            )
 
         monkeypatch.setattr(objectives.MaskedPatchPrediction, "forward", poisoned)
 
@@ -56,9 +61,14 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_stop_names_the_step_dumps_its_samples_and_keeps_the_checkpoint(value, tiny, poison) -> None:
+def test_stop_names_the_step_dumps_its_samples_and_keeps_the_checkpoint(
+    value, tiny, poison
+) -> None:
     poison(samples(BAD)[3], value=value)
-    with pytest.raises(UserError, match=r"optim\.nonfinite=stop: step 8: loss or gradient not finite.*a lower optim\.lr="):
+    with pytest.raises(
+        UserError,
+        match=r"optim\.nonfinite=stop: step 8: loss or gradient not finite.*a lower optim\.lr=",
+    ):
         run([*tiny, "name=run"])
     folder = Path(tiny[-1].removeprefix("out=")) / "run"
     assert json.loads((folder / "not_finite.json").read_text()) == {"steps": {"8": samples(BAD)}}
@@ -67,10 +77,15 @@ def test_stop_names_the_step_dumps_its_samples_and_keeps_the_checkpoint(value, t
 
 
 def test_skip_leaves_that_update_out_and_nothing_else(tiny, poison, monkeypatch) -> None:
-    """As a run whose optimiser does nothing at that step, moments included; its numbers are not in the row."""
+    """As a run whose optimiser does nothing at that step, moments included; its numbers are not in
+    the row."""
     with monkeypatch.context() as patch:
         calls, step = [], AdamW.step
-        patch.setattr(AdamW, "step", lambda self, *_: calls.append(1) or (len(calls) - 1 != BAD and step(self)) or None)
+        patch.setattr(
+            AdamW,
+            "step",
+            lambda self, *_: calls.append(1) or (len(calls) - 1 != BAD and step(self)) or None,
+        )
         wanted = run([*tiny, "name=wanted"]).folder
     poison(samples(BAD)[0])
     folder = run([*tiny, "name=run", "optim.nonfinite=skip"]).folder
@@ -80,7 +95,10 @@ def test_skip_leaves_that_update_out_and_nothing_else(tiny, poison, monkeypatch)
     assert last["step"] == 10 and last["left_out"] == 1 and "left_out" not in rows(folder)[5]
     assert last["loss"] != same["loss"] and last["loss"] == pytest.approx(same["loss"], rel=0.1)
     assert json.loads((folder / "not_finite.json").read_text())["steps"].keys() == {"8"}
-    assert "step 8: loss or gradient not finite in 1, not learned from" in (folder / "log.txt").read_text()
+    assert (
+        "step 8: loss or gradient not finite in 1, not learned from"
+        in (folder / "log.txt").read_text()
+    )
 
 
 def test_a_step_that_is_left_out_is_known_after_a_resumption(tiny, poison, monkeypatch) -> None:
@@ -97,7 +115,9 @@ def test_a_step_that_is_left_out_is_known_after_a_resumption(tiny, poison, monke
     assert [row["left_out"] for row in rows(whole) if "left_out" in row] == [1]
 
 
-def test_back_takes_other_samples_from_the_checkpoint_on(tiny, poison, unbroken, monkeypatch) -> None:
+def test_back_takes_other_samples_from_the_checkpoint_on(
+    tiny, poison, unbroken, monkeypatch
+) -> None:
     poison(samples(BAD)[5])
     words = [*tiny, "optim.nonfinite=back"]
     seen: list[tuple[int, list[int]]] = []
@@ -128,13 +148,20 @@ def test_going_back_ends_after_some_ways_or_without_a_checkpoint(tiny, poison) -
     poison(*range(LENGTH // 2))
     with pytest.raises(UserError, match="no checkpoint before step 0"):
         run([*words, "name=none"])
-    poison(*(index for rollbacks in range(4) for index in samples(BAD, nonfinite.stream_seed(0, rollbacks))))
+    poison(
+        *(
+            index
+            for rollbacks in range(4)
+            for index in samples(BAD, nonfinite.stream_seed(0, rollbacks))
+        )
+    )
     with pytest.raises(UserError, match="3 ways on from a checkpoint all met"):
         run([*words, "name=often"])
 
 
 def test_one_process_alone_makes_all_leave_the_update_out(tmp_path: Path) -> None:
-    """Its loss is no number and its gradient is finite, so that the reduced gradients say nothing."""
+    """Its loss is no number and its gradient is finite, so that the reduced gradients say
+    nothing."""
     script = f"""
 import torch
 from ssl_vit import job, objectives
@@ -167,18 +194,26 @@ def full(*steps: int):
 
 
 @pytest.mark.parametrize("background", ["true", "false"])
-def test_a_full_disk_lets_training_go_on_and_keeps_the_checkpoint(background, tiny, unbroken, monkeypatch) -> None:
+def test_a_full_disk_lets_training_go_on_and_keeps_the_checkpoint(
+    background, tiny, unbroken, monkeypatch
+) -> None:
     words = [*altered(tiny, "checkpoint.every=2"), f"checkpoint.background={background}"]
     monkeypatch.setattr(checkpoint.torch, "save", full(6, 8))
     folder = run([*words, "name=run"]).folder
     assert_same_end(unbroken, folder)
     log = (folder / "log.txt").read_text()
-    assert "step 6 could not be saved, the checkpoints before it are kept: [Errno 28] No space left" in log
+    assert (
+        "step 6 could not be saved, the checkpoints before it are kept: [Errno 28] No space left"
+        in log
+    )
     assert [checkpoint.step(path) for path in checkpoint.found(folder / "checkpoints")] == [10, 12]
 
 
-def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(tiny, unbroken, monkeypatch, capsys) -> None:
-    """Status 74, so that no scheduler starts it again and again; with room it goes on from the step that was saved."""
+def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(
+    tiny, unbroken, monkeypatch, capsys
+) -> None:
+    """Status 74, so that no scheduler starts it again and again; with room it goes on from the step
+    that was saved."""
     callbacks = train_job._callbacks
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.torch, "save", full(6))
@@ -186,7 +221,10 @@ def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(tiny, unbro
         with pytest.raises(SystemExit) as left:
             run([*tiny, "name=run"])
     assert left.value.code == 74
-    assert "stopped     at step 6 by SIGTERM, not saved, but step 4; the same command goes on" in capsys.readouterr().out
+    assert (
+        "stopped     at step 6 by SIGTERM, not saved, but step 4; the same command goes on"
+        in capsys.readouterr().out
+    )
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
 
 
@@ -208,11 +246,15 @@ def test_a_run_that_stopped_goes_on_with_another_policy(tiny, poison) -> None:
 
 
 @pytest.mark.parametrize("background", ["true", "false"])
-def test_too_many_failed_saves_in_a_row_stop_the_run(background, tiny, unbroken, monkeypatch) -> None:
+def test_too_many_failed_saves_in_a_row_stop_the_run(
+    background, tiny, unbroken, monkeypatch
+) -> None:
     words = [*altered(tiny, "checkpoint.every=2"), f"checkpoint.background={background}"]
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.torch, "save", full(6, 8, 10))
-        with pytest.raises(UserError, match=r"checkpoint\.failures=3: that many saves in a row failed; step 10"):
+        with pytest.raises(
+            UserError, match=r"checkpoint\.failures=3: that many saves in a row failed; step 10"
+        ):
             run([*words, "name=run"])
     folder = Path(tiny[-1].removeprefix("out=")) / "run"
     assert [checkpoint.step(path) for path in checkpoint.found(folder / "checkpoints")] == [2, 4]
@@ -227,15 +269,23 @@ def test_files_that_cannot_grow_are_a_full_disk_to_the_real_writer(tmp_path: Pat
         resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
 
     command = [sys.executable, "tools/pretrain.py", *TINY, f"out={tmp_path}", "name=run"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit, timeout=300)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit, timeout=300
+    )
     assert done.returncode != 0 and "Traceback" not in done.stderr
-    assert "could not be saved" in done.stdout and "step     12/12" in done.stdout.replace("\r", "\n")
+    assert "could not be saved" in done.stdout and "step     12/12" in done.stdout.replace(
+        "\r", "\n"
+    )
 
 
-def test_what_is_saved_in_the_background_is_the_state_of_its_step(tmp_path: Path, monkeypatch) -> None:
+def test_what_is_saved_in_the_background_is_the_state_of_its_step(
+    tmp_path: Path, monkeypatch
+) -> None:
     """Training changes its tensors while the writer still waits."""
     go, write = threading.Event(), torch.save
-    monkeypatch.setattr(checkpoint.torch, "save", lambda *args, **how: (go.wait(20), write(*args, **how)))
+    monkeypatch.setattr(
+        checkpoint.torch, "save", lambda *args, **how: (go.wait(20), write(*args, **how))
+    )
     saver = checkpoint.Saver(tmp_path, Checkpoint(), print, print)
     weight = torch.zeros(3)
     saver.save(1, {"step": 1, "nested": [{"weight": weight}], "text": "a"})

@@ -1,4 +1,5 @@
-"""DeepSpeed's ZeRO 1, 2 and 3 on two CPU processes beside DDP and one process: losses, checkpoints, numbers not finite.
+"""DeepSpeed's ZeRO 1, 2 and 3 on two CPU processes beside DDP and one process: losses, checkpoints,
+numbers not finite.
 
 One start of two processes trains all runs, one after the other; the tests read what they left.
 """
@@ -37,7 +38,8 @@ ZERO = ("zero1", "zero2", "zero3")
 LONG = altered(TINY, "log.every=1", "eval.every=12", "checkpoint.every=100")
 RELAY = altered(LONG, "optim.steps=60", "optim.warmup=6", "optim.name=adamw")
 LEGS = ("ddp", "zero2", "fsdp2", "zero3", "zero3", "zero1")  # the last to the end
-SPOILT = int(samples(5 * 16, 16, 50_000, 0).index[8])  # the first image of the second process at step 5
+# the first image of the second process at step 5
+SPOILT = int(samples(5 * 16, 16, 50_000, 0).index[8])
 SERIES = """
 import json, os, signal, sys
 import torch
@@ -124,11 +126,19 @@ if os.environ["RANK"] == "0":
 
 
 def launched(name: str, *more: str) -> dict[str, str]:
-    """What `accelerate launch` puts into the environment for one of the configurations in launch/."""
+    """What `accelerate launch` puts into the environment for one of the configurations in
+    launch/."""
     if name in ("ddp", "fsdp2"):
         return {"PLAY_FSDP": "1"} if name == "fsdp2" else {}
     args = launch_command_parser().parse_args(
-        ["--config_file", str(LAUNCH / f"{name}.yaml"), "--main_process_port", "0", *more, "train.py"]
+        [
+            "--config_file",
+            str(LAUNCH / f"{name}.yaml"),
+            "--main_process_port",
+            "0",
+            *more,
+            "train.py",
+        ]
     )
     args, defaults, _ = _validate_launch_command(args)
     args.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
@@ -137,7 +147,8 @@ def launched(name: str, *more: str) -> dict[str, str]:
 
 
 def free_port(number: int) -> int:
-    """A free one below those that the system gives out by itself, which others may take meanwhile."""
+    """A free one below those that the system gives out by itself, which others may take
+    meanwhile."""
     port = 10_000 + (os.getpid() * 64 + number) % 20_000
     with socket.socket() as tried:
         while tried.connect_ex(("127.0.0.1", port)) == 0:
@@ -160,15 +171,37 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         run(f"{way}_passes", way, "compute.batch=2")
     for way in ("ddp", "zero2", "zero3", "fsdp2"):
         average = "optim.average=0.5" if way in ("ddp", "zero2") else "optim.average=null"
-        run(f"{way}_spoilt", way, "compute.batch=4", "optim.nonfinite=skip", "optim.name=sgd", average, spoil=SPOILT)
+        run(
+            f"{way}_spoilt",
+            way,
+            "compute.batch=4",
+            "optim.nonfinite=skip",
+            "optim.name=sgd",
+            average,
+            spoil=SPOILT,
+        )
         run(f"{way}_bfloat16", way, "compute.precision=bfloat16", "compute.batch=8")
     for i, way in enumerate(LEGS):
         run("relay", way, "compute.batch=8", words=RELAY, stop=i < len(LEGS) - 1)
     run("alone", "zero3", "compute.batch=8", words=RELAY, stop=True)
     for way in ("ddp", "zero2", "zero3"):
-        run(f"{way}_back", way, "compute.batch=8", "optim.nonfinite=back", "checkpoint.every=4", spoil=SPOILT)
+        run(
+            f"{way}_back",
+            way,
+            "compute.batch=8",
+            "optim.nonfinite=back",
+            "checkpoint.every=4",
+            spoil=SPOILT,
+        )
     for way in ("ddp", "zero2", "zero3", "fsdp2"):
-        run(f"{way}_compiled", way, "compute.batch=8", "compute.compile=true", "optim.steps=1", "optim.warmup=0")
+        run(
+            f"{way}_compiled",
+            way,
+            "compute.batch=8",
+            "compute.compile=true",
+            "optim.steps=1",
+            "optim.warmup=0",
+        )
     for way in ("ddp", "zero2", "zero3", "fsdp2"):
         part = ("recipe=joint", "joint.supervised=0", "optim.weight_decay=0.5", "optim.lr=0.01")
         run(f"{way}_part", way, "compute.batch=8", *part)
@@ -193,7 +226,9 @@ def test_losses_are_those_of_ddp(trained, way: str, passes: str) -> None:
     assert len(other) == 12
     assert_alike(one, other, rel=1e-6)
     assert other[-1]["validation/loss"] == pytest.approx(one[-1]["validation/loss"], rel=1e-5)
-    assert [row["grad_norm"] for row in other] == pytest.approx([row["grad_norm"] for row in one], rel=1e-5)
+    assert [row["grad_norm"] for row in other] == pytest.approx(
+        [row["grad_norm"] for row in one], rel=1e-5
+    )
     ours, theirs = (load_file(export(out / f"{name}{passes}")) for name in (way, "ddp"))
     for name, weight in theirs.items():
         assert ours[name].shape == weight.shape
@@ -201,13 +236,24 @@ def test_losses_are_those_of_ddp(trained, way: str, passes: str) -> None:
 
 
 def test_losses_are_those_of_one_process(trained, tmp_path: Path) -> None:
-    train(Run(resolve([*altered(LONG, "compute.batch=16", "optim.clip=null"), f"out={tmp_path}", "name=one"])))
+    train(
+        Run(
+            resolve(
+                [
+                    *altered(LONG, "compute.batch=16", "optim.clip=null"),
+                    f"out={tmp_path}",
+                    "name=one",
+                ]
+            )
+        )
+    )
     for way in ZERO:
         assert_alike(rows(tmp_path / "one"), rows(trained[0] / way), rel=1e-5)
 
 
 def test_deepspeed_has_what_the_recipe_says(trained) -> None:
-    """Read back from its engine: no clipping where there is none, and nothing in less than float32."""
+    """Read back from its engine: no clipping where there is none, and nothing in less than
+    float32."""
     told = trained[1]
     for stage, way in enumerate(ZERO, 1):
         plain, passes = told[way], told[f"{way}_passes"]
@@ -219,7 +265,13 @@ def test_deepspeed_has_what_the_recipe_says(trained) -> None:
         assert told[way]["held"] == told[way]["reduced_in"] == ["torch.float32"], way
     sizes = [told[way]["shares"] for way in ZERO]
     assert (
-        max(sizes) < 0.6 * sum(w.numel() for w in load_file(trained[0] / "ddp" / "export" / "model.safetensors").values()) * 2
+        max(sizes)
+        < 0.6
+        * sum(
+            w.numel()
+            for w in load_file(trained[0] / "ddp" / "export" / "model.safetensors").values()
+        )
+        * 2
     )
 
 
@@ -245,10 +297,15 @@ def test_bfloat16_is_cast_as_everywhere(trained, way: str) -> None:
 
 @pytest.tick.parametrize("way", ["zero2", "zero3", "fsdp2"])
 def test_an_update_that_is_not_finite_is_left_out_as_under_ddp(trained, way: str) -> None:
-    """One process's loss alone, in the second of two passes; momentum and what comes after are as if that step had not been."""
+    """One process's loss alone, in the second of two passes; momentum and what comes after are as
+    if that step had not been."""
     out = trained[0]
     one, other = rows(out / "ddp_spoilt"), rows(out / f"{way}_spoilt")
-    assert [row.get("left_out") for row in other] == [row.get("left_out") for row in one] == [None] * 5 + [1] + [None] * 6
+    assert (
+        [row.get("left_out") for row in other]
+        == [row.get("left_out") for row in one]
+        == [None] * 5 + [1] + [None] * 6
+    )
     kept = [(a, b) for a, b in zip(one, other, strict=True) if "loss" in b]
     assert_alike(*map(list, zip(*kept, strict=True)), rel=1e-6)
     if way == "zero2":  # the averaged weights
@@ -281,7 +338,8 @@ def test_a_run_stopped_under_zero_3_goes_on_alone(trained, unbroken) -> None:
 
 
 def test_a_run_goes_on_under_another_way_of_sharing(trained, unbroken) -> None:
-    """Stopped by a signal under DDP, ZeRO 2, FSDP2 and ZeRO 3 twice, and ended under 1: the rows of an unbroken run."""
+    """Stopped by a signal under DDP, ZeRO 2, FSDP2 and ZeRO 3 twice, and ended under 1: the rows of
+    an unbroken run."""
     out, one = trained[0], unbroken
     other = rows(out / "relay")
     assert len(other) == 60 and "stopped" not in (out / "relay" / "metrics.jsonl").read_text()
@@ -316,27 +374,39 @@ def test_a_run_of_one_process_is_not_sharded(tmp_path: Path) -> None:
     run = Run(resolve([*altered(TINY, "optim.steps=4"), f"out={tmp_path}", "name=one"]))
     train(run)
     said = json.loads((run.folder / "environment.json").read_text())["sharding"]
-    assert said == {"accelerate": "NO", "backend": None, "processes": 1, "machines": 1, "strategy": "none"}
+    assert said == {
+        "accelerate": "NO",
+        "backend": None,
+        "processes": 1,
+        "machines": 1,
+        "strategy": "none",
+    }
     assert "on 1 processes, not sharded, process" in run.log.read_text()
 
 
 def test_what_is_compiled(trained) -> None:
-    """The objective as one graph under DDP; block by block where the rest is gathered on the way; nothing under ZeRO 3."""
-    said = {way: trained[1][f"{way}_compiled"]["compiled"] for way in ("ddp", "zero2", "zero3", "fsdp2")}
+    """The objective as one graph under DDP; block by block where the rest is gathered on the way;
+    nothing under ZeRO 3."""
+    said = {
+        way: trained[1][f"{way}_compiled"]["compiled"] for way in ("ddp", "zero2", "zero3", "fsdp2")
+    }
     assert said["ddp"] == [["MaskedPatchPrediction", {"fullgraph": True, "dynamic": False}]]
     assert said["zero2"] == said["fsdp2"] == [["Block", {"dynamic": False}]] * 2
     assert said["zero3"] == [] and trained[1]["ddp"]["compiled"] == []
 
 
 def test_what_zero_3_saved_is_read_without_deepspeed(trained) -> None:
-    """Its last checkpoint on one process, and its export in timm: the very features of each other."""
+    """Its last checkpoint on one process, and its export in timm: the very features of each
+    other."""
     out = trained[0] / "zero3"
     images = torch.rand(4, 3, 16, 16)
     net = timm.create_model(f"local-dir:{out / 'export'}", pretrained=True).eval()
     saved = checkpoint.load(checkpoint.found(out / "checkpoints")[-1])["objective"]
     again = timm.create_model(f"local-dir:{out / 'export'}").eval()
     prefix = "encoder.backbone."
-    again.load_state_dict({name.removeprefix(prefix): w for name, w in saved.items() if name.startswith(prefix)})
+    again.load_state_dict(
+        {name.removeprefix(prefix): w for name, w in saved.items() if name.startswith(prefix)}
+    )
     with torch.no_grad():
         assert torch.equal(net.forward_features(images), again.forward_features(images))
 
@@ -353,8 +423,14 @@ SPREAD = BatchLayout(64, 8, 0, 2)
     ("config", "said"),
     [
         ({"zero_optimization": {"stage": 0}}, "zero_stage=0: nothing is shared"),
-        ({"zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW"}}, "optimizer: the DeepSpeed configuration"),
-        ({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}, "bf16: the DeepSpeed configuration"),
+        (
+            {"zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW"}},
+            "optimizer: the DeepSpeed configuration",
+        ),
+        (
+            {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}},
+            "bf16: the DeepSpeed configuration",
+        ),
     ],
 )
 def test_a_deepspeed_file_says_nothing_that_the_recipe_says(config: dict, said: str) -> None:
@@ -365,7 +441,9 @@ def test_a_deepspeed_file_says_nothing_that_the_recipe_says(config: dict, said: 
 def test_no_clipping_is_said_as_such() -> None:
     """Left out, it would be 1."""
     assert sharding.filled(None, False, SPREAD)["gradient_clipping"] == 0.0
-    assert sharding.filled(0.5, True, SPREAD)["torch_autocast"]["lower_precision_safe_modules"] == []
+    assert (
+        sharding.filled(0.5, True, SPREAD)["torch_autocast"]["lower_precision_safe_modules"] == []
+    )
 
 
 def test_every_configuration_is_what_it_says() -> None:
@@ -406,15 +484,23 @@ ALONE = {
     [
         (ALONE, "num_processes: `accelerate launch` was asked for several and has started one"),
         ({"ACCELERATE_USE_FSDP": "true"}, "distributed_type=FSDP: NO on cpu came of it"),
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "distributed_type=DEEPSPEED: no launcher has started"),
+        (
+            {"ACCELERATE_USE_DEEPSPEED": "true"},
+            "distributed_type=DEEPSPEED: no launcher has started",
+        ),
     ],
 )
-def test_a_launch_that_became_something_else_is_refused(environment, said, tiny, monkeypatch) -> None:
+def test_a_launch_that_became_something_else_is_refused(
+    environment, said, tiny, monkeypatch
+) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=said), distributed.accelerator_session(Run(resolve([*tiny, "name=run"]))):
+    with (
+        pytest.raises(UserError, match=said),
+        distributed.accelerator_session(Run(resolve([*tiny, "name=run"]))),
+    ):
         pass
 
 
@@ -422,7 +508,8 @@ def test_plain_ddp_in_place_of_zero_is_refused(monkeypatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     became = SimpleNamespace(distributed_type=DistributedType.MULTI_CPU, device=torch.device("cpu"))
     with pytest.raises(
-        UserError, match=r"distributed_type=DEEPSPEED: MULTI_CPU on cpu came of it; choices: launch/zero2\.yaml"
+        UserError,
+        match=r"distributed_type=DEEPSPEED: MULTI_CPU on cpu came of it; choices: launch/zero2\.yaml",
     ):
         distributed._check_sharding(became)
 
@@ -440,7 +527,9 @@ def test_processes_that_would_share_a_gpu_are_refused(local_rank, kind, monkeypa
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", local_rank)
-    with pytest.raises(UserError, match=r"LOCAL_WORLD_SIZE=2: .* this machine has 1; choices: --num_processes 1") as told:
+    with pytest.raises(
+        UserError, match=r"LOCAL_WORLD_SIZE=2: .* this machine has 1; choices: --num_processes 1"
+    ) as told:
         distributed._start(resolve([*tiny, "name=run"]))
     assert type(told.value) is kind
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -467,16 +556,32 @@ if [ "$1" = show ]; then echo 127.0.0.1; else echo "$@" >> "$STAND_IN/requeued";
 
 
 def test_a_slurm_job_is_signalled_requeued_and_ends(tmp_path: Path) -> None:
-    """Stand-ins for srun and scontrol; the script alone decides that status 75 goes back into the queue. It goes on by ZeRO."""
+    """Stand-ins for srun and scontrol; the script alone decides that status 75 goes back into the
+    queue. It goes on by ZeRO."""
     for name, text in STANDS_IN.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    words = [*altered(LONG, "optim.steps=100", "eval.every=100"), f"out={tmp_path}/runs", "name=run"]
-    slurm = {"JOB_ID": str(os.getpid()), "JOB_NODELIST": "here", "NTASKS": "2", "NTASKS_PER_NODE": "2"}
-    found = {f"SLURM_{name}": value for name, value in slurm.items()} | {"STAND_IN": str(tmp_path), "PYTHON": sys.executable}
+    words = [
+        *altered(LONG, "optim.steps=100", "eval.every=100"),
+        f"out={tmp_path}/runs",
+        "name=run",
+    ]
+    slurm = {
+        "JOB_ID": str(os.getpid()),
+        "JOB_NODELIST": "here",
+        "NTASKS": "2",
+        "NTASKS_PER_NODE": "2",
+    }
+    found = {f"SLURM_{name}": value for name, value in slurm.items()} | {
+        "STAND_IN": str(tmp_path),
+        "PYTHON": sys.executable,
+    }
     environment = os.environ | found | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     how = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 300}
-    done = [subprocess.run([LAUNCH / "slurm.sh", *words], env=environment | zero, **how) for zero in ({}, {"ZERO": "2"})]
+    done = [
+        subprocess.run([LAUNCH / "slurm.sh", *words], env=environment | zero, **how)
+        for zero in ({}, {"ZERO": "2"})
+    ]
     assert [one.returncode for one in done] == [0, 0], [one.stderr + one.stdout for one in done]
     assert "by SIGUSR1 on process" in done[0].stdout and "finished" in done[1].stdout
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"

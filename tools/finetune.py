@@ -1,4 +1,5 @@
-"""Fine-tune an encoder on labels, from anywhere that init= names, and tell how right it is on the test split.
+"""Fine-tune an encoder on labels, from anywhere that init= names, and tell how right it is on the
+test split.
 
 accelerate launch tools/finetune.py recipe=finetune init=runs/mpp
 accelerate launch tools/finetune.py recipe=paper/finetune_cifar10 data.path=PATH init=scratch
@@ -9,7 +10,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: beside another process, spinning threads lose much time
+# before torch: beside another process, spinning threads lose much time
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from ssl_vit import errors
 from ssl_vit.jobs.cli import finetune

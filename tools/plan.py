@@ -1,4 +1,5 @@
-"""What a run or a study will cost, before it runs: parameters, work, memory, time, price, and what a colleague would warn of.
+"""What a run or a study will cost, before it runs: parameters, work, memory, time, price, and what
+a colleague would warn of.
 
 python tools/plan.py recipe=paper/mpp_b16_imagenet device=h100 processes=8 price=2.5
 python tools/plan.py recipe=mpp --probe
@@ -10,7 +11,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch, which --probe loads: as the tools that train
+# before torch, which --probe loads: as the tools that train
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from ssl_vit import errors
 from ssl_vit.errors import report_errors

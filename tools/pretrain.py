@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: beside another process, spinning threads lose much time
+# before torch: beside another process, spinning threads lose much time
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from ssl_vit import errors
 from ssl_vit.jobs.cli import pretrain

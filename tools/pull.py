@@ -1,4 +1,5 @@
-"""Bring a pushed training state (hub.state=true) back from the Hugging Face Hub, as a run that can go on.
+"""Bring a pushed training state (hub.state=true) back from the Hugging Face Hub, as a run that can
+go on.
 
 python tools/pull.py hf-hub:USER/NAME
 python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again

@@ -1,4 +1,5 @@
-"""Push a run to the Hugging Face Hub: what is not there yet of its milestones, its end and, if asked for, its training state.
+"""Push a run to the Hugging Face Hub: what is not there yet of its milestones, its end and, if
+asked for, its training state.
 
 python tools/push.py runs/mpp hub.repo=USER/NAME
 python tools/push.py runs/mpp

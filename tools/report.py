@@ -1,4 +1,5 @@
-"""Tell what a study found: its runs' numbers as report.md and one self-contained report.html in its folder.
+"""Tell what a study found: its runs' numbers as report.md and one self-contained report.html in its
+folder.
 
 python tools/report.py runs/gap
 python tools/report.py runs/gap --json

@@ -1,4 +1,5 @@
-"""Run a study: every run that its file asks for, in an order in which each finds what it needs; or go on with it.
+"""Run a study: every run that its file asks for, in an order in which each finds what it needs; or
+go on with it.
 
 python tools/study.py recipe=study/gap
 python tools/study.py recipe=study/gap_cifar10 cifar10=PATH tinyimagenet=PATH seeds=3 parallel=2

@@ -1,5 +1,5 @@
-"""Where first weights come from, and what their folder or repository says of the model they fit. No torch here; weights.py
-reads them."""
+"""Where first weights come from, and what their folder or repository says of the model they fit. No
+torch here; weights.py reads them."""
 
 import hashlib
 import json
@@ -16,8 +16,14 @@ from .schema import PLAIN_NAME, Recipe
 
 SCRATCH = "scratch"
 REMOTE = ("timm:", hub_files.SCHEME)
-TRANSFORMERS = {"patch": "patch_size", "width": "hidden_size", "depth": "num_hidden_layers", "heads": "num_attention_heads"}
-PLAIN = {"hidden_act": "gelu", "qkv_bias": True, "num_channels": 3}  # what a ViT of transformers says, or leaves unsaid
+TRANSFORMERS = {
+    "patch": "patch_size",
+    "width": "hidden_size",
+    "depth": "num_hidden_layers",
+    "heads": "num_attention_heads",
+}
+# what a ViT of transformers says, or leaves unsaid
+PLAIN = {"hidden_act": "gelu", "qkv_bias": True, "num_channels": 3}
 LEAST_CROP = 0.1
 TIMM_MODE = "center"  # of its crop_mode, where a config.json says none
 CHOICES = "choices: scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, a Google .npz file"
@@ -39,7 +45,9 @@ def parse_init(place: str) -> InitSource:
         UserError: nothing, a run that is not finished, or a folder that holds no encoder.
     """
     if place.startswith("timm:") and not PLAIN_NAME.fullmatch(place.removeprefix("timm:")):
-        raise UserError(f"init={place}: after timm: a model's plain name is asked for; say hf-hub:USER/NAME for a repository")
+        raise UserError(
+            f"init={place}: after timm: a model's plain name is asked for; say hf-hub:USER/NAME for a repository"
+        )
     if place == SCRATCH or place.startswith(REMOTE):
         return InitSource(place)
     path = parsing.parse_path(place, "init")
@@ -49,13 +57,19 @@ def parse_init(place: str) -> InitSource:
         raise UserError(f"init={place}: no such folder or file; {CHOICES}")
     if (path / "recipe.yaml").exists():
         if not (path / "export" / "config.json").exists() and (path / "result.json").exists():
-            raise UserError(f"init={place}: that run made no encoder of its own; say the one that it measured")
+            raise UserError(
+                f"init={place}: that run made no encoder of its own; say the one that it measured"
+            )
         if not (path / "export" / "config.json").exists():
             raise UserError(f"init={place}: that run has no export yet; it is not finished")
         return InitSource(place, path, path / "export")
     if (path / "config.json").exists() and (path / "model.safetensors").exists():
-        return InitSource(place, path.parent if (path.parent / "recipe.yaml").exists() else None, path)
-    raise UserError(f"init={place}: no run (recipe.yaml) and no export (config.json, model.safetensors); {CHOICES}")
+        return InitSource(
+            place, path.parent if (path.parent / "recipe.yaml").exists() else None, path
+        )
+    raise UserError(
+        f"init={place}: no run (recipe.yaml) and no export (config.json, model.safetensors); {CHOICES}"
+    )
 
 
 def is_local(place: str) -> bool:
@@ -88,12 +102,17 @@ def described_values(init: InitSource) -> dict[str, Any]:
         told = normalisation(folder) | evaluation(folder)
         norm = {f"data.{key}": value for key, value in told.items()}
         if init.run is not None:
-            return {f"model.{key}": value for key, value in load_yaml(init.run / "recipe.yaml")["model"].items()} | norm
+            return {
+                f"model.{key}": value
+                for key, value in load_yaml(init.run / "recipe.yaml")["model"].items()
+            } | norm
         if config.get("model_type") == "vit":
             return _of_transformers(config) | norm
         return _told(config["architecture"], config.get("model_args") or {}) | norm
     except Exception as error:  # whatever a foreign file makes of this
-        raise UserError(f"init={init.place}: its config.json or recipe.yaml cannot be read: {error!r}") from None
+        raise UserError(
+            f"init={init.place}: its config.json or recipe.yaml cannot be read: {error!r}"
+        ) from None
 
 
 def config(folder: Path) -> dict[str, Any]:
@@ -102,21 +121,31 @@ def config(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: it is damaged.
     """
-    told = {"mean": [parsing.NUMBER], "std": [parsing.NUMBER], "input_size": [int], "interpolation": str}
+    told = {
+        "mean": [parsing.NUMBER],
+        "std": [parsing.NUMBER],
+        "input_size": [int],
+        "interpolation": str,
+    }
     try:
         found: dict[str, Any] = parsing.read_json(
-            folder / "config.json", parsing.CONFIG | {"num_classes": int, "global_pool": str, "pretrained_cfg": told}
+            folder / "config.json",
+            parsing.CONFIG | {"num_classes": int, "global_pool": str, "pretrained_cfg": told},
         )
         return found
     except (OSError, ValueError):
-        raise UserError(f"{folder} is no export: its config.json is damaged, or another program's") from None
+        raise UserError(
+            f"{folder} is no export: its config.json is damaged, or another program's"
+        ) from None
 
 
 def export(init: InitSource, *names: str) -> Path | None:
-    """The folder of the export, with those files of it if it comes from the Hub; None of other places.
+    """The folder of the export, with those files of it if it comes from the Hub; None of other
+    places.
 
     Raises:
-        UserError: the Hub has no such repository or revision, or what lies there is no encoder that can be read.
+        UserError: the Hub has no such repository or revision, or what lies there is no encoder that
+        can be read.
     """
     if init.export is None and not init.place.startswith(hub_files.SCHEME):
         return None
@@ -133,10 +162,15 @@ def export(init: InitSource, *names: str) -> Path | None:
 
 
 def _unread(config: dict[str, Any]) -> str | None:
-    """What of a config.json cannot be read here, and what is asked for; None where nothing stands against it."""
+    """What of a config.json cannot be read here, and what is asked for; None where nothing stands
+    against it."""
     if config.get("model_type") != "vit":
         known = "choices: vit (transformers' ViT), or an export of timm or of this project, which names an architecture"
-        return None if "architecture" in config else f"model_type={config.get('model_type')}, which is not read; {known}"
+        return (
+            None
+            if "architecture" in config
+            else f"model_type={config.get('model_type')}, which is not read; {known}"
+        )
     for key, value in PLAIN.items():
         if config.get(key, value) != value:
             return f"{key}={config[key]}; a ViT with {key}={value} is asked for"
@@ -147,8 +181,12 @@ def _unread(config: dict[str, Any]) -> str | None:
 
 
 def normalisation(folder: Path) -> dict[str, list[float]]:
-    """mean and std of the pixels, where an export's config.json, timm's or transformers', says them."""
-    config, beside = json.loads((folder / "config.json").read_text()), folder / "preprocessor_config.json"
+    """mean and std of the pixels, where an export's config.json, timm's or transformers', says
+    them."""
+    config, beside = (
+        json.loads((folder / "config.json").read_text()),
+        folder / "preprocessor_config.json",
+    )
     if config.get("model_type") == "vit":
         told = json.loads(beside.read_text()) if beside.exists() else {}
         return {key: told[f"image_{key}"] for key in ("mean", "std") if f"image_{key}" in told}
@@ -159,7 +197,10 @@ def normalisation(folder: Path) -> dict[str, list[float]]:
 def evaluation(folder: Path) -> dict[str, Any]:
     """eval_mode and eval_crop, as an export's files, timm's or transformers', give them; nothing
     where they give something else, as a border or a crop after a squash."""
-    config, beside = json.loads((folder / "config.json").read_text()), folder / "preprocessor_config.json"
+    config, beside = (
+        json.loads((folder / "config.json").read_text()),
+        folder / "preprocessor_config.json",
+    )
     if config.get("model_type") == "vit":
         return _of_processor(json.loads(beside.read_text())) if beside.exists() else {}
     told = config.get("pretrained_cfg", config)
@@ -199,14 +240,21 @@ def _cropped(share: float) -> dict[str, Any]:
 
 def _of_transformers(config: dict[str, Any]) -> dict[str, Any]:
     """The model of a ViT of transformers."""
-    told = {key: config[name] for key, name in TRANSFORMERS.items()} | {"mlp": config["intermediate_size"]}
+    told = {key: config[name] for key, name in TRANSFORMERS.items()} | {
+        "mlp": config["intermediate_size"]
+    }
     told["patch"] = told["patch"][0] if isinstance(told["patch"], list) else told["patch"]
     described_values = {f"model.{key}": value for key, value in told.items()}
-    return {"model.name": _called(described_values), "model.timm": "vit_base_patch16_224", **described_values}
+    return {
+        "model.name": _called(described_values),
+        "model.timm": "vit_base_patch16_224",
+        **described_values,
+    }
 
 
 def _told(architecture: str, args: dict[str, Any]) -> dict[str, Any]:
-    """The model that a foreign export's model_args name; nothing where they do not say it whole, as for timm's own models."""
+    """The model that a foreign export's model_args name; nothing where they do not say it whole, as
+    for timm's own models."""
     if not {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"} <= args.keys():
         return {}
     described_values = {
@@ -226,7 +274,8 @@ def _called(described_values: dict[str, Any]) -> str:
 
 
 def export_pool(init: InitSource) -> str:
-    """What the export gives as a image's feature: "avg" (the mean of the patches) where it says so, else "token"."""
+    """What the export gives as a image's feature: "avg" (the mean of the patches) where it says so,
+    else "token"."""
     folder = export(init, "config.json")
     if folder is None:
         return "token"
@@ -235,7 +284,8 @@ def export_pool(init: InitSource) -> str:
 
 
 def weights_hash(place: str) -> str | None:
-    """A hash of the file of weights, in an export or by itself; None of other places, and where it lies no more."""
+    """A hash of the file of weights, in an export or by itself; None of other places, and where it
+    lies no more."""
     try:
         folder = parse_init(place).export
     except UserError:
@@ -255,7 +305,8 @@ def file_stamp(path: Path) -> str | None:
 
 
 def upstream_cost(init: InitSource) -> dict[str, float]:
-    """What the run that made these weights took, with what it started from itself: exaflop and device_hours, 0 if unknown.
+    """What the run that made these weights took, with what it started from itself: exaflop and
+    device_hours, 0 if unknown.
 
     Raises:
         UserError: its result.json cannot be read.
@@ -265,6 +316,9 @@ def upstream_cost(init: InitSource) -> dict[str, float]:
         return {"exaflop": 0.0, "device_hours": 0.0}
     try:
         result = parsing.read_json(path, parsing.RESULT)
-        return {key: float(result.get(f"total_{key}", result[key])) for key in ("exaflop", "device_hours")}
+        return {
+            key: float(result.get(f"total_{key}", result[key]))
+            for key in ("exaflop", "device_hours")
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"init={init.place}: {path} is damaged") from None

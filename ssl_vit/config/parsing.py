@@ -1,7 +1,9 @@
-"""Reads what users and other programs wrote: paths, YAML, and the JSON of run and study folders. No torch here.
+"""Reads what users and other programs wrote: paths, YAML, and the JSON of run and study folders. No
+torch here.
 
-Whatever a file holds, the answer is a value of the shape that is asked for, or an error: depth and size are bounded before
-anything parses, as YAML's and JSON's parsers end the process or raise what nobody expects on deep nesting.
+Whatever a file holds, the answer is a value of the shape that is asked for, or an error: depth and
+size are bounded before anything parses, as YAML's and JSON's parsers end the process or raise what
+nobody expects on deep nesting.
 """
 
 import io
@@ -78,7 +80,12 @@ CONFIG = {  # of an export, timm's or transformers'
     "num_classes?": int,
     "global_pool?": str,
     "model_args?": ({str: object}, type(None)),
-    "pretrained_cfg?": {"mean?": [NUMBER], "std?": [NUMBER], "input_size?": [int], "interpolation?": str},
+    "pretrained_cfg?": {
+        "mean?": [NUMBER],
+        "std?": [NUMBER],
+        "input_size?": [int],
+        "interpolation?": str,
+    },
     "label_names?": NAMES,
 }
 
@@ -93,12 +100,15 @@ def parse_path(text: str, said: str) -> Path:
     if not text.strip() or "\0" in text:
         raise UserError(f"{said}={text!r}: a path is asked for")
     if len(whole) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in whole.split(b"/")):
-        raise UserError(f"{said}={text[:60]}...: too long for a path; names have {LONGEST_NAME} bytes at most")
+        raise UserError(
+            f"{said}={text[:60]}...: too long for a path; names have {LONGEST_NAME} bytes at most"
+        )
     return Path(text)
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file's mapping. What OmegaConf would replace, by a variable of the environment say, is refused: files travel.
+    """A YAML file's mapping. What OmegaConf would replace, by a variable of the environment say, is
+    refused: files travel.
 
     Raises:
         UserError: it cannot be read, or is no such mapping.
@@ -113,7 +123,9 @@ def load_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: a mapping is asked for")
     for key, value in flatten(loaded).items():
         if "${" in str(value):
-            raise UserError(f"{path}: {key}: {' '.join(str(value).split())} cannot be taken as a value")
+            raise UserError(
+                f"{path}: {key}: {' '.join(str(value).split())} cannot be taken as a value"
+            )
     return cast(dict[str, Any], loaded)
 
 
@@ -140,7 +152,8 @@ def _text(path: Path) -> str:
 
 
 def _check_depth(text: str) -> None:
-    """Raises ValueError where YAML nests deeper than DEEPEST; told from its events, which come without recursion."""
+    """Raises ValueError where YAML nests deeper than DEEPEST; told from its events, which come
+    without recursion."""
     depth = 0
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -168,9 +181,9 @@ def read_json(path: Path, shape: Any = None) -> Any:
 
 
 def fits(value: Any, shape: Any) -> bool:
-    """Whether a value has a shape: a type, one of several shapes in a tuple, `[shape]` for a list, `{str: shape}` for any
-    keys, or `{"key": shape}`, where `"key?"` may be absent and more keys may be there. No bool is a number, nor is an int
-    that no float can hold."""
+    """Whether a value has a shape: a type, one of several shapes in a tuple, `[shape]` for a list,
+    `{str: shape}` for any keys, or `{"key": shape}`, where `"key?"` may be absent and more keys may
+    be there. No bool is a number, nor is an int that no float can hold."""
     if isinstance(shape, list):
         return isinstance(value, list) and all(fits(one, shape[0]) for one in value)
     if isinstance(shape, dict):

@@ -1,7 +1,8 @@
 """How the words of a command line become a recipe. No torch here.
 
-Order, each over the one before: the schema <- the recipe's presets (a row of models.yaml, of datasets.yaml) <- the recipe's
-own values <- presets named on the command line, which replace all that preset's fields <- every other word.
+Order, each over the one before: the schema <- the recipe's presets (a row of models.yaml, of
+datasets.yaml) <- the recipe's own values <- presets named on the command line, which replace all
+that preset's fields <- every other word.
 """
 
 import copy
@@ -30,7 +31,8 @@ from .validate import check, check_place
 OWN = ("out", "resume", "plugin", "hub", "data.path", "eval.real")  # of one machine or one person
 EVALUATION = {"data.eval_mode", "data.eval_crop"}
 TABLES = ("models", "datasets", "vtab")  # files under recipes/ that are none
-CONTROL = {"Cc", "Cs", "Zl", "Zp"}  # Unicode's categories of control characters, of bytes that are no UTF-8, of ends of lines
+# Unicode's categories of control characters, of bytes that are no UTF-8, of ends of lines
+CONTROL = {"Cc", "Cs", "Zl", "Zp"}
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
@@ -64,7 +66,9 @@ def _check_key(key: str, where: str) -> None:
     if key + "." == group and siblings:
         raise UserError(f"{where}{key} is a group of keys: {', '.join(siblings)}")
     near = difflib.get_close_matches(key, KEYS, n=1)
-    choices = siblings or sorted({k.split(".")[0] + ("." if "." in k else "") for k in KEYS} | {"recipe"})
+    choices = siblings or sorted(
+        {k.split(".")[0] + ("." if "." in k else "") for k in KEYS} | {"recipe"}
+    )
     hint = f"did you mean {near[0]}? " if near else ""
     raise UserError(f"{where}unknown key {key}; {hint}choices: {', '.join(choices)}")
 
@@ -116,11 +120,14 @@ def find_recipe(word: str | None) -> Path:
     raise UserError(f"recipe={word}: unknown; {suggest(word, names)}, or a file's path")
 
 
-FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?\.?(inf|nan)", re.IGNORECASE)
+FLOAT = re.compile(
+    r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?\.?(inf|nan)", re.IGNORECASE
+)
 
 
 def _typed(key: str, value: Any) -> Any:
-    """A word's text, or a value of a file, as its key's type; 1e6 and 1e6's float are whole numbers where one is asked for.
+    """A word's text, or a value of a file, as its key's type; 1e6 and 1e6's float are whole numbers
+    where one is asked for.
 
     Raises:
         UserError: it is of another type, or a list with something of another type in it.
@@ -178,7 +185,13 @@ def _one(value: Any, allowed: tuple[Any, ...]) -> Any:
     return value
 
 
-ASKED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "None": "null"}
+ASKED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "None": "null",
+}
 
 
 def _asked(key: str) -> str:
@@ -226,26 +239,39 @@ def _from_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def resolve(words: Iterable[str], here: bool = True) -> Recipe:
-    """The recipe that the words of a command line mean, checked; `here`: its images are on this machine, which is checked too.
+    """The recipe that the words of a command line mean, checked; `here`: its images are on this
+    machine, which is checked too.
 
     Raises:
         UserError: an unknown word, preset or recipe, a value of the wrong type or out of bounds.
     """
     given, own = parse(words), {}
-    places = {key for key in ("data.path", "data.hub") if given.get(key, "null") not in ("", "null", "none")}
+    places = {
+        key
+        for key in ("data.path", "data.hub")
+        if given.get(key, "null") not in ("", "null", "none")
+    }
     chosen = {key: given.pop(key, None) for key in ("recipe", "data", "model")}
     for key in given:
         _check_key(key, "")
     if len(places) == 2:
-        raise UserError(f"data.path={given['data.path']} and data.hub={given['data.hub']}: say one of them")
+        raise UserError(
+            f"data.path={given['data.path']} and data.hub={given['data.hub']}: say one of them"
+        )
     path = find_recipe(chosen["recipe"])
     rows, said = _from_file(path)
     values = rows | said
-    start = init_source.described_values(init_source.parse_init(given["init"])) if "init" in given else {}
+    start = (
+        init_source.described_values(init_source.parse_init(given["init"]))
+        if "init" in given
+        else {}
+    )
     if chosen["model"] is not None:
         values = _preset(values, "model", _row("models.yaml", "model", chosen["model"]))
     elif any(key.startswith("model.") for key in start):
-        values = _preset(values, "model", {k: v for k, v in start.items() if k.startswith("model.")})
+        values = _preset(
+            values, "model", {k: v for k, v in start.items() if k.startswith("model.")}
+        )
     if chosen["data"] is not None:
         values = _preset(values, "data", _row("datasets.yaml", "data", chosen["data"]))
     elif places and values.get("data.name", EMBEDDED) == EMBEDDED:
@@ -262,20 +288,33 @@ def resolve(words: Iterable[str], here: bool = True) -> Recipe:
     _check_normalisation(recipe, start)
     if "name" not in given:
         origin = f"init={Path(given['init'].split(':')[-1]).name}" if "init" in given else None
-        parts = [before.name or path.stem, chosen["data"] or own.get("data.name"), chosen["model"], origin]
+        parts = [
+            before.name or path.stem,
+            chosen["data"] or own.get("data.name"),
+            chosen["model"],
+            origin,
+        ]
         before.init = recipe.init
-        recipe.name = _default_name([part for part in parts if part], computed_values(before), computed_values(recipe))
+        recipe.name = _default_name(
+            [part for part in parts if part], computed_values(before), computed_values(recipe)
+        )
     check(recipe)
     if here:
         check_place(recipe.data)
-    for group, key in ((recipe.data, "path"), (recipe, "plugin"), (recipe, "init")):  # found again from any folder
-        if (value := getattr(group, key)) and value != init_source.SCRATCH and not value.startswith(init_source.REMOTE):
+    # found again from any folder
+    for group, key in ((recipe.data, "path"), (recipe, "plugin"), (recipe, "init")):
+        if (
+            (value := getattr(group, key))
+            and value != init_source.SCRATCH
+            and not value.startswith(init_source.REMOTE)
+        ):
             setattr(group, key, str(Path(value).resolve()))
     return recipe
 
 
 def without_private(recipe: Recipe) -> Recipe:
-    """The recipe without what is one machine's or one person's own: neither told to others nor taken from them."""
+    """The recipe without what is one machine's or one person's own: neither told to others nor
+    taken from them."""
     shown, fresh = copy.deepcopy(recipe), Recipe()
     for key in OWN:
         *group, name = key.split(".")
@@ -296,7 +335,8 @@ def read(path: Path) -> Recipe:
 
 
 def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
-    """The public part of a recipe that others wrote, checked, but for its images, which may be elsewhere.
+    """The public part of a recipe that others wrote, checked, but for its images, which may be
+    elsewhere.
 
     Raises:
         UserError: as `resolve`.
@@ -308,7 +348,8 @@ def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
 
 
 def _check_named(given: dict[str, str], plugin: str | None, path: Path) -> None:
-    """That the command line names the plugin that a recipe file asks for: files are handed on, and a plugin is code.
+    """That the command line names the plugin that a recipe file asks for: files are handed on, and
+    a plugin is code.
 
     Raises:
         UserError: it does not.
@@ -319,7 +360,8 @@ def _check_named(given: dict[str, str], plugin: str | None, path: Path) -> None:
 
 
 def _plug(named: str | None) -> None:
-    """Run a plugin's file, once: it adds its names to recipe.OBJECTIVES or recipe.TARGETS, and what builds them."""
+    """Run a plugin's file, once: it adds its names to recipe.OBJECTIVES or recipe.TARGETS, and what
+    builds them."""
     if not named or named in ("null", "none"):
         return
     path = parse_path(named, "plugin").resolve()
@@ -351,28 +393,51 @@ def _check_normalisation(recipe: Recipe, start: dict[str, Any]) -> None:
     for key in ("mean", "std"):
         was, now = start.get(f"data.{key}"), list(getattr(recipe.data, key))
         if was is not None and list(was) != now:
-            raise UserError(f"data.{key}={now}: init={recipe.init} was made with {list(was)}; leave it out")
+            raise UserError(
+                f"data.{key}={now}: init={recipe.init} was made with {list(was)}; leave it out"
+            )
 
 
 def _own_images(given: dict[str, str], values: dict[str, Any]) -> dict[str, Any]:
-    """The data of someone's own images (data.path= or data.hub= without data=): a name, and the recipe's way of cutting."""
+    """The data of someone's own images (data.path= or data.hub= without data=): a name, and the
+    recipe's way of cutting."""
     there = parse_path(given.get("data.path") or ".", "data.path")
-    name = (there.resolve().stem if there.is_file() else there.resolve().name) if "data.path" in given else given["data.hub"]
-    kept = {f"data.{key}" for key in ("size", "crop_area", "flip", "eval_mode", "eval_crop", "mean", "std")}
+    name = (
+        (there.resolve().stem if there.is_file() else there.resolve().name)
+        if "data.path" in given
+        else given["data.hub"]
+    )
+    kept = {
+        f"data.{key}"
+        for key in ("size", "crop_area", "flip", "eval_mode", "eval_crop", "mean", "std")
+    }
     return {k: v for k, v in values.items() if k in kept} | {"data.name": name.replace("/", "--")}
 
 
 def _default_name(parts: list[str], was: dict[str, Any], now: dict[str, Any]) -> str:
-    """The recipe's name, the presets' and the words that change what is computed, in an order of their own."""
-    parts += [f"{key}={_word(now[key])}" for key in sorted(now) if now[key] != was[key] and key != "data.hub"]
+    """The recipe's name, the presets' and the words that change what is computed, in an order of
+    their own."""
+    parts += [
+        f"{key}={_word(now[key])}"
+        for key in sorted(now)
+        if now[key] != was[key] and key != "data.hub"
+    ]
     name = "-".join(parts).replace("/", "_").strip()
     if len(name) <= 120 < len(name.encode(errors="replace")) - 120:  # of letters of several bytes
         return f"{name[:50]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return name if len(name) <= 120 else f"{name[:110]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return (
+        name
+        if len(name) <= 120
+        else f"{name[:110]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    )
 
 
 def _word(value: Any) -> str:
-    return str(value).replace(" ", "").lower() if isinstance(value, bool | list) or value is None else str(value)
+    return (
+        str(value).replace(" ", "").lower()
+        if isinstance(value, bool | list) or value is None
+        else str(value)
+    )
 
 
 def suggest_model(recipe: Recipe) -> str:
@@ -382,4 +447,6 @@ def suggest_model(recipe: Recipe) -> str:
     fits = {n: r for n, r in rows.items() if size % r["patch"] == 0 and size >= 4 * r["patch"]}
     if not fits:
         return f"try model.patch={next((p for p in range(size // 4, 0, -1) if size % p == 0), 1)}"
-    return "try model=" + min(fits, key=lambda name: (abs(fits[name]["width"] - width), -fits[name]["patch"]))
+    return "try model=" + min(
+        fits, key=lambda name: (abs(fits[name]["width"] - width), -fits[name]["patch"])
+    )

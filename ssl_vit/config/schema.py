@@ -1,4 +1,5 @@
-"""The recipe: typed values that say everything about a run, and what they may be. No torch here; words.py reads them."""
+"""The recipe: typed values that say everything about a run, and what they may be. No torch here;
+words.py reads them."""
 
 import dataclasses
 import re
@@ -13,12 +14,15 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each c
     "joint": ("corruption", "target", "supervised", "joint"),
     "probe": ("probe",),  # no training: tools/evaluate.py on a frozen encoder
 }
-USES_LABELS = {"supervised", "probe", "labels"}  # groups whose objectives ask for labels; the last for a plugin's
+# groups whose objectives ask for labels; the last for a plugin's
+USES_LABELS = {"supervised", "probe", "labels"}
 MEASURES = ["few_shot", "linear", "knn", "top1"]  # the last with the head that a run learned
 TARGETS = ["mean_color", "grid_color", "pixels"]
 EMBEDDED = "shapes"
-PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)  # of a model: neither a path nor a place that timm would fetch from
-# What says where, how fast and how often is looked, but not what is computed. compute.precision is computed.
+# of a model: neither a path nor a place that timm would fetch from
+PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
+# What says where, how fast and how often is looked, but not what is computed. compute.precision is
+# computed.
 NOT_COMPUTED = (
     "name",
     "out",
@@ -36,7 +40,8 @@ NOT_COMPUTED = (
     "hub.",
 )
 
-# What is not computed but changes what a result says: it may change while a run goes on, and no more once it has finished.
+# What is not computed but changes what a result says: it may change while a run goes on, and no
+# more once it has finished.
 IN_RESULT = (
     "data.unreadable",
     "optim.nonfinite",
@@ -48,35 +53,40 @@ IN_RESULT = (
 )
 
 
-
-
-
-
-
-
 @dataclass
 class Data:
     name: str = EMBEDDED
     path: str | None = None  # a local copy, or any image folder or parquet
     hub: str | None = None  # a data set of the Hugging Face Hub
     size: int = 224  # side of the training image, pixels
-    window: int | None = None  # shards (parquet, tars) are read in place, so many rows at a time; null: all at once
-    stream: bool = False  # read from its beginning on, not downloaded; goes on only on as many processes
+    # shards (parquet, tars) are read in place, so many rows at a time; null: all at once
+    window: int | None = None
+    # read from its beginning on, not downloaded; goes on only on as many processes
+    stream: bool = False
     train: str = "train"  # split
-    share: float = 1.0  # of the training images: a fixed random subset, smaller ones inside larger ones
-    validation: str | float | None = None  # a split, or the share cut off train (0: none); default: a split if any, or 1%
+    # of the training images: a fixed random subset, smaller ones inside larger ones
+    share: float = 1.0
+    # a split, or the share cut off train (0: none); default: a split if any, or 1%
+    validation: str | float | None = None
     test: str = "test"  # the split that eval.test measures on
     image_column: str | None = None  # default: found
     label_column: str | None = None
     classes: int | None = None  # default: counted
-    unreadable: float = 0.01  # share of images that may be unreadable, each replaced by the next; above it the run stops
+    # share of images that may be unreadable, each replaced by the next; above it the run stops
+    unreadable: float = 0.01
     verified: bool = True  # false: the Hub's name and the numbers of this row could not be checked
     crop_area: float = 0.05  # smallest share of the image that a training crop covers
     flip: bool = True
-    mixup: float = 0.0  # images and labels blended in pairs, own share from Beta(mixup, mixup); 0: never
-    cutmix: float = 0.0  # or a box of the other pasted in, own share from Beta(cutmix, cutmix); with mixup, one or the other
-    eval_mode: str = "crop"  # evaluation: crop (the centre, after resizing the shorter side) or squash (the whole to a square)
-    eval_crop: float = 0.875  # crop: side of that centre over the resized shorter side, as timm's crop_pct
+    # images and labels blended in pairs, own share from Beta(mixup, mixup); 0: never
+    mixup: float = 0.0
+    # or a box of the other pasted in, own share from Beta(cutmix, cutmix); with mixup, one or the
+    # other
+    cutmix: float = 0.0
+    # evaluation: crop (the centre, after resizing the shorter side) or squash (the whole to a
+    # square)
+    eval_mode: str = "crop"
+    # crop: side of that centre over the resized shorter side, as timm's crop_pct
+    eval_crop: float = 0.875
     mean: list[float] = field(default_factory=lambda: [0.5, 0.5, 0.5])
     std: list[float] = field(default_factory=lambda: [0.5, 0.5, 0.5])
 
@@ -90,11 +100,14 @@ class Model:
     depth: int = 12
     heads: int = 12
     mlp: int = 3072
-    stem_width: int = 0  # channels of the ResNet whose feature map's cells are the patches; 0: patches of pixels
+    # channels of the ResNet whose feature map's cells are the patches; 0: patches of pixels
+    stem_width: int = 0
     stem_work: int = 0  # its multiply-adds for each pixel
     stem_size: int = 0  # its parameters
     convolutional: bool = (
-        False  # a timm classifier without patches, whole: fine-tuned and evaluated only; the stem is all of it
+        # a timm classifier without patches, whole: fine-tuned and evaluated only; the stem is all
+        # of it
+        False
     )
 
     @property
@@ -108,8 +121,10 @@ class Corruption:
     mask: float = 0.8  # shares of those
     random: float = 0.1
     keep: float = 0.1
-    source: str = "image"  # where a random patch comes from: image, or batch (the whole device batch)
-    shape: str = "patches"  # which are hit together: patches (squares of `side`), or blocks (rectangles, as BEiT)
+    # where a random patch comes from: image, or batch (the whole device batch)
+    source: str = "image"
+    # which are hit together: patches (squares of `side`), or blocks (rectangles, as BEiT)
+    shape: str = "patches"
     side: int = 1  # patches on the side of such a square; 1: single patches
 
 
@@ -117,8 +132,10 @@ class Corruption:
 class Supervised:
     loss: str = "softmax"  # or sigmoid
     smoothing: float = 0.0  # of the labels, softmax only
-    hidden: bool = True  # a hidden tanh layer in the head; without it, one linear layer that starts at zero
-    pool: str = "token"  # the image's feature: token (the class token) or avg (the mean of the patches)
+    # a hidden tanh layer in the head; without it, one linear layer that starts at zero
+    hidden: bool = True
+    # the image's feature: token (the class token) or avg (the mean of the patches)
+    pool: str = "token"
 
 
 @dataclass
@@ -129,15 +146,19 @@ class Joint:
 
 @dataclass
 class Probe:
-    every: int | None = None  # while pre-training: steps between looks at the encoder so far; null: none
+    # while pre-training: steps between looks at the encoder so far; null: none
+    every: int | None = None
     images: int = 2000  # while pre-training: labelled training images that the probes learn from
     measures: list[str] = field(default_factory=lambda: MEASURES[:3])
     feature: str = "encoder"  # or hidden: a supervised run's tanh layer, which reads the encoder's
     pool: str | None = None  # token or avg; default: what the encoder's export gives
-    layer: int | None = None  # features of this block, from 1; default: after the last one and the final norm
-    shots: list[int] = field(default_factory=lambda: [1, 5, 10, 25])  # labelled images a class, few-shot
+    # features of this block, from 1; default: after the last one and the final norm
+    layer: int | None = None
+    # labelled images a class, few-shot
+    shots: list[int] = field(default_factory=lambda: [1, 5, 10, 25])
     trials: int = 3  # few-shot: choices of those images, averaged over
-    rates: list[float] = field(default_factory=lambda: [0.01, 0.03, 0.1, 0.3, 1.0, 3.0])  # learning rates, linear
+    # learning rates, linear
+    rates: list[float] = field(default_factory=lambda: [0.01, 0.03, 0.1, 0.3, 1.0, 3.0])
     steps: int = 2000  # linear
     batch: int = 1024  # linear
     neighbors: int = 20  # knn
@@ -156,10 +177,15 @@ class Optim:
     weight_decay: float = 0.1
     clip: float | None = 1.0  # global gradient norm; null: none
     dropout: float = 0.0  # in the encoder, after every dense layer but qkv and after the positions
-    drop_path: float = 0.0  # share of residual branches left out in the last block, rising linearly from 0 in the first
-    layer_decay: float | None = None  # each block learns at this times the rate of the one above it; null: all alike
-    nonfinite: str = "stop"  # where loss or gradient is not finite: stop, skip (that update), or back (to the last checkpoint)
-    average: float | None = None  # decay of a running mean of the weights (Polyak), which is what is looked at and exported
+    # share of residual branches left out in the last block, rising linearly from 0 in the first
+    drop_path: float = 0.0
+    # each block learns at this times the rate of the one above it; null: all alike
+    layer_decay: float | None = None
+    # where loss or gradient is not finite: stop, skip (that update), or back (to the last
+    # checkpoint)
+    nonfinite: str = "stop"
+    # decay of a running mean of the weights (Polyak), which is what is looked at and exported
+    average: float | None = None
 
 
 @dataclass
@@ -169,7 +195,8 @@ class Compute:
     compile: bool | None = None  # default: where there is a GPU
     workers: int | None = None  # data processes per process; default: from the cores
     threads: int | None = None  # default: allowed cores / processes on this machine
-    patience: float = 600.0  # seconds that one process may stay behind the others before it is named and all leave
+    # seconds that one process may stay behind the others before it is named and all leave
+    patience: float = 600.0
 
 
 @dataclass
@@ -185,7 +212,8 @@ class Eval:
     every: int = 1000  # steps
     images: int = 2000  # held-out images looked at, at most
     test: bool = False  # at the end, on every image of data.test: top-1 and top-5
-    real: str | None = None  # ImageNet-ReaL's labels (real.json), for ImageNet's validation split as data.test
+    # ImageNet-ReaL's labels (real.json), for ImageNet's validation split as data.test
+    real: str | None = None
 
 
 @dataclass
@@ -196,21 +224,26 @@ class Log:
 
 @dataclass
 class Hub:
-    repo: str | None = None  # USER/NAME of the Hugging Face Hub: the export goes there at the end, in the background
+    # USER/NAME of the Hugging Face Hub: the export goes there at the end, in the background
+    repo: str | None = None
     private: bool = True  # if it is made by this
-    every: int | None = None  # steps between pushes of the encoder so far, each to a branch of its own; default: none
+    # steps between pushes of the encoder so far, each to a branch of its own; default: none
+    every: int | None = None
     state: bool = False  # the resumable training state too, to the branch `state`
-    wait: float = 300.0  # seconds that a finished run waits, at most, for what is still being pushed
+    # seconds that a finished run waits, at most, for what is still being pushed
+    wait: float = 300.0
 
 
 @dataclass
 class Recipe:
-    name: str = ""  # the run's folder; default: the recipe's name and the words that change what is computed
+    # the run's folder; default: the recipe's name and the words that change what is computed
+    name: str = ""
     out: str = "runs"
     seed: int = 0
     resume: bool = True  # false: refuse a folder that holds a run
     plugin: str | None = None  # a Python file that adds objectives or targets (docs/guide.md)
-    init: str = "scratch"  # or a run's folder, an export, timm:NAME, hf-hub:USER/NAME, a Google .npz file
+    # or a run's folder, an export, timm:NAME, hf-hub:USER/NAME, a Google .npz file
+    init: str = "scratch"
     objective: str = "mpp"
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
@@ -227,23 +260,28 @@ class Recipe:
     hub: Hub = field(default_factory=Hub)
 
 
-
-
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
     """A nested mapping as {dotted key: value}."""
     flat: dict[str, Any] = {}
     for key, value in node.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        flat |= (
+            flatten(value, f"{prefix}{key}.")
+            if isinstance(value, dict)
+            else {f"{prefix}{key}": value}
+        )
     return flat
 
 
 def has_interpolation(value: Any) -> bool:
     """Whether OmegaConf or YAML would read more into a value, or one inside it, than it says."""
-    return "${" in str(value) or (isinstance(value, str) and (value.strip() == "???" or len(value.splitlines()) > 1))
+    return "${" in str(value) or (
+        isinstance(value, str) and (value.strip() == "???" or len(value.splitlines()) > 1)
+    )
 
 
 def computed_values(recipe: Recipe) -> dict[str, Any]:
-    """{dotted key: value} of what is computed: all but NOT_COMPUTED. Two runs with equal ones are the same run."""
+    """{dotted key: value} of what is computed: all but NOT_COMPUTED. Two runs with equal ones are
+    the same run."""
     flat = flatten(dataclasses.asdict(recipe))
     return {k: v for k, v in flat.items() if counts(k)}
 
@@ -262,12 +300,6 @@ def learns_labels(recipe: Recipe) -> bool:
 def dump(recipe: Recipe) -> str:
     """The recipe as YAML; that text alone repeats the run (`recipe=runs/NAME/recipe.yaml`)."""
     return OmegaConf.to_yaml(OmegaConf.structured(recipe))
-
-
-
-
-
-
 
 
 SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}

@@ -1,1 +1,2 @@
-"""Images: sources, sampler, transforms, batches and loaders; the synthetic set, shards and streaming."""
+"""Images: sources, sampler, transforms, batches and loaders; the synthetic set, shards and
+streaming."""

@@ -15,7 +15,8 @@ from .. import rng
 
 
 class Source(Protocol):
-    """A split: `fetch(rows)` gives each row's image, encoded (bytes) or drawn (uint8 HWC), and its label, -1 for none."""
+    """A split: `fetch(rows)` gives each row's image, encoded (bytes) or drawn (uint8 HWC), and its
+    label, -1 for none."""
 
     classes: list[str]
     columns: str  # where labels may be, for the error that there are none
@@ -42,7 +43,8 @@ def labels_of(source: Source, rows: np.ndarray) -> np.ndarray:
 class Units(NamedTuple):
     """What a whole split is read in: single images, or row groups of them. U units.
 
-    `names` gives the relative paths of the files, where images lie in files; they are asked for in large sets only.
+    `names` gives the relative paths of the files, where images lie in files; they are asked for in
+    large sets only.
     """
 
     rows_U: np.ndarray  # rows in each
@@ -81,7 +83,8 @@ class Sharded(Source, Protocol):
     sizes_S: np.ndarray
 
     def keep(self, rows: int, stretches: int) -> None:
-        """Keep in memory what so many rows lie in, which are read side by side in so many stretches."""
+        """Keep in memory what so many rows lie in, which are read side by side in so many
+        stretches."""
         ...
 
 
@@ -89,7 +92,12 @@ class _SomeRows(ABC):
     """Some rows of a source, told by `_rows`."""
 
     def __init__(self, whole: Source, length: int) -> None:
-        self.whole, self.length, self.classes, self.columns = whole, length, whole.classes, whole.columns
+        self.whole, self.length, self.classes, self.columns = (
+            whole,
+            length,
+            whole.classes,
+            whole.columns,
+        )
 
     @property
     def labels(self) -> tuple[int, int]:
@@ -124,8 +132,9 @@ class Subset(_SomeRows):
 
 
 class ShardedSubset(_SomeRows):
-    """The same share of every shard, each by a keyed permutation of its own: about `last - first` rows (exactly so many where
-    the shards are of one size), which lie in shards as the whole does. A share holds every smaller one."""
+    """The same share of every shard, each by a keyed permutation of its own: about `last - first`
+    rows (exactly so many where the shards are of one size), which lie in shards as the whole does.
+    A share holds every smaller one."""
 
     def __init__(self, whole: Sharded, first: int, last: int, key: int) -> None:
         self.sharded, self.of_S, self.key = whole, whole.sizes_S, key
@@ -138,7 +147,8 @@ class ShardedSubset(_SomeRows):
         self.sharded.keep(rows * len(self.sharded) // len(self), stretches)
 
     def _cut(self, share: float) -> np.ndarray:
-        """How many rows of each shard this share is: rounded up in some and down in others, so that the sum is right."""
+        """How many rows of each shard this share is: rounded up in some and down in others, so that
+        the sum is right."""
         count = len(self.of_S)
         upwards_S = (rng.permute(np.arange(count), count, rng.key(self.key)) + 0.5) / count
         return np.minimum(np.floor(share * self.of_S + upwards_S).astype(np.int64), self.of_S)
@@ -147,5 +157,7 @@ class ShardedSubset(_SomeRows):
         shard, found = np.searchsorted(self.end_S, rows, side="right"), np.empty_like(rows)
         for s in np.unique(shard).tolist():
             place = rows[shard == s] - (self.end_S[s] - self.sizes_S[s]) + self.first_S[s]
-            found[shard == s] = self.start_S[s] + rng.permute(place, int(self.of_S[s]), rng.key(self.key, s))
+            found[shard == s] = self.start_S[s] + rng.permute(
+                place, int(self.of_S[s]), rng.key(self.key, s)
+            )
         return found

@@ -1,8 +1,8 @@
 """Which samples make up global step s, this process's share of them, and what a batch of them is.
 
-Step s takes positions sB .. sB+B-1 of an endless stream of permuted epochs (permuted whole or, of data in shards, in windows),
-so every step is reached at once and none depends on history. The global batch is a row of chunks of the device batch: process
-p of P takes chunks p, P+p, 2P+p, ...
+Step s takes positions sB .. sB+B-1 of an endless stream of permuted epochs (permuted whole or, of
+data in shards, in windows), so every step is reached at once and none depends on history. The
+global batch is a row of chunks of the device batch: process p of P takes chunks p, P+p, 2P+p, ...
 """
 
 from collections.abc import Callable
@@ -24,11 +24,13 @@ REPLACEMENTS = 20  # images tried for one that cannot be read
 
 
 class Batch(NamedTuple):
-    """`image` uint8 (B, 3, H, W); `label` int64 (B,), -1 for none; `index` int64 (B,), the sample's position in the
-    split; `key` int64 (B,), the sample's key of this epoch. `labelled`, where the engine has counted: the labelled images of
-    the global batch over its number of passes, so that the passes' sums of losses over it average to the global mean.
-    `unread` names the images that could not be read and were replaced by the next in the split. Where images are mixed in
-    pairs: `partner` int64 (B,), the other's label, and `share` float32 (B,), how much of the image is its own."""
+    """`image` uint8 (B, 3, H, W); `label` int64 (B,), -1 for none; `index` int64 (B,), the sample's
+    position in the split; `key` int64 (B,), the sample's key of this epoch. `labelled`, where the
+    engine has counted: the labelled images of the global batch over its number of passes, so that
+    the passes' sums of losses over it average to the global mean. `unread` names the images that
+    could not be read and were replaced by the next in the split. Where images are mixed in pairs:
+    `partner` int64 (B,), the other's label, and `share` float32 (B,), how much of the image is its
+    own."""
 
     image: Tensor
     label: Tensor
@@ -42,7 +44,9 @@ class Batch(NamedTuple):
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """Every tensor of the samples changed."""
         names = ("image", "label", "index", "key", "partner", "share")
-        changed: dict[str, Any] = {name: change(x) for name in names if (x := getattr(self, name)) is not None}
+        changed: dict[str, Any] = {
+            name: change(x) for name in names if (x := getattr(self, name)) is not None
+        }
         return self._replace(**changed)
 
 
@@ -51,7 +55,9 @@ class Samples(NamedTuple):
     key: np.ndarray
 
 
-def samples(first: int, count: int, length: int, seed: int, windows: Windows | None = None) -> Samples:
+def samples(
+    first: int, count: int, length: int, seed: int, windows: Windows | None = None
+) -> Samples:
     """The samples at stream positions first .. first+count-1 of a split of `length` images."""
     epoch, place = np.divmod(first + np.arange(count, dtype=np.int64), length)
     key = rng.key(seed, epoch)
@@ -82,8 +88,11 @@ class BatchLayout(NamedTuple):
         return micro * self.processes + self.rank
 
 
-def batch_layout(batch: int, wanted: int | None, limit: int, rank: int, processes: int) -> BatchLayout:
-    """The largest device batch up to `limit` (or the wanted one) that divides the global batch over the processes.
+def batch_layout(
+    batch: int, wanted: int | None, limit: int, rank: int, processes: int
+) -> BatchLayout:
+    """The largest device batch up to `limit` (or the wanted one) that divides the global batch over
+    the processes.
 
     Raises:
         UserError: it does not divide.
@@ -92,13 +101,21 @@ def batch_layout(batch: int, wanted: int | None, limit: int, rank: int, processe
         raise UserError(f"optim.batch={batch}: not divisible by {processes} processes")
     share = batch // processes
     if wanted and share % wanted:
-        raise UserError(f"compute.batch={wanted}: {processes} processes x {wanted} do not divide optim.batch={batch}")
-    return BatchLayout(batch, wanted or max(d for d in range(1, min(share, limit) + 1) if share % d == 0), rank, processes)
+        raise UserError(
+            f"compute.batch={wanted}: {processes} processes x {wanted} do not divide optim.batch={batch}"
+        )
+    return BatchLayout(
+        batch,
+        wanted or max(d for d in range(1, min(share, limit) + 1) if share % d == 0),
+        rank,
+        processes,
+    )
 
 
 class ImageDataset(Dataset):
-    """Samples -> Batch; `train` chooses the training or the evaluation pipeline. A image that cannot be read gives way to the
-    next one, or with `strict` keeps its place without a label, so that nothing is measured on it."""
+    """Samples -> Batch; `train` chooses the training or the evaluation pipeline. A image that
+    cannot be read gives way to the next one, or with `strict` keeps its place without a label, so
+    that nothing is measured on it."""
 
     def __init__(self, source: Source, data: Data, train: bool, strict: bool = False) -> None:
         self.source, self.data, self.train, self.strict = source, data, train, strict
@@ -108,10 +125,16 @@ class ImageDataset(Dataset):
         if not self.train or max(data.mixup, data.cutmix) == 0:
             return batch
         other = self._unmixed(_partners(wanted, len(self.source)))
-        image, share_B = transforms.mix(batch.image, other.image, wanted.key, data.mixup, data.cutmix)
+        image, share_B = transforms.mix(
+            batch.image, other.image, wanted.key, data.mixup, data.cutmix
+        )
         label_B = torch.where(other.label < 0, -1, batch.label)  # half a label is none
         return batch._replace(
-            image=image, label=label_B, partner=other.label, share=share_B, unread=batch.unread + other.unread
+            image=image,
+            label=label_B,
+            partner=other.label,
+            share=share_B,
+            unread=batch.unread + other.unread,
         )
 
     def _unmixed(self, wanted: Samples) -> Batch:
@@ -125,14 +148,21 @@ class ImageDataset(Dataset):
                 label[i] = -1
             images.append(image)
         if self.train:
-            image = transforms.training(images, wanted.key, self.data.size, self.data.crop_area, self.data.flip)
+            image = transforms.training(
+                images, wanted.key, self.data.size, self.data.crop_area, self.data.flip
+            )
         else:
-            image = transforms.evaluation(images, self.data.size, self.data.eval_mode, self.data.eval_crop)
+            image = transforms.evaluation(
+                images, self.data.size, self.data.eval_mode, self.data.eval_crop
+            )
         label_B, index_B, key_B = (torch.from_numpy(a) for a in (label, wanted.index, wanted.key))
         return Batch(image, label_B, index_B, key_B, unread=tuple(unread))
 
-    def _read(self, raw: bytes | np.ndarray, label: int, index: int, unread: list[str]) -> tuple[Tensor, int]:
-        """The image at `index` and its label, or of the images behind it the first that can be read."""
+    def _read(
+        self, raw: bytes | np.ndarray, label: int, index: int, unread: list[str]
+    ) -> tuple[Tensor, int]:
+        """The image at `index` and its label, or of the images behind it the first that can be
+        read."""
         tries = min(REPLACEMENTS, len(self.source))
         for attempt in range(tries):
             try:
@@ -143,7 +173,9 @@ class ImageDataset(Dataset):
                     unread.append(text)
                 index = (index + 1) % len(self.source)
                 (raw,), (label,) = self.source.fetch(np.array([index]))
-        raise UserError(f"data={self.data.name}: {tries} images in a row cannot be read, the last {text}")
+        raise UserError(
+            f"data={self.data.name}: {tries} images in a row cannot be read, the last {text}"
+        )
 
 
 def check_unreadable(unread: int, seen: int, data: Data, last: str) -> None:
@@ -153,4 +185,6 @@ def check_unreadable(unread: int, seen: int, data: Data, last: str) -> None:
         UserError: they are more.
     """
     if unread > data.unreadable * max(seen, 1000):
-        raise UserError(f"data.unreadable={data.unreadable}: {unread} of {seen} images cannot be read, the last {last}")
+        raise UserError(
+            f"data.unreadable={data.unreadable}: {unread} of {seen} images cannot be read, the last {last}"
+        )

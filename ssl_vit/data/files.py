@@ -19,7 +19,8 @@ GROUP = 256  # files of a stream that are read and mixed as one shard, at most
 
 
 class _Image(NamedTuple):
-    """An image file, by its path below the root; its split and, from its folders, its class ("" for none)."""
+    """An image file, by its path below the root; its split and, from its folders, its class ("" for
+    none)."""
 
     path: str
     split: str
@@ -27,10 +28,12 @@ class _Image(NamedTuple):
 
 
 class Files:
-    """Image files and their labels. The names lie in one Arrow array: lists of a million texts would be copied into every
-    data worker, page by page, as their references are counted."""
+    """Image files and their labels. The names lie in one Arrow array: lists of a million texts
+    would be copied into every data worker, page by page, as their references are counted."""
 
-    def __init__(self, root: Path, names: list[str], label_N: np.ndarray, classes: list[str], columns: str) -> None:
+    def __init__(
+        self, root: Path, names: list[str], label_N: np.ndarray, classes: list[str], columns: str
+    ) -> None:
         self.root, self.label_N, self.classes, self.columns = root, label_N, classes, columns
         self.names = pyarrow.array(map(os.fsencode, names), pyarrow.large_binary())
 
@@ -65,7 +68,8 @@ class Files:
         return f"row {row} ({os.fsencode(self.path(row)).decode(errors='backslashreplace')})"
 
     def stream(self) -> datasets.IterableDataset:
-        """The same as rows of {image, label} that come one after the other, in shards of up to GROUP files."""
+        """The same as rows of {image, label} that come one after the other, in shards of up to
+        GROUP files."""
         size = max(1, min(GROUP, len(self) // 64))
         names = map(os.fsdecode, self.names.to_pylist())
         cells = list(zip(names, self.label_N.tolist(), strict=True))
@@ -91,8 +95,11 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def find(root: Path, tree: Tree, image_column: str | None, label_column: str | None) -> tuple[dict[str, Files], list[str]]:
-    """Every split of an image folder, and what was guessed. Labels are the metadata's, else the folders of classes.
+def find(
+    root: Path, tree: Tree, image_column: str | None, label_column: str | None
+) -> tuple[dict[str, Files], list[str]]:
+    """Every split of an image folder, and what was guessed. Labels are the metadata's, else the
+    folders of classes.
 
     Raises:
         UserError: damaged metadata, or a column that is not there.
@@ -127,7 +134,9 @@ def find(root: Path, tree: Tree, image_column: str | None, label_column: str | N
     return _parted(root, images, label_N, classes, told), guesses + told.guesses
 
 
-def _check_columns(root: Path, told: Told, image_column: str | None, label_column: str | None, labelled: bool) -> None:
+def _check_columns(
+    root: Path, told: Told, image_column: str | None, label_column: str | None, labelled: bool
+) -> None:
     """That the columns that are asked for are there: `datasets` calls them image and label."""
     known = {
         "data.image_column": (image_column, ["image"]),
@@ -139,8 +148,11 @@ def _check_columns(root: Path, told: Told, image_column: str | None, label_colum
             raise UserError(f"{text}; {suggest(name, ['image', *there])}")
 
 
-def _by_metadata(root: Path, images: list[_Image], told: Told, guesses: list[str]) -> tuple[np.ndarray, list[str]]:
-    """The label of each image and the classes, as the metadata say them; what they do not say is counted."""
+def _by_metadata(
+    root: Path, images: list[_Image], told: Told, guesses: list[str]
+) -> tuple[np.ndarray, list[str]]:
+    """The label of each image and the classes, as the metadata say them; what they do not say is
+    counted."""
     there = {image.path for image in images}
     unknown = sum(image.path not in told.label for image in images)
     gone = sum(path not in there for path in told.label)
@@ -152,7 +164,9 @@ def _by_metadata(root: Path, images: list[_Image], told: Told, guesses: list[str
     return metadata.numbered([told.label.get(image.path) for image in images], where)
 
 
-def _parted(root: Path, images: list[_Image], label_N: np.ndarray, classes: list[str], told: Told) -> dict[str, Files]:
+def _parted(
+    root: Path, images: list[_Image], label_N: np.ndarray, classes: list[str], told: Told
+) -> dict[str, Files]:
     columns = ""
     if told.columns:
         columns = f" (columns of the metadata: {', '.join(told.columns)}); say data.label_column="

@@ -1,4 +1,5 @@
-"""Every split of what lies at data.path= or on the Hub: image folders, parquet, tars, `save_to_disk` folders."""
+"""Every split of what lies at data.path= or on the Hub: image folders, parquet, tars,
+`save_to_disk` folders."""
 
 import glob
 import re
@@ -18,14 +19,15 @@ from .layout import ROLE, Tree
 from .streaming import Stream
 from .table import Table
 
-SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})  # by `save_to_disk`: several splits, or one
+# by `save_to_disk`: several splits, or one
+SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})
 OTHERS = {"tar": "tars", "images": "images"}
 CAPTIONS = 100  # texts of which more than half are different: no classes, unless a column is named
 
 
 class Lying(NamedTuple):
-    """What lies at a place: its kind (parquet, tar, images, saved), the files of each split where it is shards, what was left
-    out, and what was guessed."""
+    """What lies at a place: its kind (parquet, tar, images, saved), the files of each split where
+    it is shards, what was left out, and what was guessed."""
 
     kind: str
     files: dict[str, list[Path]]
@@ -76,7 +78,9 @@ def look(place: Path) -> Lying:
     if not kinds:
         inside = f", only {', '.join(left)}" if left else ""
         unpack = "; unpack what is packed" if ".zip files" in tree.left else ""
-        raise UserError(f"data.path={place}: no images, parquet files or tars in it{inside}{unpack}")
+        raise UserError(
+            f"data.path={place}: no images, parquet files or tars in it{inside}{unpack}"
+        )
     kind = kinds[0]
     if kind == "images":
         return Lying(kind, {}, tree, left, [])
@@ -175,7 +179,8 @@ def _opened(load: Callable[[], dict[str, Any]], data: Data) -> dict[str, Any]:
 
 
 def _from_disk(data: Data) -> tuple[dict[str, Any], list[str]]:
-    """The splits of a `save_to_disk` folder, and what was guessed. One that was saved alone keeps its split's name."""
+    """The splits of a `save_to_disk` folder, and what was guessed. One that was saved alone keeps
+    its split's name."""
     found: Any = _opened(lambda: datasets.load_from_disk(data.path), data)
     if isinstance(found, datasets.DatasetDict):
         return dict(found), []
@@ -226,7 +231,8 @@ def _tables(opened: dict[str, Any], data: Data, left: list[str], guesses: list[s
 
 
 def _text_classes(found: dict[str, set[Any]], rows: int, data: Data) -> tuple[list[str], list[str]]:
-    """The classes of labels that are texts, sorted: none where they look like captions. And what was guessed."""
+    """The classes of labels that are texts, sorted: none where they look like captions. And what
+    was guessed."""
     together: set[Any] = set().union(*found.values())
     texts = sorted(together - {None})
     if not data.label_column and rows >= CAPTIONS and 2 * len(texts) > rows:
@@ -238,7 +244,8 @@ def _text_classes(found: dict[str, set[Any]], rows: int, data: Data) -> tuple[li
 def _in_place(lying: Lying, data: Data) -> Found:
     """Parquet files that are read where they lie, a window of them at a time."""
     features = {
-        name: datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(some[0])) for name, some in lying.files.items()
+        name: datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(some[0]))
+        for name, some in lying.files.items()
     }
     named = {name: columns.find(known, data, where(data)) for name, known in features.items()}
     found: dict[str, set[Any]] = {}
@@ -248,7 +255,9 @@ def _in_place(lying: Lying, data: Data) -> Found:
             with ThreadPoolExecutor(shards.READERS) as pool:
                 each = pool.map(lambda file, of=label: shards.column_of(file, of).unique(), some)
                 found[name] = {text for values in each for text in values.to_pylist()}
-    rows = sum(int(n) for name in found for n in map(sum, shards.indexed(lying.files[name], shards.groups)))
+    rows = sum(
+        int(n) for name in found for n in map(sum, shards.indexed(lying.files[name], shards.groups))
+    )
     texts, more = _text_classes(found, rows, data)
     splits: dict[str, Source] = {}
     for name, some in lying.files.items():
@@ -262,7 +271,8 @@ def _in_place(lying: Lying, data: Data) -> Found:
 
 
 def _stream(rows: datasets.IterableDataset, data: Data, guesses: list[str], seed: int) -> Stream:
-    """A split as a stream. Labels that are texts are refused or left: their classes are known only when all are read."""
+    """A split as a stream. Labels that are texts are refused or left: their classes are known only
+    when all are read."""
     rows = rows if rows.features else rows._resolve_features()
     image, label = columns.find(rows.features, data, where(data))
     if label and columns.holds_texts(rows.features[label]):

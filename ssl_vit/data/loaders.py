@@ -1,4 +1,5 @@
-"""What brings the batches: of steps by number, of a stream, of held-out images, of all of a split."""
+"""What brings the batches: of steps by number, of a stream, of held-out images, of all of a
+split."""
 
 import os
 import re
@@ -39,15 +40,31 @@ def _windows(source: Source, data: Data, batch: int) -> Windows | None:
 class _Steps:
     """What a DataLoader asks for the samples of each pass, from step `start` on."""
 
-    def __init__(self, source: Source, data: Data, batch_layout: BatchLayout, seed: int, start: int, stop: int) -> None:
-        self.length, self.batch_layout, self.seed, self.start, self.stop = len(source), batch_layout, seed, start, stop
+    def __init__(
+        self,
+        source: Source,
+        data: Data,
+        batch_layout: BatchLayout,
+        seed: int,
+        start: int,
+        stop: int,
+    ) -> None:
+        self.length, self.batch_layout, self.seed, self.start, self.stop = (
+            len(source),
+            batch_layout,
+            seed,
+            start,
+            stop,
+        )
         self.windows = _windows(source, data, batch_layout.batch)
 
     def __iter__(self) -> Iterator[Samples]:
         size = self.batch_layout.device_batch
         for step in range(self.start, self.stop):
             for micro in range(self.batch_layout.accumulation):
-                first_batches = step * self.batch_layout.batch + self.batch_layout.chunk(micro) * size
+                first_batches = (
+                    step * self.batch_layout.batch + self.batch_layout.chunk(micro) * size
+                )
                 yield samples(first_batches, size, self.length, self.seed, self.windows)
 
 
@@ -59,20 +76,24 @@ class _StreamPass(NamedTuple):
 
 
 class _Streamed(Dataset):
-    """Images that are brought along -> Batch. One that cannot be read gives way to the next of its pass."""
+    """Images that are brought along -> Batch. One that cannot be read gives way to the next of its
+    pass."""
 
     def __init__(self, stream: Stream, data: Data) -> None:
         self.told, self.data = stream.told, data
 
     def __getitems__(self, asked: _StreamPass) -> Batch:
         wanted = Samples(np.arange(len(asked.cells)), asked.samples.key)
-        batch = ImageDataset(Taken(asked.cells, *self.told), self.data, train=True).__getitems__(wanted)
+        batch = ImageDataset(Taken(asked.cells, *self.told), self.data, train=True).__getitems__(
+            wanted
+        )
         return batch._replace(index=torch.from_numpy(asked.samples.index))
 
 
 class StreamReader:
-    """What this process reads of a stream, whatever its workers. A window is permuted by key; `data.window` images lie in the
-    windows of all processes. A image's index is its number among all that are read: the n-th of process p of P has p + nP.
+    """What this process reads of a stream, whatever its workers. A window is permuted by key;
+    `data.window` images lie in the windows of all processes. A image's index is its number among
+    all that are read: the n-th of process p of P has p + nP.
 
     Raises:
         UserError: fewer shards than processes.
@@ -95,7 +116,10 @@ class StreamReader:
 
     def passes(self, seed: int, start: int, stop: int) -> Iterator[_StreamPass]:
         """Those of steps start .. stop-1, of which the first was reached."""
-        images, batch_layout = self._images(seed, start * self.of_step, stop * self.of_step), self.batch_layout
+        images, batch_layout = (
+            self._images(seed, start * self.of_step, stop * self.of_step),
+            self.batch_layout,
+        )
         while some := list(islice(images, batch_layout.device_batch)):
             number, cells = zip(*some, strict=True)
             index = batch_layout.rank + batch_layout.processes * np.array(number, np.int64)
@@ -104,26 +128,38 @@ class StreamReader:
     def _images(self, seed: int, first_batches: int, last: int) -> Iterator[tuple[int, Cell]]:
         """This process's images number first .. last-1, each with its number."""
         size, batch_layout = self.window, self.batch_layout
-        numbers = range(first_batches // size, -(-last // size)) if first_batches < last else range(0)
-        for number, cells in zip(numbers, self.stream.windows(numbers, size, batch_layout.rank, batch_layout.processes), strict=False):
+        numbers = (
+            range(first_batches // size, -(-last // size)) if first_batches < last else range(0)
+        )
+        for number, cells in zip(
+            numbers,
+            self.stream.windows(numbers, size, batch_layout.rank, batch_layout.processes),
+            strict=False,
+        ):
             order = rng.permute(np.arange(size), size, rng.key(seed, batch_layout.rank, number))
-            for place in range(max(0, first_batches - number * size), min(size, last - number * size)):
+            for place in range(
+                max(0, first_batches - number * size), min(size, last - number * size)
+            ):
                 yield number * size + place, cells[order[place]]
 
 
-def step_indices(step: int, source: Source | StreamReader, data: Data, batch: int, seed: int) -> np.ndarray:
+def step_indices(
+    step: int, source: Source | StreamReader, data: Data, batch: int, seed: int
+) -> np.ndarray:
     """The indices of a step's global batch in the training split."""
     if isinstance(source, StreamReader):
         return np.arange(step * batch, (step + 1) * batch)
     return samples(step * batch, batch, len(source), seed, _windows(source, data, batch)).index
 
 
-WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([0-9, ]+)\) (.*)")  # torch's words, for any way in which one ends
+# torch's words, for any way in which one ends
+WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([0-9, ]+)\) (.*)")
 
 
 @contextmanager
 def workers_named() -> Iterator[None]:
-    """Say in a line that a data worker was lost: torch raises wherever the main thread is just then.
+    """Say in a line that a data worker was lost: torch raises wherever the main thread is just
+    then.
 
     Raises:
         LostError: one was.
@@ -134,7 +170,9 @@ def workers_named() -> Iterator[None]:
         if found := WORKER.search(str(error)):
             why = found[2].split(".")[0].strip()
             text = f"data worker (process {found[1]}) {why}; if memory was short, say a smaller compute.workers="
-            raise LostError(f"{text}; the same command goes on from the last checkpoint, if there is one") from None
+            raise LostError(
+                f"{text}; the same command goes on from the last checkpoint, if there is one"
+            ) from None
         raise
 
 
@@ -149,7 +187,8 @@ class Workers(NamedTuple):
 
 
 def bounded(workers: int, batch_bytes: int) -> Workers:
-    """The workers requested, each AHEAD batches ahead, or as many as the shared memory has room for.
+    """The workers requested, each AHEAD batches ahead, or as many as the shared memory has room
+    for.
 
     Workers hand over batches there; one that finds it full dies of SIGBUS. Containers often have
     64 MiB. Half of what is free is shared by the processes of this machine; the other half is for
@@ -192,8 +231,9 @@ class Interrupted(Exception):
 
 
 class Patient:
-    """The batches of a loader, whose workers are gone when its body ends: one that hangs would hold up this process for ever.
-    While they bring nothing, `leave` is asked every LOOK seconds whether to go on waiting.
+    """The batches of a loader, whose workers are gone when its body ends: one that hangs would hold
+    up this process for ever. While they bring nothing, `leave` is asked every LOOK seconds whether
+    to go on waiting.
 
     Raises:
         Interrupted: not to.
@@ -206,7 +246,12 @@ class Patient:
     def __enter__(self) -> "Patient":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
         if shut := getattr(self.left, "_shutdown_workers", None):
             shut()  # asks each to end, waits 5 seconds, sends SIGTERM
         for worker in getattr(self.left, "_workers", ()):
@@ -229,7 +274,8 @@ class Patient:
 
 
 def _unstopped(number: int) -> None:
-    """In a worker: a signal to the whole group of processes is for the process that it works for, which still needs it."""
+    """In a worker: a signal to the whole group of processes is for the process that it works for,
+    which still needs it."""
     Queue._on_queue_feeder_error = staticmethod(_end_unheard)  # type: ignore[attr-defined]
     signal.set_wakeup_fd(-1)  # that process's own
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -238,7 +284,8 @@ def _unstopped(number: int) -> None:
 
 
 def _end_unheard(error: Exception, item: object) -> None:
-    """In a worker whose batch does not get into shared memory: end, as who waits for that batch would wait for ever."""
+    """In a worker whose batch does not get into shared memory: end, as who waits for that batch
+    would wait for ever."""
     sys.stderr.write(f"a data worker could not hand over its batch: {one_line(error)}\n")
     sys.stderr.flush()
     os._exit(1)
@@ -252,19 +299,37 @@ def _end_with_parent(parent: int) -> None:
 
 
 def training_loader(
-    source: Source | StreamReader, data: Data, batch_layout: BatchLayout, seed: int, start: int, stop: int, workers: int
+    source: Source | StreamReader,
+    data: Data,
+    batch_layout: BatchLayout,
+    seed: int,
+    start: int,
+    stop: int,
+    workers: int,
 ) -> DataLoader:
     """This process's passes of steps start .. stop-1, `accumulation` to a step."""
     size = batch_bytes(data, batch_layout)
     if isinstance(source, StreamReader):
-        return _loader(_Streamed(source.stream, data), source.passes(seed, start, stop), workers, size)
+        return _loader(
+            _Streamed(source.stream, data), source.passes(seed, start, stop), workers, size
+        )
     if data.window:  # a pass reads a stretch of the window, or its end and its beginning
-        cast(Sharded, source).keep(data.window // batch_layout.processes, 2 * batch_layout.accumulation)
-    return _loader(ImageDataset(source, data, train=True), _Steps(source, data, batch_layout, seed, start, stop), workers, size)
+        cast(Sharded, source).keep(
+            data.window // batch_layout.processes, 2 * batch_layout.accumulation
+        )
+    return _loader(
+        ImageDataset(source, data, train=True),
+        _Steps(source, data, batch_layout, seed, start, stop),
+        workers,
+        size,
+    )
 
 
-def held_out_batches(source: Source, data: Data, batch_layout: BatchLayout, most: int) -> list[Batch]:
-    """This process's share of at most `most` fixed images, with keys that are the same in every run.
+def held_out_batches(
+    source: Source, data: Data, batch_layout: BatchLayout, most: int
+) -> list[Batch]:
+    """This process's share of at most `most` fixed images, with keys that are the same in every
+    run.
 
     Every image is in exactly one process's share; the last batch of a share may be smaller.
 
@@ -273,32 +338,59 @@ def held_out_batches(source: Source, data: Data, batch_layout: BatchLayout, most
     """
     count = min(most, len(source))
     if count < batch_layout.processes:
-        raise UserError(f"eval.images: {count} held-out images for {batch_layout.processes} processes; each needs one")
-    index = np.array_split(rng.permute(np.arange(count), len(source), rng.key(2)), batch_layout.processes)[batch_layout.rank]
+        raise UserError(
+            f"eval.images: {count} held-out images for {batch_layout.processes} processes; each needs one"
+        )
+    index = np.array_split(
+        rng.permute(np.arange(count), len(source), rng.key(2)), batch_layout.processes
+    )[batch_layout.rank]
     wanted = Samples(index, rng.key(2, index))
     size = batch_layout.device_batch
-    parts = [Samples(*(a[start : start + size] for a in wanted)) for start in range(0, len(index), size)]
+    parts = [
+        Samples(*(a[start : start + size] for a in wanted)) for start in range(0, len(index), size)
+    ]
     return list(_loader(ImageDataset(source, data, train=False), parts, 0))
 
 
-def evaluation_loader(source: Source, data: Data, batch_layout: BatchLayout, workers: int) -> DataLoader:
+def evaluation_loader(
+    source: Source, data: Data, batch_layout: BatchLayout, workers: int
+) -> DataLoader:
     """This process's share of all images of a split, as `chosen`."""
     return chosen(source, np.arange(len(source)), data, batch_layout, workers)
 
 
-def chosen(source: Source, rows: np.ndarray, data: Data, batch_layout: BatchLayout, workers: int) -> DataLoader:
+def chosen(
+    source: Source, rows: np.ndarray, data: Data, batch_layout: BatchLayout, workers: int
+) -> DataLoader:
     """This process's share of these rows, each in exactly one process's share, as evaluation
     batches; images that cannot be read come without a label."""
     index = np.array_split(rows, batch_layout.processes)[batch_layout.rank]
-    parts = [index[start : start + batch_layout.device_batch] for start in range(0, len(index), batch_layout.device_batch)]
+    parts = [
+        index[start : start + batch_layout.device_batch]
+        for start in range(0, len(index), batch_layout.device_batch)
+    ]
     wanted = [Samples(i, rng.key(4, i)) for i in parts]
-    return _loader(ImageDataset(source, data, train=False, strict=True), wanted, workers, batch_bytes(data, batch_layout))
+    return _loader(
+        ImageDataset(source, data, train=False, strict=True),
+        wanted,
+        workers,
+        batch_bytes(data, batch_layout),
+    )
 
 
-def first_batches(source: Source, data: Data, seed: int, count: int, size: int = 256) -> Iterator[Batch]:
-    """The first `count` training samples of the stream (at most one epoch of them), as training batches; where shards are read
-    in windows, of a stream in windows of so many, which lie in few shards."""
+def first_batches(
+    source: Source, data: Data, seed: int, count: int, size: int = 256
+) -> Iterator[Batch]:
+    """The first `count` training samples of the stream (at most one epoch of them), as training
+    batches; where shards are read in windows, of a stream in windows of so many, which lie in few
+    shards."""
     images, count = ImageDataset(source, data, train=True), min(count, len(source))
-    windows = Windows(cast(Sharded, source).sizes_S, count, 1) if data.window and not data.stream else None
+    windows = (
+        Windows(cast(Sharded, source).sizes_S, count, 1)
+        if data.window and not data.stream
+        else None
+    )
     for start in range(0, count, size):
-        yield images.__getitems__(samples(start, min(size, count - start), len(source), seed, windows))
+        yield images.__getitems__(
+            samples(start, min(size, count - start), len(source), seed, windows)
+        )

@@ -1,5 +1,5 @@
-"""Labels of an image folder from metadata files beside the images, as `datasets` reads them: a row per image, with its
-`file_name` below the file's folder.
+"""Labels of an image folder from metadata files beside the images, as `datasets` reads them: a row
+per image, with its `file_name` below the file's folder.
 """
 
 import csv
@@ -20,8 +20,8 @@ from .layout import Tree
 
 
 class Told(NamedTuple):
-    """What metadata files say: the label of each file, by its path below the root; which columns there are; the one that
-    holds the labels (None: no such column); and what was not used."""
+    """What metadata files say: the label of each file, by its path below the root; which columns
+    there are; the one that holds the labels (None: no such column); and what was not used."""
 
     label: dict[str, Any]
     columns: list[str]
@@ -87,7 +87,8 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 
 def numbered(values: Sequence[Any], where: str) -> tuple[np.ndarray, list[str]]:
-    """Labels as int64 (-1 for none), and the classes' names: none where the values are whole numbers, also as text.
+    """Labels as int64 (-1 for none), and the classes' names: none where the values are whole
+    numbers, also as text.
 
     Raises:
         UserError: they are neither whole numbers nor texts.

@@ -1,4 +1,5 @@
-"""Images made smaller once and for good: rows of a source -> a parquet shard that training reads in their place."""
+"""Images made smaller once and for good: rows of a source -> a parquet shard that training reads in
+their place."""
 
 import io
 import os
@@ -21,7 +22,8 @@ ROW_GROUP = 100  # images: about 2.5 MB at 256 px, what a mounted disk likes to 
 
 
 class Encoding(NamedTuple):
-    """Shorter sides above `size` are brought to it, and the image is encoded as `format` (jpeg, webp) of this quality."""
+    """Shorter sides above `size` are brought to it, and the image is encoded as `format` (jpeg,
+    webp) of this quality."""
 
     size: int
     format: str
@@ -38,8 +40,8 @@ class Shard(NamedTuple):
 
 
 class FinishedShard(NamedTuple):
-    """A finished shard: of `asked` images those that are in it, its bytes, and the names of those that could not be read,
-    where it was made just now."""
+    """A finished shard: of `asked` images those that are in it, its bytes, and the names of those
+    that could not be read, where it was made just now."""
 
     file: Path
     asked: int
@@ -65,7 +67,9 @@ def shrink(raw: bytes | np.ndarray, manner: Encoding) -> bytes:
     if isinstance(raw, bytes) and side <= manner.size:
         return raw
     small, file = transforms.short_side(image, min(side, manner.size)), io.BytesIO()
-    Image.fromarray(rearrange(small, "c h w -> h w c").numpy()).save(file, manner.format, quality=manner.quality)
+    Image.fromarray(rearrange(small, "c h w -> h w c").numpy()).save(
+        file, manner.format, quality=manner.quality
+    )
     return file.getvalue()
 
 
@@ -81,24 +85,40 @@ class ShardMaker(Dataset):
     def __getitem__(self, number: int) -> FinishedShard:
         """The file appears whole, under its name, or not at all."""
         source, first, last, file = self.shards[number]
-        beside = file.with_name(f".{file.name}.{os.getpid()}.part")  # a killed run's worker may still be writing its own
+        # a killed run's worker may still be writing its own
+        beside = file.with_name(f".{file.name}.{os.getpid()}.part")
         unread: list[str] = []
-        label = datasets.ClassLabel(names=source.classes) if source.classes else datasets.Value("int64")
+        label = (
+            datasets.ClassLabel(names=source.classes) if source.classes else datasets.Value("int64")
+        )
         schema = datasets.Features({"image": datasets.Image(), "label": label}).arrow_schema
-        with pyarrow.parquet.ParquetWriter(beside, schema, compression="none", use_dictionary=False) as writer:
+        with pyarrow.parquet.ParquetWriter(
+            beside, schema, compression="none", use_dictionary=False
+        ) as writer:
             for start in range(first, last, ROW_GROUP):
-                rows = list(_small(source, np.arange(start, min(start + ROW_GROUP, last)), self.manner, unread))
+                rows = list(
+                    _small(
+                        source, np.arange(start, min(start + ROW_GROUP, last)), self.manner, unread
+                    )
+                )
                 writer.write_table(pyarrow.Table.from_pylist(rows, schema))
         with beside.open("rb") as written:
             os.fsync(written.fileno())
         beside.replace(file)
-        return FinishedShard(file, last - first, last - first - len(unread), file.stat().st_size, unread)
+        return FinishedShard(
+            file, last - first, last - first - len(unread), file.stat().st_size, unread
+        )
 
 
-def _small(source: Source, rows: np.ndarray, manner: Encoding, unread: list[str]) -> Iterator[dict[str, object]]:
+def _small(
+    source: Source, rows: np.ndarray, manner: Encoding, unread: list[str]
+) -> Iterator[dict[str, object]]:
     """Cells of these rows; those that cannot be read are named in `unread` and left out."""
     for row, raw, label in zip(rows.tolist(), *source.fetch(rows), strict=True):
         try:
-            yield {"image": {"bytes": shrink(raw, manner), "path": None}, "label": None if label < 0 else int(label)}
+            yield {
+                "image": {"bytes": shrink(raw, manner), "path": None},
+                "label": None if label < 0 else int(label),
+            }
         except ValueError as error:
             unread.append(f"{source.name(row)}: {error}")

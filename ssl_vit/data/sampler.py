@@ -1,4 +1,5 @@
-"""The order of rows that lie in shards: shards permuted by key, then the rows inside a window, so that reading stays local.
+"""The order of rows that lie in shards: shards permuted by key, then the rows inside a window, so
+that reading stays local.
 
 Legend: S shards; everything else has one value for each place asked for.
 """
@@ -13,10 +14,12 @@ from .. import rng
 class Windows:
     """The rows of an epoch, as a function of its key and of nothing read before.
 
-    The shards are permuted and laid end to end, and this is cut into windows of so many rows. A window is dealt out evenly to
-    `lanes`, one for each place of the global batch: place q of the window takes the next row of part q mod lanes, in an order
-    of the part's own. So a batch has a row of every part of the window, and a process, which has the same places in each batch,
-    reads parts that no other process reads. What does not go evenly ends the window, permuted. Memory: the shards' sizes.
+    The shards are permuted and laid end to end, and this is cut into windows of so many rows. A
+    window is dealt out evenly to `lanes`, one for each place of the global batch: place q of the
+    window takes the next row of part q mod lanes, in an order of the part's own. So a batch has a
+    row of every part of the window, and a process, which has the same places in each batch, reads
+    parts that no other process reads. What does not go evenly ends the window, permuted. Memory:
+    the shards' sizes.
     """
 
     def __init__(self, sizes_S: np.ndarray, window: int, lanes: int) -> None:
@@ -49,7 +52,9 @@ class Windows:
         for window in np.unique(place // self.window).tolist():
             mine, first = place // self.window == window, window * self.window
             count = min(self.window, self.length - first)
-            stirred[mine] = first + _deal(place[mine] - first, count, self.lanes, rng.key(epoch, window))
+            stirred[mine] = first + _deal(
+                place[mine] - first, count, self.lanes, rng.key(epoch, window)
+            )
         return stirred
 
 

@@ -1,6 +1,8 @@
-"""Images in shards, read where they lie: row groups of parquet files, and WebDataset tars (key.jpg and key.cls or key.json).
+"""Images in shards, read where they lie: row groups of parquet files, and WebDataset tars (key.jpg
+and key.cls or key.json).
 
-A shard is indexed once, in the cache of `datasets` (HF_HOME), for as long as the file stays as it is.
+A shard is indexed once, in the cache of `datasets` (HF_HOME), for as long as the file stays as it
+is.
 """
 
 import hashlib
@@ -49,7 +51,8 @@ class LastUsed:
 
 
 def encoded(cell: bytes | dict[str, Any] | None) -> bytes:
-    """A cell's encoded image; none where the cell or its file is missing or forbidden, which no decoder takes."""
+    """A cell's encoded image; none where the cell or its file is missing or forbidden, which no
+    decoder takes."""
     if isinstance(cell, bytes):
         return cell
     if cell is None or (cell["bytes"] is None and not cell["path"]):
@@ -72,8 +75,10 @@ class Shards(ABC):
         return int(self.sizes_S.sum())
 
     def keep(self, rows: int, stretches: int) -> None:
-        """Keep in memory what so many rows lie in, which are read side by side in so many stretches."""
-        shards = rows * len(self.sizes_S) // len(self) + 2 * stretches  # a stretch begins and ends amid one
+        """Keep in memory what so many rows lie in, which are read side by side in so many
+        stretches."""
+        # a stretch begins and ends amid one
+        shards = rows * len(self.sizes_S) // len(self) + 2 * stretches
         self._recent.most = max(RECENT, shards)
 
     def forget(self) -> None:
@@ -90,7 +95,9 @@ class Shards(ABC):
         images: list[bytes | np.ndarray] = [b""] * len(rows)
         labels = np.full(len(rows), -1, np.int64)
         for shard, asked, places in self._by_shard(rows):
-            for i, (image, label) in zip(asked.tolist(), self._read(shard, places.tolist()), strict=True):
+            for i, (image, label) in zip(
+                asked.tolist(), self._read(shard, places.tolist()), strict=True
+            ):
                 images[i], labels[i] = image, label
         return images, labels
 
@@ -168,13 +175,19 @@ class Parquet(Shards):
             return -1, -1
         with ThreadPoolExecutor(READERS) as pool:
             ranges = [r for r in pool.map(self._label_range, self.files) if r]
-        return min((low for low, _ in ranges), default=-1), max((high for _, high in ranges), default=-1)
+        return min((low for low, _ in ranges), default=-1), max(
+            (high for _, high in ranges), default=-1
+        )
 
     def units(self) -> Units:
         """Row groups, of which none can be read in part."""
         sizes = np.concatenate(indexed(self.files, group_bytes))
         names = relative(map(str, self.files))
-        return Units(self.sizes_S, sizes, lambda: [f"{names[f]} {n}" for f, n in zip(self.file_S, self.sizes_S, strict=True)])
+        return Units(
+            self.sizes_S,
+            sizes,
+            lambda: [f"{names[f]} {n}" for f, n in zip(self.file_S, self.sizes_S, strict=True)],
+        )
 
     def _label_range(self, file: Path) -> tuple[int, int] | None:
         column = column_of(file, str(self.label))
@@ -196,7 +209,11 @@ class Parquet(Shards):
             return np.full(int(self.sizes_S[shard]), -1, np.int64)
         with _parquet(self.files[self.file_S[shard]]) as opened:
             group = int(self.group_S[shard])
-            column = opened.read_row_group(group, [self.label], use_threads=False).select([self.label]).column(0)
+            column = (
+                opened.read_row_group(group, [self.label], use_threads=False)
+                .select([self.label])
+                .column(0)
+            )
         if self.number is not None:
             column = numbers(column, self.classes)
         return pyarrow.compute.fill_null(column, -1).to_numpy()
@@ -204,11 +221,15 @@ class Parquet(Shards):
     def _load(self, shard: int) -> pyarrow.Table:
         columns = [name for name in (self.image, self.label) if name]
         with _parquet(self.files[self.file_S[shard]]) as opened:
-            return opened.read_row_group(int(self.group_S[shard]), columns, use_threads=False).select(columns)
+            return opened.read_row_group(
+                int(self.group_S[shard]), columns, use_threads=False
+            ).select(columns)
 
     def name(self, row: int) -> str:
         ((shard, _, (place,)),) = self._by_shard(np.array([row]))
-        return f"{self.files[self.file_S[shard]].name}, row group {self.group_S[shard]}, row {place}"
+        return (
+            f"{self.files[self.file_S[shard]].name}, row group {self.group_S[shard]}, row {place}"
+        )
 
 
 class Tars(Shards):
@@ -222,9 +243,14 @@ class Tars(Shards):
         found = indexed(files, _members)
         self.files = files
         each = [members["label"] for members in found]
-        self.labels = min(int(labels.min()) for labels in each), max(int(labels.max()) for labels in each)
+        self.labels = (
+            min(int(labels.min()) for labels in each),
+            max(int(labels.max()) for labels in each),
+        )
         super().__init__(
-            np.array([len(members) for members in found]), [], "; a tar has them as key.cls or key.json with a whole number"
+            np.array([len(members) for members in found]),
+            [],
+            "; a tar has them as key.cls or key.json with a whole number",
         )
 
     def _labels(self, shard: int) -> np.ndarray:
@@ -236,7 +262,10 @@ class Tars(Shards):
         names = relative(map(str, self.files))
         known = zip(names, found, strict=True)
         sizes = np.concatenate([members["size"] for members in found])
-        labels = (f"{name} {hashlib.sha256(members['label'].tobytes()).hexdigest()}" for name, members in known)
+        labels = (
+            f"{name} {hashlib.sha256(members['label'].tobytes()).hexdigest()}"
+            for name, members in known
+        )
         return Units(np.ones_like(sizes), sizes, lambda: labels)
 
     def _load(self, shard: int) -> np.ndarray:
@@ -249,7 +278,9 @@ class Tars(Shards):
                 for offset, size, label in members[places].tolist():
                     yield os.pread(file.fileno(), size, offset), label
         except OSError as error:
-            raise UserError(f"data.path={self.files[shard]}: cannot be read: {_line(error)}") from None
+            raise UserError(
+                f"data.path={self.files[shard]}: cannot be read: {_line(error)}"
+            ) from None
 
     def name(self, row: int) -> str:
         ((shard, _, (place,)),) = self._by_shard(np.array([row]))
@@ -287,7 +318,9 @@ def _remembered(file: Path, walk: Callable[[Path], np.ndarray]) -> np.ndarray:
     try:
         _keep(kept, found)
     except OSError as error:
-        raise UserError(f"data.path={file}: its index cannot be kept in {cache}: {error.strerror}; set HF_HOME") from None
+        raise UserError(
+            f"data.path={file}: its index cannot be kept in {cache}: {error.strerror}; set HF_HOME"
+        ) from None
     return found
 
 
@@ -317,7 +350,10 @@ def group_bytes(file: Path) -> np.ndarray:
     """Bytes of each row group as it lies in a parquet file, from its footer."""
     known = pyarrow.parquet.read_metadata(file)
     found = [known.row_group(i) for i in range(known.num_row_groups)]
-    return np.array([sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in found], np.int64)
+    return np.array(
+        [sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in found],
+        np.int64,
+    )
 
 
 def _members(file: Path) -> np.ndarray:
@@ -347,7 +383,9 @@ def _members(file: Path) -> np.ndarray:
         raise ValueError("no images in it (key.jpg, key.png, ...)")
     told = [labels.get(key, {}) for key in found]
     best = [label.get("cls", label.get("json", -1)) for label in told]
-    return np.array([(*place, label) for place, label in zip(found.values(), best, strict=True)], MEMBER)
+    return np.array(
+        [(*place, label) for place, label in zip(found.values(), best, strict=True)], MEMBER
+    )
 
 
 def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfile.TarInfo]:
@@ -360,14 +398,17 @@ def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfil
     while (member := tar.next()) is not None:
         fits = 0 <= member.size <= length - member.offset_data or not member.isreg()
         if member.offset <= reached or not fits:
-            raise ValueError(f"cut off or damaged at byte {member.offset}, after {len(found)} images")
+            raise ValueError(
+                f"cut off or damaged at byte {member.offset}, after {len(found)} images"
+            )
         reached = member.offset
         yield member
         tar.members.clear()  # type: ignore[attr-defined]  # there may be millions
 
 
 def _key(name: str) -> tuple[str, str]:
-    """As WebDataset: before the first dot of the file's name stands the sample's key, behind it the kind."""
+    """As WebDataset: before the first dot of the file's name stands the sample's key, behind it the
+    kind."""
     folder, slash, file = name.rpartition("/")
     key, _, kind = file.partition(".")
     return folder + slash + key, kind.lower()

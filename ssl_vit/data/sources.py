@@ -1,4 +1,5 @@
-"""Where images come from: a data set's name or place -> a Source per split (embedded, shards, image folder, Hub)."""
+"""Where images come from: a data set's name or place -> a Source per split (embedded, shards, image
+folder, Hub)."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -14,8 +15,8 @@ from .formats import Found, Streams
 from .layout import HELD_OUT
 from .streaming import FIRST, Stream
 
-# Sets of which other divisions than their authors' are about: training images of the one that papers report on. Copies on
-# the Hub train on 7,169 of the flowers, most of them the authors' test.
+# Sets of which other divisions than their authors' are about: training images of the one that
+# papers report on. Copies on the Hub train on 7,169 of the flowers, most of them the authors' test.
 AUTHORS = {"flowers102": 1020}
 
 
@@ -49,14 +50,16 @@ class SyntheticImages:
         return f"{self.split} image {row}"
 
 
-HELD_OUT_KEY, SHARE_KEY = 1, 3  # of the permutations by which a share is held out, and by which a subset is taken
+# of the permutations by which a share is held out, and by which a subset is taken
+HELD_OUT_KEY, SHARE_KEY = 1, 3
 
 
 class Splits(NamedTuple):
     train: Source
     validation: Source
     test: Source | None = None  # where it is asked for
-    stream: Stream | None = None  # what is trained on, where it is one; `train` are then its first images
+    # what is trained on, where it is one; `train` are then its first images
+    stream: Stream | None = None
     told: tuple[str, ...] = ()  # what was taken for what, and what was left out
     guesses: tuple[str, ...] = ()  # each is worth a warning
 
@@ -78,11 +81,12 @@ def in_parquet(data: Data) -> bool:
 
 
 def load(data: Data, test: bool = False, first: int = FIRST, seed: int = 0) -> Splits:
-    """The training, the held-out and, if asked for, the test split that a recipe's `data` names. Of a stream, `first` images
-    stand for a split, and `seed` permutes what is trained on.
+    """The training, the held-out and, if asked for, the test split that a recipe's `data` names. Of
+    a stream, `first` images stand for a split, and `seed` permutes what is trained on.
 
     Raises:
-        UserError: a place that holds no images, a split or a column that is not there, a split without images.
+        UserError: a place that holds no images, a split or a column that is not there, a split
+        without images.
     """
     if data.stream:
         return _streamed(data, first, seed)
@@ -116,7 +120,8 @@ def _check_authors(data: Data, train: Source) -> None:
 
 
 def _named(data: Data, test: bool, splits: Collection[str]) -> dict[str, str]:
-    """For the keys that name a split the split, which is there, by that or another name of its role."""
+    """For the keys that name a split the split, which is there, by that or another name of its
+    role."""
     names = {"data.train": data.train} | ({"data.test": data.test} if test else {})
     if isinstance(data.validation, str):
         names["data.validation"] = data.validation
@@ -131,7 +136,8 @@ def _named(data: Data, test: bool, splits: Collection[str]) -> dict[str, str]:
 
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
-    """Splits that are read from their beginning: the training images as a stream, and the first of both."""
+    """Splits that are read from their beginning: the training images as a stream, and the first of
+    both."""
     found = formats.streams(data)
     names = _named(data, False, found.splits)
     held_out = names.get("data.validation", data.validation)
@@ -139,7 +145,9 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
         held_out = next((name for name in HELD_OUT if name in found.splits), None)
     if held_out is None:
         choices = f"say one of {', '.join(found.splits)}, or 0 for none"
-        raise UserError(f"data.validation=null: {formats.where(data)} has no split for it; {choices}")
+        raise UserError(
+            f"data.validation=null: {formats.where(data)} has no split for it; {choices}"
+        )
     train = found.splits[names["data.train"]](seed)
     seen = found.splits[held_out](0) if isinstance(held_out, str) else train
     used = [names["data.train"], *([held_out] if isinstance(held_out, str) else [])]
@@ -155,7 +163,9 @@ def _guesses(found: Found | Streams, data: Data) -> tuple[str, ...]:
     return tuple(f"{formats.where(data)}: {text}" for text in dict.fromkeys(found.guesses))
 
 
-def _told(found: Found, data: Data, names: dict[str, str], train: Source, validation: Source) -> tuple[str, ...]:
+def _told(
+    found: Found, data: Data, names: dict[str, str], train: Source, validation: Source
+) -> tuple[str, ...]:
     """What was taken for what, a line each, and what was left out."""
     place, chosen = _place(data), names["data.train"]
     whole = found.splits[chosen]
@@ -167,7 +177,9 @@ def _told(found: Found, data: Data, names: dict[str, str], train: Source, valida
     elif data.validation == 0:
         told.append(f"validation: none; {len(validation):,} of train are looked at, and trained on")
     else:
-        told.append(f"validation: {len(validation):,} images taken from train, which keeps {len(train):,}")
+        told.append(
+            f"validation: {len(validation):,} images taken from train, which keeps {len(train):,}"
+        )
     if "data.test" in names:
         tested = names["data.test"]
         told.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
@@ -197,7 +209,11 @@ def _filled(splits: dict[str, Source]) -> str:
 
 def _subset(train: Source, data: Data) -> Source:
     """The share of the training images that is asked for."""
-    return train if data.share == 1 else _part(train, 0, max(1, round(data.share * len(train))), SHARE_KEY, data)
+    return (
+        train
+        if data.share == 1
+        else _part(train, 0, max(1, round(data.share * len(train))), SHARE_KEY, data)
+    )
 
 
 def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Source:
@@ -211,7 +227,9 @@ def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Source:
     part = ShardedSubset(cast(Sharded, whole), first, last, key)
     if not len(part):
         text = f"{last - first} of {len(whole)} images in {len(part.sizes_S)} shards come to none"
-        raise UserError(f"data.window={data.window}: {text}; say a larger data.share=, or data.validation=")
+        raise UserError(
+            f"data.window={data.window}: {text}; say a larger data.share=, or data.validation="
+        )
     return part
 
 
@@ -225,8 +243,8 @@ def _held_out_name(data: Data, splits: dict[str, Source]) -> str | None:
 
 
 def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Source, Source]:
-    """What is trained on and what is held out of it: a split, a share of train, or with 0 nothing (then training images
-    are looked at instead)."""
+    """What is trained on and what is held out of it: a split, a share of train, or with 0 nothing
+    (then training images are looked at instead)."""
     name, held_out = _held_out_name(data, splits), data.validation
     if name is not None:
         return train, splits[name]
@@ -237,7 +255,9 @@ def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Sou
     if len(train) < 2:
         raise UserError(f"data.train={data.train}: {len(train)} images, at least 2 are needed")
     count = max(1, min(count, len(train) - 1))
-    kept, taken = (_part(train, *ends, HELD_OUT_KEY, data) for ends in ((count, len(train)), (0, count)))
+    kept, taken = (
+        _part(train, *ends, HELD_OUT_KEY, data) for ends in ((count, len(train)), (0, count))
+    )
     return kept, taken
 
 
@@ -261,7 +281,9 @@ def known_classes(splits: Splits, recipe: Recipe) -> int:
         UserError: there are no labels, or one is out of range.
     """
     data = recipe.data
-    named = {"train": splits.train, "validation": splits.validation} | ({"test": splits.test} if splits.test else {})
+    named = {"train": splits.train, "validation": splits.validation} | (
+        {"test": splits.test} if splits.test else {}
+    )
     for split, source in named.items():
         low, high = source.labels
         if high < 0:
@@ -270,5 +292,11 @@ def known_classes(splits: Splits, recipe: Recipe) -> int:
             )
         known = data.classes or len(source.classes) or high + 1
         if low < -1 or high >= known:
-            raise UserError(f"data={data.name}: labels from {low} to {high} in its {split} split, with {known} classes")
-    return data.classes or len(splits.train.classes) or max(source.labels[1] for source in named.values()) + 1
+            raise UserError(
+                f"data={data.name}: labels from {low} to {high} in its {split} split, with {known} classes"
+            )
+    return (
+        data.classes
+        or len(splits.train.classes)
+        or max(source.labels[1] for source in named.values()) + 1
+    )

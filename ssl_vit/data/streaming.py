@@ -1,6 +1,8 @@
-"""Images that come in a row and cannot be asked for by number: an `IterableDataset`, from the Hub or a disk.
+"""Images that come in a row and cannot be asked for by number: an `IterableDataset`, from the Hub
+or a disk.
 
-Second class beside sources that can: a stream goes on exactly where it stopped, but only on as many processes.
+Second class beside sources that can: a stream goes on exactly where it stopped, but only on as many
+processes.
 """
 
 from collections.abc import Iterator
@@ -61,7 +63,8 @@ class Taken:
 
 
 class Cursor(NamedTuple):
-    """Where a process is: the epoch, which of its shards there, and which image of that comes next."""
+    """Where a process is: the epoch, which of its shards there, and which image of that comes
+    next."""
 
     epoch: int = 0
     place: int = 0
@@ -69,16 +72,25 @@ class Cursor(NamedTuple):
 
 
 class Stream:
-    """A split that is read from its beginning, shard by shard, endlessly, each epoch's shards permuted by key.
+    """A split that is read from its beginning, shard by shard, endlessly, each epoch's shards
+    permuted by key.
 
-    Process p of P takes the shards at places p, p+P, ... of each epoch, and cuts what it reads into windows. It
-    holds a shard and two windows: one is read while the other is used.
+    Process p of P takes the shards at places p, p+P, ... of each epoch, and cuts what it reads into
+    windows. It holds a shard and two windows: one is read while the other is used.
     """
 
     def __init__(
-        self, rows: datasets.IterableDataset, image: str, label: str | None, told: tuple[list[str], str], where: str, seed: int
+        self,
+        rows: datasets.IterableDataset,
+        image: str,
+        label: str | None,
+        told: tuple[list[str], str],
+        where: str,
+        seed: int,
     ) -> None:
-        self.rows = rows.select_columns([image] + ([label] if label else [])).cast_column(image, datasets.Image(decode=False))
+        self.rows = rows.select_columns([image] + ([label] if label else [])).cast_column(
+            image, datasets.Image(decode=False)
+        )
         self.image, self.label, self.told, self.where, self.seed = image, label, told, where, seed
         self.cursors: dict[int, Cursor] = {0: Cursor()}  # where the windows begin that were reached
 
@@ -118,7 +130,9 @@ class Stream:
                     yield cells[i], Cursor(epoch, at_place, i + 1)
                 row = 0
             if not known:
-                raise UserError(f"{self.where}: the shards of process {rank} of {processes} hold no images")
+                raise UserError(
+                    f"{self.where}: the shards of process {rank} of {processes} hold no images"
+                )
             epoch, place = epoch + 1, 0
 
     def _order(self, epoch: int) -> np.ndarray:
@@ -126,12 +140,18 @@ class Stream:
         return rng.permute(np.arange(self.shards), self.shards, key)
 
     def _read(self, shard: int) -> list[Cell]:
-        """A shard, whole: what stops amid a parquet file would end the process (apache/arrow issue 45214)."""
+        """A shard, whole: what stops amid a parquet file would end the process (apache/arrow issue
+        45214)."""
         try:
-            return [self._cell(cell, shard, i) for i, cell in enumerate(self.rows.shard(self.shards, shard))]
+            return [
+                self._cell(cell, shard, i)
+                for i, cell in enumerate(self.rows.shard(self.shards, shard))
+            ]
         except Exception as error:  # whatever a network or a reader of foreign files may raise
             text = " ".join(str(error).split())[:300]
-            raise UserError(f"{self.where}: shard {shard} of {self.shards} cannot be read: {text}") from None
+            raise UserError(
+                f"{self.where}: shard {shard} of {self.shards} cannot be read: {text}"
+            ) from None
 
     def _cell(self, cell: dict[str, Any], shard: int, row: int) -> Cell:
         label = cell[self.label] if self.label else None
@@ -145,7 +165,8 @@ def _next(walk: Iterator[tuple[Cell, Cursor]], size: int) -> tuple[list[Cell], C
 
 
 def _encoded(cell: Any) -> bytes:
-    """A cell's encoded image; none where there is none, or it is a file on the Hub that cannot be fetched."""
+    """A cell's encoded image; none where there is none, or it is a file on the Hub that cannot be
+    fetched."""
     if isinstance(cell, dict) and cell["bytes"] is None and cell["path"]:
         try:
             with fsspec.open(cell["path"], "rb") as file:

@@ -1,9 +1,10 @@
-"""The embedded set `shapes`, drawn by numpy from (split, index) alone: textured shapes whose colours tell nothing of class.
+"""The embedded set `shapes`, drawn by numpy from (split, index) alone: textured shapes whose
+colours tell nothing of class.
 
-A patch's colour follows from its surroundings only through the texture's rule and the shape's outline. Pixels come from
-+, -, *, /, sqrt and floor on float32, which IEEE 754 fixes, so the bytes are the same on every machine.
-Legend: B images, H W rows and columns, K a image's four colours. Lengths are shares of the image's side; x points
-right and y up.
+A patch's colour follows from its surroundings only through the texture's rule and the shape's
+outline. Pixels come from +, -, *, /, sqrt and floor on float32, which IEEE 754 fixes, so the bytes
+are the same on every machine. Legend: B images, H W rows and columns, K a image's four colours.
+Lengths are shares of the image's side; x points right and y up.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,8 @@ from ..config.schema import SIZES
 
 CHUNK = 32  # images drawn together: at 64 px each array (512 KiB) stays in the cache
 
-Pattern = Callable[[np.ndarray, np.ndarray], np.ndarray]  # x, y -> signed distance in their unit, negative inside
+# x, y -> signed distance in their unit, negative inside
+Pattern = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def _disc(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -36,7 +38,8 @@ def _triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Five points: mirrored into one tenth (after I. Quilez, "2D distance functions"), where the outline is a line."""
+    """Five points: mirrored into one tenth (after I. Quilez, "2D distance functions"), where the
+    outline is a line."""
     x = np.abs(x)
     for kx, ky in ((0.809017, -0.5877853), (-0.809017, -0.5877853)):
         over = 2 * np.maximum(kx * x + ky * y, 0)
@@ -71,7 +74,8 @@ def _arrow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.minimum(head, np.maximum(x - 0.33, np.abs(y + 0.4) - 0.6))
 
 
-# Each outline with the side of the square of the same area: the foreground's share must not tell the class.
+# Each outline with the side of the square of the same area: the foreground's share must not tell
+# the class.
 OUTLINES: dict[str, tuple[Pattern, float]] = {
     "disc": (_disc, 1.7725),
     "ring": (_ring, 1.5549),
@@ -88,7 +92,8 @@ CLASSES = tuple(OUTLINES)
 
 
 def _wave(u: np.ndarray) -> np.ndarray:
-    """A triangle wave of period 2 and slope 1 between -1/2 and 1/2: the distance to the nearest edge of unit stripes."""
+    """A triangle wave of period 2 and slope 1 between -1/2 and 1/2: the distance to the nearest
+    edge of unit stripes."""
     u = 0.5 * u
     return np.abs(2 * (u - np.floor(u)) - 1) - 0.5
 
@@ -113,8 +118,9 @@ TEXTURES: tuple[Pattern, ...] = (
 # Widths of a cell, upright and diagonal: between 1.4 and 2.5 patches of an eighth.
 CELLS = np.array([[3, 4, 5], [4 * 0.7071068, 5 * 0.7071068, 6 * 0.7071068]], np.float32) / 16
 
-# Colours as octal RGB, which is their class as a patch's mean colour: two deep and two bright ones for each hue of a circle.
-# Ground and figure are of opposite tones, so that outlines show; either may be the deep one.
+# Colours as octal RGB, which is their class as a patch's mean colour: two deep and two bright ones
+# for each hue of a circle. Ground and figure are of opposite tones, so that outlines show; either
+# may be the deep one.
 PALETTE = np.array(
     [
         [0o501, 0o613, 0o744, 0o753],  # red
@@ -129,7 +135,8 @@ PALETTE = np.array(
 )
 
 DEGREES = np.arange(360) * np.pi / 180
-COS, SIN = np.cos(DEGREES).round(6).astype(np.float32), np.sin(DEGREES).round(6).astype(np.float32)  # alike in any libm
+# alike in any libm
+COS, SIN = np.cos(DEGREES).round(6).astype(np.float32), np.sin(DEGREES).round(6).astype(np.float32)
 
 
 class Frame(NamedTuple):
@@ -157,7 +164,8 @@ def label(index: np.ndarray, split: str = "train") -> np.ndarray:
 
 
 def draw(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
-    """Images as RGB bytes, uint8 (B, size, size, 3): an index is one scene, whatever the side `size` in pixels.
+    """Images as RGB bytes, uint8 (B, size, size, 3): an index is one scene, whatever the side
+    `size` in pixels.
 
     Raises:
         ValueError: as `label`.
@@ -185,7 +193,8 @@ def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> No
 
 
 def _figure(key_B: np.ndarray, label_B: np.ndarray, size: int) -> np.ndarray:
-    """Share of each pixel inside the shape: as large as a square of side 0.42 to 0.54, tilted by up to 40 degrees."""
+    """Share of each pixel inside the shape: as large as a square of side 0.42 to 0.54, tilted by up
+    to 40 degrees."""
     side = _uniform(key_B, 0, 0.42, 0.54)
     room = 0.5 - 0.8 * side
     x, y = (0.5 + room * _uniform(key_B, slot, -1, 1) for slot in (1, 2))
@@ -196,9 +205,11 @@ def _figure(key_B: np.ndarray, label_B: np.ndarray, size: int) -> np.ndarray:
 
 
 def _texture(key_B: np.ndarray, size: int) -> np.ndarray:
-    """Share of each pixel in the texture's second colour: a cell of CELLS, turned by eighths of a turn.
+    """Share of each pixel in the texture's second colour: a cell of CELLS, turned by eighths of a
+    turn.
 
-    Origin and edges lie on the lattice of sixteenths, so patches of an eighth cut a texture in few ways: it can be learned.
+    Origin and edges lie on the lattice of sixteenths, so patches of an eighth cut a texture in few
+    ways: it can be learned.
     """
     kind_B = rng.integers(key_B, 0, len(TEXTURES))
     turn = rng.integers(key_B, 1, 8)[:, None, None]
@@ -221,15 +232,23 @@ def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: 
 
 
 def _light(key_B: np.ndarray, size: int) -> np.ndarray:
-    """Brightness that slopes across the image, within 6 % of 1: less than takes a palette colour out of its bin."""
+    """Brightness that slopes across the image, within 6 % of 1: less than takes a palette colour
+    out of its bin."""
     x, y = _axes(size)
-    return 1 + (x - 0.5) * _uniform(key_B, 0, -0.06, 0.06) + (y - 0.5) * _uniform(key_B, 1, -0.06, 0.06)
+    return (
+        1
+        + (x - 0.5) * _uniform(key_B, 0, -0.06, 0.06)
+        + (y - 0.5) * _uniform(key_B, 1, -0.06, 0.06)
+    )
 
 
 def _colors(key_B: np.ndarray) -> np.ndarray:
-    """The ground's two colours and the figure's two, 0 .. 255, float32 (B, 4, 3), each in the middle of its 3-bit bin."""
+    """The ground's two colours and the figure's two, 0 .. 255, float32 (B, 4, 3), each in the
+    middle of its 3-bit bin."""
     deep_B = rng.integers(key_B, 0, 2)
-    class_BK = np.concatenate([_pair(rng.bits(key_B, 1), deep_B), _pair(rng.bits(key_B, 2), 1 - deep_B)], 1)
+    class_BK = np.concatenate(
+        [_pair(rng.bits(key_B, 1), deep_B), _pair(rng.bits(key_B, 2), 1 - deep_B)], 1
+    )
     bin_BKC = class_BK[..., None] >> np.array([6, 3, 0]) & 7
     return ((bin_BKC + 0.5) * (255 / 8)).astype(np.float32)
 

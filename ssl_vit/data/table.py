@@ -11,10 +11,16 @@ from .base import Units, file_bytes, relative
 
 
 class Table:
-    """A split of a `datasets.Dataset` whose images stay encoded until they are wanted. With `classes` its labels are
-    texts, each the name of one."""
+    """A split of a `datasets.Dataset` whose images stay encoded until they are wanted. With
+    `classes` its labels are texts, each the name of one."""
 
-    def __init__(self, rows: datasets.Dataset, image: str, label: str | None, classes: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        rows: datasets.Dataset,
+        image: str,
+        label: str | None,
+        classes: list[str] | None = None,
+    ) -> None:
         self.classes = classes or columns.class_names(rows.features, label)
         self.number = {name: i for i, name in enumerate(classes)} if classes else None
         kept = [image] + ([label] if label else [])
@@ -59,7 +65,9 @@ class Table:
         size_U = pyarrow.compute.fill_null(inside, -1).to_numpy().astype(np.int64)
         outside = np.flatnonzero(size_U < 0)
         size_U[outside] = [file_bytes(paths[row]) for row in outside]
-        return Units(np.ones_like(size_U), size_U, lambda: relative(paths[row] or "" for row in outside))
+        return Units(
+            np.ones_like(size_U), size_U, lambda: relative(paths[row] or "" for row in outside)
+        )
 
     def forget(self) -> None:
         pass

@@ -1,4 +1,5 @@
-"""What becomes of one image: bytes -> uint8 tensor, cropped, resized and flipped by numbers from the sample's key.
+"""What becomes of one image: bytes -> uint8 tensor, cropped, resized and flipped by numbers from
+the sample's key.
 
 Legend: B images, H W their height and width, S the side asked for.
 """
@@ -23,15 +24,16 @@ from .. import rng
 RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
 TRIES = 10
 STRIP = 32  # sides of its width that a strip is looked at for
-# What Pillow may decode. Its other loaders are for trusted files only: EPS starts Ghostscript, ICO and ICNS hold images in
-# images, and some are hardly tested.
+# What Pillow may decode. Its other loaders are for trusted files only: EPS starts Ghostscript, ICO
+# and ICNS hold images in images, and some are hardly tested.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
 NEEDS_AVIF = "AVIF, which this Pillow cannot decode; install 'pillow>=11.3'"
 MOST_PIXELS = 64_000_000  # of a image that is decoded: 192 MB
 
 
 def decode(raw: bytes | np.ndarray) -> Tensor:
-    """A image as RGB bytes (3, H, W), turned as its camera says; of several frames the first, 16 bits brought to 8.
+    """A image as RGB bytes (3, H, W), turned as its camera says; of several frames the first, 16
+    bits brought to 8.
 
     Raises:
         ValueError: it cannot be read, whole, or its header tells of more than MOST_PIXELS.
@@ -45,7 +47,9 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     except Exception as error:  # whatever a foreign file makes a decoder raise
         text = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", " ".join(str(error).split()))
         raise ValueError(f"not a whole image: {text[:200]}") from None
-    raise ValueError(f"its header tells of {width} x {height} pixels, more than {MOST_PIXELS // 10**6} million")
+    raise ValueError(
+        f"its header tells of {width} x {height} pixels, more than {MOST_PIXELS // 10**6} million"
+    )
 
 
 def _size(raw: bytes) -> tuple[int, int]:
@@ -86,9 +90,11 @@ def _read(raw: bytes) -> Tensor:
 
 
 def _is_quick(raw: bytes) -> bool:
-    """JPEG, and WebP without the extended header, where torchvision is right, safe and up to 6 times as fast as Pillow.
+    """JPEG, and WebP without the extended header, where torchvision is right, safe and up to 6
+    times as fast as Pillow.
 
-    Elsewhere it is not: a damaged PNG can end the process, 16 bits and the EXIF of a WebP are not heeded.
+    Elsewhere it is not: a damaged PNG can end the process, 16 bits and the EXIF of a WebP are not
+    heeded.
     """
     return raw[:3] == b"\xff\xd8\xff" or (raw[:4] == b"RIFF" and raw[12:16] in (b"VP8 ", b"VP8L"))
 
@@ -107,11 +113,13 @@ def _by_pillow(raw: bytes) -> np.ndarray:
     return np.array(image.convert("RGB"))
 
 
-def crop_boxes(key_B: np.ndarray, height_B: np.ndarray, width_B: np.ndarray, area: float) -> np.ndarray:
+def crop_boxes(
+    key_B: np.ndarray, height_B: np.ndarray, width_B: np.ndarray, area: float
+) -> np.ndarray:
     """Inception crops (Szegedy et al., 2015): int64 (B, 4) of top, left, height, width.
 
-    A share U(area, 1) of the image at a log-uniform aspect ratio in RATIO; the first of ten tries that fits, else the
-    largest centred box within RATIO.
+    A share U(area, 1) of the image at a log-uniform aspect ratio in RATIO; the first of ten tries
+    that fits, else the largest centred box within RATIO.
     """
     key_B1 = rng.stream(key_B, "crop")[:, None]
     slot_T = 2 * np.arange(TRIES)
@@ -134,7 +142,8 @@ def crop_boxes(key_B: np.ndarray, height_B: np.ndarray, width_B: np.ndarray, are
 
 
 def training(images: list[Tensor], key_B: np.ndarray, size: int, area: float, flip: bool) -> Tensor:
-    """Training images uint8 (B, 3, S, S): a random crop brought to S x S, flipped in half of the cases (paper.md, B.1.2)."""
+    """Training images uint8 (B, 3, S, S): a random crop brought to S x S, flipped in half of the
+    cases (paper.md, B.1.2)."""
     heights, widths = (np.array([image.shape[axis] for image in images]) for axis in (1, 2))
     boxes = crop_boxes(key_B, heights, widths, area)
     flips = rng.integers(rng.stream(key_B, "flip"), 0, 2) if flip else np.zeros(len(images), int)
@@ -145,11 +154,14 @@ def training(images: list[Tensor], key_B: np.ndarray, size: int, area: float, fl
     return out
 
 
-def mix(image_B3HW: Tensor, other_B3HW: Tensor, key_B: np.ndarray, mixup: float, cutmix: float) -> tuple[Tensor, Tensor]:
+def mix(
+    image_B3HW: Tensor, other_B3HW: Tensor, key_B: np.ndarray, mixup: float, cutmix: float
+) -> tuple[Tensor, Tensor]:
     """Each image mixed with its partner, uint8, and the share of it that is its own, float32 (B,).
 
-    Mixup (Zhang et al., 2018): a blend, its own share from Beta(mixup, mixup). Cutmix (Yun et al., 2019): a box of the partner
-    around a uniform place, of an area 1 - Beta(cutmix, cutmix) before the border cuts it. With both, one or the other.
+    Mixup (Zhang et al., 2018): a blend, its own share from Beta(mixup, mixup). Cutmix (Yun et al.,
+    2019): a box of the partner around a uniform place, of an area 1 - Beta(cutmix, cutmix) before
+    the border cuts it. With both, one or the other.
     """
     key_B = rng.stream(key_B, "mix")
     cut_B = rng.uniform(key_B, 0) < (0.5 if mixup and cutmix else float(cutmix > 0))
@@ -158,12 +170,15 @@ def mix(image_B3HW: Tensor, other_B3HW: Tensor, key_B: np.ndarray, mixup: float,
     share_B = torch.from_numpy(np.where(cut_B, 1 - inside_BHW.mean((1, 2)), drawn_B)).float()
     blend = rearrange(share_B, "b -> b 1 1 1")
     blended = (blend * image_B3HW + (1 - blend) * other_B3HW).round().byte()
-    pasted = torch.where(rearrange(torch.from_numpy(inside_BHW), "b h w -> b 1 h w"), other_B3HW, image_B3HW)
+    pasted = torch.where(
+        rearrange(torch.from_numpy(inside_BHW), "b h w -> b 1 h w"), other_B3HW, image_B3HW
+    )
     return torch.where(rearrange(torch.from_numpy(cut_B), "b -> b 1 1 1"), pasted, blended), share_B
 
 
 def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
-    """Beta(a, a) for 0 < a <= 1 (Joehnk, 1964): the first of some tries that fits, each with a chance of 1/2 or more."""
+    """Beta(a, a) for 0 < a <= 1 (Joehnk, 1964): the first of some tries that fits, each with a
+    chance of 1/2 or more."""
     slot_T = 2 + 2 * np.arange(4 * TRIES)
     x_BT, y_BT = (rng.uniform(key_B[:, None], slot_T + i) ** (1 / a) for i in (0, 1))
     fits_BT = (x_BT + y_BT <= 1) & (x_BT + y_BT > 0)
@@ -173,7 +188,8 @@ def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
 
 
 def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np.ndarray:
-    """bool (B, H, W): boxes of the image's own aspect ratio and these shares of its area, around uniform centres."""
+    """bool (B, H, W): boxes of the image's own aspect ratio and these shares of its area, around
+    uniform centres."""
     slot = 2 + 8 * TRIES
     inside = []
     for axis, side in enumerate((height, width)):
@@ -193,7 +209,9 @@ def evaluation(images: list[Tensor], size: int, mode: str, crop: float) -> Tenso
     if mode == "squash":
         return torch.stack([_squashed(image, size) for image in images])
     short = math.floor(size / crop)  # as timm: 438 of 384 / 0.875, where rounding gives 439
-    return torch.stack([F.center_crop(short_side(_middle(image), short), [size, size]) for image in images])
+    return torch.stack(
+        [F.center_crop(short_side(_middle(image), short), [size, size]) for image in images]
+    )
 
 
 def _squashed(image: Tensor, size: int) -> Tensor:
@@ -205,7 +223,11 @@ def _middle(image: Tensor) -> Tensor:
     """Of a strip its middle: a line of pixels, brought to a width, would fill the memory."""
     height, width = image.shape[1:]
     most = STRIP * min(height, width)
-    return F.center_crop(image, [min(height, most), min(width, most)]) if max(height, width) > most else image
+    return (
+        F.center_crop(image, [min(height, most), min(width, most)])
+        if max(height, width) > most
+        else image
+    )
 
 
 def short_side(image: Tensor, short: int) -> Tensor:

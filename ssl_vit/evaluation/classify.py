@@ -1,4 +1,5 @@
-"""Every image of a split classified once, on one or many processes: top-1, top-5 and ImageNet-ReaL, and who was right where.
+"""Every image of a split classified once, on one or many processes: top-1, top-5 and ImageNet-ReaL,
+and who was right where.
 
 Legend: M images, C classes, K the classes told first (at most 5).
 """
@@ -24,8 +25,9 @@ IMAGENET = 50_000  # images of its validation split
 
 
 class Predictions(NamedTuple):
-    """int64: `index` (M,) of the images in their split, ascending; `label` (M,), -1 for none; `top5` (M, K), best first.
-    `unread` names the images that could not be read: they have no label, and nothing is measured on them."""
+    """int64: `index` (M,) of the images in their split, ascending; `label` (M,), -1 for none;
+    `top5` (M, K), best first. `unread` names the images that could not be read: they have no label,
+    and nothing is measured on them."""
 
     index: np.ndarray  # type: ignore[assignment]
     label: np.ndarray
@@ -37,8 +39,11 @@ class Predictions(NamedTuple):
 
 
 @torch.no_grad()
-def predict(objective: Objective, batches: Iterable[Batch], accelerator: Accelerator) -> Predictions:
-    """What the objective's classifier says of this process's batches, brought together on all processes."""
+def predict(
+    objective: Objective, batches: Iterable[Batch], accelerator: Accelerator
+) -> Predictions:
+    """What the objective's classifier says of this process's batches, brought together on all
+    processes."""
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     unread: list[str] = []
     for batch in batches:
@@ -53,18 +58,22 @@ def predict(objective: Objective, batches: Iterable[Batch], accelerator: Acceler
 
 
 def accuracies(told: Predictions, classes: int) -> dict[str, tuple[float, int]]:
-    """{name: (value, n)} of top-1 and, with more than five classes, top-5, over the labelled images."""
+    """{name: (value, n)} of top-1 and, with more than five classes, top-5, over the labelled
+    images."""
     known_M = told.label >= 0
     hit_MK = (told.top5 == told.label[:, None])[known_M]
     ranks = {"top1": 1} | ({"top5": 5} if classes > 5 else {})
-    return {name: (float(hit_MK[:, :rank].any(1).mean()), len(hit_MK)) for name, rank in ranks.items()}
+    return {
+        name: (float(hit_MK[:, :rank].any(1).mean()), len(hit_MK)) for name, rank in ranks.items()
+    }
 
 
 def real_accuracy(told: Predictions, source: Source, path: str) -> dict[str, tuple[float, int]]:
-    """ImageNet-ReaL (Beyer et al., 2020): the share of images whose first class is among those that people saw in them.
+    """ImageNet-ReaL (Beyer et al., 2020): the share of images whose first class is among those that
+    people saw in them.
 
-    Images in which they saw none are left out. `path` is the published real.json: a list of lists, in the order of the
-    numbers in the files' names.
+    Images in which they saw none are left out. `path` is the published real.json: a list of lists,
+    in the order of the numbers in the files' names.
 
     Raises:
         UserError: no such list, or images whose names lack ImageNet's numbers.
@@ -77,7 +86,13 @@ def real_accuracy(told: Predictions, source: Source, path: str) -> dict[str, tup
         raise UserError(f"eval.real={path}: a list of {IMAGENET:,} lists is asked for")
     numbers = [re.search(r"val_(\d{8})", source.name(int(row))) for row in told.index]
     if not all(numbers):
-        raise UserError(f"eval.real={path}: data.test's images are not named as ImageNet's (ILSVRC2012_val_00000001.JPEG)")
+        raise UserError(
+            f"eval.real={path}: data.test's images are not named as ImageNet's (ILSVRC2012_val_00000001.JPEG)"
+        )
     classes = [seen[int(number[1]) - 1] for number in numbers if number]
-    right = [first in these for first, these in zip(told.top5[:, 0].tolist(), classes, strict=True) if these]
+    right = [
+        first in these
+        for first, these in zip(told.top5[:, 0].tolist(), classes, strict=True)
+        if these
+    ]
     return {"real": (float(np.mean(right)), len(right))}

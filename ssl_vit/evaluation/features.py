@@ -1,4 +1,5 @@
-"""A frozen encoder measured on labels: its features of a split, the probes on them, and the same while it is pre-trained.
+"""A frozen encoder measured on labels: its features of a split, the probes on them, and the same
+while it is pre-trained.
 
 Legend: B batch, N images, D width of the features.
 """
@@ -34,8 +35,11 @@ def reader(net: Backbone, pool: str, layer: int | None) -> Reader:
     return lambda image_B3HW: net.feature(image_B3HW, pool, layer)
 
 
-def extract(read: Reader, seen: Iterable[Batch], recipe: Recipe, accelerator: Accelerator) -> Features:
-    """Features and labels of the labelled images in all processes' batches, by their place in the split, on the device."""
+def extract(
+    read: Reader, seen: Iterable[Batch], recipe: Recipe, accelerator: Accelerator
+) -> Features:
+    """Features and labels of the labelled images in all processes' batches, by their place in the
+    split, on the device."""
     _, label_N, x_ND = _gathered(read, seen, recipe, accelerator)
     known_N = label_N >= 0
     device = accelerator.device
@@ -52,7 +56,9 @@ def _gathered(
         for batch in seen:
             x_BD = read(to_device(batch, accelerator.device).image)
             parts.append((batch.index.numpy(), batch.label.numpy(), x_BD.float().cpu().numpy()))
-    index, label_N, x_ND = (np.concatenate(arrays) for arrays in zip(*gather_object(parts), strict=True))
+    index, label_N, x_ND = (
+        np.concatenate(arrays) for arrays in zip(*gather_object(parts), strict=True)
+    )
     order = index.argsort()
     return index[order], label_N[order], x_ND[order]
 
@@ -67,7 +73,12 @@ class Drawn(NamedTuple):
 
 
 def drawn(
-    read: Reader, source: Source, recipe: Recipe, batch_layout: batching.BatchLayout, accelerator: Accelerator, classes: int
+    read: Reader,
+    source: Source,
+    recipe: Recipe,
+    batch_layout: batching.BatchLayout,
+    accelerator: Accelerator,
+    classes: int,
 ) -> Drawn:
     """Draw from the labels first, then read the images drawn: on ImageNet, 5 shots in 3 trials are
     15,000 of 1.28 million. One that cannot be read gives way to the next of its class.
@@ -87,7 +98,9 @@ def drawn(
         new = row_S[~read_L[row_S]]
         if not len(new):
             break
-        loader = loaders.chosen(source, place_L[new], recipe.data, batch_layout, recipe.compute.workers or 0)
+        loader = loaders.chosen(
+            source, place_L[new], recipe.data, batch_layout, recipe.compute.workers or 0
+        )
         _, found, x_ND = _gathered(read, loader, recipe, accelerator)
         read_L[new] = True
         unread_L[new] = found < 0
@@ -96,11 +109,17 @@ def drawn(
     order = row_N.argsort()
     row_N = row_N[order]
     device = accelerator.device
-    places = {key: torch.from_numpy(np.searchsorted(row_N, rows.numpy())) for key, rows in picks.items()}
-    return Drawn((torch.from_numpy(x_ND[order]).to(device), label_L[row_N].to(device)), places, len(row_N))
+    places = {
+        key: torch.from_numpy(np.searchsorted(row_N, rows.numpy())) for key, rows in picks.items()
+    }
+    return Drawn(
+        (torch.from_numpy(x_ND[order]).to(device), label_L[row_N].to(device)), places, len(row_N)
+    )
 
 
-def _picks(label_N: Tensor, asked: Probe, classes: int, unread_N: np.ndarray | None = None) -> Picks:
+def _picks(
+    label_N: Tensor, asked: Probe, classes: int, unread_N: np.ndarray | None = None
+) -> Picks:
     trials = range(asked.trials)
     return {
         (shots, trial): probes.pick(label_N, shots, classes, SEED + trial, unread_N)
@@ -112,8 +131,9 @@ def _picks(label_N: Tensor, asked: Probe, classes: int, unread_N: np.ndarray | N
 def run_probes(
     seen: Mapping[str, Features], asked: Probe, classes: int, picks: Picks | None = None
 ) -> Iterator[tuple[str, float]]:
-    """(name, accuracy on seen["test"]) of each probe that is asked for, learned from seen["train"]; seen["validation"] chooses
-    the linear probe's learning rate. `picks`: few-shot's rows, if they are drawn already."""
+    """(name, accuracy on seen["test"]) of each probe that is asked for, learned from seen["train"];
+    seen["validation"] chooses the linear probe's learning rate. `picks`: few-shot's rows, if they
+    are drawn already."""
     if not seen:
         return
     (train_ND, label_N), (test_ND, test_N) = seen["train"], seen["test"]
@@ -125,7 +145,10 @@ def run_probes(
         rows = _picks(label_N, asked, classes) if picks is None else picks
         for shots in asked.shots:
             chosen = [rows[shots, trial] for trial in range(asked.trials)]
-            told = (probes.least_squares(train_ND[row_S], label_N[row_S], test_ND, classes=classes) for row_S in chosen)
+            told = (
+                probes.least_squares(train_ND[row_S], label_N[row_S], test_ND, classes=classes)
+                for row_S in chosen
+            )
             yield f"few_shot_{shots}", fmean(accuracy(pred_N) for pred_N in told)
     if "linear" in asked.measures:
         dev_ND, dev_N = seen["validation"]
@@ -139,21 +162,33 @@ def run_probes(
         )
         yield "linear", accuracy(fitted.pred_M)
     if "knn" in asked.measures:
-        yield "knn", accuracy(probes.knn(train_ND, label_N, test_ND, classes=classes, k=asked.neighbors))
+        yield (
+            "knn",
+            accuracy(probes.knn(train_ND, label_N, test_ND, classes=classes, k=asked.neighbors)),
+        )
 
 
 class ProbesDuringTraining:
-    """An observer: the probes on the encoder as it stands, learned from fixed training images, judged on held-out ones.
+    """An observer: the probes on the encoder as it stands, learned from fixed training images,
+    judged on held-out ones.
 
-    It reads no random number: the same images, cut alike, in every run. `latest` holds {name: (value, n)} of its last look.
+    It reads no random number: the same images, cut alike, in every run. `latest` holds {name:
+    (value, n)} of its last look.
     """
 
     def __init__(
-        self, splits: sources.Splits, held_out: list[Batch], recipe: Recipe, batch_layout: batching.BatchLayout, accelerator: Accelerator
+        self,
+        splits: sources.Splits,
+        held_out: list[Batch],
+        recipe: Recipe,
+        batch_layout: batching.BatchLayout,
+        accelerator: Accelerator,
     ):
         self.held_out, self.recipe, self.accelerator = held_out, recipe, accelerator
         self.classes = sources.known_classes(splits, recipe)
-        self.learned = loaders.held_out_batches(splits.train, recipe.data, batch_layout, recipe.probe.images)
+        self.learned = loaders.held_out_batches(
+            splits.train, recipe.data, batch_layout, recipe.probe.images
+        )
         self.latest: dict[str, tuple[float, int]] = {}
         self.looked = False  # all processes alike
 
@@ -161,11 +196,18 @@ class ProbesDuringTraining:
         self.latest, self.looked = {}, True
         pool = self.recipe.probe.pool or objective.pool
         read = reader(objective.encoder, pool, self.recipe.probe.layer)
-        learned, test = (extract(read, seen, self.recipe, self.accelerator) for seen in (self.learned, self.held_out))
+        learned, test = (
+            extract(read, seen, self.recipe, self.accelerator)
+            for seen in (self.learned, self.held_out)
+        )
         if not self.accelerator.is_main_process:
             return
-        count = max(1, len(learned[1]) // 10)  # of these the linear probe's learning rate is chosen on
-        seen = {"train": (learned[0][count:], learned[1][count:]), "validation": (learned[0][:count], learned[1][:count])}
+        # of these the linear probe's learning rate is chosen on
+        count = max(1, len(learned[1]) // 10)
+        seen = {
+            "train": (learned[0][count:], learned[1][count:]),
+            "validation": (learned[0][:count], learned[1][:count]),
+        }
         for name, value in run_probes(seen | {"test": test}, self.recipe.probe, self.classes):
             self.latest[name] = (value, len(test[1]))
             yield f"probe/{name}", value

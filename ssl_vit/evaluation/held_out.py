@@ -35,7 +35,9 @@ class HeldOutEvaluator:
     def _there(self, batch: Batch) -> Batch:
         return to_device(batch, self.accelerator.device)
 
-    def _mean(self, all_metrics: Iterator[dict[str, tuple[Tensor, Tensor]]]) -> dict[str, tuple[float, int]]:
+    def _mean(
+        self, all_metrics: Iterator[dict[str, tuple[Tensor, Tensor]]]
+    ) -> dict[str, tuple[float, int]]:
         names: list[str] = []
         total: Tensor | None = None
         for metrics in all_metrics:

@@ -17,15 +17,24 @@ def tasks() -> dict[str, dict[str, Any]]:
 
 
 def vtab_means(accuracy: Mapping[str, float]) -> dict[str, float]:
-    """{group: mean over its tasks, "mean": mean over the 19 tasks} of {task: accuracy}, in the accuracies' own unit.
+    """{group: mean over its tasks, "mean": mean over the 19 tasks} of {task: accuracy}, in the
+    accuracies' own unit.
 
     Raises:
         UserError: a task that is missing or unknown.
     """
     rows = tasks()
-    for what, names in (("unknown", set(accuracy) - set(rows)), ("missing", set(rows) - set(accuracy))):
+    for what, names in (
+        ("unknown", set(accuracy) - set(rows)),
+        ("missing", set(rows) - set(accuracy)),
+    ):
         if names:
-            raise UserError(f"VTAB: {what} tasks: {', '.join(sorted(names))}; the 19 are {', '.join(rows)}")
+            raise UserError(
+                f"VTAB: {what} tasks: {', '.join(sorted(names))}; the 19 are {', '.join(rows)}"
+            )
     groups = dict.fromkeys(row["group"] for row in rows.values())
-    means = {group: fmean(accuracy[task] for task, row in rows.items() if row["group"] == group) for group in groups}
+    means = {
+        group: fmean(accuracy[task] for task, row in rows.items() if row["group"] == group)
+        for group in groups
+    }
     return means | {"mean": fmean(accuracy.values())}

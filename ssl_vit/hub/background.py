@@ -1,7 +1,8 @@
-"""Pushing to the Hub while training: an observer that lays milestones out, and a listener that keeps a process on pushing them.
+"""Pushing to the Hub while training: an observer that lays milestones out, and a listener that
+keeps a process on pushing them.
 
-Training waits for neither. What fails stays owed: it is told, tried again at the next milestone and the end, and finished by
-tools/push.py whenever.
+Training waits for neither. What fails stays owed: it is told, tried again at the next milestone and
+the end, and finished by tools/push.py whenever.
 """
 
 import shutil
@@ -22,7 +23,8 @@ KEPT = 4  # milestones that wait for the Hub at most
 
 
 class Pusher(Callback):
-    """At most one process at a time that pushes what the run owes; what it says goes to hub/log.txt."""
+    """At most one process at a time that pushes what the run owes; what it says goes to
+    hub/log.txt."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -35,7 +37,11 @@ class Pusher(Callback):
             with (self.run.outbox / "log.txt").open("a") as log:
                 command = [sys.executable, str(manifest.TOOL), str(self.run.folder), "--quiet"]
                 self.process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
                 )
 
     def on_step(self, step: int) -> None:
@@ -47,8 +53,8 @@ class Pusher(Callback):
                     print(f"warning: the Hub has not got {text}; training goes on", flush=True)
 
     def finish(self) -> None:
-        """Push the rest, and wait for it no longer than the recipe says; a push that takes longer is ended and stays owed. The
-        run is finished whatever comes of it."""
+        """Push the rest, and wait for it no longer than the recipe says; a push that takes longer
+        is ended and stays owed. The run is finished whatever comes of it."""
         try:
             self._finish()
         except Exception as error:
@@ -72,8 +78,8 @@ class Pusher(Callback):
 
 
 class Milestones:
-    """An observer that exports the encoder so far into the outbox, once for each step; the end is not one of them. Without a
-    pusher, on processes other than the first, it does nothing."""
+    """An observer that exports the encoder so far into the outbox, once for each step; the end is
+    not one of them. Without a pusher, on processes other than the first, it does nothing."""
 
     def __init__(self, pusher: Pusher | None, export: Callable[[Path, Objective], Any]) -> None:
         self.pusher, self.export = pusher, export
@@ -87,29 +93,40 @@ class Milestones:
             if self._room(run, sum(value.nbytes for value in objective.state_dict().values())):
                 self.export(run.outbox / step_branch(step), objective)
             else:
-                _warn(run, f"the milestone of step {step} is left out: the disk has no room for it beside the checkpoints")
+                _warn(
+                    run,
+                    f"the milestone of step {step} is left out: the disk has no room for it beside the checkpoints",
+                )
             self.pusher.start()
         return ()
 
     def _room(self, run: Run, size: int) -> bool:
-        """Whether there is room for one more milestone of this many bytes. Those that the Hub has not got give way, the oldest
-        first, where they are KEPT already or the checkpoints to come would find no room: training needs these."""
+        """Whether there is room for one more milestone of this many bytes. Those that the Hub has
+        not got give way, the oldest first, where they are KEPT already or the checkpoints to come
+        would find no room: training needs these."""
         for left in run.outbox.glob(".step-*"):  # what a kill left
             shutil.rmtree(left, ignore_errors=True)
-        waiting = [path for _, path in steps(run.outbox) if path.name not in manifest.pushed_branches(run)]
+        waiting = [
+            path for _, path in steps(run.outbox) if path.name not in manifest.pushed_branches(run)
+        ]
         needed = size + _checkpoints_to_come(run, size)
         while waiting and (len(waiting) >= KEPT or shutil.disk_usage(run.outbox).free < needed):
             oldest = waiting.pop(0)
             shutil.rmtree(oldest, ignore_errors=True)
-            _warn(run, f"{oldest.name} was not pushed yet and is dropped, for those after it: the Hub has not been reached")
+            _warn(
+                run,
+                f"{oldest.name} was not pushed yet and is dropped, for those after it: the Hub has not been reached",
+            )
         return shutil.disk_usage(run.outbox).free >= needed
 
 
 def _checkpoints_to_come(run: Run, weights: int) -> int:
-    """Bytes of the checkpoints that are still to be kept, and of one that is being written beside them."""
+    """Bytes of the checkpoints that are still to be kept, and of one that is being written beside
+    them."""
     known = steps(run.checkpoints)
     files = known[-1][1].iterdir() if known else ()
-    size = sum(path.stat().st_size for path in files) or 4 * weights  # with two moments, and perhaps a mean
+    # with two moments, and perhaps a mean
+    size = sum(path.stat().st_size for path in files) or 4 * weights
     return size * (1 + max(0, run.recipe.checkpoint.keep - len(known)))
 
 

@@ -1,5 +1,6 @@
-"""hub.json in a run's folder: what lies where on the Hub, by commit, so that nothing is pushed twice; what is owed; what went
-wrong last. Whatever is damaged in it counts as not there: the Hub itself knows what it has."""
+"""hub.json in a run's folder: what lies where on the Hub, by commit, so that nothing is pushed
+twice; what is owed; what went wrong last. Whatever is damaged in it counts as not there: the Hub
+itself knows what it has."""
 
 import json
 import shlex
@@ -17,7 +18,8 @@ LISTED = 3  # milestones that are named one by one
 
 
 def read(run: Run) -> dict[str, Any]:
-    """The ledger: `pushed` as {repository: {branch: {stamp, commit}}}, `trouble` in words or None, and what else is in it."""
+    """The ledger: `pushed` as {repository: {branch: {stamp, commit}}}, `trouble` in words or None,
+    and what else is in it."""
     try:
         value = json.loads(run.ledger.read_text())
     except (OSError, ValueError, RecursionError):
@@ -25,13 +27,21 @@ def read(run: Run) -> dict[str, Any]:
     value = value if isinstance(value, dict) else {}
     pushed = value.get("pushed")
     trouble = value.get("trouble")
-    pushed_branches = {name: _branches(there) for name, there in (pushed if isinstance(pushed, dict) else {}).items()}
-    return value | {"pushed": pushed_branches, "trouble": trouble if isinstance(trouble, str) else None}
+    pushed_branches = {
+        name: _branches(there)
+        for name, there in (pushed if isinstance(pushed, dict) else {}).items()
+    }
+    return value | {
+        "pushed": pushed_branches,
+        "trouble": trouble if isinstance(trouble, str) else None,
+    }
 
 
 def _branches(there: Any) -> dict[str, dict[str, str]]:
     entries = there.items() if isinstance(there, dict) else ()
-    return {branch: entry for branch, entry in entries if fits(entry, {"stamp": str, "commit": str})}
+    return {
+        branch: entry for branch, entry in entries if fits(entry, {"stamp": str, "commit": str})
+    }
 
 
 def write(run: Run, **what: Any) -> None:
@@ -52,7 +62,11 @@ def record_branches(run: Run, branches: dict[str, dict[str, str]]) -> None:
 def due(run: Run) -> list[Upload]:
     """What is not pushed yet."""
     there = pushed_branches(run)
-    return [parcel for parcel in uploads(run) if there.get(parcel.branch, {}).get("stamp") != parcel.stamp]
+    return [
+        parcel
+        for parcel in uploads(run)
+        if there.get(parcel.branch, {}).get("stamp") != parcel.stamp
+    ]
 
 
 def owed(run: Run) -> list[str]:
@@ -81,9 +95,14 @@ def _listed(branches: list[str]) -> str:
 
 
 def _command(run: Run) -> str:
-    """What pushes the rest: the tool, the folder, and of hub.repo=, .private= and .state= what the folder's recipe lacks."""
+    """What pushes the rest: the tool, the folder, and of hub.repo=, .private= and .state= what the
+    folder's recipe lacks."""
     saved, asked = asdict(open_run(run.folder).recipe.hub), asdict(run.recipe.hub)
-    words = [f"hub.{key}={_word(asked[key])}" for key in ("repo", "private", "state") if asked[key] != saved[key]]
+    words = [
+        f"hub.{key}={_word(asked[key])}"
+        for key in ("repo", "private", "state")
+        if asked[key] != saved[key]
+    ]
     return shlex.join([sys.executable, str(TOOL), str(run.folder), *words])
 
 

@@ -1,4 +1,5 @@
-"""What was measured and what it must beat, as a model card's tables and sentences, and how these are written. No torch here."""
+"""What was measured and what it must beat, as a model card's tables and sentences, and how these
+are written. No torch here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,7 +24,8 @@ COUNTED = "corrupted"  # how many patches of a image; no measure of the model
 
 
 class Baseline(NamedTuple):
-    """A guess that needs no learning, what it is, and which measure it stands beside: the first of these that there is."""
+    """A guess that needs no learning, what it is, and which measure it stands beside: the first of
+    these that there is."""
 
     called: str
     guess: str
@@ -32,12 +34,24 @@ class Baseline(NamedTuple):
 
 HIT = ("loss_masked", "loss")
 BASELINES = {
-    "entropy": Baseline("the training colours' entropy", "how often each colour occurs in training", HIT),
-    "commonest": Baseline("the commonest colour", "the commonest training colour, always", ("accuracy_masked",)),
-    "neighbors": Baseline("the neighbours' mean", "the mean colour of the nearest intact patches", ("accuracy_masked",)),
+    "entropy": Baseline(
+        "the training colours' entropy", "how often each colour occurs in training", HIT
+    ),
+    "commonest": Baseline(
+        "the commonest colour", "the commonest training colour, always", ("accuracy_masked",)
+    ),
+    "neighbors": Baseline(
+        "the neighbours' mean",
+        "the mean colour of the nearest intact patches",
+        ("accuracy_masked",),
+    ),
     "variance": Baseline("the training mean", "the mean training colour, always", HIT),
-    "neighbors_error": Baseline("the neighbours' mean", "the mean colour of the nearest intact patches", HIT),
-    "chance_loss": Baseline("the loss of guessing", "the same probability for every class", ("loss",)),
+    "neighbors_error": Baseline(
+        "the neighbours' mean", "the mean colour of the nearest intact patches", HIT
+    ),
+    "chance_loss": Baseline(
+        "the loss of guessing", "the same probability for every class", ("loss",)
+    ),
     "chance": Baseline("guessing", "any class at random", ("top1", "accuracy")),
 }
 
@@ -50,15 +64,30 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def results(metrics: Mapping[str, Any]) -> str:
     """The table of what the model itself does; empty where nothing was measured."""
-    rows = [_row(name, entry) for name, entry in metrics.items() if _last(name) not in (*BASELINES, COUNTED)]
-    return table(("measure", "what it is", "split", "value", "95% interval", "n"), rows) if rows else ""
+    rows = [
+        _row(name, entry)
+        for name, entry in metrics.items()
+        if _last(name) not in (*BASELINES, COUNTED)
+    ]
+    return (
+        table(("measure", "what it is", "split", "value", "95% interval", "n"), rows)
+        if rows
+        else ""
+    )
 
 
 def _row(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
     value, n = entry["value"], entry.get("n") or 0
     interval = proportion(value, n) if _last(name) in SHARES and n else None
     told = f"{interval.low:.2%} to {interval.high:.2%}" if interval else "-"
-    return inline_code(name), _meaning(_last(name)), escape_markdown(entry["split"]), number(name, value), told, f"{n:,}"
+    return (
+        inline_code(name),
+        _meaning(_last(name)),
+        escape_markdown(entry["split"]),
+        number(name, value),
+        told,
+        f"{n:,}",
+    )
 
 
 def _last(name: str) -> str:
@@ -81,7 +110,8 @@ WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
 
 
 class Comparison(NamedTuple):
-    """A baseline's name and value, and name, value and cases of the model's measure that it stands beside."""
+    """A baseline's name and value, and name, value and cases of the model's measure that it stands
+    beside."""
 
     baseline: str
     there: float
@@ -108,10 +138,20 @@ class Comparison(NamedTuple):
 
 
 def comparisons(metrics: Mapping[str, Any]) -> Iterator[Comparison]:
-    """Each baseline that was measured, beside the model's own measure; a joint objective's parts by themselves."""
+    """Each baseline that was measured, beside the model's own measure; a joint objective's parts by
+    themselves."""
     for name, entry in metrics.items():
         part, known = name.removesuffix(_last(name)), BASELINES.get(_last(name))
-        measures = [measure for stem in known.beside for measure in (part + stem, stem) if measure in metrics] if known else []
+        measures = (
+            [
+                measure
+                for stem in known.beside
+                for measure in (part + stem, stem)
+                if measure in metrics
+            ]
+            if known
+            else []
+        )
         if measures:
             own = metrics[measures[0]]
             yield Comparison(name, entry["value"], measures[0], own["value"], own.get("n") or 0)
@@ -143,14 +183,19 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def index(metrics: Mapping[str, Any], task: str, data: Mapping[str, str]) -> list[dict[str, Any]]:
-    """`results` of the front matter's model-index, as the Hub reads them: losses and shares by split."""
+    """`results` of the front matter's model-index, as the Hub reads them: losses and shares by
+    split."""
     known = {name: entry for name, entry in metrics.items() if _known(_last(name))}
     return [
         {
             "task": {"type": task},
             "dataset": {**data, "split": split},
             "metrics": [
-                {"type": "loss" if _last(name).startswith("loss") else "accuracy", "name": name, "value": entry["value"]}
+                {
+                    "type": "loss" if _last(name).startswith("loss") else "accuracy",
+                    "name": name,
+                    "value": entry["value"],
+                }
                 for name, entry in known.items()
                 if entry["split"] == split
             ],

@@ -1,4 +1,5 @@
-"""A training state without pickle: its tensors as safetensors, all else as JSON. What goes to and comes from other machines."""
+"""A training state without pickle: its tensors as safetensors, all else as JSON. What goes to and
+comes from other machines."""
 
 import json
 from pathlib import Path
@@ -27,7 +28,10 @@ def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = value.detach().cpu().clone().contiguous()
         return ["tensor", name]
     if isinstance(value, dict):
-        return ["dict", [[_pack(key, tensors), _pack(content, tensors)] for key, content in value.items()]]
+        return [
+            "dict",
+            [[_pack(key, tensors), _pack(content, tensors)] for key, content in value.items()],
+        ]
     if isinstance(value, list | tuple):
         return [type(value).__name__, [_pack(content, tensors) for content in value]]
     assert isinstance(value, PLAIN), type(value)
@@ -63,7 +67,9 @@ def pack_newest(root: Path) -> tuple[bytes, bytes]:
     Raises:
         UserError: all are damaged.
     """
-    sound = next((path for path in reversed(checkpoint.found(root)) if checkpoint.sound(path)), None)
+    sound = next(
+        (path for path in reversed(checkpoint.found(root)) if checkpoint.sound(path)), None
+    )
     if sound is None:
         raise UserError(f"{root} holds no sound checkpoint; the next one will be pushed")
     return pack(checkpoint.load(sound))
@@ -79,6 +85,8 @@ def unpack_checkpoint(root: Path, structure: bytes, tensors: bytes, said: str) -
         state = unpack(structure, tensors)
         step = int(state["step"])
     except Exception as error:  # whatever is wrong in somebody's file
-        raise UserError(f"{said}: state.json or state.safetensors holds no training state: {error!r}"[:300]) from None
+        raise UserError(
+            f"{said}: state.json or state.safetensors holds no training state: {error!r}"[:300]
+        ) from None
     checkpoint.save(root, step, state, keep=1)
     return step

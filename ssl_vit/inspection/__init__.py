@@ -8,7 +8,8 @@ from . import mpp
 
 
 def draw(objective: Objective, batch: Batch, folder: Path) -> None:
-    """Write the images that suit the objective. A new objective's image is a file here and a line below."""
+    """Write the images that suit the objective. A new objective's image is a file here and a line
+    below."""
     for part in objective.parts.values() if isinstance(objective, Joint) else [objective]:
         if isinstance(part, MaskedPatchPrediction):
             mpp.draw(part, batch, folder / "predictions.png")

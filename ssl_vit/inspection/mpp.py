@@ -1,4 +1,5 @@
-"""Masked patch prediction as a image: originals, what the encoder saw, the colours it told, the true ones."""
+"""Masked patch prediction as a image: originals, what the encoder saw, the colours it told, the
+true ones."""
 
 from pathlib import Path
 
@@ -16,8 +17,9 @@ TITLES = ("original", "corrupted", "predicted", "true")
 def columns(objective: MaskedPatchPrediction, batch: Batch) -> Tensor:
     """The four columns of each image: uint8 (B, 4, 3, H, W).
 
-    Corrupted: masked patches grey, random ones with the patch they were given. Predicted: the hit patches as they were told,
-    the others as the encoder saw them. True: what would be told of every patch.
+    Corrupted: masked patches grey, random ones with the patch they were given. Predicted: the hit
+    patches as they were told, the others as the encoder saw them. True: what would be told of every
+    patch.
     """
     target, patch, grid = objective.target, objective.encoder.patch_size, objective.encoder.grid
     drawn, told_BK = objective.predict(batch)
@@ -44,7 +46,9 @@ def draw(objective: MaskedPatchPrediction, batch: Batch, path: Path) -> None:
     few = batch.map(lambda x: x[:8])
     rows = rearrange(columns(objective, few).cpu(), "b v c h w -> b v h w c").numpy()
     halves = 2 if len(rows) > 1 else 1
-    figure = Figure(figsize=(1.5 * 4 * halves + 0.3, 1.5 * -(-len(rows) // halves) + 0.4), layout="constrained")
+    figure = Figure(
+        figsize=(1.5 * 4 * halves + 0.3, 1.5 * -(-len(rows) // halves) + 0.4), layout="constrained"
+    )
     FigureCanvasAgg(figure)
     axes = figure.subplots(-(-len(rows) // halves), 4 * halves, squeeze=False)
     for axis in axes.flat:

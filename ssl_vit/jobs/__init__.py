@@ -1,1 +1,2 @@
-"""One run from its command line to its folder: command line, setup, training, evaluation, finish."""
+"""One run from its command line to its folder: command line, setup, training, evaluation,
+finish."""

@@ -1,4 +1,5 @@
-"""From a tool's words to a finished run: what pretrain.py, finetune.py and evaluate.py share. Torch comes in late."""
+"""From a tool's words to a finished run: what pretrain.py, finetune.py and evaluate.py share. Torch
+comes in late."""
 
 import json
 import os
@@ -52,7 +53,9 @@ def _main(
             print(json.dumps({"folder": str(run.folder), **result}))
 
 
-def _found(words: list[str], check: Callable[[Recipe, list[str]], None]) -> tuple[Run, Result | None]:
+def _found(
+    words: list[str], check: Callable[[Recipe, list[str]], None]
+) -> tuple[Run, Result | None]:
     """The run that the words mean, and its result where it has finished.
 
     Raises:
@@ -116,14 +119,19 @@ def _probe(run: Run) -> Result:
 
 def _conclude(run: Run, result: Result) -> None:
     """What came out and what to type next."""
-    print(f"finished    {result['steps']:,} steps in {duration(result['seconds'])}, {result['finished']}: {run.folder}")
+    print(
+        f"finished    {result['steps']:,} steps in {duration(result['seconds'])}, {result['finished']}: {run.folder}"
+    )
     _tell_metrics(result)
     for image in sorted(run.figures.glob("*.png")):
         print(f"image     {image}")
-    print(f"curves      {typed(sys.executable, '-m', 'tensorboard.main', f'--logdir={run.folder.parent}')}")
+    print(
+        f"curves      {typed(sys.executable, '-m', 'tensorboard.main', f'--logdir={run.folder.parent}')}"
+    )
     if run.recipe.hub.repo:
         _tell_hub(run)
-    place = json.dumps(f"local-dir:{run.export}", ensure_ascii=False)  # quoted as Python's own text, too
+    # quoted as Python's own text, too
+    place = json.dumps(f"local-dir:{run.export}", ensure_ascii=False)
     load = f"import timm; encoder = timm.create_model({place}, pretrained=True); print(encoder.num_features)"
     print(f"next        {typed(sys.executable, '-c', load)}")
 

@@ -1,4 +1,5 @@
-"""One evaluation of a frozen encoder: from a checked recipe to a finished run folder. tools/evaluate.py calls it."""
+"""One evaluation of a frozen encoder: from a checked recipe to a finished run folder.
+tools/evaluate.py calls it."""
 
 import time
 from contextlib import ExitStack
@@ -44,7 +45,9 @@ def evaluate(run: Run) -> dict[str, Any]:
         UserError: the images, the weights or the folder do not suit the recipe.
     """
     with accelerator_session(run) as accelerator, ExitStack() as held:
-        watchdog = Watchdog(accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience)
+        watchdog = Watchdog(
+            accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience
+        )
         accelerator.reading = held.enter_context(watchdog).reading
         held.enter_context(loaders.workers_named())
         splits = load_splits(run.recipe, accelerator, test=True)
@@ -57,8 +60,13 @@ def evaluate(run: Run) -> dict[str, Any]:
 def _measured(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) -> dict[str, Any]:
     recipe, began = run.recipe, time.perf_counter()
     size, processes = device_batch(recipe, accelerator), accelerator.num_processes
-    batch_layout = batching.BatchLayout(size * processes, size, accelerator.process_index, processes)
-    said, classes = environment_facts(recipe, accelerator, batch_layout, splits), sources.classes(splits, recipe)
+    batch_layout = batching.BatchLayout(
+        size * processes, size, accelerator.process_index, processes
+    )
+    said, classes = (
+        environment_facts(recipe, accelerator, batch_layout, splits),
+        sources.classes(splits, recipe),
+    )
     check_same(accelerator, {f"images of {name}": text for name, text in said["data"].items()})
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data).to(accelerator.device).eval()
@@ -68,12 +76,19 @@ def _measured(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits)
     read, pool = _reader(net, start_from, recipe, accelerator.device)
     _introduce(run, accelerator, splits, pool)
     seen, picks, images = _features(read, splits, batch_layout, recipe, accelerator, classes)
-    head = _with_its_head(net, start_from, splits, batch_layout, recipe, accelerator) if "top1" in recipe.probe.measures else {}
+    head = (
+        _with_its_head(net, start_from, splits, batch_layout, recipe, accelerator)
+        if "top1" in recipe.probe.measures
+        else {}
+    )
     if not accelerator.is_main_process:
         accelerator.wait_for_everyone()
         return {}
     tested = len(seen["test"][1]) if seen else 0
-    metrics = {name: (value, tested) for name, value in features.run_probes(seen, recipe.probe, classes, picks)} | head
+    metrics = {
+        name: (value, tested)
+        for name, value in features.run_probes(seen, recipe.probe, classes, picks)
+    } | head
     result = _result(recipe, metrics, images, began, processes) | {"pool": pool}
     run.finish(result)
     accelerator.wait_for_everyone()
@@ -109,7 +124,9 @@ def _features(
     return seen, picks, images
 
 
-def _reader(net: Backbone, init: init_source.InitSource, recipe: Recipe, device: torch.device) -> tuple[features.Reader, str]:
+def _reader(
+    net: Backbone, init: init_source.InitSource, recipe: Recipe, device: torch.device
+) -> tuple[features.Reader, str]:
     """What features are read from, and its pooling: the encoder or, with probe.feature=hidden, the
     tanh layer that the run learned in its head.
 
@@ -123,11 +140,17 @@ def _reader(net: Backbone, init: init_source.InitSource, recipe: Recipe, device:
     if isinstance(objective.hidden, torch.nn.Identity):
         text = f"init={init.place} learned labels with supervised.hidden=false, by one linear layer"
         raise UserError(f"probe.feature=hidden: {text}")
-    return lambda image_B3HW: objective.hidden(net.feature(image_B3HW, objective.pool)), objective.pool
+    return lambda image_B3HW: objective.hidden(
+        net.feature(image_B3HW, objective.pool)
+    ), objective.pool
 
 
-def _all(source: sources.Source, recipe: Recipe, batch_layout: batching.BatchLayout) -> loaders.Patient:
-    return loaders.Patient(loaders.evaluation_loader(source, recipe.data, batch_layout, recipe.compute.workers or 0))
+def _all(
+    source: sources.Source, recipe: Recipe, batch_layout: batching.BatchLayout
+) -> loaders.Patient:
+    return loaders.Patient(
+        loaders.evaluation_loader(source, recipe.data, batch_layout, recipe.compute.workers or 0)
+    )
 
 
 def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool: str) -> None:
@@ -146,7 +169,10 @@ def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool:
             [
                 ("run", str(run.folder)),
                 ("encoder", f"{recipe.init}, frozen: {on}, {layer}"),
-                ("data", f"{recipe.data.name}: {images} at {recipe.data.size} px, {_cut(recipe.data)}"),
+                (
+                    "data",
+                    f"{recipe.data.name}: {images} at {recipe.data.size} px, {_cut(recipe.data)}",
+                ),
                 *console.listed("images", splits.told),
             ]
         )
@@ -154,7 +180,9 @@ def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool:
 
 def _cut(data: Data) -> str:
     """How a image is brought to the encoder's size."""
-    return "squashed to a square" if data.eval_mode == "squash" else f"centre crop {data.eval_crop:g}"
+    return (
+        "squashed to a square" if data.eval_mode == "squash" else f"centre crop {data.eval_crop:g}"
+    )
 
 
 def _with_its_head(
@@ -165,7 +193,8 @@ def _with_its_head(
     recipe: Recipe,
     accelerator: WatchedAccelerator,
 ) -> dict[str, tuple[float, int]]:
-    """{name: (value, n)} of top-1, top-5 and, if asked for, ReaL, by the classifier that the run learned."""
+    """{name: (value, n)} of top-1, top-5 and, if asked for, ReaL, by the classifier that the run
+    learned."""
     assert splits.test is not None
     objective = _classifier(net, init, "probe.measures=top1").to(accelerator.device).eval()
     with loop.autocast(recipe, accelerator), _all(splits.test, recipe, batch_layout) as images:
@@ -178,18 +207,27 @@ def _with_its_head(
 
 
 def _classifier(net: Backbone, init: init_source.InitSource, asked_by: str) -> Supervised:
-    """The supervised objective of the run that made the weights, with its heads; of a joint run, that part."""
+    """The supervised objective of the run that made the weights, with its heads; of a joint run,
+    that part."""
     path = init.export / "heads.safetensors" if init.run and init.export else None
     heads = load_file(path) if path is not None and path.exists() else {}
     heads = {
-        name.removeprefix("parts.supervised."): value for name, value in heads.items() if not name.startswith("parts.mpp.")
+        name.removeprefix("parts.supervised."): value
+        for name, value in heads.items()
+        if not name.startswith("parts.mpp.")
     }
-    made = read(init.run / "recipe.yaml") if init.run else None  # whose plugin, if it names one, does not run
+    # whose plugin, if it names one, does not run
+    made = read(init.run / "recipe.yaml") if init.run else None
     known = made is not None and made.objective in OBJECTIVES
     if made is None or not known or not learns_labels(made) or "head.bias" not in heads:
         raise UserError(f"{asked_by}: init={init.place} is no run that learned labels")
     asked = made.supervised
-    words = {"loss": asked.loss, "smoothing": asked.smoothing, "hidden": asked.hidden, "pool": asked.pool}
+    words = {
+        "loss": asked.loss,
+        "smoothing": asked.smoothing,
+        "hidden": asked.hidden,
+        "pool": asked.pool,
+    }
     objective = Supervised(net, len(heads["head.bias"]), **words)  # type: ignore[arg-type]
     objective.load_state_dict(heads, strict=False)
     return objective
@@ -198,16 +236,25 @@ def _classifier(net: Backbone, init: init_source.InitSource, asked_by: str) -> S
 def _result(
     recipe: Recipe, metrics: dict[str, tuple[float, int]], images: int, began: float, processes: int
 ) -> dict[str, Any]:
-    """What result.json says. The work is one forward pass over every image; the totals count what made the weights."""
-    seconds, before = time.perf_counter() - began, init_source.upstream_cost(init_source.parse_init(recipe.init))
-    took = {"exaflop": costs.exaflop(recipe, images) / 3, "device_hours": seconds * processes / 3600}
+    """What result.json says. The work is one forward pass over every image; the totals count what
+    made the weights."""
+    seconds, before = (
+        time.perf_counter() - began,
+        init_source.upstream_cost(init_source.parse_init(recipe.init)),
+    )
+    took = {
+        "exaflop": costs.exaflop(recipe, images) / 3,
+        "device_hours": seconds * processes / 3600,
+    }
     return {
         "steps": 0,
         "images": images,
         **took,
         **{f"total_{name}": value + before[name] for name, value in took.items()},
         "seconds": seconds,
-        "metrics": {name: {"value": value, "n": n, "split": "test"} for name, (value, n) in metrics.items()},
+        "metrics": {
+            name: {"value": value, "n": n, "split": "test"} for name, (value, n) in metrics.items()
+        },
         "recipe": recipe_hash(recipe),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -48,13 +48,18 @@ def export(job: Job, trained: Objective, folder: Path) -> None:
     """The encoder as timm reads it, and the objective's heads beside it, into a folder."""
     recipe = job.recipe
     heads = {name: value for name, value in trained.state_dict().items() if "encoder." not in name}
-    linear = recipe.objective == "supervised" and not recipe.supervised.hidden and not recipe.model.convolutional
+    linear = (
+        recipe.objective == "supervised"
+        and not recipe.supervised.hidden
+        and not recipe.model.convolutional
+    )
     classes = _class_names(job.splits, len(heads["head.bias"])) if linear else []
     weights.export(folder, trained.encoder, heads, recipe.model, recipe.data, trained.pool, classes)
 
 
 def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
-    """{name: (value, n)} on every image of the test split, if it is asked for; predictions.npz tells who was right where."""
+    """{name: (value, n)} on every image of the test split, if it is asked for; predictions.npz
+    tells who was right where."""
     source, recipe = job.splits.test, job.recipe
     if source is None:
         return {}
@@ -69,7 +74,9 @@ def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
     if job.accelerator.is_main_process:
         told.save(job.run.predictions)
     classes = sources.classes(job.splits, recipe)
-    return classify.accuracies(told, classes) | (classify.real_accuracy(told, source, recipe.eval.real) if recipe.eval.real else {})
+    return classify.accuracies(told, classes) | (
+        classify.real_accuracy(told, source, recipe.eval.real) if recipe.eval.real else {}
+    )
 
 
 def _class_names(splits: sources.Splits, count: int) -> list[str]:
@@ -92,10 +99,17 @@ def _result(job: Job, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
     """What result.json says; the totals count the runs that the first weights came from."""
     state = job.state
     images = state.step * job.recipe.optim.batch
-    before = job.run.begun().get("before") or init_source.upstream_cost(init_source.parse_init(job.recipe.init))
-    took = {"exaflop": costs.exaflop(job.recipe, images), "device_hours": state.device_seconds / 3600}
+    before = job.run.begun().get("before") or init_source.upstream_cost(
+        init_source.parse_init(job.recipe.init)
+    )
+    took = {
+        "exaflop": costs.exaflop(job.recipe, images),
+        "device_hours": state.device_seconds / 3600,
+    }
     watched = "train" if job.recipe.data.validation == 0 else "validation"
-    probed = {f"probe_{name}": pair for name, pair in job.probes.latest.items()} if job.probes else {}
+    probed = (
+        {f"probe_{name}": pair for name, pair in job.probes.latest.items()} if job.probes else {}
+    )
     measured = {watched: job.held_out.latest | probed, "test": told}
     return {
         "steps": state.step,

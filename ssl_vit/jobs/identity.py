@@ -1,4 +1,5 @@
-"""Whether a finished run's result answers a recipe: the same values, images, first weights and files. No torch here."""
+"""Whether a finished run's result answers a recipe: the same values, images, first weights and
+files. No torch here."""
 
 import dataclasses
 import json
@@ -12,12 +13,24 @@ from ..errors import UserError
 from ..runs.folder import Run
 
 # Which images a recipe reads; what becomes of them is compared with the recipe
-PLACE = ("name", "path", "hub", "size", "window", "stream", "train", "validation", "test", "image_column", "label_column")
+PLACE = (
+    "name",
+    "path",
+    "hub",
+    "size",
+    "window",
+    "stream",
+    "train",
+    "validation",
+    "test",
+    "image_column",
+    "label_column",
+)
 
 
 def check(run: Run) -> list[str]:
-    """That the result of the folder, whose recipe `adopt` has compared, is one of the recipe's images, first weights and files;
-    in words, what could not be checked because it is not here.
+    """That the result of the folder, whose recipe `adopt` has compared, is one of the recipe's
+    images, first weights and files; in words, what could not be checked because it is not here.
 
     Raises:
         UserError: it is of others; it names which.
@@ -29,7 +42,9 @@ def check(run: Run) -> list[str]:
     if weights is not None:
         run.compare("init", {"file": weights})
     elif is_local(recipe.init):
-        doubts.append(f"init={recipe.init}: is not here, so whether the weights are the same was not checked")
+        doubts.append(
+            f"init={recipe.init}: is not here, so whether the weights are the same was not checked"
+        )
     stamps = run.stamps()
     for key in ("plugin", "real"):
         run.compare(key, stamps.get(key) or {})
@@ -39,8 +54,8 @@ def check(run: Run) -> list[str]:
 
 
 def check_begun(run: Run) -> None:
-    """The same of a run that is to go on, as far as it costs nothing: its images and first weights are compared when they are
-    read.
+    """The same of a run that is to go on, as far as it costs nothing: its images and first weights
+    are compared when they are read.
 
     Raises:
         UserError: its plugin is another.
@@ -50,8 +65,8 @@ def check_begun(run: Run) -> None:
 
 
 def finished(run: Run) -> dict[str, Any] | None:
-    """The result that another process has left since this one first looked; to be asked while the lock is held, before anything
-    is written. Doubts are printed.
+    """The result that another process has left since this one first looked; to be asked while the
+    lock is held, before anything is written. Doubts are printed.
 
     Raises:
         UserError: the folder holds another run by now, or its result is of other images.
@@ -72,7 +87,10 @@ def _images(recipe: Recipe) -> tuple[dict[str, str], str]:
     """
     data = recipe.data
     if data.hub and not data.path:
-        return {}, f"data.hub={data.hub}: is not read again, so whether its images are the same was not checked"
+        return (
+            {},
+            f"data.hub={data.hub}: is not read again, so whether its images are the same was not checked",
+        )
     try:
         check_place(data)
     except UserError as error:

@@ -1,4 +1,5 @@
-"""The words of tools/shards.py, and a set of images -> a folder of pre-resized parquet shards. Torch comes in late.
+"""The words of tools/shards.py, and a set of images -> a folder of pre-resized parquet shards.
+Torch comes in late.
 
 OUT/  shards.json (what they are made from, and how)  SPLIT-00000-of-00005.parquet ...
 """
@@ -59,7 +60,9 @@ def parse_options(words: list[str]) -> ShardOptions:
         )
     if "out" not in own:
         raise UserError("out= is missing; say the folder that the shards are to be written to")
-    numbers = {key: _number(key, own.get(key, str(default))) for key, (default, _, _) in NUMBERS.items()}
+    numbers = {
+        key: _number(key, own.get(key, str(default))) for key, (default, _, _) in NUMBERS.items()
+    }
     form = own.get("format", FORMATS[0])
     if form not in FORMATS:
         raise UserError(f"format={form}: unknown; {suggest(form, FORMATS)}")
@@ -83,12 +86,14 @@ def main(words: list[str]) -> None:
     """Make the shards that the words ask for, or go on making them.
 
     Raises:
-        UserError: a mistake in the words, a folder that holds something else, or too many images that cannot be read.
+        UserError: a mistake in the words, a folder that holds something else, or too many images
+        that cannot be read.
     """
     asked = parse_options(words)
     from ..data import fingerprints, loaders, sources
 
-    window = asked.rows if sources.in_parquet(asked.data) else None  # then they are not copied into the cache first
+    # then they are not copied into the cache first
+    window = asked.rows if sources.in_parquet(asked.data) else None
     found = sources.every_split(dataclasses.replace(asked.data, window=window))
     splits = {name: source for name, source in found.splits.items() if len(source)}
     _tell_found(found, splits)
@@ -107,7 +112,11 @@ def main(words: list[str]) -> None:
 
 def _check_folder(out: Path) -> None:
     """That nobody's files lie there."""
-    if out.exists() and not (out / "shards.json").exists() and {path.name for path in out.iterdir()} - {"lock"}:
+    if (
+        out.exists()
+        and not (out / "shards.json").exists()
+        and {path.name for path in out.iterdir()} - {"lock"}
+    ):
         raise UserError(f"out={out}: holds something else; say another folder")
 
 
@@ -118,7 +127,9 @@ def _open(out: Path, now: dict[str, Any]) -> None:
         was = read_json(path, {}) if path.exists() else now
     except ValueError:
         raise UserError(f"out={out}: {path} is damaged; say another folder") from None
-    if differ := [f"{key} ({was.get(key)} there, {now[key]} here)" for key in now if was.get(key) != now[key]]:
+    if differ := [
+        f"{key} ({was.get(key)} there, {now[key]} here)" for key in now if was.get(key) != now[key]
+    ]:
         raise UserError(f"out={out}: holds other shards: {', '.join(differ)}; say another folder")
     write_atomically(path, json.dumps(now, indent=2) + "\n")
     for torn in out.glob(".*.part"):
@@ -139,7 +150,9 @@ def _make(asked: ShardOptions, splits: dict[str, Any]) -> None:
     for done, one in enumerate(chain(map(reshard.finished_shard, there), made), 1):
         seen, kept, size = seen + one.asked, kept + one.images, size + one.bytes
         _tell(one, f"{done}/{len(shards)} {'made' if done > len(there) else 'there already'}")
-        batching.check_unreadable(seen - kept, seen, asked.data, one.unread[-1] if one.unread else f"in {one.file.name}")
+        batching.check_unreadable(
+            seen - kept, seen, asked.data, one.unread[-1] if one.unread else f"in {one.file.name}"
+        )
     print(f"finished    {kept:,} of {seen:,} images, {size / 1e6:.1f} MB: {asked.out}")
     words = ["recipe=mpp", f"data.path={asked.out}", f"data.window={10 * asked.rows}"]
     print(f"next        {typed('accelerate', 'launch', tool('pretrain'), *words)}")
@@ -156,7 +169,10 @@ def _tell_found(found: Any, splits: dict[str, Any]) -> None:
 
 
 def _tell(made: "FinishedShard", state: str) -> None:
-    print(f"shard       {state}: {made.file.name}, {made.images:,} images, {made.bytes / 1e6:.1f} MB", flush=True)
+    print(
+        f"shard       {state}: {made.file.name}, {made.images:,} images, {made.bytes / 1e6:.1f} MB",
+        flush=True,
+    )
     for text in made.unread:
         print(f"warning: left out: {text}", flush=True)
 
@@ -168,4 +184,6 @@ def _cut(split: str, source: Any, asked: ShardOptions) -> Iterator["Shard"]:
     count = math.ceil(len(source) / asked.rows)
     for i in range(count):
         last = min((i + 1) * asked.rows, len(source))
-        yield Shard(source, i * asked.rows, last, asked.out / f"{split}-{i:05d}-of-{count:05d}.parquet")
+        yield Shard(
+            source, i * asked.rows, last, asked.out / f"{split}-{i:05d}-of-{count:05d}.parquet"
+        )

@@ -56,9 +56,18 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     """Open the folder, build the model with the seed's first weights, and hand it to Accelerate."""
     recipe = run.recipe
     processes, rank = accelerator.num_processes, accelerator.process_index
-    batch_layout = batching.batch_layout(recipe.optim.batch, recipe.compute.batch, distributed.max_device_batch(recipe, accelerator), rank, processes)
+    batch_layout = batching.batch_layout(
+        recipe.optim.batch,
+        recipe.compute.batch,
+        distributed.max_device_batch(recipe, accelerator),
+        rank,
+        processes,
+    )
     said = distributed.environment_facts(recipe, accelerator, batch_layout, splits)
-    distributed.check_same(accelerator, _shared(recipe) | {f"images of {name}": text for name, text in said["data"].items()})
+    distributed.check_same(
+        accelerator,
+        _shared(recipe) | {f"images of {name}": text for name, text in said["data"].items()},
+    )
     classes = sources.classes(splits, recipe)
     torch.manual_seed(recipe.seed)
     net = encoder.build_any(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
@@ -71,19 +80,31 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     strategy = sharding.build_strategy(objective, optimizer, recipe, batch_layout, accelerator)
     said["sharding"] = sharded = setup | strategy.facts()
     distributed.on_main(accelerator, lambda: run.open(environment(said)))
-    held_out = HeldOutEvaluator(loaders.held_out_batches(splits.validation, recipe.data, batch_layout, recipe.eval.images), accelerator)
+    held_out = HeldOutEvaluator(
+        loaders.held_out_batches(splits.validation, recipe.data, batch_layout, recipe.eval.images),
+        accelerator,
+    )
     _check_held_out(held_out, recipe)
-    reading = loaders.StreamReader(splits.stream, recipe.data, batch_layout) if splits.stream else None
+    reading = (
+        loaders.StreamReader(splits.stream, recipe.data, batch_layout) if splits.stream else None
+    )
     state = State(objective, strategy, schedule, average, reading)
-    probes = ProbesDuringTraining(splits, held_out.batches, recipe, batch_layout, accelerator) if recipe.probe.every else None
+    probes = (
+        ProbesDuringTraining(splits, held_out.batches, recipe, batch_layout, accelerator)
+        if recipe.probe.every
+        else None
+    )
     pusher = background.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
     workers = distributed.workers(recipe, accelerator)
-    return Job(run, accelerator, batch_layout, splits, state, held_out, probes, workers, sharded, pusher)
+    return Job(
+        run, accelerator, batch_layout, splits, state, held_out, probes, workers, sharded, pusher
+    )
 
 
 def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
-    """Load the first weights; what environment.json says of them. A run with a checkpoint needs them no more and goes on
-    wherever they are: that they are the same is checked where they are here."""
+    """Load the first weights; what environment.json says of them. A run with a checkpoint needs
+    them no more and goes on wherever they are: that they are the same is checked where they are
+    here."""
     if not checkpoint.found(run.checkpoints):
         return weights.load_first(net, run.recipe.init)
     said, file = run.begun(), init_source.weights_hash(run.recipe.init)
@@ -91,8 +112,18 @@ def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
 
 
 def _shared(recipe: Recipe) -> dict[str, Any]:
-    """What of a recipe all processes must have alike; where things lie may differ from machine to machine."""
-    own = ("out", "init", "data.path", "data.name", "plugin", "compute.threads", "compute.workers", "hub.")
+    """What of a recipe all processes must have alike; where things lie may differ from machine to
+    machine."""
+    own = (
+        "out",
+        "init",
+        "data.path",
+        "data.name",
+        "plugin",
+        "compute.threads",
+        "compute.workers",
+        "hub.",
+    )
     return {key: value for key, value in flatten(asdict(recipe)).items() if not key.startswith(own)}
 
 
@@ -104,8 +135,13 @@ def _check_held_out(held_out: HeldOutEvaluator, recipe: Recipe) -> None:
 
 
 def _newest(job: Job, most: int | None) -> str | None:
-    """The name of the newest checkpoint that is not damaged; one that is is named and passed over."""
-    known = [path for path in checkpoint.found(job.run.checkpoints) if most is None or checkpoint.step(path) <= most]
+    """The name of the newest checkpoint that is not damaged; one that is is named and passed
+    over."""
+    known = [
+        path
+        for path in checkpoint.found(job.run.checkpoints)
+        if most is None or checkpoint.step(path) <= most
+    ]
     for path in reversed(known):
         if checkpoint.sound(path):
             return path.name
@@ -125,19 +161,24 @@ def _restore(job: Job, path: Path) -> None:
     said = f"name={job.recipe.name}: {path}"
     try:
         saved = checkpoint.load(path)
-        if saved.get("recipe", recipe_hash(job.recipe)) != recipe_hash(job.recipe) or saved["step"] != checkpoint.step(path):
+        if saved.get("recipe", recipe_hash(job.recipe)) != recipe_hash(job.recipe) or saved[
+            "step"
+        ] != checkpoint.step(path):
             raise UserError(f"{said} is another run's, or another step's; remove it")
         job.state.load(saved, job.accelerator)
     except UserError:
         raise
-    except Exception as error:  # torch, pickle and each part of the state have errors of their own for what is not theirs
+    # torch, pickle and each part of the state have errors of their own for what is not theirs
+    except Exception as error:
         text = " ".join(str(error).split())[:200]
-        raise UserError(f"{said} holds no training state of this run ({type(error).__name__}: {text}); remove it") from None
+        raise UserError(
+            f"{said} holds no training state of this run ({type(error).__name__}: {text}); remove it"
+        ) from None
 
 
 def resume(job: Job, most: int | None = None) -> None:
-    """Go back to the newest sound checkpoint (of step `most` or before), which the first process chooses, and cut the metrics
-    back to its step.
+    """Go back to the newest sound checkpoint (of step `most` or before), which the first process
+    chooses, and cut the metrics back to its step.
 
     Raises:
         UserError: all are damaged; it is another run's; or not every process sees it.

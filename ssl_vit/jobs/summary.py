@@ -1,4 +1,5 @@
-"""What a run says before it trains: what it does, on which images, how large, how long here, and what it must beat."""
+"""What a run says before it trains: what it does, on which images, how large, how long here, and
+what it must beat."""
 
 from collections.abc import Iterator
 
@@ -25,15 +26,29 @@ def print_summary(job: Job) -> None:
     if not job.accelerator.is_main_process:
         return
     if job.recipe.data.hub and not job.recipe.data.path and not job.recipe.data.verified:
-        print(f"warning: data.hub={job.recipe.data.hub}: that this is its name on the Hub could not be checked", flush=True)
+        print(
+            f"warning: data.hub={job.recipe.data.hub}: that this is its name on the Hub could not be checked",
+            flush=True,
+        )
     if job.recipe.data.validation == 0:
-        print("warning: data.validation=0: what is called held out below are images that are trained on", flush=True)
+        print(
+            "warning: data.validation=0: what is called held out below are images that are trained on",
+            flush=True,
+        )
     for text in job.splits.guesses:
         print(f"warning: {text}", flush=True)
     if note := distributed.on_a_mac():
         print(f"warning: {note}", flush=True)
-    console.table([*_what(job), *_how(job), ("time", f"about {formatting.duration(pace * left)} here ({pace:.3g} s a step)")])
-    if limit := loaders.bounded(job.workers, loaders.batch_bytes(job.recipe.data, job.batch_layout)).limit:
+    console.table(
+        [
+            *_what(job),
+            *_how(job),
+            ("time", f"about {formatting.duration(pace * left)} here ({pace:.3g} s a step)"),
+        ]
+    )
+    if limit := loaders.bounded(
+        job.workers, loaders.batch_bytes(job.recipe.data, job.batch_layout)
+    ).limit:
         job.run.note(f"warning: {limit}")
         print(f"warning: {limit}", flush=True)
     net = job.objective.encoder
@@ -48,13 +63,23 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     yield "run", f"{job.run.folder}{going_on}"
     yield "objective", job.objective.describe()
     held_out = min(recipe.eval.images, len(splits.validation))
-    many = f"{len(splits.train):,} images" if not splits.stream else f"a stream of {splits.stream.shards:,} shards"
+    many = (
+        f"{len(splits.train):,} images"
+        if not splits.stream
+        else f"a stream of {splits.stream.shards:,} shards"
+    )
     yield "data", f"{recipe.data.name}: {many} at {recipe.data.size} px, {held_out:,} held out"
     yield from console.listed("images", splits.told)
     # ZeRO 3 leaves placeholders that are empty
-    size = f"{sum(getattr(p, 'ds_numel', p.numel()) for p in net.parameters()) / 1e6:.2f}M parameters"
+    size = (
+        f"{sum(getattr(p, 'ds_numel', p.numel()) for p in net.parameters()) / 1e6:.2f}M parameters"
+    )
     work = f"{costs.multiply_adds(recipe) / 1e9:.3g}G multiply-adds a image"
-    patches = f"{net.patches} patches of {net.patch_size} px" if isinstance(net, Encoder) else "no patches"
+    patches = (
+        f"{net.patches} patches of {net.patch_size} px"
+        if isinstance(net, Encoder)
+        else "no patches"
+    )
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
     if recipe.init != init_source.SCRATCH:
         yield "from", recipe.init
@@ -63,12 +88,23 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
 def _how(job: Job) -> Iterator[tuple[str, str]]:
     recipe, batch_layout, o = job.recipe, job.batch_layout, job.recipe.optim
     images = o.steps * o.batch
-    yield "optimiser", f"{OPTIMISERS[o.name]}, learning rate {o.lr:g}, {o.warmup:,} warm-up steps, then {o.schedule}"
-    yield "batch", f"{o.batch} = {batch_layout.device_batch} a pass x {batch_layout.processes} processes x {batch_layout.accumulation} passes"
+    yield (
+        "optimiser",
+        f"{OPTIMISERS[o.name]}, learning rate {o.lr:g}, {o.warmup:,} warm-up steps, then {o.schedule}",
+    )
+    yield (
+        "batch",
+        f"{o.batch} = {batch_layout.device_batch} a pass x {batch_layout.processes} processes x {batch_layout.accumulation} passes",
+    )
     epochs = "" if job.splits.stream else f" {images / len(job.splits.train):.1f} epochs,"
     work = costs.exaflop(recipe, images)
     yield "length", f"{o.steps:,} steps, {images:,} images,{epochs} {work:.2g} exaFLOP"
     device, threads = job.accelerator.device.type, torch.get_num_threads()
-    yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {job.workers} data workers"
-    if to_beat := formatting.format_baselines({name: value for name, (value, _) in job.held_out.baselines.items()}):
+    yield (
+        "machine",
+        f"{device}, {threads} threads, {recipe.compute.precision}, {job.workers} data workers",
+    )
+    if to_beat := formatting.format_baselines(
+        {name: value for name, (value, _) in job.held_out.baselines.items()}
+    ):
         yield "to beat", to_beat

@@ -22,8 +22,8 @@ BASELINE_IMAGES = 2048  # training images whose colours are counted
 
 
 def train(run: Run, asked: preemption.StopSignal | None = None) -> dict[str, Any]:
-    """Train what the run's recipe says, from its last checkpoint if there is one, and finish its folder; the result. `asked`
-    takes the signals already, where the caller has it.
+    """Train what the run's recipe says, from its last checkpoint if there is one, and finish its
+    folder; the result. `asked` takes the signals already, where the caller has it.
 
     Raises:
         UserError: the images, the folder or the machine do not suit the recipe.
@@ -37,7 +37,8 @@ def train(run: Run, asked: preemption.StopSignal | None = None) -> dict[str, Any
         held.enter_context(loaders.workers_named())
         splits = distributed.load_splits(run.recipe, accelerator, test=run.recipe.eval.test)
         distributed.on_main(accelerator, lambda: held.enter_context(run.lock(asked.take)))
-        if done := distributed.from_main(accelerator, lambda: identity.finished(run)):  # while this one waited
+        # while this one waited
+        if done := distributed.from_main(accelerator, lambda: identity.finished(run)):
             return done
         accelerator.tick, accelerator.reading = watchdog.tick, watchdog.reading
         job = set_up(run, accelerator, splits)
@@ -55,9 +56,12 @@ def train(run: Run, asked: preemption.StopSignal | None = None) -> dict[str, Any
 
 
 def _baselines(job: Job) -> None:
-    """Let the objective see a few training images, unless a checkpoint tells what it saw; measure what it must beat."""
+    """Let the objective see a few training images, unless a checkpoint tells what it saw; measure
+    what it must beat."""
     if job.state.step == 0:
-        first = loaders.first_batches(job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_IMAGES)
+        first = loaders.first_batches(
+            job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_IMAGES
+        )
         job.objective.fit_baselines(loop.to_device(b, job.accelerator.device) for b in first)
     with torch.no_grad():
         job.held_out.measure_baselines(job.objective)
@@ -83,7 +87,8 @@ def _leave(job: Job, where: str, saved: int) -> None:
     """After a signal. `saved`: the step of the newest checkpoint, 0 for none.
 
     Raises:
-        SystemExit: with stopping.STOPPED; with stopping.NOT_SAVED where the last steps could not be saved.
+        SystemExit: with stopping.STOPPED; with stopping.NOT_SAVED where the last steps could not be
+        saved.
     """
     lost = saved < job.state.step
     what = f"not saved, but step {saved:,}" if lost else "saved"
@@ -92,11 +97,21 @@ def _leave(job: Job, where: str, saved: int) -> None:
 
 
 def _fit(job: Job, stop_vote: preemption.StopVote, watchdog: Watchdog) -> int:
-    """Hand the job to the engine, with what watches it and what it tells; the step of the newest checkpoint, 0 for none."""
+    """Hand the job to the engine, with what watches it and what it tells; the step of the newest
+    checkpoint, 0 for none."""
     recipe, run, state, accelerator = job.recipe, job.run, job.state, job.accelerator
-    length, seed = range(state.step, recipe.optim.steps), nonfinite.stream_seed(recipe.seed, state.rollbacks)
+    length, seed = (
+        range(state.step, recipe.optim.steps),
+        nonfinite.stream_seed(recipe.seed, state.rollbacks),
+    )
     loader = loaders.training_loader(
-        job.images, recipe.data, job.batch_layout, seed, length.start, length.stop, job.workers if length else 0
+        job.images,
+        recipe.data,
+        job.batch_layout,
+        seed,
+        length.start,
+        length.stop,
+        job.workers if length else 0,
     )
     others = _callbacks(job) if job.accelerator.is_main_process else [Notes(run)]
     callbacks = loop.Callbacks([_Steps(watchdog), *others])
@@ -115,15 +130,32 @@ def _fit(job: Job, stop_vote: preemption.StopVote, watchdog: Watchdog) -> int:
     if job.probes and recipe.probe.every:
         evaluators.append(Scheduled(job.probes, recipe.probe.every))
     if recipe.hub.repo and recipe.hub.every:
-        milestones = background.Milestones(job.pusher, lambda folder, trained: finish.export(job, trained, folder))
+        milestones = background.Milestones(
+            job.pusher, lambda folder, trained: finish.export(job, trained, folder)
+        )
         evaluators.append(Scheduled(milestones, recipe.hub.every))
-    policy = nonfinite.NonFinitePolicy(run, job.images, seed, callbacks.warn, accelerator.is_main_process)
+    policy = nonfinite.NonFinitePolicy(
+        run, job.images, seed, callbacks.warn, accelerator.is_main_process
+    )
     try:
         with loaders.Patient(loader, stop_vote.alone) as brought:
             passes = watchdog.track(brought, state.step)
-            loop.train(state, passes, recipe, job.batch_layout, accelerator, evaluators, callbacks, save, stop_vote, policy)
+            loop.train(
+                state,
+                passes,
+                recipe,
+                job.batch_layout,
+                accelerator,
+                evaluators,
+                callbacks,
+                save,
+                stop_vote,
+                policy,
+            )
         distributed.on_main(accelerator, lambda: _settled(run, saver))
-        return distributed.from_main(accelerator, lambda: first if saver.kept is None else saver.kept)
+        return distributed.from_main(
+            accelerator, lambda: first if saver.kept is None else saver.kept
+        )
     finally:
         saver.close()
         callbacks.close()
@@ -166,4 +198,9 @@ class _Steps(Callback):
 def _callbacks(job: Job) -> list[Callback]:
     board = [TensorBoard(job.run.tensorboard, job.run.rows())] if job.recipe.log.tensorboard else []
     pusher = [job.pusher] if job.pusher else []
-    return [Record(job.run), *board, console.progress(job.state.step, job.recipe.optim.steps), *pusher]
+    return [
+        Record(job.run),
+        *board,
+        console.progress(job.state.step, job.recipe.optim.steps),
+        *pusher,
+    ]

@@ -1,4 +1,5 @@
-"""A timm Vision Transformer behind one seam: patch(pixels) -> x_BND, forward(x_BND) -> h_BTD. Corruption goes between.
+"""A timm Vision Transformer behind one seam: patch(pixels) -> x_BND, forward(x_BND) -> h_BTD.
+Corruption goes between.
 
 Legend: B batch, N patches, T tokens (prefix + N), D width, H W the image's height and width.
 """
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from ..config.schema import Data, Model
 from ..errors import UserError
 
-PATCHES = "a Vision Transformer with a class token, patches and the width that model= says is asked for"
+PATCHES = (
+    "a Vision Transformer with a class token, patches and the width that model= says is asked for"
+)
 
 
 class Backbone(nn.Module, ABC):
@@ -41,7 +44,8 @@ class Backbone(nn.Module, ABC):
 
 
 class Convolutional(Backbone):
-    """A classifier without patches (BiT's ResNets, EfficientNets), to be compared with: whole, without its own head."""
+    """A classifier without patches (BiT's ResNets, EfficientNets), to be compared with: whole,
+    without its own head."""
 
     def __init__(self, backbone: Any, mean: list[float], std: list[float]) -> None:
         super().__init__(backbone, mean, std)
@@ -67,21 +71,25 @@ class Encoder(Backbone):
         return self.grid[0] * self.grid[1]
 
     def patch(self, pixels_B3HW: Tensor) -> Tensor:
-        """Patch embeddings (B, N, D) of uint8 pixels, before positions (paper, 3.1: the linear projection E)."""
+        """Patch embeddings (B, N, D) of uint8 pixels, before positions (paper, 3.1: the linear
+        projection E)."""
         return self.backbone.patch_embed(self.normal(pixels_B3HW))
 
     def forward(self, x_BND: Tensor) -> Tensor:
-        """Normalised features (B, T, D) of patch embeddings: class token, positions, blocks, final norm (paper, 3.1)."""
+        """Normalised features (B, T, D) of patch embeddings: class token, positions, blocks, final
+        norm (paper, 3.1)."""
         return self.backbone.norm(self._up_to(x_BND, len(self.backbone.blocks)))
 
     def _up_to(self, x_BND: Tensor, layer: int) -> Tensor:
         """Features (B, T, D) as block number `layer`, from 1, leaves them."""
         backbone = self.backbone
-        return backbone.blocks[:layer](backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND))))
+        return backbone.blocks[:layer](
+            backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND)))
+        )
 
     def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
-        """One feature (B, D) a image: its class token ("token") or the mean of its patches ("avg"), after the final norm or,
-        with `layer` from 1, as that block leaves it."""
+        """One feature (B, D) a image: its class token ("token") or the mean of its patches ("avg"),
+        after the final norm or, with `layer` from 1, as that block leaves it."""
         x_BND = self.patch(pixels_B3HW)
         h_BTD = self(x_BND) if layer is None else self._up_to(x_BND, layer)
         return h_BTD[:, 0] if pool == "token" else h_BTD[:, self.prefix :].mean(1)
@@ -108,10 +116,12 @@ class DropPath(nn.Module):
 
 
 def timm_args(model: Model, size: int) -> dict[str, Any]:
-    """What timm's create_model needs beside the architecture's name to build this model for images of side `size`."""
+    """What timm's create_model needs beside the architecture's name to build this model for images
+    of side `size`."""
     if model.convolutional:
         return {}
-    patch = {} if model.hybrid else {"patch_size": model.patch}  # a hybrid's follows from its ResNet
+    # a hybrid's follows from its ResNet
+    patch = {} if model.hybrid else {"patch_size": model.patch}
     return patch | {
         "img_size": size,
         "embed_dim": model.width,
@@ -132,15 +142,18 @@ def build_any(model: Model, data: Data, dropout: float = 0.0, drop_path: float =
     try:
         backbone = timm.create_model(model.timm, num_classes=0, drop_path_rate=drop_path)
     except Exception as error:
-        raise UserError(f"model.timm={model.timm}: timm says: {' '.join(str(error).split())[:200]}") from None
+        raise UserError(
+            f"model.timm={model.timm}: timm says: {' '.join(str(error).split())[:200]}"
+        ) from None
     return Convolutional(backbone, data.mean, data.std)
 
 
 def build(model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0) -> Encoder:
-    """An encoder with fresh weights (timm's `weight_init="jax"`) from torch's global generator; no classifier.
+    """An encoder with fresh weights (timm's `weight_init="jax"`) from torch's global generator; no
+    classifier.
 
-    Dropout follows every dense layer but qkv, and the positions (paper, appendix B.1); drop path rises
-    linearly from 0 in the first block (Huang et al., 2016).
+    Dropout follows every dense layer but qkv, and the positions (paper, appendix B.1); drop path
+    rises linearly from 0 in the first block (Huang et al., 2016).
 
     Raises:
         UserError: model.timm is no such architecture.
@@ -158,7 +171,10 @@ def build(model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
     embed: Any = backbone.patch_embed
     stem = embed.proj.in_channels if model.hybrid else 0
     net = Encoder(backbone, data.mean, data.std)
-    for key, here, there in (("patch", model.patch, net.patch_size), ("stem_width", model.stem_width, stem)):
+    for key, here, there in (
+        ("patch", model.patch, net.patch_size),
+        ("stem_width", model.stem_width, stem),
+    ):
         if here != there:
             raise UserError(f"model.{key}={here}: model.timm={model.timm} has {there}")
     for parent in list(backbone.modules()):
@@ -167,6 +183,7 @@ def build(model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
                 setattr(parent, name, DropPath(child.drop_prob))
     backbone.fc_norm.requires_grad_(False)  # part of timm's own head, which never runs here
     for module in backbone.modules():
-        if hasattr(module, "fused_attn"):  # on a CPU the fused kernel's backward is the slower (docs/speed.md)
+        # on a CPU the fused kernel's backward is the slower (docs/speed.md)
+        if hasattr(module, "fused_attn"):
             module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]
     return net

@@ -1,6 +1,7 @@
 """The same weights under other names: transformers' native ViT, in and out, and ONNX, out.
 
-transformers' names are those of its files, which all its versions read. Both ways start from an export, as timm reads it.
+transformers' names are those of its files, which all its versions read. Both ways start from an
+export, as timm reads it.
 """
 
 import json
@@ -48,18 +49,25 @@ RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's
 
 
 def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """timm's state of a ViTModel's or ViTForImageClassification's; its pooler and mask token, which timm has not, are left out.
+    """timm's state of a ViTModel's or ViTForImageClassification's; its pooler and mask token, which
+    timm has not, are left out.
 
     Raises:
         ValueError: the names are those of another network.
     """
     plain = {name.removeprefix("vit."): value for name, value in state.items()}
-    kept = {name: value for name, value in plain.items() if not name.startswith("pooler.") and "mask_token" not in name}
+    kept = {
+        name: value
+        for name, value in plain.items()
+        if not name.startswith("pooler.") and "mask_token" not in name
+    }
     split = {name: value for name, value in kept.items() if ".attention.attention." in name}
     found = {_to_timm(name): value for name, value in kept.items() if name not in split}
     for first in (name for name in split if ".query." in name):
         layer, kind = re.fullmatch(r"encoder\.layer\.(\d+)\..*\.(weight|bias)", first).groups()  # type: ignore[union-attr]
-        found[f"blocks.{layer}.attn.qkv.{kind}"] = torch.cat([split[first.replace("query", part)] for part in QKV])
+        found[f"blocks.{layer}.attn.qkv.{kind}"] = torch.cat(
+            [split[first.replace("query", part)] for part in QKV]
+        )
     return found
 
 
@@ -67,22 +75,31 @@ def _to_timm(name: str) -> str:
     layer = re.fullmatch(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)", name)
     if layer and layer[2] in LAYER:
         return f"blocks.{layer[1]}.{LAYER[layer[2]]}.{layer[3]}"
-    whole, kind = (name, "") if name in NAMES else (name.rpartition(".")[0], f".{name.rpartition('.')[2]}")
+    whole, kind = (
+        (name, "") if name in NAMES else (name.rpartition(".")[0], f".{name.rpartition('.')[2]}")
+    )
     if whole not in NAMES:
         raise ValueError(f"{name} is no name of transformers' ViT")
     return NAMES[whole] + kind
 
 
 def to_names(state: dict[str, Tensor], classifies: bool) -> dict[str, Tensor]:
-    """The reverse: a ViTForImageClassification's state, or a ViTModel's, whose pooler gives the class token."""
+    """The reverse: a ViTForImageClassification's state, or a ViTModel's, whose pooler gives the
+    class token."""
     before = "vit." if classifies else ""
-    whole, layer = {timms: theirs for theirs, timms in NAMES.items()}, {timms: theirs for theirs, timms in LAYER.items()}
+    whole, layer = (
+        {timms: theirs for theirs, timms in NAMES.items()},
+        {timms: theirs for theirs, timms in LAYER.items()},
+    )
     found: dict[str, Tensor] = {}
     for name, value in state.items():
         block = re.fullmatch(r"blocks\.(\d+)\.(.+)\.(weight|bias)", name)
         if block and block[2] == "attn.qkv":
             parts = rearrange(value, "(part d) ... -> part d ...", part=3)
-            names = [f"{before}encoder.layer.{block[1]}.attention.attention.{part}.{block[3]}" for part in QKV]
+            names = [
+                f"{before}encoder.layer.{block[1]}.attention.attention.{part}.{block[3]}"
+                for part in QKV
+            ]
             found |= {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
         elif block:
             found[f"{before}encoder.layer.{block[1]}.{layer[block[2]]}.{block[3]}"] = value
@@ -96,7 +113,8 @@ def to_names(state: dict[str, Tensor], classifies: bool) -> dict[str, Tensor]:
 
 
 def to_transformers(export: Path, out: Path) -> None:
-    """Write an export as transformers' native ViT: config.json, model.safetensors and preprocessor_config.json.
+    """Write an export as transformers' native ViT: config.json, model.safetensors and
+    preprocessor_config.json.
 
     Raises:
         UserError: it is something that transformers' ViT cannot be.
@@ -104,11 +122,18 @@ def to_transformers(export: Path, out: Path) -> None:
     config, model = config_of(export), _load(export)
     classes = config["num_classes"]
     if why := _beyond(model):
-        raise UserError(f"{export}: transformers' ViT {why}; leave it as it is: AutoModel reads it through timm")
+        raise UserError(
+            f"{export}: transformers' ViT {why}; leave it as it is: AutoModel reads it through timm"
+        )
     if classes and config["global_pool"] != "token":
         text = "transformers' ViT classifies by the class token, this by the mean of the patches"
-        raise UserError(f"{export}: {text}; leave it as it is: AutoModelForImageClassification reads it through timm")
-    state, processor = to_names(model.state_dict(), classes > 0), _processor(resolve_model_data_config(model))
+        raise UserError(
+            f"{export}: {text}; leave it as it is: AutoModelForImageClassification reads it through timm"
+        )
+    state, processor = (
+        to_names(model.state_dict(), classes > 0),
+        _processor(resolve_model_data_config(model)),
+    )
     out.mkdir(parents=True)
     save_file(state, out / "model.safetensors", {"format": "pt"})
     (out / "config.json").write_text(json.dumps(_vit_config(config, model), indent=2) + "\n")
@@ -120,7 +145,11 @@ def _beyond(model: Any) -> str | None:
     if not isinstance(model, VisionTransformer) or not isinstance(model.patch_embed, PatchEmbed):
         parts = (model, getattr(model, "patch_embed", None))
         return f"has patches of pixels; this is a {' on a '.join(type(part).__name__ for part in parts)}"
-    plain = {"cls_token", "pos_embed", *(f"{name}.{kind}" for name in ("patch_embed.proj", "norm") for kind in KINDS)}
+    plain = {
+        "cls_token",
+        "pos_embed",
+        *(f"{name}.{kind}" for name in ("patch_embed.proj", "norm") for kind in KINDS),
+    }
     layer = {f"{part}.{kind}" for part in (*LAYER.values(), "attn.qkv") for kind in KINDS}
     plain |= {f"blocks.{i}.{name}" for i in range(len(model.blocks)) for name in layer}
     state = {name for name in model.state_dict() if not name.startswith("head.")}
@@ -129,7 +158,11 @@ def _beyond(model: Any) -> str | None:
             return f"{text} {min(names)}"
     acts: list[Any] = [block.mlp.act for block in model.blocks]  # type: ignore[union-attr]
     gelu = all(type(act) is nn.GELU and act.approximate == "none" for act in acts)
-    return None if gelu and not model.no_embed_class else "has gelu and a position of its class token, this has not"
+    return (
+        None
+        if gelu and not model.no_embed_class
+        else "has gelu and a position of its class token, this has not"
+    )
 
 
 def _load(export: Path) -> Any:
@@ -186,7 +219,8 @@ def _processor(told: dict[str, Any]) -> dict[str, Any]:
         kind = "ViTImageProcessor"
         size = large
     else:
-        kind = "BitImageProcessor"  # of those that resize the shorter side and crop the centre, the plainest
+        # of those that resize the shorter side and crop the centre, the plainest
+        kind = "BitImageProcessor"
         size = {"shortest_edge": large["height"]}
     return {
         "image_processor_type": kind,
@@ -205,7 +239,8 @@ def _processor(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_onnx(export: Path, out: Path) -> None:
-    """Write an export as ONNX: `pixels` (B, 3, H, W), normalised, to `features` (B, D), or `logits` (B, C) of a classifier.
+    """Write an export as ONNX: `pixels` (B, 3, H, W), normalised, to `features` (B, D), or `logits`
+    (B, C) of a classifier.
 
     Raises:
         UserError: what ONNX needs is not installed.
@@ -213,17 +248,27 @@ def to_onnx(export: Path, out: Path) -> None:
     try:
         import onnxscript  # noqa: F401
     except ImportError:
-        raise UserError("format=onnx: onnx and onnxscript are not installed; type pip install -e '.[onnx]'") from None
+        raise UserError(
+            "format=onnx: onnx and onnxscript are not installed; type pip install -e '.[onnx]'"
+        ) from None
     config, model = config_of(export), _load(export)
     for module in model.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = False
     out.parent.mkdir(parents=True, exist_ok=True)
     told = resolve_model_data_config(model)
-    _export_onnx(model, torch.zeros(2, *told["input_size"]), "logits" if config["num_classes"] else "features", told, out)
+    _export_onnx(
+        model,
+        torch.zeros(2, *told["input_size"]),
+        "logits" if config["num_classes"] else "features",
+        told,
+        out,
+    )
 
 
-def _export_onnx(model: nn.Module, pixels_B3HW: Tensor, name: str, told: dict[str, Any], out: Path) -> None:
+def _export_onnx(
+    model: nn.Module, pixels_B3HW: Tensor, name: str, told: dict[str, Any], out: Path
+) -> None:
     """`told`, timm's words for the preprocessing, become the file's metadata."""
     batch = torch.export.Dim("B", min=1)
     program = torch.onnx.export(
@@ -240,7 +285,10 @@ def _export_onnx(model: nn.Module, pixels_B3HW: Tensor, name: str, told: dict[st
     program.save(str(out), external_data=False)
 
 
-FORMATS: dict[str, Callable[[Path, Path], None]] = {"transformers": to_transformers, "onnx": to_onnx}
+FORMATS: dict[str, Callable[[Path, Path], None]] = {
+    "transformers": to_transformers,
+    "onnx": to_onnx,
+}
 
 
 def parse_options(words: list[str]) -> tuple[str, str, Path]:
@@ -249,9 +297,14 @@ def parse_options(words: list[str]) -> tuple[str, str, Path]:
     Raises:
         UserError: a word is not understood.
     """
-    folders, given = [word for word in words if "=" not in word], parse(word for word in words if "=" in word)
+    folders, given = (
+        [word for word in words if "=" not in word],
+        parse(word for word in words if "=" in word),
+    )
     if len(folders) != 1 or given.keys() != {"format", "out"}:
-        raise UserError("say one folder, format= and out=: tools/export.py runs/mpp format=onnx out=mpp.onnx")
+        raise UserError(
+            "say one folder, format= and out=: tools/export.py runs/mpp format=onnx out=mpp.onnx"
+        )
     if given["format"] not in FORMATS:
         raise UserError(f"format={given['format']}: unknown; {suggest(given['format'], FORMATS)}")
     return folders[0], given["format"], parse_path(given["out"], "out")

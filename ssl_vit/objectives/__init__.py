@@ -1,7 +1,7 @@
 """Objectives: modules with `objective(batch) -> Step`.
 
-A new one is a file here, a line in BUILDERS, and its name with the keys it uses in recipe.OBJECTIVES; from outside the package
-a plugin adds both (docs/guide.md).
+A new one is a file here, a line in BUILDERS, and its name with the keys it uses in
+recipe.OBJECTIVES; from outside the package a plugin adds both (docs/guide.md).
 """
 
 from collections.abc import Callable
@@ -25,23 +25,37 @@ def _mpp(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
     hit, data = recipe.corruption, recipe.data
     target = targets.BUILDERS[recipe.target](encoder.patch_size, data.mean, data.std)
     shares = {"rate": hit.rate, "mask": hit.mask, "random": hit.random}
-    return MaskedPatchPrediction(encoder, target, **shares, source=hit.source, shape=hit.shape, side=hit.side)
+    return MaskedPatchPrediction(
+        encoder, target, **shares, source=hit.source, shape=hit.shape, side=hit.side
+    )
 
 
 def _supervised(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
     asked = recipe.supervised
-    return Supervised(encoder, classes, loss=asked.loss, smoothing=asked.smoothing, hidden=asked.hidden, pool=asked.pool)
+    return Supervised(
+        encoder,
+        classes,
+        loss=asked.loss,
+        smoothing=asked.smoothing,
+        hidden=asked.hidden,
+        pool=asked.pool,
+    )
 
 
 def _joint(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
     parts: dict[str, tuple[Objective, float]] = {}
     for name, weight in {"mpp": recipe.joint.mpp, "supervised": recipe.joint.supervised}.items():
-        with torch.random.fork_rng(devices=[]):  # each begins with the weights that it would have alone
+        # each begins with the weights that it would have alone
+        with torch.random.fork_rng(devices=[]):
             parts[name] = (BUILDERS[name](recipe, encoder, classes), weight)
     return Joint(encoder, parts)
 
 
-BUILDERS: dict[str, Callable[[Recipe, Backbone, int], Objective]] = {"mpp": _mpp, "supervised": _supervised, "joint": _joint}
+BUILDERS: dict[str, Callable[[Recipe, Backbone, int], Objective]] = {
+    "mpp": _mpp,
+    "supervised": _supervised,
+    "joint": _joint,
+}
 
 
 def build(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
@@ -50,7 +64,12 @@ def build(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
     Raises:
         UserError: a plugin named an objective or a target and gave nothing that builds it.
     """
-    for key, name, table in (("objective", recipe.objective, BUILDERS), ("target", recipe.target, targets.BUILDERS)):
+    for key, name, table in (
+        ("objective", recipe.objective, BUILDERS),
+        ("target", recipe.target, targets.BUILDERS),
+    ):
         if name not in table:
-            raise UserError(f"{key}={name}: plugin={recipe.plugin} adds its name but nothing to BUILDERS")
+            raise UserError(
+                f"{key}={name}: plugin={recipe.plugin} adds its name but nothing to BUILDERS"
+            )
     return BUILDERS[recipe.objective](recipe, encoder, classes)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from ..data.batching import Batch
 from ..models.encoder import Backbone
 
-Metrics = dict[str, tuple[Tensor, Tensor]]  # name -> (sum, count), which add up over passes and processes
+# name -> (sum, count), which add up over passes and processes
+Metrics = dict[str, tuple[Tensor, Tensor]]
 
 
 class Step(NamedTuple):
@@ -20,11 +21,13 @@ class Step(NamedTuple):
 
 
 class Objective(nn.Module, ABC):
-    """`objective(batch) -> Step`. Everything trained besides the encoder (tokens, heads) is the objective's own."""
+    """`objective(batch) -> Step`. Everything trained besides the encoder (tokens, heads) is the
+    objective's own."""
 
     encoder: Backbone
     pool: str = "token"  # what an export gives as a image's feature: "token" or "avg"
-    uses_labels: bool = False  # whether a loss is over labelled images only, and needs their count (Batch.labelled)
+    # whether a loss is over labelled images only, and needs their count (Batch.labelled)
+    uses_labels: bool = False
 
     def __init__(self, encoder: Backbone) -> None:
         super().__init__()
@@ -42,7 +45,8 @@ class Objective(nn.Module, ABC):
         raise TypeError(f"{type(self).__name__} learns no labels")
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        """Learn from training images what `baselines` needs to know. Called once, before the first step."""
+        """Learn from training images what `baselines` needs to know. Called once, before the first
+        step."""
         return
 
     def baselines(self, batch: Batch) -> Metrics:

@@ -1,4 +1,5 @@
-"""Masked patch prediction (paper, 4.6 and B.1.2): hit half of the patch embeddings, tell what each hit patch was.
+"""Masked patch prediction (paper, 4.6 and B.1.2): hit half of the patch embeddings, tell what each
+hit patch was.
 
 Legend: B batch, N patches, K hit patches of each image, T tokens, D width, A answers to a patch.
 """
@@ -47,7 +48,11 @@ class MaskedPatchPrediction(Objective):
     def describe(self) -> str:
         patches = self.encoder.patches
         hit = corruption.num_corrupted(self.rate, patches)
-        together = " in rectangles" if self.shape == "blocks" else f" in squares of {self.side} x {self.side}"
+        together = (
+            " in rectangles"
+            if self.shape == "blocks"
+            else f" in squares of {self.side} x {self.side}"
+        )
         return (
             f"masked patch prediction, {self.target.answers} answers a patch: {hit} of {patches} patches hit"
             f"{together if self.shape == 'blocks' or self.side > 1 else ''}, "
@@ -57,7 +62,9 @@ class MaskedPatchPrediction(Objective):
     def draw(self, batch: Batch) -> corruption.Corruption:
         """The corruption of this batch's images, from their keys."""
         becomes = (self.mask, self.random, self.source)
-        return corruption.draw(batch.key, self.encoder.patches, self.rate, *becomes, self.shape, self.side)
+        return corruption.draw(
+            batch.key, self.encoder.patches, self.rate, *becomes, self.shape, self.side
+        )
 
     def patch_logits(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
         """The head's answers (B, K, A) for the hit patches."""
@@ -81,14 +88,23 @@ class MaskedPatchPrediction(Objective):
     def baselines(self, batch: Batch) -> Metrics:
         """How well the target's guesses do on this batch's masked patches (design, Objective)."""
         drawn = self.draw(batch)
-        hidden_BN = torch.zeros_like(batch.key)[:, None].repeat(1, self.encoder.patches).scatter(1, drawn.corrupted_BK, 1).bool()
+        hidden_BN = (
+            torch.zeros_like(batch.key)[:, None]
+            .repeat(1, self.encoder.patches)
+            .scatter(1, drawn.corrupted_BK, 1)
+            .bool()
+        )
         guesses = self.target.guesses(batch.image, hidden_BN)
         masked_BK = drawn.kind_BK == corruption.MASK
-        return {name: _mean(corruption.pick(guess_BN, drawn), masked_BK) for name, guess_BN in guesses.items()}
+        return {
+            name: _mean(corruption.pick(guess_BN, drawn), masked_BK)
+            for name, guess_BN in guesses.items()
+        }
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> tuple[corruption.Corruption, Tensor]:
-        """The corruption drawn, and what is told of each hit patch, (B, K, ...) in the form of the target's truth."""
+        """The corruption drawn, and what is told of each hit patch, (B, K, ...) in the form of the
+        target's truth."""
         drawn = self.draw(batch)
         return drawn, self.target.answer(self.patch_logits(batch, drawn))
 

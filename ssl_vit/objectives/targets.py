@@ -1,6 +1,8 @@
-"""What masked patch prediction must tell of a patch: colour classes in integers from the bytes, or pixels (paper, B.1.2).
+"""What masked patch prediction must tell of a patch: colour classes in integers from the bytes, or
+pixels (paper, B.1.2).
 
-Legend: B batch, N patches (row by row), K hit patches, P patch side in pixels, H = W image side, A answers to a patch.
+Legend: B batch, N patches (row by row), K hit patches, P patch side in pixels, H = W image side, A
+answers to a patch.
 """
 
 from abc import ABC, abstractmethod
@@ -20,12 +22,15 @@ def patch_sums(image_B3HW: Tensor, patch: int) -> Tensor:
 
 
 def color_class(sum_3: Tensor, pixels: Tensor | int) -> Tensor:
-    """Class 64 R + 8 G + B of mean colours given as byte sums (..., 3) over `pixels` pixels: int64 (...,), 0 .. 511.
+    """Class 64 R + 8 G + B of mean colours given as byte sums (..., 3) over `pixels` pixels: int64
+    (...,), 0 .. 511.
 
-    A channel's bin is floor(8 v) of its mean v in [0, 1], with 1.0 in bin 7 (paper, B.1.2: "3-bit mean color"), here
-    floor(8 S / (255 n)): exact for every sum, edges included.
+    A channel's bin is floor(8 v) of its mean v in [0, 1], with 1.0 in bin 7 (paper, B.1.2: "3-bit
+    mean color"), here floor(8 S / (255 n)): exact for every sum, edges included.
     """
-    bin_3 = (8 * sum_3 // (255 * torch.as_tensor(pixels, device=sum_3.device).unsqueeze(-1))).clamp(max=7)
+    bin_3 = (8 * sum_3 // (255 * torch.as_tensor(pixels, device=sum_3.device).unsqueeze(-1))).clamp(
+        max=7
+    )
     return 64 * bin_3[..., 0] + 8 * bin_3[..., 1] + bin_3[..., 2]
 
 
@@ -35,18 +40,24 @@ def mean_color(image_B3HW: Tensor, patch: int) -> Tensor:
 
 
 def grid_color(image_B3HW: Tensor, patch: int, cells: int) -> Tensor:
-    """Classes of the mean colours of each patch's `cells` x `cells` cells, row by row (B.1.2, target 2, area means):
-    uint8 (B, 3, H, W) -> int64 (B, N, cells^2). The patch's side must be a multiple of `cells`."""
+    """Classes of the mean colours of each patch's `cells` x `cells` cells, row by row (B.1.2,
+    target 2, area means): uint8 (B, 3, H, W) -> int64 (B, N, cells^2). The patch's side must be a
+    multiple of `cells`."""
     side = patch // cells
-    grid = rearrange(mean_color(image_B3HW, side), "b (h w) -> b h w", h=image_B3HW.shape[-2] // side)
+    grid = rearrange(
+        mean_color(image_B3HW, side), "b (h w) -> b h w", h=image_B3HW.shape[-2] // side
+    )
     return rearrange(grid, "b (h c) (w d) -> b (h w) (c d)", c=cells, d=cells)
 
 
 def pixels(image_B3HW: Tensor, patch: int, mean: list[float], std: list[float]) -> Tensor:
-    """Each patch's pixels in the model's input range (B.1.2, target 3): uint8 (B, 3, H, W) -> float32 (B, N, 3 P^2)."""
+    """Each patch's pixels in the model's input range (B.1.2, target 3): uint8 (B, 3, H, W) ->
+    float32 (B, N, 3 P^2)."""
     device = image_B3HW.device
     low, scale = (255 * torch.tensor(v, device=device)[:, None, None] for v in (mean, std))
-    return rearrange((image_B3HW.float() - low) / scale, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch)
+    return rearrange(
+        (image_B3HW.float() - low) / scale, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch
+    )
 
 
 def class_color(class_N: Tensor) -> Tensor:
@@ -56,28 +67,36 @@ def class_color(class_N: Tensor) -> Tensor:
 
 
 def neighbor_sums(image_B3HW: Tensor, patch: int, hidden_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Byte sums int64 (B, N, 3) of each patch's uncorrupted neighbours, and how many pixels they have, int64 (B, N).
+    """Byte sums int64 (B, N, 3) of each patch's uncorrupted neighbours, and how many pixels they
+    have, int64 (B, N).
 
-    Neighbours are the patches not in `hidden_BN` (bool) on the nearest square ring around the patch that has one. A
-    image with every patch hidden has none: sum 0 over one patch's pixels.
+    Neighbours are the patches not in `hidden_BN` (bool) on the nearest square ring around the patch
+    that has one. A image with every patch hidden has none: sum 0 over one patch's pixels.
     """
     rows, columns = image_B3HW.shape[-2] // patch, image_B3HW.shape[-1] // patch
     sums_BN3 = patch_sums(image_B3HW, patch).double()  # exact: sums stay far below 2^53
-    y, x = (rearrange(a, "h w -> (h w)") for a in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"))
+    y, x = (
+        rearrange(a, "h w -> (h w)")
+        for a in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    )
     ring_NN = torch.maximum((y[:, None] - y).abs(), (x[:, None] - x).abs()).to(image_B3HW.device)
-    ring_BNN = ring_NN.masked_fill(ring_NN == 0, rows + columns).masked_fill(hidden_BN[:, None, :], rows + columns)
+    ring_BNN = ring_NN.masked_fill(ring_NN == 0, rows + columns).masked_fill(
+        hidden_BN[:, None, :], rows + columns
+    )
     nearest_BNN = (ring_BNN == ring_BNN.amin(-1, keepdim=True)) & ~hidden_BN[:, None, :]
     count_BN = nearest_BNN.sum(-1).clamp(min=1)
     return (nearest_BNN.double() @ sums_BN3).long(), count_BN * patch * patch
 
 
 def neighbor_color(image_B3HW: Tensor, patch: int, hidden_BN: Tensor) -> Tensor:
-    """Class of the mean colour of each patch's uncorrupted neighbours, the guess that MPP must beat: int64 (B, N)."""
+    """Class of the mean colour of each patch's uncorrupted neighbours, the guess that MPP must
+    beat: int64 (B, N)."""
     return color_class(*neighbor_sums(image_B3HW, patch, hidden_BN))
 
 
 class Target(nn.Module, ABC):
-    """What is told of each hit patch, how telling it is scored, and what must be beaten. Its buffers hold what `fit` saw."""
+    """What is told of each hit patch, how telling it is scored, and what must be beaten. Its
+    buffers hold what `fit` saw."""
 
     answers: int  # numbers that the head gives for a patch
 
@@ -87,7 +106,8 @@ class Target(nn.Module, ABC):
 
     @abstractmethod
     def score(self, told_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
-        """{"loss": (B, K), perhaps "accuracy": (B, K)}; the loss is the mean over what is told of a patch."""
+        """{"loss": (B, K), perhaps "accuracy": (B, K)}; the loss is the mean over what is told of a
+        patch."""
 
     @abstractmethod
     def fit(self, images: Iterable[Tensor]) -> None:
@@ -95,7 +115,8 @@ class Target(nn.Module, ABC):
 
     @abstractmethod
     def guesses(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
-        """Name -> (B, N): how well each patch would be told without a model. See summary.TO_BEAT."""
+        """Name -> (B, N): how well each patch would be told without a model. See
+        summary.TO_BEAT."""
 
     @abstractmethod
     def answer(self, told_BKA: Tensor) -> Tensor:
@@ -103,11 +124,13 @@ class Target(nn.Module, ABC):
 
     @abstractmethod
     def paint(self, truth_BN: Tensor) -> Tensor:
-        """Truths as images of their patches: uint8 (B, N, c, c, 3) for some c that divides the patch's side."""
+        """Truths as images of their patches: uint8 (B, N, c, c, 3) for some c that divides the
+        patch's side."""
 
 
 class Colors(Target):
-    """Targets 1 and 2: the 3-bit mean colour of each of the patch's cells x cells cells, a class of 512 each."""
+    """Targets 1 and 2: the 3-bit mean colour of each of the patch's cells x cells cells, a class of
+    512 each."""
 
     count: Tensor
 
@@ -122,11 +145,16 @@ class Colors(Target):
     def score(self, told_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
         logits = rearrange(told_BKA, "b k (a c) -> (b k a) c", c=COLORS)
         loss = F.cross_entropy(logits, truth_BK.flatten(), reduction="none").view_as(truth_BK)
-        return {"loss": loss.mean(-1), "accuracy": (self.answer(told_BKA) == truth_BK).float().mean(-1)}
+        return {
+            "loss": loss.mean(-1),
+            "accuracy": (self.answer(told_BKA) == truth_BK).float().mean(-1),
+        }
 
     def fit(self, images: Iterable[Tensor]) -> None:
         for image in images:
-            self.count += torch.bincount(self.truth(image).flatten(), minlength=COLORS).to(self.count)
+            self.count += torch.bincount(self.truth(image).flatten(), minlength=COLORS).to(
+                self.count
+            )
 
     def guesses(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
         truth_BNA = self.truth(image_B3HW)
@@ -184,8 +212,9 @@ class Pixels(Target):
         return (255 * (values * std + mean)).round().clamp(0, 255).to(torch.uint8)
 
 
-# name -> the target for patches of a side, with the model's mean and std. A new one is a class and a line here, and its name in
-# recipe.TARGETS; from outside the package a plugin adds both (docs/guide.md).
+# name -> the target for patches of a side, with the model's mean and std. A new one is a class and
+# a line here, and its name in recipe.TARGETS; from outside the package a plugin adds both
+# (docs/guide.md).
 BUILDERS: dict[str, Callable[[int, list[float], list[float]], Target]] = {
     "mean_color": lambda patch, mean, std: Colors(patch, cells=1),
     "grid_color": lambda patch, mean, std: Colors(patch, cells=4),

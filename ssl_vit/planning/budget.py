@@ -1,5 +1,5 @@
-"""What a run will need, counted before it runs: images, bytes of tensors, device-hours; and what a careful colleague would
-say of it. No torch here; compute.py counts the work."""
+"""What a run will need, counted before it runs: images, bytes of tensors, device-hours; and what a
+careful colleague would say of it. No torch here; compute.py counts the work."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +15,14 @@ from ..errors import UserError
 GIB = 2**30
 PAPER_BATCH = 4096
 PAPER_MPP = 2e-4  # B.1.2
-PAPER_LABELS = {"jft": (2e-4, 3e-4, 4e-4, 6e-4, 8e-4), "imagenet21k": (1e-3,), "imagenet": (3e-3,)}  # Table 3
+# Table 3
+PAPER_LABELS = {"jft": (2e-4, 3e-4, 4e-4, 6e-4, 8e-4), "imagenet21k": (1e-3,), "imagenet": (3e-3,)}
 
 
 @dataclass(frozen=True)
 class Device:
-    """A row of hardware.yaml: peak dense rates in TFLOP/s (None: not planned in that precision), memory in GiB."""
+    """A row of hardware.yaml: peak dense rates in TFLOP/s (None: not planned in that precision),
+    memory in GiB."""
 
     name: str
     bfloat16: float | None
@@ -37,7 +39,9 @@ class Device:
         rate = self.bfloat16 if precision == "bfloat16" else self.float32
         if rate is None:
             other = "float32" if precision == "bfloat16" else "bfloat16"
-            raise UserError(f"compute.precision={precision}: device={self.name} is not planned in it; say {other}")
+            raise UserError(
+                f"compute.precision={precision}: device={self.name} is not planned in it; say {other}"
+            )
         return rate
 
 
@@ -48,15 +52,10 @@ def devices() -> dict[str, Device]:
 
 
 def settle_precision(recipe: Recipe, on: Device | None) -> None:
-    """Write into the recipe what a precision of auto becomes: bfloat16 on a device that has it, or where none is named."""
+    """Write into the recipe what a precision of auto becomes: bfloat16 on a device that has it, or
+    where none is named."""
     if recipe.compute.precision == "auto":
         recipe.compute.precision = "bfloat16" if on is None or on.bfloat16 else "float32"
-
-
-
-
-
-
 
 
 def hours(exaflop: float, on: Device, precision: str, efficiency: float) -> float:
@@ -64,18 +63,9 @@ def hours(exaflop: float, on: Device, precision: str, efficiency: float) -> floa
     return exaflop * 1e18 / (on.rate(precision) * 1e12 * efficiency) / 3600
 
 
-
-
-
-
-
-
-
-
-
-
 def device_batch(recipe: Recipe, processes: int, on: Device | None) -> int | None:
-    """Images of a pass: compute.batch, or the largest divisor whose activations take half of the device (as machine.py).
+    """Images of a pass: compute.batch, or the largest divisor whose activations take half of the
+    device (as machine.py).
 
     Raises:
         UserError: the batch does not divide.
@@ -85,7 +75,9 @@ def device_batch(recipe: Recipe, processes: int, on: Device | None) -> int | Non
         raise UserError(f"optim.batch={batch}: not divisible by processes={processes}")
     share = batch // processes
     if wanted and share % wanted:
-        raise UserError(f"compute.batch={wanted}: {processes} processes x {wanted} do not divide optim.batch={batch}")
+        raise UserError(
+            f"compute.batch={wanted}: {processes} processes x {wanted} do not divide optim.batch={batch}"
+        )
     if wanted or on is None:
         return wanted
     return _divisor(share, int(on.memory * GIB / 2 / activations(recipe, fused=True)))
@@ -95,7 +87,9 @@ def _divisor(share: int, most: int) -> int:
     return max(d for d in range(1, max(1, min(share, most)) + 1) if share % d == 0)
 
 
-def warnings_for(recipe: Recipe, processes: int, on: Device | None, need: dict[str, int]) -> Iterator[str]:
+def warnings_for(
+    recipe: Recipe, processes: int, on: Device | None, need: dict[str, int]
+) -> Iterator[str]:
     """What a careful colleague would say, one line each."""
     o, patches = recipe.optim, costs.tokens(recipe) - 1
     if recipe.objective != "probe" and 3 * o.warmup > o.steps:
@@ -114,7 +108,11 @@ def warnings_for(recipe: Recipe, processes: int, on: Device | None, need: dict[s
 def _papers_rate(recipe: Recipe) -> bool:
     """Whether the learning rate is the paper's own for this objective and data."""
     rates = {"mpp": (PAPER_MPP,), "supervised": PAPER_LABELS.get(recipe.data.name, ())}
-    return any(abs(recipe.optim.lr / rate - 1) < 1e-6 for name in parts(recipe) for rate in rates.get(name, ()))
+    return any(
+        abs(recipe.optim.lr / rate - 1) < 1e-6
+        for name in parts(recipe)
+        for rate in rates.get(name, ())
+    )
 
 
 def _too_large(recipe: Recipe, processes: int, on: Device, need: dict[str, int]) -> str:

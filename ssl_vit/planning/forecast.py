@@ -1,4 +1,5 @@
-"""From words to the record of what a run or a study will cost. Torch comes in where steps are measured."""
+"""From words to the record of what a run or a study will cost. Torch comes in where steps are
+measured."""
 
 import copy
 import dataclasses
@@ -22,8 +23,18 @@ from .pace import Pace, measure
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 # Of no weight for the time of a step
-NOT_PACE = ("seed", "init", "model.name", "optim.lr", "optim.steps", "optim.warmup", "data.share", "data.validation")
-NOT_HERE = ("lies nowhere yet", "no such file or folder")  # how bounds.py says that images are not there
+NOT_PACE = (
+    "seed",
+    "init",
+    "model.name",
+    "optim.lr",
+    "optim.steps",
+    "optim.warmup",
+    "data.share",
+    "data.validation",
+)
+# how bounds.py says that images are not there
+NOT_HERE = ("lies nowhere yet", "no such file or folder")
 Record = dict[str, Any]
 
 
@@ -53,10 +64,14 @@ def run(words: list[str], asked: PlanOptions) -> Record:
     known = [*KEYS, "recipe", "data", "model"]
     for key in (word.partition("=")[0] for word in words):
         if key not in known and (near := difflib.get_close_matches(key, OWN, n=1)):
-            raise UserError(f"unknown word {key}; did you mean {near[0]}? choices: {', '.join(OWN)}, or a recipe's key")
+            raise UserError(
+                f"unknown word {key}; did you mean {near[0]}? choices: {', '.join(OWN)}, or a recipe's key"
+            )
     recipe = _resolve(words, asked)
     if asked.epochs is not None:
-        recipe = _resolve([*words, f"optim.steps={_steps(words, recipe, asked.epochs, asked.images)}"], asked)
+        recipe = _resolve(
+            [*words, f"optim.steps={_steps(words, recipe, asked.epochs, asked.images)}"], asked
+        )
     return estimate(recipe, asked, measure(recipe) if asked.probe else None)
 
 
@@ -71,7 +86,12 @@ def _resolve(words: list[str], asked: PlanOptions) -> Recipe:
     with tempfile.TemporaryDirectory() as folder:
         stand_in = Path(folder) / (Path(said).name or "images")
         stand_in.mkdir()
-        return resolve([*(word for word in words if not word.startswith("data.path=")), f"data.path={stand_in}"])
+        return resolve(
+            [
+                *(word for word in words if not word.startswith("data.path=")),
+                f"data.path={stand_in}",
+            ]
+        )
 
 
 def _steps(words: list[str], recipe: Recipe, epochs: float, images: int | None) -> int:
@@ -82,18 +102,27 @@ def _steps(words: list[str], recipe: Recipe, epochs: float, images: int | None) 
     if recipe.objective == "probe":
         raise UserError(f"epochs={epochs:g}: an evaluation has none")
     if count is None:
-        raise UserError(f"epochs={epochs:g}: how many images data={recipe.data.name} has is not known; say images=")
+        raise UserError(
+            f"epochs={epochs:g}: how many images data={recipe.data.name} has is not known; say images="
+        )
     return max(1, round(epochs * count / recipe.optim.batch))
 
 
 def estimate(recipe: Recipe, asked: PlanOptions, pace: Pace | None = None) -> Record:
-    """The record of one run, for the device that is named, else for this machine if its pace was measured. None: not known."""
+    """The record of one run, for the device that is named, else for this machine if its pace was
+    measured. None: not known."""
     recipe, on, trains = copy.deepcopy(recipe), asked.device, recipe.objective != "probe"
     here = pace if on is None else None
     recipe.compute.precision = here.precision if here else recipe.compute.precision
     budget.settle_precision(recipe, on)
     fused = not (here and here.device == "cpu")
-    batch = None if not trains else here.device_batch if here else budget.device_batch(recipe, asked.processes, on)
+    batch = (
+        None
+        if not trains
+        else here.device_batch
+        if here
+        else budget.device_batch(recipe, asked.processes, on)
+    )
     tensors = [costs.memory(recipe, asked.processes, zero, batch or 0, fused) for zero in range(4)]
     return {
         "name": recipe.name,
@@ -147,24 +176,35 @@ def _spent(recipe: Recipe, asked: PlanOptions, pace: Pace | None) -> Record:
 
 
 def is_study(words: list[str]) -> bool:
-    """Whether the words are those of tools/study.py: a study's name or file, or a sweep over a recipe."""
+    """Whether the words are those of tools/study.py: a study's name or file, or a sweep over a
+    recipe."""
     recipe = next((word.partition("=")[2] for word in words if word.startswith("recipe=")), "")
     is_file = recipe.endswith((".yaml", ".yml")) and Path(recipe).is_file()
-    return "sweep" in words or recipe.startswith("study/") or (is_file and "parts" in load_yaml(Path(recipe)))
+    return (
+        "sweep" in words
+        or recipe.startswith("study/")
+        or (is_file and "parts" in load_yaml(Path(recipe)))
+    )
 
 
 def study(words: list[str], asked: PlanOptions) -> Record:
     """What a study will cost, by part and in all: the sums over its tasks.
 
     Raises:
-        UserError: epochs= or images= is said; a mistake in the other words, with the part and the arm.
+        UserError: epochs= or images= is said; a mistake in the other words, with the part and the
+        arm.
     """
     for key in ("epochs", "images"):
         if (value := getattr(asked, key)) is not None:
-            raise UserError(f"{key}={value:g}: that is for one recipe; a study's parts say their own lengths")
+            raise UserError(
+                f"{key}={value:g}: that is for one recipe; a study's parts say their own lengths"
+            )
     wanted = command.parse_request(_with_places(words))
     tasks = estimate_tasks(wanted.plan, asked)
-    of_part = {name: [told for key, told in tasks.items() if wanted.plan[key].part == name] for name in wanted.study.parts}
+    of_part = {
+        name: [told for key, told in tasks.items() if wanted.plan[key].part == name]
+        for name in wanted.study.parts
+    }
     loads = [told["probe"]["load"] for told in tasks.values() if told["probe"]]
     return {
         "name": wanted.name,
@@ -182,13 +222,19 @@ def study(words: list[str], asked: PlanOptions) -> Record:
 def _warnings(of_part: dict[str, list[Record]]) -> list[str]:
     """Each warning once, behind the parts that it is for."""
     said: dict[str, dict[str, None]] = {}
-    for part, text in ((part, text) for part, told in of_part.items() for record in told for text in record["warnings"]):
+    for part, text in (
+        (part, text)
+        for part, told in of_part.items()
+        for record in told
+        for text in record["warnings"]
+    ):
         said.setdefault(text, {})[part] = None
     return [f"{', '.join(parts)}: {text}" for text, parts in said.items()]
 
 
 def _with_places(words: list[str]) -> list[str]:
-    """The words, and for each of the study's places that they leave out a stand-in: no images are read."""
+    """The words, and for each of the study's places that they leave out a stand-in: no images are
+    read."""
     if "sweep" in words:
         return words
     given = parse(words)
@@ -197,7 +243,8 @@ def _with_places(words: list[str]) -> list[str]:
 
 
 def estimate_tasks(plan: dict[str, Task], asked: PlanOptions) -> dict[str, Record]:
-    """The record of each of a study's tasks by its name. Of tasks whose steps are alike, one is measured."""
+    """The record of each of a study's tasks by its name. Of tasks whose steps are alike, one is
+    measured."""
     recipes: dict[str, Recipe] = {}
     records: dict[tuple[str, ...], tuple[Recipe, Record]] = {}
     paces: dict[str, Pace] = {}
@@ -207,7 +254,10 @@ def estimate_tasks(plan: dict[str, Task], asked: PlanOptions) -> dict[str, Recor
         if words not in records:
             try:
                 recipe = _resolve(list(words), asked)
-                records[words] = recipe, estimate(recipe, asked, _pace(recipe, paces) if asked.probe else None)
+                records[words] = (
+                    recipe,
+                    estimate(recipe, asked, _pace(recipe, paces) if asked.probe else None),
+                )
             except UserError as error:
                 raise UserError(f"part {task.part}, arm {task.arm}: {error}") from None
         recipes[task.name], found[task.name] = records[words]
@@ -215,23 +265,36 @@ def estimate_tasks(plan: dict[str, Task], asked: PlanOptions) -> dict[str, Recor
 
 
 def _pace(recipe: Recipe, paces: dict[str, Pace]) -> Pace | None:
-    """The pace of a recipe, measured once for those alike and kept in `paces`; none of an evaluation."""
+    """The pace of a recipe, measured once for those alike and kept in `paces`; none of an
+    evaluation."""
     if recipe.objective == "probe":
         return None
-    alike = json.dumps({key: value for key, value in computed_values(recipe).items() if key not in NOT_PACE}, sort_keys=True)
+    alike = json.dumps(
+        {key: value for key, value in computed_values(recipe).items() if key not in NOT_PACE},
+        sort_keys=True,
+    )
     if alike not in paces:
         paces[alike] = measure(recipe)
     return paces[alike]
 
 
 def _words(task: Task, plan: dict[str, Task], recipes: dict[str, Recipe]) -> list[str]:
-    """A task's words while the runs that it needs are not there (as studies.plan.check): the model is that of the run it starts
-    from; where it takes the best of a sweep, the sweep's first."""
+    """A task's words while the runs that it needs are not there (as studies.plan.check): the model
+    is that of the run it starts from; where it takes the best of a sweep, the sweep's first."""
     said = {key: value for key, value in task.words.items() if not spec.PLACEHOLDER.search(value)}
-    origin = next((recipes[name] for name in spec.PLACEHOLDER.findall(task.words.get("init", "")) if name in recipes), None)
+    origin = next(
+        (
+            recipes[name]
+            for name in spec.PLACEHOLDER.findall(task.words.get("init", ""))
+            if name in recipes
+        ),
+        None,
+    )
     if origin is not None and "model" not in said:
         model = dataclasses.asdict(origin.model)
-        said = {f"model.{key}": spec.text(value) for key, value in model.items() if key != "name"} | said
+        said = {
+            f"model.{key}": spec.text(value) for key, value in model.items() if key != "name"
+        } | said
     if task.best:
         swept = next(plan[name].values for name in task.needs if plan[name].part == task.best)
         said |= {key: spec.text(value) for key, value in swept.items()}
@@ -239,10 +302,15 @@ def _words(task: Task, plan: dict[str, Task], recipes: dict[str, Recipe]) -> lis
 
 
 def _sum(told: list[Record]) -> Record:
-    """Totals over runs of what is known; `untimed` of them have no time; `most_bytes` is the largest one's in a process."""
+    """Totals over runs of what is known; `untimed` of them have no time; `most_bytes` is the
+    largest one's in a process."""
     keys = ("images", "exaflop", "device_hours", "price")
     known = {key: [t[key] for t in told if t[key] is not None] for key in keys}
-    needs = [sum(t["tensor_bytes"][STAGES[t["zero"]]].values()) for t in told if t["device_batch"] or not t["steps"]]
+    needs = [
+        sum(t["tensor_bytes"][STAGES[t["zero"]]].values())
+        for t in told
+        if t["device_batch"] or not t["steps"]
+    ]
     return {
         "tasks": len(told),
         **{key: sum(values) if values else None for key, values in known.items()},

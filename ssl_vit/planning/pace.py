@@ -1,4 +1,5 @@
-"""How long a step of a recipe takes on this machine, measured by taking some. Torch comes in late."""
+"""How long a step of a recipe takes on this machine, measured by taking some. Torch comes in
+late."""
 
 import copy
 import itertools
@@ -22,7 +23,8 @@ STEPS, WARM = 20, 5  # steps taken, and how many of them warm up and do not coun
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a step here: the median, the least and the most of `steps`; and what they were measured on."""
+    """Seconds of a step here: the median, the least and the most of `steps`; and what they were
+    measured on."""
 
     seconds: float
     least: float
@@ -36,9 +38,11 @@ class Pace:
 
 
 def measure(recipe: Recipe) -> Pace:
-    """Take the first steps of a run with its own images, engine and optimiser, in a folder that is removed.
+    """Take the first steps of a run with its own images, engine and optimiser, in a folder that is
+    removed.
 
-    The host waits for the device after each of them, as it does in a run at logging steps only. Nothing is looked at or saved.
+    The host waits for the device after each of them, as it does in a run at logging steps only.
+    Nothing is looked at or saved.
 
     Raises:
         UserError: an evaluation, which takes no steps; or what a run itself raises.
@@ -49,9 +53,20 @@ def measure(recipe: Recipe) -> Pace:
     from ..training import distributed
 
     load, recipe = os.getloadavg()[0], copy.deepcopy(recipe)
-    recipe.name, recipe.eval.images, recipe.eval.test, recipe.log.every, recipe.probe.every = "probe", 1, False, 1, None
-    with tempfile.TemporaryDirectory() as recipe.out, distributed.accelerator_session(run := Run(recipe)) as accelerator:
-        made = setup.set_up(run, accelerator, distributed.load_splits(recipe, accelerator, test=False))
+    recipe.name, recipe.eval.images, recipe.eval.test, recipe.log.every, recipe.probe.every = (
+        "probe",
+        1,
+        False,
+        1,
+        None,
+    )
+    with (
+        tempfile.TemporaryDirectory() as recipe.out,
+        distributed.accelerator_session(run := Run(recipe)) as accelerator,
+    ):
+        made = setup.set_up(
+            run, accelerator, distributed.load_splits(recipe, accelerator, test=False)
+        )
         return _pace(made, _steps(made), load)
 
 
@@ -60,23 +75,46 @@ def _pace(made: "Job", took: list[float], load: float) -> Pace:
 
     timed = took[min(WARM, len(took) - 1) :]
     on = torch.cuda.get_device_name() if made.accelerator.device.type == "cuda" else "cpu"
-    said = (on, torch.get_num_threads(), made.recipe.compute.precision, made.batch_layout.device_batch, load)
+    said = (
+        on,
+        torch.get_num_threads(),
+        made.recipe.compute.precision,
+        made.batch_layout.device_batch,
+        load,
+    )
     return Pace(statistics.median(timed), min(timed), max(timed), len(timed), *said)
 
 
 def _steps(made: "Job") -> list[float]:
-    """Seconds of each of the first steps, from one's end to the next one's, waiting for images included."""
+    """Seconds of each of the first steps, from one's end to the next one's, waiting for images
+    included."""
     from ..data import loaders
     from ..training import loop
 
     recipe, ends = made.recipe, [time.perf_counter()]
-    recipe.optim.steps = min(STEPS, recipe.optim.steps)  # after the schedule was made, which stays the run's
+    # after the schedule was made, which stays the run's
+    recipe.optim.steps = min(STEPS, recipe.optim.steps)
 
     class Clock(Callback):
         def on_step(self, step: int) -> None:
             ends.append(time.perf_counter())
 
-    loader = loaders.training_loader(made.images, recipe.data, made.batch_layout, recipe.seed, 0, recipe.optim.steps, made.workers)
+    loader = loaders.training_loader(
+        made.images,
+        recipe.data,
+        made.batch_layout,
+        recipe.seed,
+        0,
+        recipe.optim.steps,
+        made.workers,
+    )
     with loaders.Patient(loader) as passes:
-        loop.train(made.state, passes, recipe, made.batch_layout, made.accelerator, callbacks=loop.Callbacks([Clock()]))
+        loop.train(
+            made.state,
+            passes,
+            recipe,
+            made.batch_layout,
+            made.accelerator,
+            callbacks=loop.Callbacks([Clock()]),
+        )
     return [after - before for before, after in itertools.pairwise(ends)]

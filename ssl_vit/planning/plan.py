@@ -15,9 +15,17 @@ FLAGS = ("--json", "--probe")
 # The plan's own words -> their type, what they must be, and how that is said
 NUMBERS: dict[str, tuple[type, Callable[[Any], bool], str]] = {
     "processes": (int, lambda v: 1 <= v < 2**40, "a whole number of at least 1 is asked for"),
-    "price": (float, lambda v: 0 <= v < 1e12, "a number of at least 0, for a device-hour, is asked for"),
+    "price": (
+        float,
+        lambda v: 0 <= v < 1e12,
+        "a number of at least 0, for a device-hour, is asked for",
+    ),
     "zero": (int, lambda v: v in range(4), "0 (plain DDP), 1, 2 or 3 is asked for"),
-    "efficiency": (float, lambda v: 0 < v <= 1, "a share of the device's peak, above 0 and at most 1, is asked for"),
+    "efficiency": (
+        float,
+        lambda v: 0 < v <= 1,
+        "a share of the device's peak, above 0 and at most 1, is asked for",
+    ),
     "epochs": (float, lambda v: 0 < v < 1e9, "a number above 0 is asked for"),
     "images": (int, lambda v: 1 <= v < 2**50, "a whole number of training images is asked for"),
 }
@@ -66,7 +74,10 @@ def _rows(record: Record) -> Iterator[tuple[str, str]]:
     yield "run", record["name"]
     size = f"{record['parameters'] / 1e6:.2f}M parameters, {record['encoder_parameters'] / 1e6:.2f}M of them the encoder's"
     patches = f"{record['patches']} patches" if record["patches"] else "no patches"
-    yield "model", f"{record['model']}: {size}; {patches}, {record['multiply_adds'] / 1e9:.3g}G multiply-adds a image"
+    yield (
+        "model",
+        f"{record['model']}: {size}; {patches}, {record['multiply_adds'] / 1e9:.3g}G multiply-adds a image",
+    )
     yield "length", _length(record)
     if record["steps"]:
         yield from _memory(record)
@@ -83,7 +94,9 @@ def _length(record: Record) -> str:
     if not record["steps"]:
         return f"{told}: each image forward, once"
     count = record["training_images"]
-    epochs = f"epochs={record['epochs']:.4g} of {count:,}" if count else "epochs not known: say images="
+    epochs = (
+        f"epochs={record['epochs']:.4g} of {count:,}" if count else "epochs not known: say images="
+    )
     return f"optim.steps={record['steps']} x {record['batch']} = {told}; {epochs}"
 
 
@@ -93,10 +106,22 @@ def _memory(record: Record) -> Iterator[tuple[str, str]]:
     listed = ", ".join(f"{name} {_bytes(n)}" for name, n in kinds.items() if n)
     yield "memory", f"{listed}; {record['precision']}"
     each = f"activations {_bytes(record['image_bytes'])} a image"
-    yield "", f"{each}, {batch} images a pass" if batch else f"{each}: say device= or compute.batch="
-    totals = ", ".join(f"{stage} {_bytes(sum(n.values()))}" for stage, n in record["tensor_bytes"].items())
-    has = f"; {record['device']['name']} has {record['device']['memory']:g} GiB" if record["device"] else ""
-    yield "in all", f"{totals} a process (processes={record['processes']}){'' if batch else ' before activations'}{has}"
+    yield (
+        "",
+        f"{each}, {batch} images a pass" if batch else f"{each}: say device= or compute.batch=",
+    )
+    totals = ", ".join(
+        f"{stage} {_bytes(sum(n.values()))}" for stage, n in record["tensor_bytes"].items()
+    )
+    has = (
+        f"; {record['device']['name']} has {record['device']['memory']:g} GiB"
+        if record["device"]
+        else ""
+    )
+    yield (
+        "in all",
+        f"{totals} a process (processes={record['processes']}){'' if batch else ' before activations'}{has}",
+    )
 
 
 def _time(record: Record) -> Iterator[tuple[str, str]]:
@@ -120,7 +145,10 @@ def _time(record: Record) -> Iterator[tuple[str, str]]:
 def _study_rows(record: Record) -> Iterator[tuple[str, str]]:
     """What is printed of a study: a line for each part, and the total."""
     yield "study", f"{record['name']}: {record['title']}"
-    yield "part", f"{'tasks':>5} {'images':>15} {'exaFLOP':>9} {'device-hours':>12} {'price':>9} {'a process':>10}"
+    yield (
+        "part",
+        f"{'tasks':>5} {'images':>15} {'exaFLOP':>9} {'device-hours':>12} {'price':>9} {'a process':>10}",
+    )
     for name, part in record["parts"].items():
         yield name, _columns(part)
     yield "in all", _columns(record)
@@ -128,7 +156,10 @@ def _study_rows(record: Record) -> Iterator[tuple[str, str]]:
     if on:
         yield "time", f"on {on['name']} at {record['efficiency']:.0%} (efficiency=) of its peak"
     elif timed:
-        yield "time", f"measured here, one task after the other, load average {record['load']:.2f} before"
+        yield (
+            "time",
+            f"measured here, one task after the other, load average {record['load']:.2f} before",
+        )
     else:
         yield "time", f"not known: say device= ({', '.join(budget.devices())}) or --probe"
     if timed and record["untimed"]:
@@ -148,4 +179,6 @@ def _number(value: float | None) -> str:
 
 
 def _bytes(count: int) -> str:
-    return f"{count / budget.GIB:.2f} GiB" if count >= 0.1 * budget.GIB else f"{count / 2**20:.1f} MiB"
+    return (
+        f"{count / budget.GIB:.2f} GiB" if count >= 0.1 * budget.GIB else f"{count / 2**20:.1f} MiB"
+    )

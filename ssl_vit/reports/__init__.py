@@ -1,4 +1,5 @@
-"""The report of a study: finished runs -> numbers -> sections -> Markdown and one HTML page. No training calls it."""
+"""The report of a study: finished runs -> numbers -> sections -> Markdown and one HTML page. No
+training calls it."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +28,8 @@ def write(folder: Path) -> Report:
     The same runs give the same text, to the byte.
 
     Raises:
-        UserError: the folder is no study, a file in it is damaged, an arm that the report names has no finished run, or two
+        UserError: the folder is no study, a file in it is damaged, an arm that the report names has
+        no finished run, or two
             runs in one table were tested on different images.
     """
     study = finished.read(folder)
@@ -44,11 +46,19 @@ def _compared(study: Study) -> tuple[Report, list[Plot], list[Section]]:
     """Of a study of arms with a baseline and a candidate."""
     numbers = measure(study)
     drawn = plots.draw(study, numbers)
-    return Report(sections.answer(study, numbers), numbers), drawn, sections.build(study, numbers, drawn)
+    return (
+        Report(sections.answer(study, numbers), numbers),
+        drawn,
+        sections.build(study, numbers, drawn),
+    )
 
 
 def _varied(study: Study) -> tuple[Report, list[Plot], list[Section]]:
     """Of a study whose arms are values of keys."""
     numbers = varied.measure(study)
     drawn = varied_plots.draw(study, numbers)
-    return Report(varied_sections.answer(numbers), numbers), [*drawn.values()], varied_sections.build(study, numbers, drawn)
+    return (
+        Report(varied_sections.answer(numbers), numbers),
+        [*drawn.values()],
+        varied_sections.build(study, numbers, drawn),
+    )

@@ -1,4 +1,5 @@
-"""What a study varied, as axes: which key lies along a curve, which tells curves apart, and how their values are written."""
+"""What a study varied, as axes: which key lies along a curve, which tells curves apart, and how
+their values are written."""
 
 import itertools
 import math
@@ -9,8 +10,9 @@ DECADE = 10.0  # from the smallest value to the largest, at which a logarithmic 
 
 
 class Axes(NamedTuple):
-    """`x` lies along the curves; empty: the settings themselves, as categories. `lines` tells curves apart; empty: one curve.
-    `places` {arm: (its place along x, its curve)}; a place is a number, or a category's index in `ticks`."""
+    """`x` lies along the curves; empty: the settings themselves, as categories. `lines` tells
+    curves apart; empty: one curve. `places` {arm: (its place along x, its curve)}; a place is a
+    number, or a category's index in `ticks`."""
 
     x: str
     lines: str
@@ -24,7 +26,8 @@ class Axes(NamedTuple):
 
 
 def axes(settings: Mapping[str, Mapping[str, Any]], asked: str | None = None) -> Axes:
-    """The axes of these settings: of one key that all have, of two whose every combination is there, or of `asked`."""
+    """The axes of these settings: of one key that all have, of two whose every combination is
+    there, or of `asked`."""
     keys = list(dict.fromkeys(key for setting in settings.values() for key in setting))
     full = all(len(setting) == len(keys) for setting in settings.values())
     lines = ""
@@ -34,13 +37,29 @@ def axes(settings: Mapping[str, Mapping[str, Any]], asked: str | None = None) ->
     elif asked is None and full and len(keys) == 1:
         asked = keys[0]
     values = [setting.get(asked) if asked else arm for arm, setting in settings.items()]
-    label = [f"{lines}={format_value(setting[lines])}" if lines else "" for setting in settings.values()]
-    if asked and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+    label = [
+        f"{lines}={format_value(setting[lines])}" if lines else "" for setting in settings.values()
+    ]
+    if asked and all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in values
+    ):
         numbers = [float(value) for value in values if isinstance(value, int | float)]
-        return Axes(asked, lines, dict(zip(settings, zip(numbers, label, strict=True), strict=True)), [], logarithmic(numbers))
+        return Axes(
+            asked,
+            lines,
+            dict(zip(settings, zip(numbers, label, strict=True), strict=True)),
+            [],
+            logarithmic(numbers),
+        )
     ticks = list(dict.fromkeys(format_value(value) for value in values))
     spots = [float(ticks.index(format_value(value))) for value in values]
-    return Axes(asked or "", lines, dict(zip(settings, zip(spots, label, strict=True), strict=True)), ticks, False)
+    return Axes(
+        asked or "",
+        lines,
+        dict(zip(settings, zip(spots, label, strict=True), strict=True)),
+        ticks,
+        False,
+    )
 
 
 def _product(settings: Mapping[str, Mapping[str, Any]], keys: Sequence[str]) -> bool:
@@ -49,7 +68,8 @@ def _product(settings: Mapping[str, Mapping[str, Any]], keys: Sequence[str]) -> 
 
 
 def logarithmic(values: Iterable[float]) -> bool:
-    """Whether values span decades: DECADE from end to end, and spread more evenly by ratios than by differences."""
+    """Whether values span decades: DECADE from end to end, and spread more evenly by ratios than by
+    differences."""
     found = sorted(set(values))
     if not found or found[0] <= 0 or found[-1] < DECADE * found[0]:
         return False
@@ -74,4 +94,8 @@ def label(arm: str, settings: Mapping[str, Mapping[str, Any]]) -> str:
     setting = settings.get(arm, {})
     keys = {key for one in settings.values() for key in one}
     short = setting and len(keys) <= 2 and all(len(one) == len(keys) for one in settings.values())
-    return ", ".join(f"{key}={format_value(value)}" for key, value in setting.items()) if short else arm
+    return (
+        ", ".join(f"{key}={format_value(value)}" for key, value in setting.items())
+        if short
+        else arm
+    )

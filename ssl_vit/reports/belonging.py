@@ -1,4 +1,5 @@
-"""Whether a run's folder holds the run that a study planned under its name, or one copied there. No torch here."""
+"""Whether a run's folder holds the run that a study planned under its name, or one copied there. No
+torch here."""
 
 import functools
 from pathlib import Path
@@ -10,12 +11,16 @@ from ..config.schema import computed_values, flatten
 from ..errors import UserError
 from ..runs.folder import written_hash
 
-FROM_INIT = ("model.", "data.mean", "data.std", "data.eval_mode", "data.eval_crop")  # what the run before a task decides
+# what the run before a task decides
+FROM_INIT = ("model.", "data.mean", "data.std", "data.eval_mode", "data.eval_crop")
 OPEN = ("init", "compute.precision")  # where weights lie, and what auto became on that machine
 
 
-def foreign(folder: Path, task: dict[str, Any], tasks: list[dict[str, Any]], result: dict[str, Any]) -> str:
-    """Why a finished run is not the task of study.json; empty where it is, or where study.json says nothing of its words."""
+def foreign(
+    folder: Path, task: dict[str, Any], tasks: list[dict[str, Any]], result: dict[str, Any]
+) -> str:
+    """Why a finished run is not the task of study.json; empty where it is, or where study.json says
+    nothing of its words."""
     if not task.get("words"):
         return ""
     try:
@@ -32,12 +37,19 @@ def foreign(folder: Path, task: dict[str, Any], tasks: list[dict[str, Any]], res
 
 
 def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any]:
-    """{dotted key: value} of what the plan alone decides; empty where its words mean nothing here, as without the images."""
+    """{dotted key: value} of what the plan alone decides; empty where its words mean nothing here,
+    as without the images."""
     begun = any(word.startswith("init={") for word in task["words"])
     chosen = {key for one in tasks if one["part"] == task.get("best") for key in one["values"]}
-    words = tuple(word for word in task["words"] if "{" not in word and not word.startswith("init="))
+    words = tuple(
+        word for word in task["words"] if "{" not in word and not word.startswith("init=")
+    )
     left = (*OPEN, *(FROM_INIT if begun else ()))
-    known = {key: value for key, value in _meant(words).items() if key not in chosen and not key.startswith(left)}
+    known = {
+        key: value
+        for key, value in _meant(words).items()
+        if key not in chosen and not key.startswith(left)
+    }
     return known | {"seed": task["seed"]}
 
 

@@ -1,4 +1,5 @@
-"""Learning curves, and accuracy against compute, as SVG text. matplotlib's Figure objects, without pyplot's state."""
+"""Learning curves, and accuracy against compute, as SVG text. matplotlib's Figure objects, without
+pyplot's state."""
 
 import io
 import warnings
@@ -13,8 +14,10 @@ from matplotlib.ticker import MaxNLocator
 
 from ..formatting import text_line
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")  # Okabe and Ito's, told apart by everyone
-SPENT = ("exaFLOP, pre-training and fine-tuning", "test top-1, %")  # the axes of accuracy against compute
+# Okabe and Ito's, told apart by everyone
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
+# the axes of accuracy against compute
+SPENT = ("exaFLOP, pre-training and fine-tuning", "test top-1, %")
 
 
 class Style(NamedTuple):
@@ -41,7 +44,8 @@ class Panel(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One arm: exaFLOP and accuracy in percent of each seed, the mean of them, and the interval's ends if there is one."""
+    """One arm: exaFLOP and accuracy in percent of each seed, the mean of them, and the interval's
+    ends if there is one."""
 
     arm: str
     exaflop: Sequence[float]
@@ -50,8 +54,8 @@ class Point(NamedTuple):
 
 
 def learning(panels: Sequence[Panel], order: Sequence[str], look: Style) -> str:
-    """Curves by step: each seed a thin line, their mean at the steps that all of them have a thick one. `order` gives the arms
-    their colours."""
+    """Curves by step: each seed a thin line, their mean at the steps that all of them have a thick
+    one. `order` gives the arms their colours."""
     figure, rows = _figure(look, 6.4, 2.9 * len(panels)), len(panels)
     for axis, panel in zip(figure.subplots(rows, 1, squeeze=False)[:, 0], panels, strict=True):
         for arm, curves in panel.arms.items():
@@ -68,11 +72,21 @@ def _draw(axis: Axes, arm: str, curves: Sequence[Curve], colour: str) -> None:
         axis.plot(curve.steps, curve.values, color=colour, linewidth=0.7, alpha=0.6)
     found = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
     mean = [float(np.mean([values[step] for values in found])) for step in common]
-    axis.plot(common, mean, color=colour, linewidth=2, label=label(arm), marker="o" if len(common) == 1 else None)
+    axis.plot(
+        common,
+        mean,
+        color=colour,
+        linewidth=2,
+        label=label(arm),
+        marker="o" if len(common) == 1 else None,
+    )
 
 
-def compute(points: Sequence[Point], order: Sequence[str], look: Style, labels: tuple[str, str] = SPENT) -> str:
-    """Accuracy against all the compute that went into it: each seed a dot, the mean a diamond with its interval."""
+def compute(
+    points: Sequence[Point], order: Sequence[str], look: Style, labels: tuple[str, str] = SPENT
+) -> str:
+    """Accuracy against all the compute that went into it: each seed a dot, the mean a diamond with
+    its interval."""
     figure = _figure(look, 6.4, 3.6)
     axis = figure.subplots()
     for point in points:
@@ -83,7 +97,11 @@ def compute(points: Sequence[Point], order: Sequence[str], look: Style, labels: 
         if point.interval:
             axis.plot([x, x], point.interval, color=colour, linewidth=1.5)
     spent = [x for point in points for x in point.exaflop if x > 0]
-    if spent and max(spent) > 10 * min(spent) and all(x > 0 for point in points for x in point.exaflop):
+    if (
+        spent
+        and max(spent) > 10 * min(spent)
+        and all(x > 0 for point in points for x in point.exaflop)
+    ):
         axis.set_xscale("log")
     else:
         axis.xaxis.set_major_locator(MaxNLocator(6))
@@ -92,7 +110,8 @@ def compute(points: Sequence[Point], order: Sequence[str], look: Style, labels: 
 
 
 def label(text: str) -> str:
-    """Somebody's text as a label that shows it: no formula between dollars, nothing hidden for its first underscore."""
+    """Somebody's text as a label that shows it: no formula between dollars, nothing hidden for its
+    first underscore."""
     told = text_line(text).replace("$", r"\$")
     return f" {told}" if told.startswith("_") else told
 
@@ -116,9 +135,15 @@ def _dress(axis: Axes, look: Style, x: str, y: str, title: str) -> None:
 
 
 def _svg(figure: Figure, look: Style) -> str:
-    """The figure's text, the same each time: no date, and names that are hashed with a fixed salt."""
+    """The figure's text, the same each time: no date, and names that are hashed with a fixed
+    salt."""
     text = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": "ssl_vit"}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a script that the font lacks: boxes are shown
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        # of a script that the font lacks: boxes are shown
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(
+            text,
+            format="svg",
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
     return text.getvalue()

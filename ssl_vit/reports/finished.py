@@ -1,4 +1,5 @@
-"""What a study's folder holds: its tasks, which of them are finished, and who was right on which test image. No torch here.
+"""What a study's folder holds: its tasks, which of them are finished, and who was right on which
+test image. No torch here.
 
 Legend: M labelled test images.
 """
@@ -55,7 +56,9 @@ class Finished(NamedTuple):
             UserError: it is not there.
         """
         if name not in self.result["metrics"]:
-            raise UserError(f"{self.run.folder}/result.json tells no {name}, which the report asks of part {self.part}")
+            raise UserError(
+                f"{self.run.folder}/result.json tells no {name}, which the report asks of part {self.part}"
+            )
         return float(self.result["metrics"][name]["value"])
 
     def on(self, split: str) -> list[str]:
@@ -95,7 +98,11 @@ class Study(NamedTuple):
     @property
     def trained(self) -> list[str]:
         """The parts that pre-train."""
-        return list(dict.fromkeys(task["part"] for task in self.about["tasks"] if task["tool"] == "pretrain"))
+        return list(
+            dict.fromkeys(
+                task["part"] for task in self.about["tasks"] if task["tool"] == "pretrain"
+            )
+        )
 
     @property
     def told(self) -> list[str]:
@@ -109,7 +116,11 @@ class Study(NamedTuple):
 
     def before(self, run: Finished) -> dict[str, Finished]:
         """The runs that this one's weights came through, sweeps left out."""
-        found = {name: self.done[name] for name in run.needs if name in self.done and not self.done[name].values}
+        found = {
+            name: self.done[name]
+            for name in run.needs
+            if name in self.done and not self.done[name].values
+        }
         for one in list(found.values()):
             found |= self.before(one)
         return found
@@ -127,11 +138,16 @@ def read(folder: Path) -> Study:
     if not _in_order(about["tasks"]):
         raise _damaged(folder / "study.json")
     if lacking := [key for key in REPORT if key not in about["report"] and not about.get("vary")]:
-        raise UserError(f"{folder}: its study asks for no report: under report: it says no {' and no '.join(lacking)}")
+        raise UserError(
+            f"{folder}: its study asks for no report: under report: it says no {' and no '.join(lacking)}"
+        )
     found = [_finished(folder, task) for task in about["tasks"]]
     done = {run.name: run for run in found if run}
     tasks = {task["name"]: task for task in about["tasks"]}
-    strange = {name: belonging.foreign(run.run.folder, tasks[name], about["tasks"], run.result) for name, run in done.items()}
+    strange = {
+        name: belonging.foreign(run.run.folder, tasks[name], about["tasks"], run.result)
+        for name, run in done.items()
+    }
     strange = {name: why for name, why in strange.items() if why}
     done = {name: run for name, run in done.items() if name not in strange}
     missing = [name for name in tasks if name not in done and name not in strange]
@@ -142,10 +158,15 @@ def read(folder: Path) -> Study:
 
 
 def _in_order(tasks: list[dict[str, Any]]) -> bool:
-    """Whether each task has a name of its own, which is a folder's, and comes after those that it needs."""
+    """Whether each task has a name of its own, which is a folder's, and comes after those that it
+    needs."""
     known: set[str] = set()
     for task in tasks:
-        if task["name"] in known or not is_name(task["name"]) or not known.issuperset(task["needs"]):
+        if (
+            task["name"] in known
+            or not is_name(task["name"])
+            or not known.issuperset(task["needs"])
+        ):
             return False
         known.add(task["name"])
     return True
@@ -160,7 +181,9 @@ def _object(path: Path, shape: dict[str, Any]) -> dict[str, Any]:
 
 def _damaged(path: Path) -> UserError:
     what = "it" if path.name == "study.json" else "its folder"
-    return UserError(f"{path} is missing or damaged; remove {what} and give the study's command again")
+    return UserError(
+        f"{path} is missing or damaged; remove {what} and give the study's command again"
+    )
 
 
 def _sound(result: dict[str, Any]) -> bool:
@@ -175,13 +198,16 @@ def _finished(folder: Path, task: dict[str, Any]) -> Finished | None:
         return None
     if not _sound(result):
         raise _damaged(run.folder / "result.json")
-    environment = _object(run.folder / "environment.json", parsing.ENVIRONMENT | {"data": {str: object}})
+    environment = _object(
+        run.folder / "environment.json", parsing.ENVIRONMENT | {"data": {str: object}}
+    )
     told = {key: task[key] for key in TASK if key != "tool"}
     return Finished(**told, run=run, result=result, environment=environment)
 
 
 def _check_arms(study: Study) -> None:
-    """Raises UserError where nothing of the final part is finished, or nothing of an arm that the report names."""
+    """Raises UserError where nothing of the final part is finished, or nothing of an arm that the
+    report names."""
     final, unfinished = study.report["final"], len(study.missing)
     state = f"{unfinished} of {len(study.about['tasks'])} tasks are not finished" + (
         ", see tools/study.py" if unfinished else ""
@@ -192,7 +218,9 @@ def _check_arms(study: Study) -> None:
     for role in ("baseline", "candidate", "reference"):
         arm = study.report.get(role)
         if arm is not None and not study.runs(final, arm):
-            raise UserError(f"{study.folder}: arm {arm}, the {role}, has no finished run of part {final}; {state}")
+            raise UserError(
+                f"{study.folder}: arm {arm}, the {role}, has no finished run of part {final}; {state}"
+            )
 
 
 def _check_varied(study: Study) -> None:
@@ -202,7 +230,9 @@ def _check_varied(study: Study) -> None:
     state = f"{len(study.missing)} of {len(study.about['tasks'])} tasks are not finished, see tools/study.py"
     state += left_out(study)
     if not having & study.vary.keys():
-        raise UserError(f"{study.folder}: no setting has a finished run of part {' or '.join(parts)}; {state}")
+        raise UserError(
+            f"{study.folder}: no setting has a finished run of part {' or '.join(parts)}; {state}"
+        )
 
 
 def left_out(study: Study) -> str:
@@ -217,7 +247,11 @@ def _tested(study: Study) -> list[Finished]:
 
 
 def _check_fingerprints(study: Study) -> None:
-    told = [(run, run.environment["data"].get("test")) for run in study.done.values() if run.part in study.told]
+    told = [
+        (run, run.environment["data"].get("test"))
+        for run in study.done.values()
+        if run.part in study.told
+    ]
     known = [(run, test) for run, test in told if test is not None]
     for run, test in known:
         if test != known[0][1]:
@@ -225,14 +259,17 @@ def _check_fingerprints(study: Study) -> None:
 
 
 def _different(first: Finished, second: Finished) -> UserError:
-    return UserError(f"{first.run.folder} and {second.run.folder} were tested on different images; they cannot share a table")
+    return UserError(
+        f"{first.run.folder} and {second.run.folder} were tested on different images; they cannot share a table"
+    )
 
 
 def _right(runs: Iterable[Finished]) -> dict[str, np.ndarray]:
     """{task: booleans (M,)} whether its first class is the label.
 
     Raises:
-        UserError: a predictions.npz is missing or damaged, or two are of different images or labels.
+        UserError: a predictions.npz is missing or damaged, or two are of different images or
+        labels.
     """
     found: dict[str, np.ndarray] = {}
     first: tuple[Finished, np.ndarray, np.ndarray] | None = None

@@ -1,4 +1,5 @@
-"""A study's numbers: of each arm, of arms in pairs, of probes, sweeps and compute. Accuracies are shares. No torch here."""
+"""A study's numbers: of each arm, of arms in pairs, of probes, sweeps and compute. Accuracies are
+shares. No torch here."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,8 @@ BY = "accuracy"  # what a sweep is judged by, the dev split's, where no task say
 
 
 class Row(NamedTuple):
-    """One arm in one part, the final or an extra one: top-1 by seed and over seeds, and with the images resampled too."""
+    """One arm in one part, the final or an extra one: top-1 by seed and over seeds, and with the
+    images resampled too."""
 
     arm: str
     part: str
@@ -38,7 +40,8 @@ class Pair(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """A figure of the frozen encoder, or the fine-tuned one's top-1: of one arm, and its gain over the baseline in pairs."""
+    """A figure of the frozen encoder, or the fine-tuned one's top-1: of one arm, and its gain over
+    the baseline in pairs."""
 
     measure: str
     arm: str
@@ -47,7 +50,8 @@ class Probe(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """What one arm's sweep found of the metric `by`. `best` counts among `tried`; `edges`: keys whose best ends the grid."""
+    """What one arm's sweep found of the metric `by`. `best` counts among `tried`; `edges`: keys
+    whose best ends the grid."""
 
     part: str
     arm: str
@@ -104,7 +108,8 @@ def measure(study: Study) -> Numbers:
 
 
 def plain(value: Any) -> Any:
-    """Numbers as JSON takes them: an interval is a list of two, every other record an object, what is not finite null."""
+    """Numbers as JSON takes them: an interval is a list of two, every other record an object, what
+    is not finite null."""
     if isinstance(value, tuple) and hasattr(value, "_asdict") and not isinstance(value, Interval):
         value = value._asdict()
     if isinstance(value, dict):
@@ -132,20 +137,31 @@ def _row(study: Study, part: str, arm: str, runs: Mapping[int, Finished]) -> Row
         extra,
         seeds,
         stats.summarize(list(seeds.values())),
-        stats.resampled(np.stack([study.right[run.name] for run in runs.values()]).astype(np.int64)),
+        stats.resampled(
+            np.stack([study.right[run.name] for run in runs.values()]).astype(np.int64)
+        ),
         stats.summarize([run.metric("top5") for run in runs.values()]) if told else None,
-        {seed: run.result.get("total_exaflop", run.result["exaflop"]) for seed, run in runs.items()},
+        {
+            seed: run.result.get("total_exaflop", run.result["exaflop"])
+            for seed, run in runs.items()
+        },
         None if paper is None else paper / 100,
     )
 
 
 def _pairs(study: Study) -> Iterable[Pair]:
     """Each arm's gain over the baseline, then each other arm's distance to the reference."""
-    final, baseline, reference = study.report["final"], study.report["baseline"], study.report.get("reference")
+    final, baseline, reference = (
+        study.report["final"],
+        study.report["baseline"],
+        study.report.get("reference"),
+    )
     arms = [arm for arm in study.about["arms"] if study.runs(final, arm)]
     yield from (_pair(study, arm, baseline) for arm in arms if arm != baseline)
     if reference is not None:
-        yield from (_pair(study, arm, reference) for arm in arms if arm not in (baseline, reference))
+        yield from (
+            _pair(study, arm, reference) for arm in arms if arm not in (baseline, reference)
+        )
 
 
 def _pair(study: Study, arm: str, other: str) -> Pair:
@@ -160,19 +176,30 @@ def _pair(study: Study, arm: str, other: str) -> Pair:
     return Pair(arm, other, difference, stats.resampled(apart_SM), tests)
 
 
-def _apart(first: Mapping[int, Finished], second: Mapping[int, Finished], name: str) -> SeedSummary | None:
+def _apart(
+    first: Mapping[int, Finished], second: Mapping[int, Finished], name: str
+) -> SeedSummary | None:
     """The differences of a metric in pairs of one seed."""
     both = [seed for seed in first if seed in second]
-    return stats.summarize([first[seed].metric(name) - second[seed].metric(name) for seed in both]) if both else None
+    return (
+        stats.summarize([first[seed].metric(name) - second[seed].metric(name) for seed in both])
+        if both
+        else None
+    )
 
 
 def _probes(study: Study) -> Iterable[Probe]:
-    """The fine-tuned networks' top-1, and beside it what the probes found, of every arm; nothing where nothing was probed."""
+    """The fine-tuned networks' top-1, and beside it what the probes found, of every arm; nothing
+    where nothing was probed."""
     final = study.report["final"]
     found = [(part, name) for part in study.probes for name in measures_of(study, part)]
     for part, name in [(final, "top1"), *found] if found else []:
         several = len(study.probes) > 1 and part != final
-        label = "fine-tuned" if part == final else name.replace("_", " ") + (f" ({part})" if several else "")
+        label = (
+            "fine-tuned"
+            if part == final
+            else name.replace("_", " ") + (f" ({part})" if several else "")
+        )
         base = study.runs(part, study.report["baseline"])
         for arm in study.about["arms"]:
             if runs := study.runs(part, arm):
@@ -188,17 +215,33 @@ def measures_of(study: Study, part: str) -> list[str]:
 
 
 def _sweeps(study: Study) -> Iterable[Sweep]:
-    """What was chosen is the highest mean over seeds of the metric that the choosing tasks name; of equals the first."""
+    """What was chosen is the highest mean over seeds of the metric that the choosing tasks name; of
+    equals the first."""
     swept = dict.fromkeys((run.part, run.arm) for run in study.done.values() if run.values)
     for part, arm in swept:
-        by = next((task["by"] for task in study.about["tasks"] if (task.get("best"), task["arm"]) == (part, arm)), BY)
+        by = next(
+            (
+                task["by"]
+                for task in study.about["tasks"]
+                if (task.get("best"), task["arm"]) == (part, arm)
+            ),
+            BY,
+        )
         found: dict[str, list[Finished]] = {}
         for run in study.done.values():
             if (run.part, run.arm) == (part, arm):
                 found.setdefault(str(run.values), []).append(run)
-        tried = [(runs[0].values, float(np.mean([run.metric(by) for run in runs]))) for runs in found.values()]
-        best = max(range(len(tried)), key=lambda i: tried[i][1] if math.isfinite(tried[i][1]) else -math.inf)
-        yield Sweep(part, arm, by, tried, best, edges([values for values, _ in tried], tried[best][0]))
+        tried = [
+            (runs[0].values, float(np.mean([run.metric(by) for run in runs])))
+            for runs in found.values()
+        ]
+        best = max(
+            range(len(tried)),
+            key=lambda i: tried[i][1] if math.isfinite(tried[i][1]) else -math.inf,
+        )
+        yield Sweep(
+            part, arm, by, tried, best, edges([values for values, _ in tried], tried[best][0])
+        )
 
 
 def edges(tried: list[dict[str, Any]], best: dict[str, Any]) -> list[str]:
@@ -217,7 +260,14 @@ def _spent(study: Study) -> Iterable[Spent]:
         runs = list(study.runs(study.report["final"], arm).values())
         swept = [run for run in study.done.values() if run.arm == arm and run.values]
         earlier = [run for final in runs for run in study.before(final).values()]
-        for stage, found, over in (("pre-training", earlier, len(runs)), ("fine-tuning", runs, len(runs)), ("sweep", swept, 1)):
+        for stage, found, over in (
+            ("pre-training", earlier, len(runs)),
+            ("fine-tuning", runs, len(runs)),
+            ("sweep", swept, 1),
+        ):
             if found:
-                totals = [sum(run.result[key] for run in found) / over for key in ("images", "exaflop", "device_hours")]
+                totals = [
+                    sum(run.result[key] for run in found) / over
+                    for key in ("images", "exaflop", "device_hours")
+                ]
                 yield Spent(arm, stage, len(found), *totals)

@@ -40,10 +40,16 @@ def _table(table: Table) -> str:
     left = [i < table.labels for i in range(len(widths))]
 
     def line(cells: list[str]) -> str:
-        told = [cell.ljust(width) if text else cell.rjust(width) for cell, width, text in zip(cells, widths, left, strict=True)]
+        told = [
+            cell.ljust(width) if text else cell.rjust(width)
+            for cell, width, text in zip(cells, widths, left, strict=True)
+        ]
         return f"| {' | '.join(told)} |"
 
-    ruler = ["-" * width if text else "-" * (width - 1) + ":" for width, text in zip(widths, left, strict=True)]
+    ruler = [
+        "-" * width if text else "-" * (width - 1) + ":"
+        for width, text in zip(widths, left, strict=True)
+    ]
     return "\n".join([line(rows[0]), line(ruler), *map(line, rows[1:])])
 
 
@@ -51,7 +57,12 @@ def html(title: str, sections: list[Section]) -> str:
     """The page, figures inside it, light or dark as the reader's machine is."""
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=visible_text
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=visible_text,
     )
     environment.filters["embedded"] = _embedded
     environment.tests["of"] = lambda block, kind: type(block).__name__ == kind

@@ -1,4 +1,5 @@
-"""A study's numbers in words and tables: what the report says, whatever it is written in. No torch here."""
+"""A study's numbers in words and tables: what the report says, whatever it is written in. No torch
+here."""
 
 import shlex
 from collections.abc import Iterable
@@ -69,7 +70,9 @@ def points(share: float, signed: bool = False) -> str:
 
 
 def span(interval: Interval | None, signed: bool = False) -> str:
-    return f"{points(interval.low, signed)} to {points(interval.high, signed)}" if interval else NONE
+    return (
+        f"{points(interval.low, signed)} to {points(interval.high, signed)}" if interval else NONE
+    )
 
 
 def minus(arm: str, other: str) -> str:
@@ -83,12 +86,18 @@ def deviation(found: SeedSummary) -> str:
 
 def answer(study: Study, numbers: Numbers) -> str:
     """The study's answer: the candidate minus the baseline, and minus the reference, by seeds."""
-    return f"After the same fine-tuning, {' '.join(_apart(pair) for pair in _asked(study, numbers))}"
+    return (
+        f"After the same fine-tuning, {' '.join(_apart(pair) for pair in _asked(study, numbers))}"
+    )
 
 
 def _asked(study: Study, numbers: Numbers) -> list[Pair]:
-    """The pairs that the study asks about: candidate and baseline, candidate and reference if there is one."""
-    candidate, others = study.report["candidate"], (study.report["baseline"], study.report.get("reference"))
+    """The pairs that the study asks about: candidate and baseline, candidate and reference if there
+    is one."""
+    candidate, others = (
+        study.report["candidate"],
+        (study.report["baseline"], study.report.get("reference")),
+    )
     return [numbers.pair(candidate, other) for other in others if other is not None]
 
 
@@ -116,7 +125,9 @@ def _first(study: Study, numbers: Numbers) -> Iterable[Block]:
         if pair.resampled
     ]
     if wider:
-        yield Text(f"With the test images resampled together with the seeds, the intervals are: {'; '.join(wider)}.")
+        yield Text(
+            f"With the test images resampled together with the seeds, the intervals are: {'; '.join(wider)}."
+        )
     if numbers.missing:
         yield unfinished(numbers.missing, numbers.tasks)
     yield from strangers(study)
@@ -131,7 +142,9 @@ def strangers(study: Study) -> Iterable[Text]:
 def unfinished(missing: list[str], tasks: int) -> Text:
     """What is not in the report."""
     count = f"{len(missing)} of {tasks} tasks are not finished"
-    return Text(f"{count}, and nothing of them is in this report: {', '.join(missing)}.", warning=True)
+    return Text(
+        f"{count}, and nothing of them is in this report: {', '.join(missing)}.", warning=True
+    )
 
 
 def _arms(study: Study, numbers: Numbers) -> Iterable[Block]:
@@ -148,7 +161,11 @@ def _arms(study: Study, numbers: Numbers) -> Iterable[Block]:
         f"n counts seeds, each of which covers pre-training and fine-tuning; sd is over them. The first interval is Student's t"
         f" over seeds. For the second, seeds and test images are resampled together, {RESAMPLES:,} times, its ends never"
         f" inside the first. One seed has neither."
-        + (" Extra rows are no arm of the comparison." if any(row.extra for row in numbers.rows) else "")
+        + (
+            " Extra rows are no arm of the comparison."
+            if any(row.extra for row in numbers.rows)
+            else ""
+        )
     )
     if study.report.get("differs"):
         yield Text("The paper's figures come from another protocol. What differs:")
@@ -156,7 +173,8 @@ def _arms(study: Study, numbers: Numbers) -> Iterable[Block]:
 
 
 def _in_pairs(study: Study, numbers: Numbers) -> Iterable[Block]:
-    """Differences by seed, McNemar's test of each seed's two networks, and what the number of seeds allows."""
+    """Differences by seed, McNemar's test of each seed's two networks, and what the number of seeds
+    allows."""
     found = [(minus(pair.arm, pair.other), pair) for pair in numbers.pairs]
     rows = []
     for label, pair in found:
@@ -164,13 +182,24 @@ def _in_pairs(study: Study, numbers: Numbers) -> Iterable[Block]:
         if apart is None:
             rows.append([label, "0", *[NONE] * 4])
         else:
-            told = [points(apart.mean, True), deviation(apart), span(apart.interval, True), span(pair.resampled, True)]
+            told = [
+                points(apart.mean, True),
+                deviation(apart),
+                span(apart.interval, True),
+                span(pair.resampled, True),
+            ]
             rows.append([label, str(apart.n), *told])
     yield Table([MINUS, "n", "difference, points", "sd", SEEDS, BOTH], rows)
     yield Text(SIGN)
     yield Text(_width(numbers.pair(study.report["candidate"], study.report["baseline"])))
     tests = [
-        [label, str(seed), f"{test.first:,}", f"{test.second:,}", "<0.0001" if test.p < 1e-4 else f"{test.p:.4f}"]
+        [
+            label,
+            str(seed),
+            f"{test.first:,}",
+            f"{test.second:,}",
+            "<0.0001" if test.p < 1e-4 else f"{test.p:.4f}",
+        ]
         for label, pair in found
         for seed, test in pair.mcnemar.items()
     ]
@@ -198,8 +227,17 @@ def _probes(study: Study, numbers: Numbers) -> Iterable[Block]:
         return
     rows = []
     for probe in numbers.probes:
-        gain = [points(probe.gain.mean, True), span(probe.gain.interval, True)] if probe.gain else [NONE, NONE]
-        value = [str(probe.value.n), points(probe.value.mean), deviation(probe.value), span(probe.value.interval)]
+        gain = (
+            [points(probe.gain.mean, True), span(probe.gain.interval, True)]
+            if probe.gain
+            else [NONE, NONE]
+        )
+        value = [
+            str(probe.value.n),
+            points(probe.value.mean),
+            deviation(probe.value),
+            span(probe.value.interval),
+        ]
         rows.append([probe.measure, probe.arm, *value, *gain])
     gained = f"{minus('arm', study.report['baseline'])}, points"
     yield Table(["measure", "arm", "n", "top-1, %", "sd", SEEDS, gained, SEEDS], rows, labels=2)
@@ -210,16 +248,22 @@ def _probes(study: Study, numbers: Numbers) -> Iterable[Block]:
 
 
 def _sweeps(numbers: Numbers) -> Iterable[Block]:
-    """A table for each sweep, the value that won in brackets; a warning where it lies at an end of the grid."""
+    """A table for each sweep, the value that won in brackets; a warning where it lies at an end of
+    the grid."""
     for part in dict.fromkeys(sweep.part for sweep in numbers.sweeps):
         found = [sweep for sweep in numbers.sweeps if sweep.part == part]
-        labels = list(dict.fromkeys(_values(values) for sweep in found for values, _ in sweep.tried))
-        yield Table([f"{part}: arm", *labels], [[sweep.arm, *_tried(sweep, labels)] for sweep in found])
+        labels = list(
+            dict.fromkeys(_values(values) for sweep in found for values, _ in sweep.tried)
+        )
+        yield Table(
+            [f"{part}: arm", *labels], [[sweep.arm, *_tried(sweep, labels)] for sweep in found]
+        )
         for sweep in found:
             for key in sweep.edges:
                 best = f"{key}={sweep.tried[sweep.best][0][key]}"
                 yield Text(
-                    f"{sweep.arm}: the best, {best}, lies at an end of the grid; a wider one may find a better.", warning=True
+                    f"{sweep.arm}: the best, {best}, lies at an end of the grid; a wider one may find a better.",
+                    warning=True,
                 )
     if numbers.sweeps:
         by = " and ".join(dict.fromkeys(sweep.by.replace("_", " ") for sweep in numbers.sweeps))
@@ -241,7 +285,14 @@ def _tried(sweep: Sweep, labels: list[str]) -> list[str]:
 
 def _spent(study: Study, numbers: Numbers) -> Iterable[Block]:
     rows = [
-        [one.arm, one.stage, str(one.runs), f"{one.images:,.0f}", f"{one.exaflop:.3g}", f"{one.device_hours:.3g}"]
+        [
+            one.arm,
+            one.stage,
+            str(one.runs),
+            f"{one.images:,.0f}",
+            f"{one.exaflop:.3g}",
+            f"{one.device_hours:.3g}",
+        ]
         for one in numbers.spent
     ]
     yield Table(["arm", "stage", "runs", "images", "exaFLOP", "device-hours"], rows, labels=2)
@@ -258,14 +309,21 @@ def made(study: Study) -> Iterable[Block]:
     told: dict[tuple[str, str], str] = {}
     for task in study.about["tasks"]:
         if task.get("words"):
-            told.setdefault((task["part"], task["arm"]), shlex.join([f"tools/{task['tool']}.py", *map(str, task["words"])]))
+            told.setdefault(
+                (task["part"], task["arm"]),
+                shlex.join([f"tools/{task['tool']}.py", *map(str, task["words"])]),
+            )
     if told:
-        yield Text("Of each part and arm the first run. {NAME} is that run's folder; seed=, and what a sweep chose, are added:")
+        yield Text(
+            "Of each part and arm the first run. {NAME} is that run's folder; seed=, and what a sweep chose, are added:"
+        )
         yield Commands(list(told.values()))
     yield Listing(sorted({_machine(run) for run in study.done.values()}))
     finished = sorted(run.result["finished"] for run in study.done.values())
     hours = sum(run.result["device_hours"] for run in study.done.values())
-    yield Text(f"{len(finished)} runs, {hours:.3g} device-hours, finished between {finished[0]} and {finished[-1]}.")
+    yield Text(
+        f"{len(finished)} runs, {hours:.3g} device-hours, finished between {finished[0]} and {finished[-1]}."
+    )
 
 
 def _machine(run: Finished) -> str:
@@ -274,7 +332,13 @@ def _machine(run: Finished) -> str:
     device = f"{told.get('processes', 1)} x {told.get('device', 'unknown device')} ({host.get('cpu', 'unknown processor')})"
     if isinstance(told.get("sharding"), dict):  # older runs do not tell
         device = f"{device}, {sharded(told['sharding'])}"
-    spread = f"{told.get('threads', 'unknown')} threads, precision {told.get('precision', 'unknown')}"
-    packages = ", ".join(f"{package} {version}" for package, version in (told.get("packages") or {}).items())
-    revision = (told.get("revision") or "unknown")[:10] + ("+" if (told.get("revision") or "").endswith("+") else "")
+    spread = (
+        f"{told.get('threads', 'unknown')} threads, precision {told.get('precision', 'unknown')}"
+    )
+    packages = ", ".join(
+        f"{package} {version}" for package, version in (told.get("packages") or {}).items()
+    )
+    revision = (told.get("revision") or "unknown")[:10] + (
+        "+" if (told.get("revision") or "").endswith("+") else ""
+    )
     return f"{device}, {spread}; Python {told.get('python', 'unknown')}, {packages}; revision {revision}"

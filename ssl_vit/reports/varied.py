@@ -1,4 +1,5 @@
-"""A varied study's numbers: every measure of every setting, the best of them, a claim, the cost. No torch here."""
+"""A varied study's numbers: every measure of every setting, the best of them, a claim, the cost. No
+torch here."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,15 +21,18 @@ FIRST = (
     "knn",
     "top1",
 )  # what settings are judged by, where nothing is said
-PERCENT = ("accuracy", "accuracy_masked")  # of a pre-training's figures; all that a probe tells are shares
+# of a pre-training's figures; all that a probe tells are shares
+PERCENT = ("accuracy", "accuracy_masked")
 PROBED = "probe_"  # a frozen encoder's figure, measured while it was pre-trained
-PATCHES = ("target", "model.patch", "data.name", "data.size")  # keys that make a loss on patches another question
+# keys that make a loss on patches another question
+PATCHES = ("target", "model.patch", "data.name", "data.size")
 LABELS = ("data.name", "supervised.loss", "supervised.smoothing")  # and one on labels
 MIXED = ("objective", "joint.mpp", "joint.supervised")  # and a loss that may be a sum
 
 
 class Result(NamedTuple):
-    """A setting on one measure. `probability` that it is the best; None where seeds are few or the question is its own."""
+    """A setting on one measure. `probability` that it is the best; None where seeds are few or the
+    question is its own."""
 
     arm: str
     seeds: dict[int, float]
@@ -37,8 +41,9 @@ class Result(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """`results` of the settings, `beside` of the arms that are none. A share where `percent`; `higher` is better or not.
-    `own`: keys whose values differ and are a part of the question, so that each setting was asked one of its own."""
+    """`results` of the settings, `beside` of the arms that are none. A share where `percent`;
+    `higher` is better or not. `own`: keys whose values differ and are a part of the question, so
+    that each setting was asked one of its own."""
 
     name: str
     label: str
@@ -65,7 +70,8 @@ class Claim(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Of one arm: a pre-training run's steps, corrupted patches and exaFLOP, and all its runs together, probes included."""
+    """Of one arm: a pre-training run's steps, corrupted patches and exaFLOP, and all its runs
+    together, probes included."""
 
     arm: str
     steps: list[int]
@@ -77,7 +83,8 @@ class Cost(NamedTuple):
 
 
 class Varied(NamedTuple):
-    """`incomparable` {measure: keys}: figures that are answers to different questions, which are not shown."""
+    """`incomparable` {measure: keys}: figures that are answers to different questions, which are
+    not shown."""
 
     study: str
     title: str
@@ -107,12 +114,18 @@ def measure(study: Study) -> Varied:
     names, asked = [one.name for one in found], (study.report.get("claim") or {}).get("measure")
     for name in (asked, study.report.get("measure")):
         if name is not None and name not in names:
-            raise UserError(f"{study.folder}: no finished run tells {name}, which the report asks for; {suggest(name, names)}")
+            raise UserError(
+                f"{study.folder}: no finished run tells {name}, which the report asks for; {suggest(name, names)}"
+            )
     if not names:
         raise UserError(
             f"{study.folder}: nothing that could be compared is measured; give report: probes: the parts that measure"
         )
-    main = study.report.get("measure") or asked or next((name for name in FIRST if name in names), names[0])
+    main = (
+        study.report.get("measure")
+        or asked
+        or next((name for name in FIRST if name in names), names[0])
+    )
     told = {name: keys for name, (_, keys) in apart.items() if keys}
     about, costs = study.about, list(_costs(study))
     measures = {one.name: one for one in found}
@@ -121,7 +134,11 @@ def measure(study: Study) -> Varied:
         about["title"],
         len(about["tasks"]),
         study.missing,
-        [run.name for run in study.done.values() if not all(math.isfinite(run.metric(name)) for name in run.result["metrics"])],
+        [
+            run.name
+            for run in study.done.values()
+            if not all(math.isfinite(run.metric(name)) for name in run.result["metrics"])
+        ],
         about.get("match", "steps"),
         study.vary,
         found,
@@ -141,26 +158,38 @@ def _tested(study: Study) -> Iterable[Measure]:
         label = "fine-tuned" if part == final else name.replace("_", " ")
         values = {arm: _values(study.runs(part, arm), name) for arm in study.about["arms"]}
         full = f"{name} ({part})" if several else name
-        yield from _measure(study, full, f"{label} ({part})" if several else label, values, True, True, [])
+        yield from _measure(
+            study, full, f"{label} ({part})" if several else label, values, True, True, []
+        )
 
 
 def _held_out(study: Study) -> Iterable[tuple[str, tuple[Measure, list[str]]]]:
-    """What pre-training measured on held-out images, with the keys that make it incomparable, if any do."""
+    """What pre-training measured on held-out images, with the keys that make it incomparable, if
+    any do."""
     recipes = [recipe for arm in study.vary if (recipe := _recipe(study, arm))]
-    runs = {arm: {seed: run for part in study.trained for seed, run in study.runs(part, arm).items()} for arm in study.vary}
+    runs = {
+        arm: {seed: run for part in study.trained for seed, run in study.runs(part, arm).items()}
+        for arm in study.vary
+    }
     every = [run for one in runs.values() for run in one.values()]
     told = {name for run in every for name in run.on("validation")}
     watched = ["the images held out"] if len({_watched(run) for run in every}) > 1 else []
     for name in sorted(told):
         group, _, last = name.rpartition("/")
         probed = name.startswith(PROBED)
-        if (last not in ("loss", *PERCENT) and not probed) or (last == "accuracy" and f"{name}_masked" in told):
+        if (last not in ("loss", *PERCENT) and not probed) or (
+            last == "accuracy" and f"{name}_masked" in told
+        ):
             continue
         question, corruption = _questions("supervised/accuracy" if probed else name, recipes)
         question += watched
         values = {arm: _values(found, name) for arm, found in runs.items()}
-        label = f"held-out {f'{group} ' if group else ''}{last.removeprefix(PROBED).replace('_', ' ')}"
-        for one in _measure(study, name, label, values, probed or last in PERCENT, last != "loss", corruption):
+        label = (
+            f"held-out {f'{group} ' if group else ''}{last.removeprefix(PROBED).replace('_', ' ')}"
+        )
+        for one in _measure(
+            study, name, label, values, probed or last in PERCENT, last != "loss", corruption
+        ):
             yield name, (one, question)
 
 
@@ -170,12 +199,23 @@ def _watched(run: Finished) -> str:
 
 
 def _questions(name: str, recipes: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """The keys that differ between the settings and make a held-out figure another question; and those of its corruption."""
+    """The keys that differ between the settings and make a held-out figure another question; and
+    those of its corruption."""
     group, _, last = name.rpartition("/")
-    differ = {key for recipe in recipes for key in recipe if len({str(other.get(key)) for other in recipes}) > 1}
+    differ = {
+        key
+        for recipe in recipes
+        for key in recipe
+        if len({str(other.get(key)) for other in recipes}) > 1
+    }
     patches = (group or next((recipe["objective"] for recipe in recipes), "mpp")) != "supervised"
-    asked = [*(() if group else MIXED), *(PATCHES if patches else LABELS if last == "loss" else LABELS[:1])]
-    return [key for key in asked if key in differ], sorted(key for key in differ if patches and key.startswith("corruption."))
+    asked = [
+        *(() if group else MIXED),
+        *(PATCHES if patches else LABELS if last == "loss" else LABELS[:1]),
+    ]
+    return [key for key in asked if key in differ], sorted(
+        key for key in differ if patches and key.startswith("corruption.")
+    )
 
 
 def _recipe(study: Study, arm: str) -> dict[str, Any]:
@@ -187,21 +227,44 @@ def _recipe(study: Study, arm: str) -> dict[str, Any]:
 
 def _values(runs: Mapping[int, Finished], name: str) -> dict[int, float]:
     """{seed: finite value} of a metric."""
-    found = {seed: float(run.result["metrics"].get(name, {"value": math.nan})["value"]) for seed, run in runs.items()}
+    found = {
+        seed: float(run.result["metrics"].get(name, {"value": math.nan})["value"])
+        for seed, run in runs.items()
+    }
     return {seed: value for seed, value in found.items() if math.isfinite(value)}
 
 
 def _measure(
-    study: Study, name: str, label: str, values: Mapping[str, dict[int, float]], percent: bool, higher: bool, own: list[str]
+    study: Study,
+    name: str,
+    label: str,
+    values: Mapping[str, dict[int, float]],
+    percent: bool,
+    higher: bool,
+    own: list[str],
 ) -> Iterable[Measure]:
     """One measure; none where no setting has a value."""
     told = {arm: seeds for arm, seeds in values.items() if seeds}
-    sure = {arm: list(seeds.values()) for arm, seeds in told.items() if arm in study.vary and len(set(seeds.values())) > 1}
+    sure = {
+        arm: list(seeds.values())
+        for arm, seeds in told.items()
+        if arm in study.vary and len(set(seeds.values())) > 1
+    }
     sign = 1 if higher else -1
-    drawn = stats.best([[sign * value for value in seeds] for seeds in sure.values()]) if len(sure) > 1 and not own else []
+    drawn = (
+        stats.best([[sign * value for value in seeds] for seeds in sure.values()])
+        if len(sure) > 1 and not own
+        else []
+    )
     chance = dict(zip(sure, drawn, strict=False))
-    found = [Result(arm, seeds, stats.summarize(list(seeds.values())), chance.get(arm)) for arm, seeds in told.items()]
-    settings, beside = [one for one in found if one.arm in study.vary], [one for one in found if one.arm not in study.vary]
+    found = [
+        Result(arm, seeds, stats.summarize(list(seeds.values())), chance.get(arm))
+        for arm, seeds in told.items()
+    ]
+    settings, beside = (
+        [one for one in found if one.arm in study.vary],
+        [one for one in found if one.arm not in study.vary],
+    )
     if settings:
         yield Measure(name, label, percent, higher, settings, beside, own)
 
@@ -217,7 +280,14 @@ def _claim(study: Study, measures: Mapping[str, Measure], main: str) -> Claim | 
     sign = 1 if asked.higher else -1
     apart = [sign * (first[seed] - second[seed]) for seed in first if seed in second]
     difference = stats.summarize(apart) if apart else None
-    return Claim(told["better"], told["worse"], asked, difference, str(told.get("source", "")), str(told.get("says", "")))
+    return Claim(
+        told["better"],
+        told["worse"],
+        asked,
+        difference,
+        str(told.get("source", "")),
+        str(told.get("says", "")),
+    )
 
 
 def _costs(study: Study) -> Iterable[Cost]:
@@ -226,7 +296,14 @@ def _costs(study: Study) -> Iterable[Cost]:
         trained = [run for run in every if run.part in study.trained]
         if every:
             steps = sorted({int(run.result["steps"]) for run in trained})
-            hits = [run.metric(name) for run in trained for name in run.result["metrics"] if name.endswith("corrupted")]
+            hits = [
+                run.metric(name)
+                for run in trained
+                for name in run.result["metrics"]
+                if name.endswith("corrupted")
+            ]
             each = sum(run.result["exaflop"] for run in trained) / max(1, len(trained))
-            exaflop, hours = (sum(run.result[key] for run in every) for key in ("exaflop", "device_hours"))
+            exaflop, hours = (
+                sum(run.result[key] for run in every) for key in ("exaflop", "device_hours")
+            )
             yield Cost(arm, steps, hits[0] if hits else None, each, len(every), exaflop, hours)

@@ -8,7 +8,22 @@ from .axes import Axes, axes, format_value, label
 from .finished import Study
 from .numbers import edges
 from .plots import Plot
-from .sections import MINUS, NONE, SEEDS, SIGN, Block, Listing, Section, Table, Text, made, minus, strangers, unfinished, zero
+from .sections import (
+    MINUS,
+    NONE,
+    SEEDS,
+    SIGN,
+    Block,
+    Listing,
+    Section,
+    Table,
+    Text,
+    made,
+    minus,
+    strangers,
+    unfinished,
+    zero,
+)
 from .varied import Claim, Cost, Measure, Result, Varied
 from .varied_plots import cells, scale, unit
 
@@ -28,7 +43,10 @@ def build(study: Study, numbers: Varied, drawn: Mapping[str, Plot]) -> list[Sect
         Section("Measures", [*_shown(drawn, "measures"), *_comparable(numbers), *_tables(numbers)]),
         Section("Interaction", list(_interaction(numbers, along, drawn))),
         Section("Compute", [*_spent(numbers), *_shown(drawn, "compute")]),
-        Section("What differs from the paper", [Listing(study.report["differs"])] if study.report.get("differs") else []),
+        Section(
+            "What differs from the paper",
+            [Listing(study.report["differs"])] if study.report.get("differs") else [],
+        ),
         Section("How it was made", list(made(study))),
     ]
     return [section for section in found if section.blocks]
@@ -39,7 +57,8 @@ def _shown(drawn: Mapping[str, Plot], name: str) -> list[Plot]:
 
 
 def answer(numbers: Varied) -> str:
-    """The claim first, if there is one, then the best setting of the measure that the study is judged by."""
+    """The claim first, if there is one, then the best setting of the measure that the study is
+    judged by."""
     claim = [_claimed(numbers.claim, numbers)] if numbers.claim else []
     return " ".join([*claim, _best(numbers.measure(numbers.main), numbers)])
 
@@ -54,23 +73,38 @@ def _claimed(claim: Claim, numbers: Varied) -> str:
     size = f"On {_gain(claim.measure)}, {minus(better, worse)} is {_size(found.mean, claim.measure, True)}"
     if found.interval is None:
         return f"{size}, on one seed, which cannot answer the claim ({said})."
-    ends = f"95% interval in pairs {_span(found.interval, claim.measure, True)} over {found.n} seeds"
+    ends = (
+        f"95% interval in pairs {_span(found.interval, claim.measure, True)} over {found.n} seeds"
+    )
     return f"{size} ({ends}, which {zero(found.interval)} zero): {_verdict(found)} ({said})."
 
 
 def _gain(measure: Measure) -> str:
     """What a difference of this measure is one of: positive is always better."""
-    return measure.label if measure.higher else f"{measure.label} with its sign reversed, as lower is better"
+    return (
+        measure.label
+        if measure.higher
+        else f"{measure.label} with its sign reversed, as lower is better"
+    )
 
 
 def _paired(claim: Claim | None, numbers: Varied) -> Iterable[Block]:
     """The claim's difference as a table."""
     if claim is None or claim.difference is None:
         return
-    found, label = claim.difference, minus(*(label(arm, numbers.settings) for arm in (claim.better, claim.worse)))
+    found, label = (
+        claim.difference,
+        minus(*(label(arm, numbers.settings) for arm in (claim.better, claim.worse))),
+    )
     sd = NONE if found.sd is None else _figure(found.sd, claim.measure)
     size = _figure(found.mean, claim.measure, True)
-    head = [MINUS, "n", f"{_gain(claim.measure)}, points" if claim.measure.percent else _gain(claim.measure), "sd", SEEDS]
+    head = [
+        MINUS,
+        "n",
+        f"{_gain(claim.measure)}, points" if claim.measure.percent else _gain(claim.measure),
+        "sd",
+        SEEDS,
+    ]
     yield Table(head, [[label, str(found.n), size, sd, _span(found.interval, claim.measure, True)]])
     yield Text(SIGN)
 
@@ -92,7 +126,11 @@ def _best(measure: Measure, numbers: Varied) -> str:
     said += f", which is the best of {len(drawn)} settings with a probability of {_chance(best.probability)}"
     second = max((one for one in drawn if one is not best), key=lambda one: one.probability or 0.0)
     said += f"; next {label(second.arm, numbers.settings)} with {_chance(second.probability)}."
-    return f"{said} Not among them, for want of seeds that differ: {', '.join(apart)}." if apart else said
+    return (
+        f"{said} Not among them, for want of seeds that differ: {', '.join(apart)}."
+        if apart
+        else said
+    )
 
 
 def _first(numbers: Varied, along: Axes) -> Iterable[Block]:
@@ -103,11 +141,17 @@ def _first(numbers: Varied, along: Axes) -> Iterable[Block]:
     if along.x and not along.categories:
         for key in edges(tried, numbers.settings[main.best.arm]) if len(tried) > 2 else []:
             end = f"{key}={format_value(numbers.settings[main.best.arm][key])}"
-            yield Text(f"The best, {end}, lies at an end of what was swept; a wider sweep may find a better.", warning=True)
+            yield Text(
+                f"The best, {end}, lies at an end of what was swept; a wider sweep may find a better.",
+                warning=True,
+            )
     if numbers.missing:
         yield unfinished(numbers.missing, numbers.tasks)
     if numbers.broken:
-        yield Text(f"Left out where it is not finite: what these runs measured: {', '.join(numbers.broken)}.", warning=True)
+        yield Text(
+            f"Left out where it is not finite: what these runs measured: {', '.join(numbers.broken)}.",
+            warning=True,
+        )
 
 
 def _comparable(numbers: Varied) -> Iterable[Block]:
@@ -118,7 +162,9 @@ def _comparable(numbers: Varied) -> Iterable[Block]:
             " hard that is, not how good the encoder."
         )
     for keys in dict.fromkeys(map(tuple, numbers.incomparable.values())):
-        names = ", ".join(name for name, differ in numbers.incomparable.items() if tuple(differ) == keys)
+        names = ", ".join(
+            name for name, differ in numbers.incomparable.items() if tuple(differ) == keys
+        )
         yield Text(
             f"Not shown, as the settings differ in {', '.join(keys)} and no figure compares with another: held-out {names}."
         )
@@ -154,12 +200,8 @@ def _method(numbers: Varied) -> str:
     low, high = stats.sd_reach(n)
     said += f" Best with: the share of {stats.DRAWS:,} draws in which the setting's mean is the highest (of a loss the"
     said += " lowest), each mean drawn from its seeds as mean + sd / sqrt(n) x Student's t with n - 1 degrees of freedom, every"
-    said += (
-        f" setting by itself. From n = {n} the true sd is known no better than between {low:.2f} and {high:.2f} times the one"
-    )
-    said += (
-        " here, which the t's tails allow for: with few seeds the probabilities lean towards undecided. They are about these"
-    )
+    said += f" setting by itself. From n = {n} the true sd is known no better than between {low:.2f} and {high:.2f} times the one"
+    said += " here, which the t's tails allow for: with few seeds the probabilities lean towards undecided. They are about these"
     return f"{said} settings alone; what lies between or beyond them is not asked."
 
 
@@ -171,7 +213,10 @@ def _interaction(numbers: Varied, along: Axes, drawn: Mapping[str, Plot]) -> Ite
     columns, rows, means = cells(numbers, along, main)
     yield from _shown(drawn, "interaction")
     head = [f"{along.lines} \\ {along.x}", *columns]
-    yield Table(head, [[row, *_bracketed(found, main.higher)] for row, found in zip(rows, means, strict=True)])
+    yield Table(
+        head,
+        [[row, *_bracketed(found, main.higher)] for row, found in zip(rows, means, strict=True)],
+    )
     yield Text(
         f"{unit(main).capitalize()}, the mean over seeds; the best of each row in brackets. Where they wander from row to row,"
         " one key's best depends on the other's value, as far as the intervals above let it be told."
@@ -181,7 +226,10 @@ def _interaction(numbers: Varied, along: Axes, drawn: Mapping[str, Plot]) -> Ite
 def _bracketed(means: list[float | None], higher: bool) -> list[str]:
     known = [mean for mean in means if mean is not None]
     best = (max if higher else min)(known, default=None)
-    return [NONE if mean is None else f"({mean:.2f})" if mean == best else f"{mean:.2f}" for mean in means]
+    return [
+        NONE if mean is None else f"({mean:.2f})" if mean == best else f"{mean:.2f}"
+        for mean in means
+    ]
 
 
 def _spent(numbers: Varied) -> Iterable[Block]:
@@ -190,8 +238,18 @@ def _spent(numbers: Varied) -> Iterable[Block]:
     rows = []
     for cost in numbers.costs:
         hit = [f"{cost.hit:g}" if cost.hit is not None else NONE] if hits else []
-        steps = " to ".join(f"{count:,}" for count in dict.fromkeys((*cost.steps[:1], *cost.steps[-1:])))
-        rows.append([label(cost.arm, numbers.settings), steps or NONE, *hit, f"{cost.each:.3g}", *_sum([cost])])
+        steps = " to ".join(
+            f"{count:,}" for count in dict.fromkeys((*cost.steps[:1], *cost.steps[-1:]))
+        )
+        rows.append(
+            [
+                label(cost.arm, numbers.settings),
+                steps or NONE,
+                *hit,
+                f"{cost.each:.3g}",
+                *_sum([cost]),
+            ]
+        )
     rows.append(["all", NONE, *([NONE] if hits else []), NONE, *_sum(numbers.costs)])
     hit = ["patches hit"] if hits else []
     head = ["arm", "steps", *hit, "exaFLOP of one pre-training", "runs", "exaFLOP", "device-hours"]
@@ -215,7 +273,11 @@ def _size(value: float, measure: Measure, signed: bool = False) -> str:
 
 
 def _span(interval: Interval | None, measure: Measure, signed: bool = False) -> str:
-    return f"{_figure(interval.low, measure, signed)} to {_figure(interval.high, measure, signed)}" if interval else NONE
+    return (
+        f"{_figure(interval.low, measure, signed)} to {_figure(interval.high, measure, signed)}"
+        if interval
+        else NONE
+    )
 
 
 def _chance(probability: float | None) -> str:

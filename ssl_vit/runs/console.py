@@ -1,4 +1,5 @@
-"""What a run says on the screen: a calm start, a progress bar (plain lines where the output is no terminal), the end."""
+"""What a run says on the screen: a calm start, a progress bar (plain lines where the output is no
+terminal), the end."""
 
 import sys
 import time
@@ -37,7 +38,8 @@ class Bar(Callback):
     """A listener that draws a progress bar; close() it before anything else is printed."""
 
     def __init__(self, start: int, steps: int, console: Console | None = None) -> None:
-        whole = Column(no_wrap=True, min_width=7)  # never cut off; on a narrow screen the summary is
+        # never cut off; on a narrow screen the summary is
+        whole = Column(no_wrap=True, min_width=7)
         columns = (
             BarColumn(10),
             TextColumn("{task.completed}/{task.total}", table_column=whole),

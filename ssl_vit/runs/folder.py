@@ -1,6 +1,7 @@
 """The run folder: the names in it, the recipe's hash, the lock, metrics.jsonl, result.json.
 
-runs/<name>/  recipe.yaml  environment.json  metrics.jsonl  log.txt  checkpoints/  export/  figures/  tensorboard/  result.json
+runs/<name>/  recipe.yaml  environment.json  metrics.jsonl  log.txt  checkpoints/  export/  figures/
+tensorboard/  result.json
               hub/ and hub.json where it is pushed
 """
 
@@ -67,13 +68,14 @@ def append(path: Path, content: bytes) -> None:
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """Names what is computed; equal hashes are the same run. Where a local `init` lies is not in it: environment.json knows the
-    weights."""
+    """Names what is computed; equal hashes are the same run. Where a local `init` lies is not in
+    it: environment.json knows the weights."""
     return _hash(computed_values(recipe))
 
 
 def written_hash(written: dict[str, Any]) -> str:
-    """The same of a recipe as a run's folder has it, {dotted key: value}, whether or not its keys are still those of today."""
+    """The same of a recipe as a run's folder has it, {dotted key: value}, whether or not its keys
+    are still those of today."""
     return _hash({key: value for key, value in written.items() if counts(key)})
 
 
@@ -128,8 +130,8 @@ class Run:
         self.metrics, self.log = self.folder / "metrics.jsonl", self.folder / "log.txt"
 
     def adopt(self) -> Recipe:
-        """The recipe to go on with: the folder's own `precision` where this one's is auto, and its commit of the Hub where this
-        one names no commit.
+        """The recipe to go on with: the folder's own `precision` where this one's is auto, and its
+        commit of the Hub where this one names no commit.
 
         Raises:
             UserError: the folder holds a run of another recipe; the differing keys are named.
@@ -175,14 +177,16 @@ class Run:
                 raise UserError(f"name={self.recipe.name}: {text}")
 
     def _pin(self, before: str | None) -> None:
-        """Give first weights from the Hub their commit: the folder's own, or what the revision means now."""
+        """Give first weights from the Hub their commit: the folder's own, or what the revision
+        means now."""
         place = self.recipe.init
         if place.startswith(hub_files.SCHEME) and not hub_files.pinned(place):
             same = before is not None and hub_files.split(before)[0] == hub_files.split(place)[0]
             self.recipe.init = before if before and same else hub_files.pin(place, f"init={place}")
 
     def _find_again(self, here: Recipe) -> None:
-        """Let a local `init` lie elsewhere than it did if the weights there are those that the run began with."""
+        """Let a local `init` lie elsewhere than it did if the weights there are those that the run
+        began with."""
         if here.init != self.recipe.init and (file := init_source.weights_hash(self.recipe.init)):
             here.init = self.recipe.init if file == self.begun().get("init", {}).get("file") else here.init
 
@@ -195,13 +199,15 @@ class Run:
         return _read(self.folder / "environment.json", parsing.ENVIRONMENT)
 
     def begun(self) -> dict[str, Any]:
-        """What environment.json says of the first weights: which they are (`init`), and what they took (`before`)."""
+        """What environment.json says of the first weights: which they are (`init`), and what they
+        took (`before`)."""
         path = self.folder / "environment.json"
         known = _read(path, parsing.ENVIRONMENT) if path.exists() else {}
         return {key: known[key] for key in ("init", "before") if isinstance(known.get(key), dict)}
 
     def open(self, environment: dict[str, Any]) -> None:
-        """Create the folder, or check that its data are these; write recipe.yaml and environment.json.
+        """Create the folder, or check that its data are these; write recipe.yaml and
+        environment.json.
 
         Raises:
             UserError: the folder cannot be written, or was made with other data.
@@ -230,7 +236,8 @@ class Run:
         return {key: {kind: init_source.file_stamp(Path(place))} for key, (kind, place) in named.items() if place}
 
     def recorded(self, key: str) -> dict[str, Any]:
-        """What environment.json says of the images, the first weights and the files that the run was made with."""
+        """What environment.json says of the images, the first weights and the files that the run
+        was made with."""
         path = self.folder / "environment.json"
         known = _read(path, parsing.ENVIRONMENT | {"data": {str: object}}).get(key) or {}
         if not isinstance(known, dict):
@@ -238,8 +245,8 @@ class Run:
         return known
 
     def compare(self, key: str, now: dict[str, Any]) -> None:
-        """That the images (`data`), first weights (`init`) or a file (`plugin`, `real`) are those that the run was made with,
-        as far as both are known.
+        """That the images (`data`), first weights (`init`) or a file (`plugin`, `real`) are those
+        that the run was made with, as far as both are known.
 
         Raises:
             UserError: they are others, or a plugin was added or left out.
@@ -265,7 +272,8 @@ class Run:
         """
         was, now = self.recorded("options"), _in_result(self.recipe)
         was = was or _in_result(read(self.folder / "recipe.yaml"))
-        was["eval.real"], now["eval.real"] = bool(was.get("eval.real")), bool(now["eval.real"])  # the file is compared
+        # the file is compared
+        was["eval.real"], now["eval.real"] = bool(was.get("eval.real")), bool(now["eval.real"])
         differ = [f"{key} ({was[key]} there, {now[key]} here)" for key in IN_RESULT if was.get(key) != now[key]]
         if differ:
             measure = f", or tools/evaluate.py recipe=evaluate init={self.folder} probe.measures=[top1] for the test split"
@@ -282,13 +290,14 @@ class Run:
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl; what is none, as a last line that a kill cut short, is left out."""
+        """The rows of metrics.jsonl; what is none, as a last line that a kill cut short, is left
+        out."""
         lines = self.metrics.read_text(errors="replace").splitlines() if self.metrics.exists() else []
         return [row for line in lines if (row := _row(line)) is not None]
 
     def cut_back(self, step: int) -> list[dict[str, Any]]:
-        """Drop the rows after `step`, so that a resumed run writes them again; the rows that stay. A file damaged before its
-        last line is kept beside."""
+        """Drop the rows after `step`, so that a resumed run writes them again; the rows that stay.
+        A file damaged before its last line is kept beside."""
         lines = self.metrics.read_text(errors="replace").splitlines() if self.metrics.exists() else []
         if None in map(_row, lines[:-1]):
             shutil.copyfile(self.metrics, self.metrics.with_suffix(".damaged"))
@@ -313,14 +322,17 @@ class Run:
 
     @contextmanager
     def lock(self, gone: Callable[[str], None] = lambda why: None) -> Iterator[None]:
-        """Keep a second writer out while the body runs; `gone` is told if the folder is moved or removed meanwhile.
+        """Keep a second writer out while the body runs; `gone` is told if the folder is moved or
+        removed meanwhile.
 
-        The operating system drops the lock with the process, however it ends, so a killed run can be started again at once;
-        the host and the heartbeat written inside keep out a machine whose locks do not reach this one. Whether that is alive is
-        seen by waiting, not told from clocks, which differ.
+        The operating system drops the lock with the process, however it ends, so a killed run can
+        be started again at once; the host and the heartbeat written inside keep out a machine whose
+        locks do not reach this one. Whether that is alive is seen by waiting, not told from clocks,
+        which differ.
 
         Raises:
-            UserError: another process that is alive holds the folder; or what the run writes there is not its own.
+            UserError: another process that is alive holds the folder; or what the run writes there
+            is not its own.
         """
         self.check_own()
         with lock.held(self.folder, self.recipe.out, lambda: gone(f"the loss of its folder {self.folder}")) as self.place:
@@ -333,12 +345,14 @@ class Run:
         """That what is written in the folder is the run's own.
 
         Raises:
-            UserError: something there is a link, or another run; or the folder lies in another run's.
+            UserError: something there is a link, or another run; or the folder lies in another
+            run's.
         """
         lock.check_own(f"name={self.recipe.name}", self.folder, OWN)
 
     def follow(self) -> None:
-        """Go on where the folder was moved to, as far as that is known; `check_place` then tells of it."""
+        """Go on where the folder was moved to, as far as that is known; `check_place` then tells of
+        it."""
         if self.place is None or self.place.there():
             return
         before, now = self.folder, self.place.now()
@@ -369,7 +383,8 @@ class Run:
 
 
 def environment(extra: dict[str, Any]) -> dict[str, Any]:
-    """Versions, git revision and hardware, and what the caller adds (threads, precision, device, data)."""
+    """Versions, git revision and hardware, and what the caller adds (threads, precision, device,
+    data)."""
     packages = ("torch", "torchvision", "timm", "accelerate", "datasets", "transformers", "numpy")
     return {
         "python": platform.python_version(),

@@ -1,4 +1,5 @@
-"""The lock of a run's folder: one writer, in a folder of its own that stays where it is. No torch."""
+"""The lock of a run's folder: one writer, in a folder of its own that stays where it is. No
+torch."""
 
 import errno
 import fcntl
@@ -15,8 +16,11 @@ from typing import IO, Any
 from ..errors import UserError
 
 HEARTBEAT = 30.0  # seconds between signs of life in the lock
-DEAD_AFTER = 100.0  # seconds without one, on another machine; more than a network's disk may keep to itself
-SETTLES = 1.0  # seconds after which the last of several that wrote at once is seen, where the file system knows no locks
+# seconds without one, on another machine; more than a network's disk may keep to itself
+DEAD_AFTER = 100.0
+# seconds after which the last of several that wrote at once is seen, where the file system knows no
+# locks
+SETTLES = 1.0
 
 
 class Place:
@@ -27,7 +31,8 @@ class Place:
         self.number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def there(self) -> bool:
-        """Whether the folder still has its name; a file system that does not answer has moved nothing."""
+        """Whether the folder still has its name; a file system that does not answer has moved
+        nothing."""
         try:
             return os.path.samestat(self.folder.stat(), os.fstat(self.number))
         except (FileNotFoundError, NotADirectoryError):
@@ -36,7 +41,8 @@ class Place:
             return True
 
     def now(self) -> Path | None:
-        """Where the folder is, as far as the system tells; None where it was removed, or the system does not say."""
+        """Where the folder is, as far as the system tells; None where it was removed, or the system
+        does not say."""
         with suppress(OSError):
             found = Path(f"/proc/self/fd/{self.number}").readlink()
             if os.path.samestat(found.stat(), os.fstat(self.number)):
@@ -48,7 +54,8 @@ class Place:
 
 
 def opened(path: Path) -> IO[str]:
-    """A file to read and write, made if it is not there; never through a link, whose target is somebody else's.
+    """A file to read and write, made if it is not there; never through a link, whose target is
+    somebody else's.
 
     Raises:
         OSError: it cannot be opened, or is a link.
@@ -80,7 +87,8 @@ def is_run(folder: Path) -> bool:
 
 @contextmanager
 def held(folder: Path, out: str, gone: Callable[[], None]) -> Iterator[Place]:
-    """Keep a second writer out of a folder while the body runs; `gone` is called once if the folder is moved or removed.
+    """Keep a second writer out of a folder while the body runs; `gone` is called once if the folder
+    is moved or removed.
 
     Raises:
         UserError: another process that is alive holds the folder, or it cannot be written.
@@ -121,10 +129,12 @@ def _take(path: Path, file: IO[str]) -> None:
     holder = holder if isinstance(holder, dict) else {}
     who = f"process {holder.get('pid')} on {holder.get('host')}"
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process's own: not inherited by data workers
+        # the process's own: not inherited by data workers
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         taken, locks = False, True
     except OSError as error:
-        locks = error.errno in (errno.EACCES, errno.EAGAIN)  # others: a file system that knows no locks
+        # others: a file system that knows no locks
+        locks = error.errno in (errno.EACCES, errno.EAGAIN)
         taken = locks or _alive(holder)
     elsewhere = holder.get("host") not in (None, socket.gethostname())
     if taken or (elsewhere and _beats(path, who)):
@@ -153,7 +163,8 @@ def _start(pid: int) -> str | None:
 
 
 def _alive(holder: dict[str, Any]) -> bool:
-    """Whether a lock's holder is another process on this machine that lives, and began when the holder did."""
+    """Whether a lock's holder is another process on this machine that lives, and began when the
+    holder did."""
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int) or pid in (0, os.getpid()):
         return False
@@ -178,7 +189,8 @@ def _beats(path: Path, held: str) -> bool:
 
 
 def _beat(place: Place, gone: Callable[[], None], done: threading.Event) -> None:
-    """Give signs of life; a file system that fails once, as one on the network may, is tried again."""
+    """Give signs of life; a file system that fails once, as one on the network may, is tried
+    again."""
     told = False
     while not done.wait(HEARTBEAT):
         if place.there():

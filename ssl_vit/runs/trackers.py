@@ -1,4 +1,5 @@
-"""Where rows go: metrics.jsonl and log.txt, and TensorBoard, which replays the rows when a run resumes so that both agree."""
+"""Where rows go: metrics.jsonl and log.txt, and TensorBoard, which replays the rows when a run
+resumes so that both agree."""
 
 import io
 import os
@@ -53,8 +54,8 @@ class Record(Notes):
 class TensorBoard(_Patient):
     """Rows as a file of TensorBoard's events.
 
-    Written here and not by SummaryWriter, whose thread dies of a full disk with a traceback and may leave the run waiting for
-    it at the end.
+    Written here and not by SummaryWriter, whose thread dies of a full disk with a traceback and may
+    leave the run waiting for it at the end.
     """
 
     def __init__(self, folder: Path, rows: list[Row]) -> None:

@@ -55,15 +55,19 @@ def main(words: list[str]) -> int:
             print(f"warning: {doubt}", flush=True)
         if asked.own.get("launcher") == "slurm":
             return submit_all(asked, words)
-        needs = {name: scheduling.memory_need(recipe, bool(gpus())) for name, recipe in made.items()}
+        needs = {
+            name: scheduling.memory_need(recipe, bool(gpus())) for name, recipe in made.items()
+        }
         return run_all(asked, needs)
 
 
 def _check_finished(asked: StudyRequest) -> list[str]:
-    """That the runs which are there already are those that would be made now; what could not be checked, in words."""
+    """That the runs which are there already are those that would be made now; what could not be
+    checked, in words."""
     doubts: list[str] = []
     for task in asked.plan.values():
-        if all(finished(asked.folder, name) for name in (task.name, *task.needs)):  # or its values may still be chosen
+        # or its values may still be chosen
+        if all(finished(asked.folder, name) for name in (task.name, *task.needs)):
             doubts += check_finished(task, asked.plan, asked.folder)
     return list(dict.fromkeys(doubts))
 
@@ -84,9 +88,13 @@ def parse_request(words: list[str]) -> StudyRequest:
     if "seeds" in own:
         study = dataclasses.replace(study, seeds=_seeds(own["seeds"]))
     if own.get("launcher", "local") not in LAUNCHERS:
-        raise UserError(f"launcher={own['launcher']}: unknown; {suggest(own['launcher'], LAUNCHERS)}")
+        raise UserError(
+            f"launcher={own['launcher']}: unknown; {suggest(own['launcher'], LAUNCHERS)}"
+        )
     if ("only" in own) != ("index" in own):
-        raise UserError("only= and index= belong together: a part, and the number of one of its tasks")
+        raise UserError(
+            "only= and index= belong together: a part, and the number of one of its tasks"
+        )
     name = own.get("name", stem)
     for key, value in (("name", name), ("out", own.get("out", "runs"))):
         holds, said = BOUNDS[key]
@@ -106,23 +114,35 @@ def _matched(study: Study, match: str) -> Study:
     return dataclasses.replace(study, match=match)
 
 
-def _sorted(given: dict[str, str], asked: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+def _sorted(
+    given: dict[str, str], asked: tuple[str, ...]
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """The words as the places that the study asks for, the command's own, and a recipe's."""
     if taken := next((place for place in asked if place in (*OWN, *KEYS)), None):
         raise UserError(f"places: {taken}= means something else already; take another name")
     if missing := [f"{place}=" for place in asked if place not in given]:
-        raise UserError(f"{', '.join(missing)} is missing: the study needs the places {', '.join(asked)}")
+        raise UserError(
+            f"{', '.join(missing)} is missing: the study needs the places {', '.join(asked)}"
+        )
     places = {place: _whole(given[place]) for place in asked}
     own = {key: value for key, value in given.items() if key in OWN}
     over = {key: value for key, value in given.items() if key not in places | own}
-    known = [key for key in (*KEYS, "model", "data") if key not in (*OURS, "init", "data.name", "model.name")]
+    known = [
+        key
+        for key in (*KEYS, "model", "data")
+        if key not in (*OURS, "init", "data.name", "model.name")
+    ]
     for key, value in over.items():
         if key == "seed":
             these = value if "," in value else f"{value},"
-            raise UserError(f"seed={value}: say seeds={these} for just that, or seeds=N for the first N")
+            raise UserError(
+                f"seed={value}: say seeds={these} for just that, or seeds=N for the first N"
+            )
         if key not in known:
             told = suggest(key, [*OWN, *asked, *known]).partition("choices:")[0]
-            raise UserError(f"unknown word {key}; {told}choices: {', '.join((*OWN, *asked))}, or a recipe's key")
+            raise UserError(
+                f"unknown word {key}; {told}choices: {', '.join((*OWN, *asked))}, or a recipe's key"
+            )
         if PLACEHOLDER.search(value):
             raise UserError(f"{key}={value}: braces are for the study's file")
     return places, own, over
@@ -155,15 +175,23 @@ def _number(own: dict[str, str], key: str, default: int, least: int = 1) -> int:
 
 def run_all(asked: StudyRequest, needs: dict[str, int]) -> int:
     """Run the study on this machine, in whose memory each task needs so many bytes."""
-    parallel, begun = _number(asked.own, "parallel", len(gpus()) or min(cores(), len(asked.plan))), time.monotonic()
+    parallel, begun = (
+        _number(asked.own, "parallel", len(gpus()) or min(cores(), len(asked.plan))),
+        time.monotonic(),
+    )
     there = sum(finished(asked.folder, name) for name in asked.plan)
     print(f"study       {asked.name}: {asked.study.title}")
-    print(f"tasks       {len(asked.plan)}, of which {there} are finished; up to {parallel} at once", flush=True)
+    print(
+        f"tasks       {len(asked.plan)}, of which {there} are finished; up to {parallel} at once",
+        flush=True,
+    )
     with ProgressScreen() as screen:
         failed = Local(asked.plan, asked.folder, parallel, screen, needs).run()
     _check_finished(asked)
     done = sum(finished(asked.folder, name) for name in asked.plan)
-    print(f"finished    {done} of {len(asked.plan)} tasks in {duration(time.monotonic() - begun)}: {asked.folder}")
+    print(
+        f"finished    {done} of {len(asked.plan)} tasks in {duration(time.monotonic() - begun)}: {asked.folder}"
+    )
     for name, why in failed.items():
         print(f"not there   {name}: {why}")
     print(f"next        {typed(sys.executable, tool('report'), asked.folder)}")
@@ -172,8 +200,16 @@ def run_all(asked: StudyRequest, needs: dict[str, int]) -> int:
 
 def submit_all(asked: StudyRequest, words: list[str]) -> int:
     """Hand the study over to SLURM."""
-    options = {key.removeprefix("slurm."): value for key, value in asked.own.items() if key.startswith("slurm.")}
-    passed = [word for word in words if word.split("=")[0].partition(".")[0] not in ("launcher", "slurm", "parallel")]
+    options = {
+        key.removeprefix("slurm."): value
+        for key, value in asked.own.items()
+        if key.startswith("slurm.")
+    }
+    passed = [
+        word
+        for word in words
+        if word.split("=")[0].partition(".")[0] not in ("launcher", "slurm", "parallel")
+    ]
     jobs = slurm.submit(asked.name, asked.plan, asked.folder, passed, options)
     for part, job in jobs.items():
         print(f"submitted   {part}: job {job}, {asked.folder}/slurm/{part}.sh")
@@ -190,8 +226,12 @@ def run_one(asked: StudyRequest) -> int:
     if index >= len(found):
         raise UserError(f"index={index}: part {own['only']} has the tasks 0 to {len(found) - 1}")
     task = found[index]
-    if missing := unreachable(task, asked.plan, [name for name in task.needs if not finished(asked.folder, name)]):
-        raise UserError(f"only={task.part} index={index}: {task.name} needs {missing}, which is not finished")
+    if missing := unreachable(
+        task, asked.plan, [name for name in task.needs if not finished(asked.folder, name)]
+    ):
+        raise UserError(
+            f"only={task.part} index={index}: {task.name} needs {missing}, which is not finished"
+        )
     asked.folder.mkdir(parents=True, exist_ok=True)
     write_plan(asked.study, asked.name, asked.plan, asked.folder)
     line = [sys.executable, *command(task, asked.plan, asked.folder)]

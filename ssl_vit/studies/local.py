@@ -1,4 +1,5 @@
-"""The local launcher: every task its own process, as many at once as asked for, each as soon as what it needs is finished."""
+"""The local launcher: every task its own process, as many at once as asked for, each as soon as
+what it needs is finished."""
 
 import ctypes
 import fcntl
@@ -27,14 +28,16 @@ PR_SET_PDEATHSIG = 1
 
 
 def gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; found without asking CUDA."""
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; found without asking
+    CUDA."""
     if (said := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [name for name in said.split(",") if name.strip()]
     return [str(number) for number in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
 
 
 def _dies_with_us() -> Callable[[], None] | None:
-    """What a child does first, so that it does not outlive this process, however that ends. Linux only."""
+    """What a child does first, so that it does not outlive this process, however that ends. Linux
+    only."""
     if not sys.platform.startswith("linux"):
         return None
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
@@ -79,7 +82,8 @@ class Local:
     turn: Iterator[int] = field(default_factory=itertools.count)
     asked: int = 0  # the signal that ended the study
     waits: set[str] = field(default_factory=set)  # tasks that were told to wait for memory
-    look: dict[str, float] = field(default_factory=dict)  # task -> when memory is looked at again for it
+    # task -> when memory is looked at again for it
+    look: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> dict[str, str]:
         """Run what is not finished; {task: why} of what failed or was left out.
@@ -96,7 +100,12 @@ class Local:
                     self._reap()
                     self._leave_out()
                     self._start()
-                    self.screen.show(list(self.running.values()), len(self.done), len(self.plan), len(self.failed))
+                    self.screen.show(
+                        list(self.running.values()),
+                        len(self.done),
+                        len(self.plan),
+                        len(self.failed),
+                    )
                     time.sleep(0.05)
             finally:
                 for child in self.running.values():
@@ -107,7 +116,11 @@ class Local:
 
     def _waiting(self) -> list[Task]:
         """Tasks not begun, in the plan's order."""
-        return [task for name, task in self.plan.items() if not {name} & (self.done | self.running.keys() | self.failed.keys())]
+        return [
+            task
+            for name, task in self.plan.items()
+            if not {name} & (self.done | self.running.keys() | self.failed.keys())
+        ]
 
     def _start(self) -> None:
         """Start what is ready, up to the limit."""
@@ -125,13 +138,19 @@ class Local:
             return True
         if time.monotonic() < self.look.get(task.name, 0.0):
             return False
-        running = [(child.process.pid, self.needs[name]) for name, child in self.running.items() if child.process]
+        running = [
+            (child.process.pid, self.needs[name])
+            for name, child in self.running.items()
+            if child.process
+        ]
         if scheduling.fits(self.needs[task.name], running):
             return True
         self.look[task.name] = time.monotonic() + LOOK
         if task.name not in self.waits:
             self.waits.add(task.name)
-            self.screen.say(f"waiting   {task.name}: it may need {self.needs[task.name] / 2**30:.1f} GiB, more than is free")
+            self.screen.say(
+                f"waiting   {task.name}: it may need {self.needs[task.name] / 2**30:.1f} GiB, more than is free"
+            )
         return False
 
     def _launch(self, task: Task) -> None:
@@ -143,7 +162,11 @@ class Local:
         words += [f"compute.threads={share}"] if "compute.threads" not in task.words else []
         if here:  # dealt out in turn; the cores feed them
             environment["CUDA_VISIBLE_DEVICES"] = here[next(self.turn) % len(here)]
-            words += [f"compute.workers={max(1, share - 1)}"] if "compute.workers" not in task.words else []
+            words += (
+                [f"compute.workers={max(1, share - 1)}"]
+                if "compute.workers" not in task.words
+                else []
+            )
         log = self.folder / "logs" / f"{task.name}.txt"
         with log.open("ab") as file:
             file.write(f"$ {typed(sys.executable, *words)}\n".encode(errors="surrogateescape"))
@@ -159,7 +182,9 @@ class Local:
                 start_new_session=True,
                 preexec_fn=_dies_with_us(),
             )
-        self.running[task.name] = child = Child(self.folder / task.name, process=process, log=log, start=start)
+        self.running[task.name] = child = Child(
+            self.folder / task.name, process=process, log=log, start=start
+        )
         if self.asked:  # a signal that came meanwhile did not know of this process
             _send(child, self.asked)
         return None
@@ -182,11 +207,16 @@ class Local:
         if killed and name not in self.retried:
             self.retried.add(name)
             return self.screen.say(f"again     {name}: {killed}")
-        why = killed or ("it ended without a result" if status == 0 else child.last_line().removeprefix("error: "))
+        why = killed or (
+            "it ended without a result"
+            if status == 0
+            else child.last_line().removeprefix("error: ")
+        )
         return self._fail(name, f"{why} ({child.log})")
 
     def _leave_out(self) -> None:
-        """The tasks that need one that failed. They follow it in the plan, so one pass reaches them all."""
+        """The tasks that need one that failed. They follow it in the plan, so one pass reaches them
+        all."""
         for task in self._waiting():
             if missing := unreachable(task, self.plan, self.failed):
                 self._fail(task.name, f"needs {missing}", "left out")
@@ -204,7 +234,9 @@ class Local:
                 _send(child, signal.SIGKILL if self.asked else number)
             self.asked = number
 
-        before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             yield
         finally:

@@ -1,4 +1,5 @@
-"""Arms on equal terms: as many optimiser steps as give an arm the exaFLOP of the setting that all arms start from."""
+"""Arms on equal terms: as many optimiser steps as give an arm the exaFLOP of the setting that all
+arms start from."""
 
 from ..config.resolve import resolve
 from ..config.schema import Recipe
@@ -18,11 +19,14 @@ def steps(part: Part, arm: str, over: dict[str, str], places: dict[str, str]) ->
         over, places: words of the command line, and where the study's places lie.
 
     Raises:
-        UserError: the words are refused, the arm sets what is matched, or so few steps cannot match.
+        UserError: the words are refused, the arm sets what is matched, or so few steps cannot
+        match.
     """
     where = f"match=exaflop: part {part.name}"
     if own := [key for key in SCALED if part.words[arm].get(key) != part.base.get(key)]:
-        raise UserError(f"{where}, arm {arm}: {own[0]}={part.words[arm].get(own[0])}: is what is matched; leave it out")
+        raise UserError(
+            f"{where}, arm {arm}: {own[0]}={part.words[arm].get(own[0])}: is what is matched; leave it out"
+        )
     base = _recipe(part.base | over, places, f"{where}, before any setting")
     recipe = _recipe(part.words[arm] | over, places, f"{where}, arm {arm}")
     whole = exaflop(base, base.optim.steps * base.optim.batch)
@@ -37,8 +41,13 @@ def steps(part: Part, arm: str, over: dict[str, str], places: dict[str, str]) ->
 
 def _recipe(words: dict[str, str], places: dict[str, str], where: str) -> Recipe:
     """What the words mean; those that start from another part's run are left out."""
-    placed = {key: PLACEHOLDER.sub(lambda found: places.get(found[1], found[0]), value) for key, value in words.items()}
+    placed = {
+        key: PLACEHOLDER.sub(lambda found: places.get(found[1], found[0]), value)
+        for key, value in words.items()
+    }
     try:
-        return resolve([f"{key}={value}" for key, value in placed.items() if not PLACEHOLDER.search(value)])
+        return resolve(
+            [f"{key}={value}" for key, value in placed.items() if not PLACEHOLDER.search(value)]
+        )
     except UserError as error:
         raise UserError(f"{where}: {error}") from None

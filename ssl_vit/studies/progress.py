@@ -1,4 +1,5 @@
-"""What a running study shows: a line for each running task and the total; plain lines where the output is no terminal."""
+"""What a running study shows: a line for each running task and the total; plain lines where the
+output is no terminal."""
 
 import json
 import sys
@@ -24,7 +25,8 @@ TAIL = 8192  # bytes of metrics.jsonl that are read
 
 
 def last_rows(path: Path) -> dict[str, Any]:
-    """The newest value of each name near the end of metrics.jsonl, a line that is not whole left out; empty without rows."""
+    """The newest value of each name near the end of metrics.jsonl, a line that is not whole left
+    out; empty without rows."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL))
@@ -68,19 +70,32 @@ class Running:
         return self.steps
 
     def _left(self, step: int) -> str:
-        """From the pace since the first step seen here, which a resumed run may step back behind."""
+        """From the pace since the first step seen here, which a resumed run may step back
+        behind."""
         now = time.monotonic()
         if self.first is None or step < self.first[0]:
             self.first = step, now
         taken = step - self.first[0]
-        return f"left {duration((now - self.first[1]) / taken * max(0, self.steps - step))}" if taken and self.steps else ""
+        return (
+            f"left {duration((now - self.first[1]) / taken * max(0, self.steps - step))}"
+            if taken and self.steps
+            else ""
+        )
 
 
 def _told(row: dict[str, Any]) -> str:
-    """The loss and one accuracy: of held-out images if there is one, of masked patches before others."""
-    accuracies = ("validation/accuracy_masked", "validation/accuracy", "accuracy_masked", "accuracy")
+    """The loss and one accuracy: of held-out images if there is one, of masked patches before
+    others."""
+    accuracies = (
+        "validation/accuracy_masked",
+        "validation/accuracy",
+        "accuracy_masked",
+        "accuracy",
+    )
     names = ["loss", *[name for name in accuracies if name in row][:1]]
-    return format_metrics({name: row[name] for name in names if isinstance(row.get(name), int | float)})
+    return format_metrics(
+        {name: row[name] for name in names if isinstance(row.get(name), int | float)}
+    )
 
 
 class ProgressScreen:
@@ -88,7 +103,11 @@ class ProgressScreen:
 
     def __init__(self) -> None:
         self.console = Console(file=sys.stdout)
-        self.live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
+        self.live = (
+            Live(console=self.console, auto_refresh=False, transient=True)
+            if self.console.is_terminal
+            else None
+        )
         self.shown = time.monotonic()
 
     def __enter__(self) -> "ProgressScreen":
@@ -110,7 +129,9 @@ class ProgressScreen:
             return
         self.shown = time.monotonic()
         cells = [child.cells() for child in running]
-        sum_up = f"{done} of {total} finished" + (f", {failed} failed or left out" if failed else "")
+        sum_up = f"{done} of {total} finished" + (
+            f", {failed} failed or left out" if failed else ""
+        )
         if self.live is None:
             for line in cells:
                 self.say("running   " + "  ".join(cell for cell in line if cell))

@@ -17,36 +17,43 @@ VERSION_2 = ("max", "current", "inactive_file")
 
 
 def memory_need(recipe: Recipe, gpu: bool) -> int:
-    """About the bytes of this machine's memory that a task takes: its libraries and, where no GPU holds them, its tensors.
+    """About the bytes of this machine's memory that a task takes: its libraries and, where no GPU
+    holds them, its tensors.
 
-    Activations are those of a whole batch, but of half the machine at most, as machine.py cuts a batch into passes. An
-    evaluation keeps the features of all its images, and once more while it puts them together.
+    Activations are those of a whole batch, but of half the machine at most, as machine.py cuts a
+    batch into passes. An evaluation keeps the features of all its images, and once more while it
+    puts them together.
     """
     kept = 0
     if recipe.objective == "probe":
         kept = 2 * 4 * recipe.model.width * (costs.seen(recipe) or 0)
     if gpu:
         return WITH_GPU + kept
-    tensors = costs.memory(recipe, processes=1, zero=0, batch=recipe.compute.batch or recipe.optim.batch, fused=False)
+    tensors = costs.memory(
+        recipe, processes=1, zero=0, batch=recipe.compute.batch or recipe.optim.batch, fused=False
+    )
     activations = min(tensors.pop("activations"), psutil.virtual_memory().total // 2)
     return BASE + activations + sum(tensors.values()) + kept
 
 
 def free_memory() -> int:
-    """Bytes that new processes can take: of the machine or, where that is less, of a control group of this process."""
+    """Bytes that new processes can take: of the machine or, where that is less, of a control group
+    of this process."""
     return min([psutil.virtual_memory().available, *_groups()])
 
 
 def _groups() -> Iterator[int]:
-    """What each control group with a limit, this process's and those around it, may still take; file pages that can go do not
-    count as taken (Linux, cgroups(7))."""
+    """What each control group with a limit, this process's and those around it, may still take;
+    file pages that can go do not count as taken (Linux, cgroups(7))."""
     for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else []:
         _, kinds, place = line.split(":", 2)
         if kinds and "memory" not in kinds.split(","):
             continue
         root = GROUPS / "memory" if kinds else GROUPS
         most, now, stat = (
-            ("limit_in_bytes", "usage_in_bytes", "total_inactive_file") if kinds else ("max", "current", "inactive_file")
+            ("limit_in_bytes", "usage_in_bytes", "total_inactive_file")
+            if kinds
+            else ("max", "current", "inactive_file")
         )
         own = root / place.strip("/")
         for folder in [own, *own.parents]:
@@ -73,5 +80,8 @@ def memory_used(process: int) -> int:
 
 
 def fits(asked: int, running: Iterable[tuple[int, int]]) -> bool:
-    """Whether `asked` bytes will be free once each running (process, need) has taken what it has not taken yet."""
-    return asked <= free_memory() - sum(max(0, wants - memory_used(process)) for process, wants in running)
+    """Whether `asked` bytes will be free once each running (process, need) has taken what it has
+    not taken yet."""
+    return asked <= free_memory() - sum(
+        max(0, wants - memory_used(process)) for process, wants in running
+    )

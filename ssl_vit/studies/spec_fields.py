@@ -1,4 +1,5 @@
-"""What a study's file is read with: checks that answer in one line, and values as the text of a word."""
+"""What a study's file is read with: checks that answer in one line, and values as the text of a
+word."""
 
 from typing import Any
 
@@ -32,4 +33,8 @@ def text(value: Any) -> str:
     """A value of a study's file as a word's text."""
     if isinstance(value, list):
         return f"[{','.join(text(v) for v in value)}]"
-    return {True: "true", False: "false", None: "null"}[value] if isinstance(value, bool | None) else str(value)
+    return (
+        {True: "true", False: "false", None: "null"}[value]
+        if isinstance(value, bool | None)
+        else str(value)
+    )

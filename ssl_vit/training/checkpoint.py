@@ -1,7 +1,9 @@
-"""Saving and resuming the training state: checkpoints/step-000001000/ is complete or absent, never half.
+"""Saving and resuming the training state: checkpoints/step-000001000/ is complete or absent, never
+half.
 
-Written beside under a name that nobody reads, synced, listed with sizes and SHA-256 in manifest.json, renamed; only then are
-older ones pruned. Nothing is unpickled but tensors and plain containers (weights_only).
+Written beside under a name that nobody reads, synced, listed with sizes and SHA-256 in
+manifest.json, renamed; only then are older ones pruned. Nothing is unpickled but tensors and plain
+containers (weights_only).
 """
 
 import hashlib
@@ -35,11 +37,15 @@ def _sync(path: Path) -> None:
 
 def _facts(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        return {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+        }
 
 
 def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
-    """Write `state` (tensors in plain containers) as step `step`'s checkpoint, then prune to the newest `keep`.
+    """Write `state` (tensors in plain containers) as step `step`'s checkpoint, then prune to the
+    newest `keep`.
 
     Checkpoints of later steps go too: they are damaged, or the run would not be at this step.
     """
@@ -61,11 +67,14 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
 
 
 def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """A checkpoint's files, synced. What a failure leaves half-written goes, so that a full disk has room again."""
+    """A checkpoint's files, synced. What a failure leaves half-written goes, so that a full disk
+    has room again."""
     folder.mkdir()
     try:
         torch.save(state, folder / "state.pt")
-        (folder / MANIFEST).write_text(json.dumps({"step": step, "files": {"state.pt": _facts(folder / "state.pt")}}, indent=2))
+        (folder / MANIFEST).write_text(
+            json.dumps({"step": step, "files": {"state.pt": _facts(folder / "state.pt")}}, indent=2)
+        )
         for path in (folder / "state.pt", folder / MANIFEST, folder):
             _sync(path)
     except Exception:  # a RuntimeError is torch's word for a disk that is full
@@ -81,7 +90,8 @@ def _remove(path: Path) -> None:
 
 
 def _clear(path: Path) -> None:
-    """Remove a folder with all in it; of a link the link alone, as what it leads to is another's."""
+    """Remove a folder with all in it; of a link the link alone, as what it leads to is
+    another's."""
     if path.is_symlink() or not path.is_dir():
         path.unlink()
     else:
@@ -101,8 +111,11 @@ def step(path: Path) -> int:
 def sound(path: Path) -> bool:
     """Whether a checkpoint's files are those that were written."""
     try:
-        told = read_json(path / MANIFEST, {"files": {"state.pt": {"bytes": int, "sha256": str}}})["files"]
-        regular = stat.S_ISREG((path / STATE).lstat().st_mode)  # what else it may be could be endless
+        told = read_json(path / MANIFEST, {"files": {"state.pt": {"bytes": int, "sha256": str}}})[
+            "files"
+        ]
+        # what else it may be could be endless
+        regular = stat.S_ISREG((path / STATE).lstat().st_mode)
         return set(told) == {STATE} and regular and _facts(path / STATE) == told[STATE]
     except (OSError, ValueError):
         return False
@@ -114,10 +127,16 @@ def load(path: Path) -> dict[str, Any]:
 
 
 class Saver:
-    """Saves one checkpoint after the other, in a thread of its own or at once. A save that fails is told and leaves those
-    before it; training goes on until too many in a row have failed."""
+    """Saves one checkpoint after the other, in a thread of its own or at once. A save that fails is
+    told and leaves those before it; training goes on until too many in a row have failed."""
 
-    def __init__(self, root: Path, settings: Checkpoint, note: Callable[[str], None], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        settings: Checkpoint,
+        note: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
         self.root, self.settings, self.note, self.warn = root, settings, note, warn
         self.failed = 0  # in a row
         self.step = 0  # the last that was tried
@@ -159,7 +178,9 @@ class Saver:
         text = f"step {self.step} could not be saved, the checkpoints before it are kept: {why}"
         self.warn(text)
         if self.failed >= self.settings.failures:
-            raise UserError(f"checkpoint.failures={self.failed}: that many saves in a row failed; {text}")
+            raise UserError(
+                f"checkpoint.failures={self.failed}: that many saves in a row failed; {text}"
+            )
 
     def close(self) -> None:
         if self.thread is not None:
@@ -173,7 +194,8 @@ class Saver:
             size = (path / "state.pt").stat().st_size / 2**20
             self.note(f"saved {path.name}, {size:.1f} MiB, in {time.perf_counter() - before:.2f} s")
             self.failed, self.kept = 0, step
-        except Exception as error:  # no room on the disk or in memory, and whatever else: told by `wait`, also from a thread
+        # no room on the disk or in memory, and whatever else: told by `wait`, also from a thread
+        except Exception as error:
             self.error = error
 
 

@@ -1,4 +1,5 @@
-"""The machine under a run: processes, threads, precision, memory, and what environment.json says of them."""
+"""The machine under a run: processes, threads, precision, memory, and what environment.json says of
+them."""
 
 import os
 import re
@@ -15,7 +16,12 @@ import psutil
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType, broadcast_object_list, gather_object, is_deepspeed_available
+from accelerate.utils import (
+    DistributedType,
+    broadcast_object_list,
+    gather_object,
+    is_deepspeed_available,
+)
 from torch import distributed
 
 from .. import costs
@@ -26,16 +32,19 @@ from ..errors import ReportedError, UserError, one_line
 from ..runs.folder import Run, cores
 
 T = TypeVar("T")
-# How long the processes wait for one another: who is lost, liveness.Life finds out, and what the first one does before the
-# others may take hours. More milliseconds would not fit into 32 bits.
+# How long the processes wait for one another: who is lost, liveness.Life finds out, and what the
+# first one does before the others may take hours. More milliseconds would not fit into 32 bits.
 FOREVER = timedelta(days=20)
-# Flags of CPUs whose instructions multiply bfloat16: x86 (AVX-512, AMX), and ARM from 8.6 on (BFDOT, BFMMLA).
+# Flags of CPUs whose instructions multiply bfloat16: x86 (AVX-512, AMX), and ARM from 8.6 on
+# (BFDOT, BFMMLA).
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-TOLD, GIVEN_UP = 10.0, 1800.0  # seconds that processes wait for others at the start until they say so, and until they leave
+# seconds that processes wait for others at the start until they say so, and until they leave
+TOLD, GIVEN_UP = 10.0, 1800.0
 
 
 class WatchedAccelerator(Accelerator):
-    """Accelerate's. `mark` is called before what the processes do together; what a loader brings comes through `reading`."""
+    """Accelerate's. `mark` is called before what the processes do together; what a loader brings
+    comes through `reading`."""
 
     tick: Callable[[], None] = staticmethod(lambda: None)
     reading: Callable[[Iterable[Batch]], Iterable[Batch]] = staticmethod(lambda batching: batching)
@@ -47,7 +56,8 @@ class WatchedAccelerator(Accelerator):
 
 @contextmanager
 def accelerator_session(run: Run) -> Iterator[WatchedAccelerator]:
-    """The processes of a run, given back when the body ends, so that one process can hold one run after another.
+    """The processes of a run, given back when the body ends, so that one process can hold one run
+    after another.
 
     Raises:
         UserError: as `_start`; or some place of the run's folder cannot be read or written.
@@ -60,7 +70,8 @@ def accelerator_session(run: Run) -> Iterator[WatchedAccelerator]:
     except OSError as error:
         place, why = error.filename, error.strerror or str(error)
         if place and not Path(os.fsdecode(place)).resolve().is_relative_to(run.folder.resolve()):
-            raise UserError(f"{place}: {why}") from None  # nothing of the run's own: out= would lead astray
+            # nothing of the run's own: out= would lead astray
+            raise UserError(f"{place}: {why}") from None
         raise UserError(f"out={run.recipe.out}: {place or run.folder}: {why}") from None
     finally:
         _end(accelerator)
@@ -79,8 +90,8 @@ def _end(accelerator: Accelerator | None) -> None:
 
 
 def _end_deepspeed() -> None:
-    """Its group of processes. `cdb` is DeepSpeed's own (0.19; bounded in pyproject): left as it is, a next run in this
-    process would take the group for alive."""
+    """Its group of processes. `cdb` is DeepSpeed's own (0.19; bounded in pyproject): left as it is,
+    a next run in this process would take the group for alive."""
     from deepspeed.comm import comm
 
     comm.destroy_process_group()
@@ -88,42 +99,59 @@ def _end_deepspeed() -> None:
 
 
 def _start(recipe: Recipe) -> WatchedAccelerator:
-    """Threads, precision and processes. A precision of auto is settled here, on the first process, and written into the recipe.
+    """Threads, precision and processes. A precision of auto is settled here, on the first process,
+    and written into the recipe.
 
     Raises:
         UserError: as `_check_gpus`, `_check_processes` and `_check_sharding`.
     """
-    torch.set_num_threads(recipe.compute.threads or max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    torch.set_num_threads(
+        recipe.compute.threads or max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    )
     cpu, sharded = not torch.cuda.is_available(), _asked("DEEPSPEED")
     _check_gpus()
     if sharded and "LOCAL_RANK" not in os.environ:
-        raise UserError("distributed_type=DEEPSPEED: no launcher has started this process; use `accelerate launch` or srun")
+        raise UserError(
+            "distributed_type=DEEPSPEED: no launcher has started this process; use `accelerate launch` or srun"
+        )
     if sharded and not is_deepspeed_available():
-        raise UserError("distributed_type=DEEPSPEED: DeepSpeed is not installed; pip install deepspeed, on Linux")
+        raise UserError(
+            "distributed_type=DEEPSPEED: DeepSpeed is not installed; pip install deepspeed, on Linux"
+        )
     if cpu and sharded:
         _prepare_deepspeed_on_cpu()
     # with cpu=True, Accelerate would quietly run plain DDP
     with _meeting():
-        state = PartialState(cpu=cpu and not sharded, timeout=FOREVER, **({"backend": "gloo"} if cpu and sharded else {}))
+        state = PartialState(
+            cpu=cpu and not sharded,
+            timeout=FOREVER,
+            **({"backend": "gloo"} if cpu and sharded else {}),
+        )
     _check_processes(state.num_processes)
     if recipe.compute.precision == "auto":
         settled = [_native(state.device) if state.is_main_process else None]
         recipe.compute.precision = str(broadcast_object_list(settled)[0])
-    accelerator = WatchedAccelerator(cpu=cpu and not sharded, mixed_precision="no")  # the engine casts
+    # the engine casts
+    accelerator = WatchedAccelerator(cpu=cpu and not sharded, mixed_precision="no")
     _check_sharding(accelerator)
     return accelerator
 
 
 @contextmanager
 def _meeting() -> Iterator[None]:
-    """While the processes find one another: says where, if it takes long, and leaves if it takes too long.
+    """While the processes find one another: says where, if it takes long, and leaves if it takes
+    too long.
 
     Raises:
         UserError: they cannot.
     """
     place = ":".join(os.environ.get(f"MASTER_{name}", "?") for name in ("ADDR", "PORT"))
     choices = "is that the first process's machine, reached from here, the port free, and every process started?"
-    waiting = _waiting(f"MASTER_ADDR:MASTER_PORT={place}", choices) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else []
+    waiting = (
+        _waiting(f"MASTER_ADDR:MASTER_PORT={place}", choices)
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1
+        else []
+    )
     for timer in waiting:
         timer.daemon = True
         timer.start()
@@ -146,7 +174,9 @@ def _waiting(place: str, choices: str) -> list[threading.Timer]:
 
     def given_up() -> None:
         if speaks:
-            sys.stderr.write(f"error: {place}: not all of {count} processes came in {GIVEN_UP:g} s; {choices}\n")
+            sys.stderr.write(
+                f"error: {place}: not all of {count} processes came in {GIVEN_UP:g} s; {choices}\n"
+            )
             sys.stderr.flush()
         os._exit(2)  # the main thread waits outside Python
 
@@ -154,8 +184,8 @@ def _waiting(place: str, choices: str) -> list[threading.Timer]:
 
 
 def _prepare_deepspeed_on_cpu() -> None:
-    """Before it is imported first; and no compiler is called for an operator that only inference needs: the table of those
-    is DeepSpeed's own (0.19; bounded in pyproject)."""
+    """Before it is imported first; and no compiler is called for an operator that only inference
+    needs: the table of those is DeepSpeed's own (0.19; bounded in pyproject)."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed.ops
 
@@ -177,7 +207,9 @@ def _check_gpus() -> None:
     if torch.cuda.is_available() and here > gpus:
         choices = f"choices: --num_processes {gpus}, or CUDA_VISIBLE_DEVICES= for the CPU"
         kind = UserError if os.environ.get("LOCAL_RANK", "0") == "0" else ReportedError
-        raise kind(f"LOCAL_WORLD_SIZE={here}: processes share no GPU, and this machine has {gpus}; {choices}")
+        raise kind(
+            f"LOCAL_WORLD_SIZE={here}: processes share no GPU, and this machine has {gpus}; {choices}"
+        )
 
 
 def _check_processes(found: int) -> None:
@@ -192,7 +224,11 @@ def _check_processes(found: int) -> None:
             f"WORLD_SIZE={launched}: only {found} of the launched processes found one another; "
             "does the configuration ask for GPUs that are not here?"
         )
-    if "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ:
+    if (
+        "ACCELERATE_MIXED_PRECISION" in os.environ
+        and "MASTER_ADDR" in os.environ
+        and "WORLD_SIZE" not in os.environ
+    ):
         raise UserError(
             "num_processes: `accelerate launch` was asked for several and has started one, as it does without GPUs; "
             "choices: --num_processes 1, or torchrun --nproc_per_node N in place of accelerate launch"
@@ -208,14 +244,19 @@ def _check_sharding(accelerator: Accelerator) -> None:
     for way in ("DEEPSPEED", "FSDP"):
         if _asked(way) and accelerator.distributed_type.value != way:
             got = f"{accelerator.distributed_type.value} on {accelerator.device.type} came of it"
-            choices = "launch/zero2.yaml, accelerate_config.yaml" + (", or GPUs" if way == "FSDP" else "")
+            choices = "launch/zero2.yaml, accelerate_config.yaml" + (
+                ", or GPUs" if way == "FSDP" else ""
+            )
             raise UserError(f"distributed_type={way}: {got}; choices: {choices}")
     if _asked("FSDP") and not accelerator.is_fsdp2:
-        raise UserError("fsdp_version=1: its flat weights have no names to be saved under; choices: 2 (launch/fsdp2.yaml)")
+        raise UserError(
+            "fsdp_version=1: its flat weights have no names to be saved under; choices: 2 (launch/fsdp2.yaml)"
+        )
 
 
 def _native(device: torch.device) -> str:
-    """bfloat16 where the hardware multiplies it natively, else float32. Nothing is timed, so every call gives the same."""
+    """bfloat16 where the hardware multiplies it natively, else float32. Nothing is timed, so every
+    call gives the same."""
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     elif device.type == "cpu":
@@ -226,8 +267,8 @@ def _native(device: torch.device) -> str:
 
 
 def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """What Linux says that the CPU can do; nothing on other systems. torch's own answer has a private name on 2.11, and its
-    oneDNN check is also true of CPUs that only emulate bfloat16."""
+    """What Linux says that the CPU can do; nothing on other systems. torch's own answer has a
+    private name on 2.11, and its oneDNN check is also true of CPUs that only emulate bfloat16."""
     try:
         text = table.read_text()
     except OSError:
@@ -237,7 +278,8 @@ def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
-    """Do something on the first process, and have it there; what a user did wrong there is raised on all.
+    """Do something on the first process, and have it there; what a user did wrong there is raised
+    on all.
 
     Raises:
         UserError: what `do` raises; ToldError on the other processes.
@@ -279,7 +321,8 @@ def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
 
 
 def load_splits(recipe: Recipe, accelerator: WatchedAccelerator, test: bool) -> sources.Splits:
-    """The splits, on the first process before the others, so that they find what it prepared and are told what it met."""
+    """The splits, on the first process before the others, so that they find what it prepared and
+    are told what it met."""
     first = max(sources.FIRST, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0)
     found = on_main(accelerator, lambda: sources.load(recipe.data, test, first, recipe.seed))
     return found or sources.load(recipe.data, test, first, recipe.seed)
@@ -295,7 +338,14 @@ def on_a_mac() -> str | None:
 
 def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     """Images whose activations take half of the memory of one process."""
-    return max(1, int(_memory(accelerator) / 2 / costs.activations(recipe, fused=accelerator.device.type == "cuda")))
+    return max(
+        1,
+        int(
+            _memory(accelerator)
+            / 2
+            / costs.activations(recipe, fused=accelerator.device.type == "cuda")
+        ),
+    )
 
 
 def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
@@ -314,7 +364,8 @@ def workers(recipe: Recipe, accelerator: Accelerator) -> int:
     if recipe.compute.workers is not None:
         return recipe.compute.workers
     share = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(16, max(1, share - 1)) if accelerator.device.type == "cuda" else 0  # on a CPU they only take cores away
+    # on a CPU they only take cores away
+    return min(16, max(1, share - 1)) if accelerator.device.type == "cuda" else 0
 
 
 def sharding_facts(accelerator: Accelerator) -> dict[str, Any]:
@@ -329,16 +380,24 @@ def sharding_facts(accelerator: Accelerator) -> dict[str, Any]:
 
 
 def _first_there(recipe: Recipe, accelerator: Accelerator) -> bool:
-    """Whether this process is the first of those on its machine that read the same place, which need not all hash it."""
+    """Whether this process is the first of those on its machine that read the same place, which
+    need not all hash it."""
     here = (socket.gethostname(), recipe.data.path)
     return gather_object([here]).index(here) == accelerator.process_index
 
 
-def environment_facts(recipe: Recipe, accelerator: Accelerator, batch_layout: batching.BatchLayout, splits: sources.Splits) -> dict[str, Any]:
+def environment_facts(
+    recipe: Recipe,
+    accelerator: Accelerator,
+    batch_layout: batching.BatchLayout,
+    splits: sources.Splits,
+) -> dict[str, Any]:
     """What environment.json says beyond versions and hardware."""
     device = accelerator.device
     return {
-        "data": fingerprints.of(splits, recipe.data.path) if _first_there(recipe, accelerator) else {},
+        "data": fingerprints.of(splits, recipe.data.path)
+        if _first_there(recipe, accelerator)
+        else {},
         "classes": list(splits.train.classes),  # label 0 is the first
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": batch_layout.processes,

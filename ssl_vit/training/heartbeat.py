@@ -1,9 +1,10 @@
-"""Who is still there: a process that died, hangs or failed is named by the others, who then leave, and do not wait for ever.
-One process alone is watched by a thread of its own.
+"""Who is still there: a process that died, hangs or failed is named by the others, who then leave,
+and do not wait for ever. One process alone is watched by a thread of its own.
 
-Each process says every BEAT seconds, in a key-value store on the CPU, that it lives, and how many marks its main thread made.
-All make the same marks in the same order, and each makes one before whatever they do together: so the one that the others wait
-for has the fewest. The first process watches all; the others watch the first and hear its verdict.
+Each process says every BEAT seconds, in a key-value store on the CPU, that it lives, and how many
+marks its main thread made. All make the same marks in the same order, and each makes one before
+whatever they do together: so the one that the others wait for has the fewest. The first process
+watches all; the others watch the first and hear its verdict.
 """
 
 import json
@@ -59,21 +60,30 @@ class LastBeat(NamedTuple):
 class Watchdog:
     """The watch over the processes while its body runs.
 
-    `patience`: seconds that a process may stay behind the others within a step, and that one process alone waits for data. What
-    comes before the first step is not judged.
+    `patience`: seconds that a process may stay behind the others within a step, and that one
+    process alone waits for data. What comes before the first step is not judged.
     """
 
     def __init__(self, rank: int, processes: int, patience: float) -> None:
-        self.rank, self.processes, self.patience, self.dead = rank, processes, patience, min(DEAD, patience)
+        self.rank, self.processes, self.patience, self.dead = (
+            rank,
+            processes,
+            patience,
+            min(DEAD, patience),
+        )
         self.beats = self.ticks = self.step = self.read = 0
         self.waits = False  # for data
         self.allowed = inf
         self.verdict, self.end = "", LEFT
         now = time.monotonic()
-        self.heard = {other: LastBeat(Beat(), now, now) for other in (range(processes) if rank == 0 else (0,))}
+        self.heard = {
+            other: LastBeat(Beat(), now, now) for other in (range(processes) if rank == 0 else (0,))
+        }
         self.done = threading.Event()
         self.talk = threading.Thread(target=self._talk, daemon=True)
-        self.watch = threading.Thread(target=self._watch if processes > 1 else self._watch_alone, daemon=True)
+        self.watch = threading.Thread(
+            target=self._watch if processes > 1 else self._watch_alone, daemon=True
+        )
 
     def __enter__(self) -> "Watchdog":
         if self.processes > 1:
@@ -82,8 +92,14 @@ class Watchdog:
         self.watch.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
-        """Leave, and say by which error. A broken connection is the sign of a lost process, whose name is waited for."""
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        """Leave, and say by which error. A broken connection is the sign of a lost process, whose
+        name is waited for."""
         if self.processes == 1:
             self.done.set()
             self.watch.join()
@@ -101,7 +117,8 @@ class Watchdog:
         self.ticks += 1
 
     def track(self, items: Iterable[Item], step: int) -> Iterator[Item]:
-        """The passes of the steps from `step` on. From where one is asked for until `stepped` this process is within a step."""
+        """The passes of the steps from `step` on. From where one is asked for until `stepped` this
+        process is within a step."""
         self.step = step
         self._within()
         for item in self.reading(items):
@@ -110,7 +127,8 @@ class Watchdog:
             self._within()
 
     def reading(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items of a loader, each of which one process alone waits for no longer than its patience."""
+        """The items of a loader, each of which one process alone waits for no longer than its
+        patience."""
         left = iter(items)
         while True:
             with self._waiting():
@@ -138,7 +156,8 @@ class Watchdog:
         self.tick()
 
     def _talk(self) -> None:
-        """Say and hear; where the first process stands still, whose the store is, this may wait as long."""
+        """Say and hear; where the first process stands still, whose the store is, this may wait as
+        long."""
         with suppress(distributed.DistError):
             self.store = self.store.clone()  # a connection of its own
         while True:
@@ -151,7 +170,8 @@ class Watchdog:
             self._linger()
 
     def _linger(self) -> None:
-        """The store goes with this process: the others hear first how it ended, unless they end as well."""
+        """The store goes with this process: the others hear first how it ended, unless they end as
+        well."""
         for _ in range(20):
             if all(heard.sign.end for rank, heard in self.heard.items() if rank):
                 return
@@ -167,7 +187,10 @@ class Watchdog:
         self.verdict = self._said("verdict")
 
     def _say(self, end: str = "") -> None:
-        self._set(str(self.rank), json.dumps(Beat(self.beats, self.ticks, self.allowed, socket.gethostname(), end)))
+        self._set(
+            str(self.rank),
+            json.dumps(Beat(self.beats, self.ticks, self.allowed, socket.gethostname(), end)),
+        )
 
     def _set(self, key: str, text: str) -> None:
         with suppress(distributed.DistError):  # the store went with the first process
@@ -177,9 +200,15 @@ class Watchdog:
         return self.store.get(key).decode() if self.store.check([key]) else ""
 
     def _hear(self, rank: int, text: str) -> None:
-        before, now, sign = self.heard[rank], time.monotonic(), Beat(*json.loads(text)) if text else Beat()
+        before, now, sign = (
+            self.heard[rank],
+            time.monotonic(),
+            Beat(*json.loads(text)) if text else Beat(),
+        )
         if sign != before.sign:
-            self.heard[rank] = LastBeat(sign, now, before.moved if sign.ticks == before.sign.ticks else now)
+            self.heard[rank] = LastBeat(
+                sign, now, before.moved if sign.ticks == before.sign.ticks else now
+            )
 
     def _watch(self) -> None:
         while self.talk.is_alive():
@@ -188,7 +217,8 @@ class Watchdog:
             self.talk.join(BEAT)
 
     def _watch_alone(self) -> None:
-        """Count the beats in which nothing moved, not the time: one that was stopped, and goes on, has not been waiting."""
+        """Count the beats in which nothing moved, not the time: one that was stopped, and goes on,
+        has not been waiting."""
         before, stood = (0, 0, False), 0.0
         while not self.done.wait(BEAT):
             now = (self.ticks, self.read, self.waits)
@@ -208,12 +238,22 @@ class Watchdog:
     def _judged(self) -> str:
         """Who is lost, in words, if somebody is."""
         here = {rank: heard for rank, heard in self.heard.items() if heard.sign.end != LEFT}
-        return self._ended(here) or self._silent(here) or (self._behind(here) if self.rank == 0 and here else "")
+        return (
+            self._ended(here)
+            or self._silent(here)
+            or (self._behind(here) if self.rank == 0 and here else "")
+        )
 
     def _ended(self, here: dict[int, LastBeat]) -> str:
-        """Who ended by an error, a beat after it said so: what all of them meet each tells itself."""
+        """Who ended by an error, a beat after it said so: what all of them meet each tells
+        itself."""
         for rank, (sign, at, _) in here.items():
-            if rank != self.rank and sign.end and time.monotonic() - at > BEAT and not self.done.is_set():
+            if (
+                rank != self.rank
+                and sign.end
+                and time.monotonic() - at > BEAT
+                and not self.done.is_set()
+            ):
                 return f"process {rank} on {sign.host} ended: {sign.end}"
         return ""
 
@@ -224,14 +264,17 @@ class Watchdog:
         return ""
 
     def _behind(self, here: dict[int, LastBeat]) -> str:
-        """The process with the fewest marks, or all where none has more, if it lives and has not moved for too long."""
+        """The process with the fewest marks, or all where none has more, if it lives and has not
+        moved for too long."""
         rank, last = min(here.items(), key=lambda item: item[1].sign.ticks)
         stood = time.monotonic() - last.moved
         if time.monotonic() - last.at > 2 * BEAT:
             return ""
         if any(heard.sign.ticks > last.sign.ticks for heard in here.values()):
             where = f"process {rank} on {last.sign.host} has not moved for {last.sign.allowed:g} s"
-            return f"{where}; the others wait for it; {GOES_ON}" if stood > last.sign.allowed else ""
+            return (
+                f"{where}; the others wait for it; {GOES_ON}" if stood > last.sign.allowed else ""
+            )
         within = all(heard.sign.allowed == self.patience for heard in here.values())
         where = f"no process has moved for {STILL * self.patience:g} s, after step {self.step}; {GOES_ON}"
         return where if within and stood > STILL * self.patience else ""
@@ -240,7 +283,8 @@ class Watchdog:
         if self.rank == 0:
             self._set("verdict", verdict)
         print(f"error: {verdict}", file=sys.stderr, flush=True)
-        time.sleep(2 * BEAT if self.rank == 0 else 0)  # the store is the first one's: the others hear it first
+        # the store is the first one's: the others hear it first
+        time.sleep(2 * BEAT if self.rank == 0 else 0)
         os._exit(LOST)
 
 

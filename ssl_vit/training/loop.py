@@ -1,7 +1,8 @@
 """The one training loop, counted in optimiser steps, and the contract of what watches it.
 
-Numbers stay on the device between logging steps. An observer is called as observer(step, row, objective) with the objective
-frozen and yields (name, value); it disturbs no random number and its failure does not end the run.
+Numbers stay on the device between logging steps. An observer is called as observer(step, row,
+objective) with the objective frozen and yields (name, value); it disturbs no random number and its
+failure does not end the run.
 """
 
 import resource
@@ -26,9 +27,9 @@ from .state import State
 
 
 class Evaluator(Protocol):
-    def __call__(self, step: int, row: Row, objective: Objective) -> Iterable[tuple[str, float]]: ...
-
-
+    def __call__(
+        self, step: int, row: Row, objective: Objective
+    ) -> Iterable[tuple[str, float]]: ...
 
 
 class Scheduled(NamedTuple):
@@ -39,7 +40,8 @@ class Scheduled(NamedTuple):
 
 
 class Clock:
-    """Seconds of training since the last row, and of them those spent waiting for data. Watches and saving do not count."""
+    """Seconds of training since the last row, and of them those spent waiting for data. Watches and
+    saving do not count."""
 
     def __init__(self) -> None:
         self.spent = self.waited = 0.0
@@ -60,8 +62,6 @@ class Clock:
         return batch
 
 
-
-
 def train(
     state: State,
     batches: Iterable[Batch],
@@ -74,10 +74,12 @@ def train(
     stop: Callable[[int], object] = lambda step: False,
     trouble: Callable[[list[int]], None] = lambda steps: None,
 ) -> None:
-    """Train from state.step to the recipe's last step, or to one at which `stop` says so on all processes; save there.
+    """Train from state.step to the recipe's last step, or to one at which `stop` says so on all
+    processes; save there.
 
-    `batches` brings this process's passes from state.step on, spread.accumulation to a step. An update whose loss or gradient
-    is not finite on any process is left out on all, without the host; `trouble` is told of those steps before the next row.
+    `batches` brings this process's passes from state.step on, spread.accumulation to a step. An
+    update whose loss or gradient is not finite on any process is left out on all, without the host;
+    `trouble` is told of those steps before the next row.
 
     Raises:
         UserError: too many images cannot be read.
@@ -90,7 +92,11 @@ def train(
             with clock.running(state, batch_layout.processes):
                 _update(state, passes, recipe, batch_layout, accelerator, clock, callbacks)
                 last = state.step == recipe.optim.steps
-                values = _read(state, accelerator, trouble) if last or state.step % recipe.log.every == 0 else {}
+                values = (
+                    _read(state, accelerator, trouble)
+                    if last or state.step % recipe.log.every == 0
+                    else {}
+                )
         except Interrupted:  # while data were waited for: nothing of the step was done
             stop(state.step)
             return save()
@@ -100,7 +106,9 @@ def train(
         callbacks.notify(methodcaller("on_step", state.step))
         for watch in evaluators:
             if last or state.step % watch.every == 0:
-                row |= {"step": state.step} | observe(watch.evaluator, state, row, recipe, accelerator, callbacks)
+                row |= {"step": state.step} | observe(
+                    watch.evaluator, state, row, recipe, accelerator, callbacks
+                )
         if row:
             callbacks.notify(methodcaller("on_row", row))
         if last or state.step % recipe.checkpoint.every == 0:
@@ -120,14 +128,21 @@ def _update(
     """One optimiser step on spread.accumulation passes."""
     if not state.objective.training:
         state.objective.train()
-    step_passes = [to_device(clock.wait(passes), accelerator.device) for _ in range(batch_layout.accumulation)]
+    step_passes = [
+        to_device(clock.wait(passes), accelerator.device) for _ in range(batch_layout.accumulation)
+    ]
     _note_unread(state, step_passes, recipe, callbacks)
     if state.objective.uses_labels:
         step_passes = _counted_labels(step_passes, accelerator)
     made: list[Step] = []
     for micro, batch in enumerate(step_passes):
-        torch.manual_seed(int(rng.key(recipe.seed, state.step, batch_layout.chunk(micro))[0]))  # dropout, drop path
-        made.append(state.strategy.run_pass(batch, autocast(recipe, accelerator), last=micro == batch_layout.accumulation - 1))
+        # dropout, drop path
+        torch.manual_seed(int(rng.key(recipe.seed, state.step, batch_layout.chunk(micro))[0]))
+        made.append(
+            state.strategy.run_pass(
+                batch, autocast(recipe, accelerator), last=micro == batch_layout.accumulation - 1
+            )
+        )
     norm, bad = state.strategy.update()
     _gather(state, made, norm, bad)
     state.lr = float(max(state.schedule.get_last_lr()))
@@ -151,8 +166,11 @@ def _note_unread(state: State, passes: list[Batch], recipe: Recipe, callbacks: C
 
 
 def autocast(recipe: Recipe, accelerator: Accelerator) -> torch.autocast:
-    """The recipe's precision. Entered outside the objective, so that a compiled one stays one graph."""
-    return torch.autocast(accelerator.device.type, torch.bfloat16, enabled=recipe.compute.precision == "bfloat16")
+    """The recipe's precision. Entered outside the objective, so that a compiled one stays one
+    graph."""
+    return torch.autocast(
+        accelerator.device.type, torch.bfloat16, enabled=recipe.compute.precision == "bfloat16"
+    )
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -169,7 +187,9 @@ def _counted_labels(passes: list[Batch], accelerator: Accelerator) -> list[Batch
 def _gather(state: State, made: list[Step], norm: Tensor, bad: Tensor) -> None:
     """Add up a step's metrics and its gradient's norm, unless its update is left out."""
     for step in made:
-        sums = torch.stack([torch.stack([a.double(), b.double()]) for a, b in step.metrics.values()])
+        sums = torch.stack(
+            [torch.stack([a.double(), b.double()]) for a, b in step.metrics.values()]
+        )
         sums = sums.masked_fill(bad, 0)
         state.names = list(step.metrics)
         state.sums = sums if state.sums is None else state.sums + sums
@@ -179,28 +199,45 @@ def _gather(state: State, made: list[Step], norm: Tensor, bad: Tensor) -> None:
 
 
 def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str, tuple[float, int]]:
-    """{name: (mean, count)} over all processes of (metrics, 2) sums and counts. The one place where the host waits."""
+    """{name: (mean, count)} over all processes of (metrics, 2) sums and counts. The one place where
+    the host waits."""
     total = accelerator.reduce(sums, "sum").tolist()
     return {name: (a / n, round(n)) for name, (a, n) in zip(names, total, strict=True) if n}
 
 
-def _read(state: State, accelerator: Accelerator, trouble: Callable[[list[int]], None]) -> dict[str, float]:
-    """The means of the metrics and of the gradient's norm since the last row, whose steps not finite are told."""
+def _read(
+    state: State, accelerator: Accelerator, trouble: Callable[[list[int]], None]
+) -> dict[str, float]:
+    """The means of the metrics and of the gradient's norm since the last row, whose steps not
+    finite are told."""
     assert state.sums is not None and state.norms is not None
-    values = {name: value for name, (value, _) in means(state.names, state.sums, accelerator).items()}
+    values = {
+        name: value for name, (value, _) in means(state.names, state.sums, accelerator).items()
+    }
     norm, count = state.norms.tolist()
     steps = len(state.left_out)
-    bad = [state.step - steps + i for i, flag in enumerate(torch.stack(state.left_out).tolist()) if flag]
+    bad = [
+        state.step - steps + i
+        for i, flag in enumerate(torch.stack(state.left_out).tolist())
+        if flag
+    ]
     state.sums, state.norms, state.left_out = None, None, []
     if bad:
         trouble(bad)
     unread = int(accelerator.reduce(torch.tensor(state.unread, device=accelerator.device), "sum"))
     told = {"grad_norm": norm / count} if count else {}
     counts = {"unreadable": unread, "left_out": len(bad)}
-    return values | told | {"steps": steps} | {name: number for name, number in counts.items() if number}
+    return (
+        values
+        | told
+        | {"steps": steps}
+        | {name: number for name, number in counts.items() if number}
+    )
 
 
-def _row(values: dict[str, float], state: State, recipe: Recipe, accelerator: Accelerator, clock: Clock) -> Row:
+def _row(
+    values: dict[str, float], state: State, recipe: Recipe, accelerator: Accelerator, clock: Clock
+) -> Row:
     """A row of metrics.jsonl: where the run is, the means since the last row, and how it went."""
     steps, batch = values.pop("steps"), recipe.optim.batch
     return {
@@ -223,7 +260,14 @@ def _memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
-def observe(evaluator: Evaluator, state: State, row: Row, recipe: Recipe, accelerator: Accelerator, callbacks: Callbacks) -> Row:
+def observe(
+    evaluator: Evaluator,
+    state: State,
+    row: Row,
+    recipe: Recipe,
+    accelerator: Accelerator,
+    callbacks: Callbacks,
+) -> Row:
     """What an observer says of the frozen objective; nothing, with a warning, if it fails."""
     gpus = [accelerator.device] if accelerator.device.type == "cuda" else []
     with state.watched() as watched:
@@ -237,9 +281,11 @@ def observe(evaluator: Evaluator, state: State, row: Row, recipe: Recipe, accele
             watched.train()
 
 
-def seconds_per_step(state: State, batch: Batch, recipe: Recipe, batch_layout: BatchLayout, accelerator: Accelerator) -> float:
-    """Measured here: forward and backward of one batch (the second of two, the first warms up) times the accumulation. Running
-    means, which a forward moves, are put back."""
+def seconds_per_step(
+    state: State, batch: Batch, recipe: Recipe, batch_layout: BatchLayout, accelerator: Accelerator
+) -> float:
+    """Measured here: forward and backward of one batch (the second of two, the first warms up)
+    times the accumulation. Running means, which a forward moves, are put back."""
     batch = _as_trained(batch, state, recipe, accelerator)
     took, kept = 0.0, [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
     for _ in range(2):
@@ -254,7 +300,8 @@ def seconds_per_step(state: State, batch: Batch, recipe: Recipe, batch_layout: B
 
 
 def _as_trained(batch: Batch, state: State, recipe: Recipe, accelerator: Accelerator) -> Batch:
-    """A batch with all that a training pass has, so that no graph is compiled for the rehearsal alone."""
+    """A batch with all that a training pass has, so that no graph is compiled for the rehearsal
+    alone."""
     batch = to_device(batch, accelerator.device)
     if max(recipe.data.mixup, recipe.data.cutmix) > 0:
         share = torch.ones(len(batch.key), device=accelerator.device)

@@ -1,4 +1,5 @@
-"""What becomes of a run whose loss or gradient is not finite; the engine has left those updates out already."""
+"""What becomes of a run whose loss or gradient is not finite; the engine has left those updates out
+already."""
 
 import json
 from collections.abc import Callable
@@ -31,15 +32,24 @@ def stream_seed(seed: int, rollbacks: int) -> int:
 
 
 class NonFinitePolicy:
-    """Told of the steps whose updates were left out, on every process: dumps their samples, then does as optim.nonfinite says.
+    """Told of the steps whose updates were left out, on every process: dumps their samples, then
+    does as optim.nonfinite says.
 
-    not_finite.json: {"steps": {step: the indices of its samples in the training split}}, as in Batch.
+    not_finite.json: {"steps": {step: the indices of its samples in the training split}}, as in
+    Batch.
 
     Raises:
         UserError: "stop". GoBack: "back".
     """
 
-    def __init__(self, run: Run, images: Source | StreamReader, seed: int, warn: Callable[[str], None], main: bool) -> None:
+    def __init__(
+        self,
+        run: Run,
+        images: Source | StreamReader,
+        seed: int,
+        warn: Callable[[str], None],
+        main: bool,
+    ) -> None:
         self.run, self.images, self.seed, self.warn, self.main = run, images, seed, warn, main
 
     def __call__(self, steps: list[int]) -> None:
@@ -56,7 +66,8 @@ class NonFinitePolicy:
             raise Rollback(steps[0])
 
     def _dump(self, path: Path, steps: list[int]) -> None:
-        """Add the steps' samples to the file, or begin it where it is damaged; where the disk is full, training goes on."""
+        """Add the steps' samples to the file, or begin it where it is damaged; where the disk is
+        full, training goes on."""
         told = {str(step): self._indices(step) for step in steps}
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             told = {**json.loads(path.read_text())["steps"], **told}
@@ -67,7 +78,9 @@ class NonFinitePolicy:
 
     def _indices(self, step: int) -> list[int]:
         recipe = self.run.recipe
-        return loaders.step_indices(step, self.images, recipe.data, recipe.optim.batch, self.seed).tolist()
+        return loaders.step_indices(
+            step, self.images, recipe.data, recipe.optim.batch, self.seed
+        ).tolist()
 
 
 def roll_back(state: State, back: Rollback, resume: Callable[[int], None]) -> None:
@@ -78,7 +91,9 @@ def roll_back(state: State, back: Rollback, resume: Callable[[int], None]) -> No
     """
     rollbacks, was = state.rollbacks + 1, state.step
     if rollbacks > MAX_ROLLBACKS:
-        raise UserError(f"optim.nonfinite=back: {MAX_ROLLBACKS} ways on from a checkpoint all met numbers not finite; {MAY_HELP}")
+        raise UserError(
+            f"optim.nonfinite=back: {MAX_ROLLBACKS} ways on from a checkpoint all met numbers not finite; {MAY_HELP}"
+        )
     resume(back.step)
     if state.step == was:
         raise UserError(f"optim.nonfinite=back: no checkpoint before step {back.step}; {MAY_HELP}")

@@ -1,4 +1,5 @@
-"""Learners whose processes hold a share each of weights, gradients or moments: DeepSpeed's ZeRO, FSDP2."""
+"""Learners whose processes hold a share each of weights, gradients or moments: DeepSpeed's ZeRO,
+FSDP2."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -28,9 +29,11 @@ PRECISIONS = ("bf16", "fp16", "torch_autocast")
 
 
 class ShardedStrategy(Strategy, ABC):
-    """A learner whose processes hold a share each; what differs is how one tensor is gathered and given out again."""
+    """A learner whose processes hold a share each; what differs is how one tensor is gathered and
+    given out again."""
 
-    copy: Objective | None = None  # on the CPU, for looking at; None where the objective's own weights are whole
+    # on the CPU, for looking at; None where the objective's own weights are whole
+    copy: Objective | None = None
 
     @abstractmethod
     def full(self, p: nn.Parameter) -> Tensor:
@@ -83,7 +86,9 @@ class ShardedStrategy(Strategy, ABC):
             if p.requires_grad:
                 values = self.moments(p)  # together with the other processes
                 if main:
-                    moments[name] = {key: value.to("cpu", copy=True) for key, value in values.items()}
+                    moments[name] = {
+                        key: value.to("cpu", copy=True) for key, value in values.items()
+                    }
         return {"objective": weights, "moments": moments}
 
     def _whole_state(self) -> dict[str, Tensor]:
@@ -106,12 +111,19 @@ class ShardedStrategy(Strategy, ABC):
         self.given()
         for name, p in self.objective.named_parameters():
             if p.requires_grad:
-                self.give_moments(p, {key: v.to(self.accelerator.device) for key, v in saved["moments"][name].items()})
+                self.give_moments(
+                    p,
+                    {
+                        key: v.to(self.accelerator.device)
+                        for key, v in saved["moments"][name].items()
+                    },
+                )
 
 
 class ZeroStrategy(ShardedStrategy):
-    """DeepSpeed's ZeRO: shares of the moments (stage 1), of the gradients too (2), of the weights too (3). All in float32; the
-    recipe's precision is autocast's. An update that is not finite DeepSpeed leaves out itself."""
+    """DeepSpeed's ZeRO: shares of the moments (stage 1), of the gradients too (2), of the weights
+    too (3). All in float32; the recipe's precision is autocast's. An update that is not finite
+    DeepSpeed leaves out itself."""
 
     def prepare(self) -> nn.Module:
         config = self.accelerator.state.deepspeed_plugin.deepspeed_config
@@ -123,7 +135,8 @@ class ZeroStrategy(ShardedStrategy):
             self.copy = deepcopy(self.objective).cpu()
         elif self.compiles:
             compile_blocks(self.objective)
-        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # an update left out is told by the engine
+        # an update left out is told by the engine
+        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         engine, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.zero = engine.optimizer
         self.init_moments(self.held)
@@ -133,17 +146,26 @@ class ZeroStrategy(ShardedStrategy):
 
     def facts(self) -> dict[str, Any]:
         engine = self.prepared
-        offloaded = {"optimizer": engine.zero_offload_optimizer(), "weights": engine.zero_offload_param()}
+        offloaded = {
+            "optimizer": engine.zero_offload_optimizer(),
+            "weights": engine.zero_offload_param(),
+        }
         return {
             "strategy": f"ZeRO-{engine.zero_optimization_stage()}",
             "deepspeed": version("deepspeed"),
-            "offload": {name: str(where.device) for name, where in offloaded.items() if _used(where)},
+            "offload": {
+                name: str(where.device) for name, where in offloaded.items() if _used(where)
+            },
         }
 
     @property
     def held(self) -> list[Tensor]:
         """This process's share of the weights, one flat tensor a group."""
-        return self.zero.fp32_partitioned_groups_flat if self.stage == 3 else self.zero.single_partition_of_fp32_groups
+        return (
+            self.zero.fp32_partitioned_groups_flat
+            if self.stage == 3
+            else self.zero.single_partition_of_fp32_groups
+        )
 
     def no_sync(self, last: bool) -> AbstractContextManager:
         return nullcontext()
@@ -155,11 +177,16 @@ class ZeroStrategy(ShardedStrategy):
 
     def update(self) -> tuple[Tensor, Tensor]:
         self.prepared.step()
-        norm = torch.as_tensor(self.prepared.get_global_grad_norm(), dtype=torch.float64, device=self.accelerator.device)
+        norm = torch.as_tensor(
+            self.prepared.get_global_grad_norm(),
+            dtype=torch.float64,
+            device=self.accelerator.device,
+        )
         return norm, ~norm.isfinite()
 
     def rehearse(self, batch: Batch, cast: AbstractContextManager) -> None:
-        self.losses = [torch.full((), torch.nan, device=self.accelerator.device)]  # so that the update is left out
+        # so that the update is left out
+        self.losses = [torch.full((), torch.nan, device=self.accelerator.device)]
         self.run_pass(batch, cast, last=True)
         self.prepared.step()
 
@@ -182,7 +209,9 @@ class ZeroStrategy(ShardedStrategy):
         from deepspeed.utils import safe_get_full_optimizer_state
 
         first = self.optimizer.state[self.held[0]]
-        values = {key: safe_get_full_optimizer_state(p, key) for key, value in first.items() if value.ndim}
+        values = {
+            key: safe_get_full_optimizer_state(p, key) for key, value in first.items() if value.ndim
+        }
         return values | {key: value for key, value in first.items() if not value.ndim}
 
     def give_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
@@ -198,13 +227,17 @@ class ZeroStrategy(ShardedStrategy):
                 safe_set_full_optimizer_state(p, value, key)
 
     def _share(self, p: Any, value: Tensor) -> Tensor:
-        """This process's share of a tensor, as stage 3 cuts it: equal parts, the last one padded."""
+        """This process's share of a tensor, as stage 3 cuts it: equal parts, the last one
+        padded."""
         size, batch_layout = p.ds_tensor.numel(), self.batch_layout
-        return F.pad(value.flatten(), (0, size * batch_layout.processes - value.numel())).narrow(0, size * batch_layout.rank, size)
+        return F.pad(value.flatten(), (0, size * batch_layout.processes - value.numel())).narrow(
+            0, size * batch_layout.rank, size
+        )
 
 
 def _view_moments(zero: Any) -> None:
-    """Make DeepSpeed's views of each weight's moments, which it makes late: a private name (0.19; bounded in pyproject)."""
+    """Make DeepSpeed's views of each weight's moments, which it makes late: a private name (0.19;
+    bounded in pyproject)."""
     zero._lazy_init_hp_params_optimizer_state()
 
 
@@ -214,21 +247,25 @@ def _used(offload: Any) -> bool:
 
 
 class Fsdp2Strategy(ShardedStrategy):
-    """FSDP2: shares of weights, gradients and moments, block by block. The host waits once a step, to leave out an update."""
+    """FSDP2: shares of weights, gradients and moments, block by block. The host waits once a step,
+    to leave out an update."""
 
     def prepare(self) -> nn.Module:
         self.copy = deepcopy(self.objective).cpu()
         if self.compiles:
             compile_blocks(self.objective)
         for group in self.optimizer.param_groups:
-            group["fused"] = self.settings.name == "adamw"  # the fused kernel for SGD knows no shares
+            # the fused kernel for SGD knows no shares
+            group["fused"] = self.settings.name == "adamw"
         prepared, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.init_moments(p for group in self.optimizer.param_groups for p in group["params"])
         return prepared
 
     def facts(self) -> dict[str, Any]:
         shared = all(isinstance(p, DTensor) for p in self.weights)
-        on_cpu = {p.device.type for p in self.weights} == {"cpu"} and self.accelerator.device.type != "cpu"
+        on_cpu = {p.device.type for p in self.weights} == {
+            "cpu"
+        } and self.accelerator.device.type != "cpu"
         plugin = self.accelerator.state.fsdp_plugin
         return {
             "strategy": "FSDP2" if shared else "none",
@@ -258,15 +295,31 @@ class Fsdp2Strategy(ShardedStrategy):
             self.optimizer.state[p][key].copy_(_cut(value, p) if value.ndim else value)
 
 
-def build_strategy(objective: Objective, optimizer: Optimizer, recipe: Recipe, batch_layout: BatchLayout, accelerator: Accelerator) -> Strategy:
+def build_strategy(
+    objective: Objective,
+    optimizer: Optimizer,
+    recipe: Recipe,
+    batch_layout: BatchLayout,
+    accelerator: Accelerator,
+) -> Strategy:
     """The learner for what the accelerator says is running.
 
     Raises:
-        UserError: the recipe or the DeepSpeed configuration asks for what this way of sharing does not give.
+        UserError: the recipe or the DeepSpeed configuration asks for what this way of sharing does
+        not give.
     """
-    kinds: dict[DistributedType, type[Strategy]] = {DistributedType.DEEPSPEED: ZeroStrategy, DistributedType.FSDP: Fsdp2Strategy}
-    made = kinds.get(accelerator.distributed_type, Strategy)(objective, optimizer, recipe, batch_layout, accelerator)
-    if isinstance(made, ShardedStrategy) and made.copy is not None and recipe.optim.average is not None:
+    kinds: dict[DistributedType, type[Strategy]] = {
+        DistributedType.DEEPSPEED: ZeroStrategy,
+        DistributedType.FSDP: Fsdp2Strategy,
+    }
+    made = kinds.get(accelerator.distributed_type, Strategy)(
+        objective, optimizer, recipe, batch_layout, accelerator
+    )
+    if (
+        isinstance(made, ShardedStrategy)
+        and made.copy is not None
+        and recipe.optim.average is not None
+    ):
         text = "the mean of weights that no process has whole is not kept; leave it out, or take DDP or ZeRO 1 or 2"
         raise UserError(f"optim.average={recipe.optim.average}: {text}")
     return made
@@ -280,10 +333,14 @@ def check(config: dict[str, Any]) -> None:
     """
     where = "the DeepSpeed configuration"
     if config["zero_optimization"]["stage"] not in (1, 2, 3):
-        raise UserError(f"zero_stage={config['zero_optimization']['stage']}: nothing is shared; choices: 1, 2, 3, or DDP")
+        raise UserError(
+            f"zero_stage={config['zero_optimization']['stage']}: nothing is shared; choices: 1, 2, 3, or DDP"
+        )
     for name in SAID:
         if name in config:
-            raise UserError(f"{name}: {where} must not say it, the recipe's optim.* does; take that section out")
+            raise UserError(
+                f"{name}: {where} must not say it, the recipe's optim.* does; take that section out"
+            )
     for name in PRECISIONS:
         if config.get(name, {}).get("enabled") is True:
             text = "weights and moments are float32, and compute.precision=bfloat16 casts; take that section out"
@@ -291,7 +348,8 @@ def check(config: dict[str, Any]) -> None:
 
 
 def filled(clip: float | None, bfloat16: bool, batch_layout: BatchLayout) -> dict[str, Any]:
-    """What DeepSpeed is told from the recipe. Left alone it would clip at 1, and undo the recipe's autocast."""
+    """What DeepSpeed is told from the recipe. Left alone it would clip at 1, and undo the recipe's
+    autocast."""
     return {
         "train_batch_size": batch_layout.batch,
         "train_micro_batch_size_per_gpu": batch_layout.device_batch,
@@ -301,7 +359,11 @@ def filled(clip: float | None, bfloat16: bool, batch_layout: BatchLayout) -> dic
         "communication_data_type": "fp32",
         "bf16": {"enabled": False},
         "fp16": {"enabled": False},
-        "torch_autocast": {"enabled": bfloat16, "dtype": "bfloat16", "lower_precision_safe_modules": []},
+        "torch_autocast": {
+            "enabled": bfloat16,
+            "dtype": "bfloat16",
+            "lower_precision_safe_modules": [],
+        },
         "zero_force_ds_cpu_optimizer": False,  # torch's fused AdamW runs on the CPU too
     }
 

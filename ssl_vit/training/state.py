@@ -1,4 +1,5 @@
-"""What a run must find again to go on as if it had never stopped, however many processes it stopped on and goes on with."""
+"""What a run must find again to go on as if it had never stopped, however many processes it stopped
+on and goes on with."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +39,8 @@ class State:
     objective: Objective  # as built
     strategy: Strategy  # which trains it
     schedule: LRScheduler
-    average: AveragedModel | None = None  # of the objective's weights, where the recipe asks for one
+    # of the objective's weights, where the recipe asks for one
+    average: AveragedModel | None = None
     reading: StreamReader | None = None  # of a stream, where one is trained on
     step: int = 0
     rollbacks: int = 0  # how often the run went back and took other samples from there
@@ -47,14 +49,16 @@ class State:
     names: list[str] = field(default_factory=list)  # of the metrics gathered since the last row
     sums: Tensor | None = None  # (metrics, 2): their sums and counts
     norms: Tensor | None = None  # (2,): sum and count of gradient norms
-    left_out: list[Tensor] = field(default_factory=list)  # for each step since the last row: its update was left out (bool)
+    # for each step since the last row: its update was left out (bool)
+    left_out: list[Tensor] = field(default_factory=list)
     lr: float = 0.0  # of the last step
     seen: int = 0  # images that this process saw
     unread: int = 0  # of them not to be read
 
     @contextmanager
     def watched(self) -> Iterator[Objective]:
-        """What is looked at and exported: the averaged weights where there are any. All processes enter and leave together.
+        """What is looked at and exported: the averaged weights where there are any. All processes
+        enter and leave together.
 
         Not compiled: evaluation mode and a last batch that is smaller would be two graphs more,
         for a few images now and then.
@@ -89,7 +93,8 @@ class State:
         }
 
     def _check_masks(self, saved: dict[str, Any]) -> None:
-        """That dropout and drop path draw what the unbroken run would: their masks are seeded by pass.
+        """That dropout and drop path draw what the unbroken run would: their masks are seeded by
+        pass.
 
         Raises:
             UserError: passes are of another size than those before.
@@ -100,17 +105,22 @@ class State:
         said = [f"optim.{name}={rate:g}" for name, rate in used.items() if rate > 0]
         if said and was != now:
             why = f"the run was stopped with {was} images a pass, and masks of {said[0]} are drawn by pass"
-            raise UserError(f"compute.batch={now}: {why}; say compute.batch={was}, on any number of processes that it suits")
+            raise UserError(
+                f"compute.batch={now}: {why}; say compute.batch={was}, on any number of processes that it suits"
+            )
 
     def load(self, saved: dict[str, Any], accelerator: Accelerator) -> None:
         """Go on from there. What was summed over processes is the first one's from here on.
 
         Raises:
-            UserError: an older version saved it; a stream was read by another number of processes; or
+            UserError: an older version saved it; a stream was read by another number of processes;
+            or
                 dropout would draw other masks.
         """
         if "moments" not in saved:
-            raise UserError("resume=true: the checkpoint is an older version's; go on with that one, or begin again, name=NEW")
+            raise UserError(
+                "resume=true: the checkpoint is an older version's; go on with that one, or begin again, name=NEW"
+            )
         if not fits(saved, SHAPE):
             raise UserError("resume=true: the checkpoint holds no training state; remove it")
         if self.reading and len(saved["stream"]) != accelerator.num_processes:
@@ -120,7 +130,9 @@ class State:
         main, device = accelerator.is_main_process, accelerator.device
         self.strategy.load(saved)
         self.schedule.load_state_dict(saved["schedule"])
-        for group, lr in zip(self.schedule.optimizer.param_groups, self.schedule.get_last_lr(), strict=True):
+        for group, lr in zip(
+            self.schedule.optimizer.param_groups, self.schedule.get_last_lr(), strict=True
+        ):
             group["lr"] = lr
         if self.average:
             self.average.load_state_dict(saved["average"])

@@ -1,7 +1,8 @@
-"""What trains an objective: one seam for the loop and the checkpoint. Here every process holds everything; sharding.py has the
-others.
+"""What trains an objective: one seam for the loop and the checkpoint. Here every process holds
+everything; sharding.py has the others.
 
-What is saved is the same everywhere: whole, named float32 tensors. So a run stopped under one way goes on under another.
+What is saved is the same everywhere: whole, named float32 tensors. So a run stopped under one way
+goes on under another.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +28,12 @@ class Strategy:
     """Trains an objective: one process, or DDP. Every process holds everything."""
 
     def __init__(
-        self, objective: Objective, optimizer: Optimizer, recipe: Recipe, batch_layout: BatchLayout, accelerator: Accelerator
+        self,
+        objective: Objective,
+        optimizer: Optimizer,
+        recipe: Recipe,
+        batch_layout: BatchLayout,
+        accelerator: Accelerator,
     ) -> None:
         self.objective, self.optimizer, self.accelerator = objective, optimizer, accelerator
         self.settings, self.batch_layout = recipe.optim, batch_layout
@@ -46,23 +52,28 @@ class Strategy:
         return self.accelerator.prepare(self.objective)
 
     def facts(self) -> dict[str, Any]:
-        """How the weights lie on the processes, as what was set up says, not what was configured."""
+        """How the weights lie on the processes, as what was set up says, not what was
+        configured."""
         return {"strategy": "DDP" if isinstance(self.prepared, DistributedDataParallel) else "none"}
 
     def init_moments(self, held: Iterable[Tensor]) -> None:
-        """Moments for what this process holds of the weights. Not earlier: whole ones may not fit."""
+        """Moments for what this process holds of the weights. Not earlier: whole ones may not
+        fit."""
         for x in held:
             assert x.dtype == torch.float32
             self.optimizer.state[x] = optim.moments(self.settings, x)
 
     def watch_progress(self, tick: Callable[[], None]) -> None:
-        """Call `mark` whenever this process has gone forward through a pass, and when its own gradients are complete."""
+        """Call `mark` whenever this process has gone forward through a pass, and when its own
+        gradients are complete."""
         self.prepared.register_forward_hook(lambda *_: tick())
-        first = next(p for p in self.objective.parameters() if p.requires_grad)  # whose gradient comes last
+        # whose gradient comes last
+        first = next(p for p in self.objective.parameters() if p.requires_grad)
         first.register_post_accumulate_grad_hook(lambda _: tick())
 
     def run_pass(self, batch: Batch, cast: AbstractContextManager, last: bool) -> Step:
-        """Forward and backward of one pass; with the last of a step the processes' gradients are averaged."""
+        """Forward and backward of one pass; with the last of a step the processes' gradients are
+        averaged."""
         with self.no_sync(last):
             with cast:
                 step = self.prepared(batch)
@@ -77,8 +88,9 @@ class Strategy:
         (loss / self.batch_layout.accumulation).backward()
 
     def update(self) -> tuple[Tensor, Tensor]:
-        """Clip, update the weights, forget the gradients: the gradient's norm before it was clipped (float64), and whether it
-        or a loss was not finite on any process (bool), so that nothing was changed. Both stay on the device."""
+        """Clip, update the weights, forget the gradients: the gradient's norm before it was clipped
+        (float64), and whether it or a loss was not finite on any process (bool), so that nothing
+        was changed. Both stay on the device."""
         norm = optim.clip(self.weights, self.settings.clip).double()
         bad = self.bad(norm)
         optim.leave_out(self.optimizer, bad)
@@ -87,10 +99,15 @@ class Strategy:
         return norm, bad
 
     def bad(self, *more: Tensor) -> Tensor:
-        """Whether one of these or of the step's losses is not finite on any process: bool, on the device."""
+        """Whether one of these or of the step's losses is not finite on any process: bool, on the
+        device."""
         mine = torch.stack([~value.isfinite() for value in (*more, *self.losses)]).any()
         self.losses = []
-        return self.accelerator.reduce(mine.float(), "sum") > 0 if self.accelerator.num_processes > 1 else mine
+        return (
+            self.accelerator.reduce(mine.float(), "sum") > 0
+            if self.accelerator.num_processes > 1
+            else mine
+        )
 
     def rehearse(self, batch: Batch, cast: AbstractContextManager) -> None:
         """Forward and backward of a pass that leaves nothing behind.
@@ -104,7 +121,8 @@ class Strategy:
         self.optimizer.zero_grad()
 
     def _check_gradients(self) -> None:
-        """That each weight got a gradient: the next pass of DDP would fail, after all processes waited for it.
+        """That each weight got a gradient: the next pass of DDP would fail, after all processes
+        waited for it.
 
         Raises:
             UserError: one did not, and there are several processes.
@@ -118,13 +136,16 @@ class Strategy:
 
     @contextmanager
     def whole(self) -> Iterator[Objective]:
-        """The objective with all weights on this process, to be looked at. All processes enter and leave together."""
+        """The objective with all weights on this process, to be looked at. All processes enter and
+        leave together."""
         yield self.objective
 
     def save(self) -> Saved:
         """What a checkpoint keeps, whole at least on the first process. All processes call it."""
         named = self.objective.named_parameters()
-        moments = {name: dict(self.optimizer.state[p]) for name, p in named if p in self.optimizer.state}
+        moments = {
+            name: dict(self.optimizer.state[p]) for name, p in named if p in self.optimizer.state
+        }
         return {"objective": self.objective.state_dict(), "moments": moments}
 
     @torch.no_grad()
