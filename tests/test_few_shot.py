@@ -123,7 +123,7 @@ def test_labels_are_read_without_images(tmp_path: Path, monkeypatch: pytest.Monk
         data = resolve(
             ["recipe=evaluate", "init=scratch", f"data.path={path}", "data.validation=0.2", *window]
         ).data
-        whole = next(iter(sources.every_split(data).values()))
+        whole = next(iter(sources.every_split(data).splits.values()))
         cut = sources._part(whole, 2, 27, 1, data)
         for source in (whole, cut):
             some = rows % len(source)

@@ -443,7 +443,7 @@ def test_weights_that_changed_under_a_finished_run_are_noticed(
     path.write_bytes(path.read_bytes()[:-4] + b"abcd")
     with pytest.raises(SystemExit):
         cli.finetune(given)
-    assert "the weights there are not those that" in capsys.readouterr().err
+    assert f"init={out}/mpp: the weights differ" in capsys.readouterr().err
     Path(out, "mpp", "result.json").write_text("{")
     with pytest.raises(SystemExit):
         cli.finetune(altered(given, "name=new"))

@@ -24,12 +24,13 @@ WORDS = altered(
 )
 SCRIPT = """
 import multiprocessing, os, signal, sys, time
-from ssl_vit import bounds, training
-from ssl_vit.data import batches
-from ssl_vit.processes import liveness
-liveness.BEAT = 0.2
-del bounds.BOUNDS["compute.patience"]
-bring, where, calls = batches.Images.__getitems__, sys.argv[1], []
+from ssl_vit.config import validate
+from ssl_vit.data import batching
+from ssl_vit.jobs import cli
+from ssl_vit.training import heartbeat
+heartbeat.BEAT = 0.2
+del validate.BOUNDS["compute.patience"]
+bring, where, calls = batching.ImageDataset.__getitems__, sys.argv[1], []
 def brought(self, wanted):
     calls.append(os.getpid())
     many = calls.count(os.getpid())
@@ -45,8 +46,8 @@ def brought(self, wanted):
     if worker and where == "refused":
         batch = batch._replace(unread=(lambda: "no room",))  # as what finds no room, this cannot be handed over
     return batch
-batches.Images.__getitems__ = brought
-training.pretrain({words!r})
+batching.ImageDataset.__getitems__ = brought
+cli.pretrain({words!r})
 """
 
 
@@ -78,7 +79,7 @@ def test_a_batch_that_does_not_get_into_shared_memory_ends_the_run_in_a_line(
     assert "a data worker could not hand over its batch: " in said and "Traceback" not in said
 
 
-@pytest.tick.parametrize(("where", "workers"), [("stopped", 2), ("stuck", 0)])
+@pytest.mark.parametrize(("where", "workers"), [("stopped", 2), ("stuck", 0)])
 def test_data_that_do_not_come_for_the_patience_end_the_run(
     tmp_path: Path, where: str, workers: int
 ) -> None:
@@ -101,7 +102,7 @@ def test_a_signal_while_data_do_not_come_saves_and_leaves(tmp_path: Path) -> Non
     assert checkpoint.sound(checkpoint.found(tmp_path / "run" / "checkpoints")[-1])
 
 
-@pytest.tick.parametrize("number", preemption.SIGNALS)
+@pytest.mark.parametrize("number", preemption.SIGNALS)
 def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, number: int) -> None:
     """Sent until it is heard: those within the first second are taken for one, as launchers repeat
     them."""

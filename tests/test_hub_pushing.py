@@ -448,7 +448,7 @@ def test_each_task_of_a_study_has_a_repository_of_its_own(tmp_path: Path) -> Non
 
 HELD = """
 import time
-from ssl_vit import training
+from ssl_vit.jobs import cli
 from ssl_vit.hub import background
 lay = background.Milestones.__call__
 def laid(self, *values):
@@ -456,7 +456,7 @@ def laid(self, *values):
     while True:  # until it is killed
         time.sleep(0.1)
 background.Milestones.__call__ = laid
-training.pretrain({words!r})
+cli.pretrain({words!r})
 """
 
 

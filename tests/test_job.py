@@ -110,7 +110,7 @@ def test_the_recipe_of_a_run_repeats_it(unbroken: Path, tmp_path: Path) -> None:
     assert_same_end(unbroken, again.folder)
 
 
-@pytest.tick.parametrize("step", [1, 4, 5, 7, 8, 11])
+@pytest.mark.parametrize("step", [1, 4, 5, 7, 8, 11])
 def test_a_run_cut_off_after_any_step_ends_as_the_unbroken_one(
     step: int, unbroken: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +156,7 @@ def resumed(folders: tuple[Path, Path], out: Path) -> None:
     assert_same_end(whole, run([*TINY, "optim.average=0.9", f"out={out}", "name=run"]).folder)
 
 
-@pytest.tick.parametrize("what", FORGOTTEN)
+@pytest.mark.parametrize("what", FORGOTTEN)
 def test_a_resumption_that_forgets_does_not_end_alike(
     what: str, broken_off, tmp_path: Path, monkeypatch
 ) -> None:
@@ -254,7 +254,7 @@ def test_a_checkpoint_without_its_manifest_is_damaged_not_unseen(
     assert "step-000000008 is damaged; using the one before it" in capsys.readouterr().out
 
 
-@pytest.tick.parametrize("other", ["seed=1", "model.width=16"])
+@pytest.mark.parametrize("other", ["seed=1", "model.width=16"])
 def test_a_checkpoint_of_another_run_is_refused(tiny: list[str], other: str) -> None:
     folder, foreign = (
         cut_off([*tiny, "name=run"], 6),
@@ -410,7 +410,7 @@ def test_tensorboard_says_what_metrics_jsonl_says(
     assert told == [(r["step"], pytest.approx(r["loss"])) for r in done.rows()]
 
 
-@pytest.tick.parametrize(
+@pytest.mark.parametrize(
     "words", [["recipe=supervised"], ["recipe=joint"], ["target=grid_color"], ["target=pixels"]]
 )
 def test_every_objective_and_target_trains_resumes_and_is_exported(
@@ -451,7 +451,7 @@ def test_unreadable_images_are_named_and_too_many_stop_the_run(
         run([*words, "name=none", "data.unreadable=0"])
 
 
-@pytest.tick.parametrize("own", [["optim.dropout=0.1"], ["optim.drop_path=0.1"], []])
+@pytest.mark.parametrize("own", [["optim.dropout=0.1"], ["optim.drop_path=0.1"], []])
 def test_masks_of_dropout_go_on_with_the_same_device_batch_only(
     tiny: list[str], own: list[str]
 ) -> None:

@@ -19,21 +19,22 @@ WORDS = altered(
 )
 STUCK = """
 import os, time
-from ssl_vit import bounds, checkpoint, training
-from ssl_vit.data import batches
-from ssl_vit.evaluation.held_out import HeldOut
+from ssl_vit.config import validate
+from ssl_vit.data import batching
+from ssl_vit.evaluation.held_out import HeldOutEvaluator
+from ssl_vit.jobs import cli
 from ssl_vit.objectives import MaskedPatchPrediction
-from ssl_vit.processes import strategy, liveness
+from ssl_vit.training import checkpoint, heartbeat, strategy
 from ssl_vit.errors import UserError
-liveness.BEAT, liveness.BETWEEN, liveness.STILL = 0.3, 2, 2
-del bounds.BOUNDS["compute.patience"]
+heartbeat.BEAT, heartbeat.BETWEEN, heartbeat.STILL = 0.3, 2, 2
+del validate.BOUNDS["compute.patience"]
 PLACES = {
-    "fetch": (batches.Images, "__getitems__"),
+    "fetch": (batching.ImageDataset, "__getitems__"),
     "forward": (MaskedPatchPrediction, "forward"),
     "backward": (strategy.Strategy, "backward"),
-    "look": (HeldOut, "__call__"),
+    "look": (HeldOutEvaluator, "__call__"),
     "save": (checkpoint.Saver, "save"),
-    "fails": (batches.Images, "__getitems__"),
+    "fails": (batching.ImageDataset, "__getitems__"),
 }
 ERROR = UserError("data.some=0: broken") if os.environ.get("ERROR") == "user" else OSError(5, "no such disk")
 def stuck(owner, name):
@@ -48,7 +49,7 @@ def stuck(owner, name):
     setattr(owner, name, patched)
 if os.environ["RANK"] in os.environ.get("WHO", ""):
     stuck(*PLACES[os.environ["PLACE"]])
-training.pretrain({words!r})
+cli.pretrain({words!r})
 """
 
 
@@ -64,7 +65,7 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-@pytest.tick.parametrize(
+@pytest.mark.parametrize(
     ("victim", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGSTOP)]
 )
 def test_a_process_that_dies_or_stands_still_is_named_and_the_others_leave(
@@ -77,14 +78,11 @@ def test_a_process_that_dies_or_stands_still_is_named_and_the_others_leave(
     pair[victim].kill()
     pair[victim].communicate()
     assert codes == [heartbeat.LOST], said
-    assert (
-        f"error: process {victim} on {socket.gethostname()} gave no sign of life for {PATIENCE} s"
-        in said[0]
-    )
+    assert f"error: process {victim} on {socket.gethostname()} gave no sign of life for " in said[0]
     assert checkpoint.sound(checkpoint.found(tmp_path / "run" / "checkpoints")[-1])
 
 
-@pytest.tick.parametrize(("victim", "number"), [(1, signal.SIGSTOP), (0, signal.SIGKILL)])
+@pytest.mark.parametrize(("victim", "number"), [(1, signal.SIGSTOP), (0, signal.SIGKILL)])
 def test_a_process_lost_before_it_said_anything_is_named(
     tmp_path: Path, victim: int, number: int
 ) -> None:
@@ -93,14 +91,14 @@ def test_a_process_lost_before_it_said_anything_is_named(
 import os, signal, time
 from datetime import timedelta
 from torch import distributed
-from ssl_vit.processes import liveness
+from ssl_vit.training import heartbeat
 distributed.init_process_group("gloo")
-liveness.DEAD = 3
+heartbeat.DEAD = 3
 rank = int(os.environ["RANK"])
-watchdog = liveness.Watchdog(rank, 2, 100)
+watchdog = heartbeat.Watchdog(rank, 2, 100)
 if rank == {victim}:
     os.kill(os.getpid(), {int(number)})
-with life:
+with watchdog:
     time.sleep(30)
 """
     pair = together(2, "-c", script)
@@ -111,7 +109,7 @@ with life:
     assert f"error: process {victim} on" in said[0] and "gave no sign of life for 3 s" in said[0]
 
 
-@pytest.tick.parametrize(
+@pytest.mark.parametrize(
     ("who", "place", "times"),
     [(1, "fetch", 1), (1, "forward", 1), (1, "backward", 1), (1, "look", 2), (0, "save", 2)],
 )
@@ -130,7 +128,7 @@ def test_all_that_hang_together_leave(tmp_path: Path) -> None:
     ), said
 
 
-@pytest.tick.parametrize(("who", "error"), [(0, "user"), (1, "system")])
+@pytest.mark.parametrize(("who", "error"), [(0, "user"), (1, "system")])
 def test_an_error_on_one_process_is_told_by_the_others_in_a_line(
     tmp_path: Path, who: int, error: str
 ) -> None:
@@ -191,15 +189,16 @@ def test_an_evaluation_names_a_lost_process_too(tmp_path: Path) -> None:
     ]
     script = f"""
 import os, signal
-from ssl_vit import bounds, probing, training
-from ssl_vit.processes import liveness
-liveness.BEAT = 0.3
-del bounds.BOUNDS["compute.patience"]
+from ssl_vit.config import validate
+from ssl_vit.jobs import cli, evaluate
+from ssl_vit.training import heartbeat
+heartbeat.BEAT = 0.3
+del validate.BOUNDS["compute.patience"]
 def lost(*values):
     os.kill(os.getpid(), signal.SIGSTOP)
 if os.environ["RANK"] == "1":
-    probing._measured = lost
-training.evaluate({words!r})
+    evaluate._measured = lost
+cli.evaluate({words!r})
 """
     pair = together(2, "-c", script)
     codes, said = outcome(pair[:1])

@@ -163,7 +163,6 @@ def test_what_a_part_of_weight_0_has_to_itself_is_frozen(
     )
     own = {
         "mpp": ("mask_token", "head.weight", "head.bias"),
-        # fmt: skip
         "supervised": ("hidden.0.weight", "hidden.0.bias", "head.weight", "head.bias"),
     }
     frozen = {name for name, p in joint.named_parameters() if not p.requires_grad}

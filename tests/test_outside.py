@@ -17,8 +17,9 @@ from ssl_vit.runs.folder import Run
 
 PLUGIN = '''
 import torch
-from ssl_vit import recipe, targets, objectives
-from ssl_vit.objectives import Objective, Step
+from ssl_vit import objectives
+from ssl_vit.config import schema
+from ssl_vit.objectives import Objective, Step, targets
 
 class Brightness(targets.Pixels):
     """The mean of each patch's pixels, one number."""
@@ -62,11 +63,11 @@ class Counted(Rotation):
         loss = loss / (len(told) if batch.labelled is None else batch.labelled)
         return Step(loss, {"loss": (loss.detach(), torch.ones(()))})
 
-recipe.TARGETS.append("brightness")
-recipe.OBJECTIVES["counted"] = ("labels",)
+schema.TARGETS.append("brightness")
+schema.OBJECTIVES["counted"] = ("labels",)
 objectives.BUILDERS["counted"] = lambda recipe, encoder, classes: Counted(encoder, classes)
 targets.BUILDERS["brightness"] = Brightness
-recipe.OBJECTIVES["rotation"] = ()
+schema.OBJECTIVES["rotation"] = ()
 objectives.BUILDERS["rotation"] = lambda recipe, encoder, classes: Rotation(encoder)
 '''
 

@@ -2,6 +2,7 @@
 run."""
 
 import dataclasses
+import re
 import tempfile
 from pathlib import Path
 
@@ -340,15 +341,19 @@ def test_the_three_shares_sum_to_one():
 
 @settings(deadline=None, max_examples=25)
 @given(size=st.integers(1, 300), patch=st.integers(1, 40))
-def test_the_size_said_to_be_nearest_is_taken_and_none_is_nearer(size, patch):
+def test_the_sizes_named_as_nearest_are_accepted_and_none_is_nearer(size, patch):
     words = ["recipe=mpp", f"model.patch={patch}"]
     fits = range(2 * patch, 400, patch)
     if size in fits:
         assert resolve([*words, f"data.size={size}"]).data.size == size
         return
-    near = int(refusal(*words, f"data.size={size}").rpartition(" ")[2])
-    assert abs(near - size) == min(abs(side - size) for side in fits)
-    assert resolve([*words, f"data.size={near}"]).data.size == near
+    named = re.search(r"nearest (?:is|are) (.*)$", refusal(*words, f"data.size={size}"))[1]
+    near = [int(side) for side in named.split(" and ")]
+    below = [side for side in fits if side < size]
+    above = [side for side in fits if side > size]
+    assert near == below[-1:] + above[:1]
+    for side in near:
+        assert resolve([*words, f"data.size={side}"]).data.size == side
 
 
 def test_own_images_get_a_name_and_the_recipes_size(mine, images):

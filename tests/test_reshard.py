@@ -244,7 +244,7 @@ WORDS = {
     "a misspelt key of the data": (["out=x", "data.pth=1"], "did you mean data.path?"),
     "no number": (
         ["out=x", "size=big"],
-        "size=big: the shorter side in pixels, at least 1, is asked for",
+        "size=big: the shorter side in pixels, 1 to 16,384",
     ),
     "nothing": (["out=x", "rows=0"], "rows=0: images to a shard, at least 1, are asked for"),
     "too good": (

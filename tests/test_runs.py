@@ -91,10 +91,10 @@ def take(run):
 
 HOLD = """
 import os, sys, time
-from ssl_vit import lock, runs
 from ssl_vit.config.schema import Recipe
+from ssl_vit.runs import folder, lock
 lock.HEARTBEAT = 0.02
-with runs.Run(Recipe(name="it", out=sys.argv[1])).lock():
+with folder.Run(Recipe(name="it", out=sys.argv[1])).lock():
     child = os.fork() if sys.argv[2] == "with a child" else 1
     if not child:
         time.sleep(60)

@@ -35,8 +35,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run([*TINY, f"out={tmp_path_factory.mktemp('unbroken')}", "name=run"]).folder
 
 
-@pytest.tick.parametrize("number", preemption.SIGNALS)
-@pytest.tick.parametrize("step", [1, 4, 7])
+@pytest.mark.parametrize("number", preemption.SIGNALS)
+@pytest.mark.parametrize("step", [1, 4, 7])
 def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(
     number, step, unbroken, tiny, monkeypatch, capsys
 ) -> None:
@@ -103,13 +103,14 @@ def test_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
     """The first waits for a step that does not end."""
     script = f"""
 import sys, time
-from ssl_vit import engine, training
+from ssl_vit.jobs import cli
+from ssl_vit.training import loop
 def stuck(*values):
     print("there", flush=True)
     for _ in range(6000):
         time.sleep(0.1)
-engine._update = stuck
-training.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
+loop._update = stuck
+cli.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
 """
     process = subprocess.Popen(
         [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -187,7 +188,7 @@ def working(tmp_path: Path) -> tuple[subprocess.Popen, list[psutil.Process]]:
     return process, psutil.Process(process.pid).children()
 
 
-@pytest.tick.parametrize("number", preemption.SIGNALS)
+@pytest.mark.parametrize("number", preemption.SIGNALS)
 def test_a_signal_to_the_whole_group_leaves_the_workers_at_work(
     tmp_path: Path, number: int
 ) -> None:
@@ -222,21 +223,21 @@ def test_a_worker_that_hangs_ends_when_its_own_process_says_so() -> None:
     assert not worker.is_alive()
 
 
-@pytest.tick.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_a_signal_while_torch_comes_in_stops_the_run_at_its_first_step(
     tmp_path: Path, number: int
 ) -> None:
     script = f"""
 import os, sys
 from importlib.abc import MetaPathFinder
-from ssl_vit import training
+from ssl_vit.jobs import cli
 class Signals(MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "torch":
             os.kill(os.getpid(), {int(number)})
 assert "torch" not in sys.modules
 sys.meta_path.insert(0, Signals())
-training.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
+cli.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
 """
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300

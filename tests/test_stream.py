@@ -218,12 +218,15 @@ def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
     ],
 )
 def test_what_a_stream_cannot_is_refused_in_one_line(
-    said, words, changed: list[str], says: str
+    said,
+    words,
+    changed: list[str],
+    says: str,
 ) -> None:
     assert says in said(*altered([w for w in words if not w.startswith("data.window")], *changed))
 
 
-def test_a_shard_that_cannot_be_read_is_named(said, tmp_path: Path, words) -> None:  # noqa: F811
+def test_a_shard_that_cannot_be_read_is_named(said, tmp_path: Path, words) -> None:
     parquet(tmp_path / "own" / "train-0.parquet", range(8))
     parquet(tmp_path / "own" / "val.parquet", range(8))
     text = bytearray((tmp_path / "own" / "train-0.parquet").read_bytes())

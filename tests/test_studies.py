@@ -116,14 +116,14 @@ DRIVER = f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
-from ssl_vit.errors import plain_errors
+from ssl_vit.errors import report_errors
 from ssl_vit.studies import plan, slurm
 plan.TOOLS = slurm.TOOLS = Path(__file__).parent
 from ssl_vit.studies import command
 from ssl_vit.studies.command import main
 command.check_finished = lambda task, plan, folder: []  # stand-in tools leave no recipe
 if __name__ == "__main__":
-    with plain_errors():
+    with report_errors():
         sys.exit(main(sys.argv[1:]))
 """
 

@@ -68,7 +68,7 @@ def batch_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dic
     return {name: rows(out / name) for name in ways}
 
 
-@pytest.tick.parametrize(
+@pytest.mark.parametrize(
     ("one", "other"), [("one", "two"), ("plain", "plain_two"), ("plain", "plain_two_passes")]
 )
 def test_losses_are_the_same_however_the_batch_is_spread(
@@ -81,7 +81,7 @@ def test_losses_are_the_same_however_the_batch_is_spread(
     assert last["validation/loss"] == pytest.approx(same["validation/loss"], rel=1e-5)
 
 
-@pytest.tick.parametrize(("part", "other"), [("mpp", "supervised"), ("labels", "mpp")])
+@pytest.mark.parametrize(("part", "other"), [("mpp", "supervised"), ("labels", "mpp")])
 def test_a_joint_part_of_weight_0_is_not_trained(
     batch_layout: dict[str, list[dict]], part: str, other: str
 ) -> None:
@@ -136,13 +136,14 @@ def test_stopped_on_two_processes_and_gone_on_with_four_and_one(tmp_path: Path) 
 
 
 IDLE = """
-from ssl_vit import objectives, recipe
+from ssl_vit import objectives
+from ssl_vit.config import schema
 
 class Idle(objectives.MaskedPatchPrediction):
-    def tell(self, batch, drawn):
-        return self.head(self.encoder(self.encoder.patch(batch.image))[:, :drawn.hit_BK.shape[1]])
+    def patch_logits(self, batch, drawn):
+        return self.head(self.encoder(self.encoder.patch(batch.image))[:, :drawn.corrupted_BK.shape[1]])
 
-recipe.OBJECTIVES["idle"] = ("corruption", "target")
+schema.OBJECTIVES["idle"] = ("corruption", "target")
 build = objectives.BUILDERS["mpp"]
 
 def idle(*given):
@@ -155,13 +156,13 @@ objectives.BUILDERS["idle"] = idle
 DIFFERENT = """
 import json, os, sys
 from ssl_vit.jobs.train import train
-from ssl_vit.errors import plain_errors
+from ssl_vit.errors import report_errors
 from ssl_vit.runs.folder import Run
 from ssl_vit.config.resolve import resolve
 for mine in json.loads(sys.argv[1]):
     os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
     try:
-        with plain_errors(everywhere=True):
+        with report_errors(everywhere=True):
             train(Run(resolve(mine[int(os.environ["RANK"])])))
     except SystemExit as left:
         assert left.code == 2
@@ -208,7 +209,7 @@ def alone(words: list[str], port: int, script: str) -> tuple[int, list[str]]:
         "RANK": "0",
         "LOCAL_RANK": "0",
     }
-    script = f"{script}; from ssl_vit import training; training.pretrain({words!r})"
+    script = f"{script}; from ssl_vit.jobs import cli; cli.pretrain({words!r})"
     command = [sys.executable, "-c", script]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | found, capture_output=True, text=True, timeout=300
@@ -235,7 +236,9 @@ def test_a_process_that_does_not_come_is_waited_for_aloud_and_not_for_ever(tiny:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     code, said = alone(
-        tiny, port, "from ssl_vit.processes import machine; machine.TOLD, machine.GIVEN_UP = 1, 3"
+        tiny,
+        port,
+        "from ssl_vit.training import distributed; distributed.TOLD, distributed.GIVEN_UP = 1, 3",
     )
     place = f"MASTER_ADDR:MASTER_PORT=127.0.0.1:{port}"
     assert code == 2 and f"waiting for 2 processes at {place}" in said, said

@@ -164,7 +164,8 @@ def test_one_process_alone_makes_all_leave_the_update_out(tmp_path: Path) -> Non
     nothing."""
     script = f"""
 import torch
-from ssl_vit import job, objectives
+from ssl_vit import objectives
+from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
 from ssl_vit.config.resolve import resolve
 forward, calls = objectives.MaskedPatchPrediction.forward, []
@@ -173,7 +174,7 @@ def poisoned(self, batch):
     bad = self.training and int(batch.index[0]) == {samples(BAD)[8]}
     return step._replace(loss=step.loss + float("inf")) if bad else step
 objectives.MaskedPatchPrediction.forward = poisoned
-job.train(Run(resolve({[*TINY, f"out={tmp_path}", "name=run", "optim.nonfinite=skip", "compute.batch=8"]!r})))
+train_job.train(Run(resolve({[*TINY, f"out={tmp_path}", "name=run", "optim.nonfinite=skip", "compute.batch=8"]!r})))
 """
     codes, said = outcome(together(2, "-c", script))
     assert codes == [0, 0], said

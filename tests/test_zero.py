@@ -44,13 +44,14 @@ SERIES = """
 import json, os, signal, sys
 import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from ssl_vit import engine, job, objectives
-from ssl_vit.processes import machine, sharding
+from ssl_vit import callbacks as base, objectives
+from ssl_vit.jobs import train as job
+from ssl_vit.training import distributed, sharding
 from ssl_vit.errors import UserError
 from ssl_vit.runs.folder import Run
 from ssl_vit.config.resolve import resolve
 
-start = machine._start
+start = distributed._start
 
 def fsdp(recipe):
     accelerator = start(recipe)
@@ -61,10 +62,10 @@ def fsdp(recipe):
         accelerator.state.distributed_type = DistributedType.FSDP
     return accelerator
 
-machine._start = fsdp
+distributed._start = fsdp
 told, known, callbacks, check = {}, set(os.environ), job._callbacks, sharding.check
 
-class Stops(engine.Callback):
+class Stops(base.Callback):
     def on_step(self, step):
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -73,7 +74,7 @@ def cut_all(config):
     config["zero_optimization"]["stage3_param_persistence_threshold"] = 0  # or small tensors stay whole everywhere
 
 sharding.check = cut_all
-prepare = sharding.Zero.prepare
+prepare = sharding.ZeroStrategy.prepare
 
 def prepared(self):
     made = prepare(self)
@@ -90,7 +91,7 @@ def prepared(self):
     }
     return made
 
-sharding.Zero.prepare = prepared
+sharding.ZeroStrategy.prepare = prepared
 compiled = []
 torch.nn.Module.compile = lambda self, **how: compiled.append([type(self).__name__, how])  # noted, not done: that takes minutes
 forward = objectives.MaskedPatchPrediction.forward
@@ -217,8 +218,8 @@ def export(folder: Path, part: str = "model") -> Path:
     return folder / "export" / f"{part}.safetensors"
 
 
-@pytest.tick.parametrize("passes", ["", "_passes"])
-@pytest.tick.parametrize("way", [*ZERO, "fsdp2"])
+@pytest.mark.parametrize("passes", ["", "_passes"])
+@pytest.mark.parametrize("way", [*ZERO, "fsdp2"])
 def test_losses_are_those_of_ddp(trained, way: str, passes: str) -> None:
     """With and without several passes a step; what is looked at, and the weights at the end too."""
     out = trained[0]
@@ -275,7 +276,7 @@ def test_deepspeed_has_what_the_recipe_says(trained) -> None:
     )
 
 
-@pytest.tick.parametrize("way", ["zero2", "zero3", "fsdp2"])
+@pytest.mark.parametrize("way", ["zero2", "zero3", "fsdp2"])
 def test_weight_decay_leaves_a_part_that_is_not_trained_as_drawn(trained, way: str) -> None:
     out = trained[0]
     assert [row["loss"] for row in rows(out / f"{way}_part")] == pytest.approx(
@@ -287,7 +288,7 @@ def test_weight_decay_leaves_a_part_that_is_not_trained_as_drawn(trained, way: s
     assert theirs["parts.supervised.hidden.0.weight"].std() > 0
 
 
-@pytest.tick.parametrize("way", ["zero2", "zero3", "fsdp2"])
+@pytest.mark.parametrize("way", ["zero2", "zero3", "fsdp2"])
 def test_bfloat16_is_cast_as_everywhere(trained, way: str) -> None:
     out = trained[0]
     exact, one, other = (rows(out / name) for name in ("ddp", "ddp_bfloat16", f"{way}_bfloat16"))
@@ -295,7 +296,7 @@ def test_bfloat16_is_cast_as_everywhere(trained, way: str) -> None:
     assert any(abs(a["loss"] / b["loss"] - 1) > 1e-6 for a, b in zip(exact, other, strict=True))
 
 
-@pytest.tick.parametrize("way", ["zero2", "zero3", "fsdp2"])
+@pytest.mark.parametrize("way", ["zero2", "zero3", "fsdp2"])
 def test_an_update_that_is_not_finite_is_left_out_as_under_ddp(trained, way: str) -> None:
     """One process's loss alone, in the second of two passes; momentum and what comes after are as
     if that step had not been."""
@@ -312,7 +313,7 @@ def test_an_update_that_is_not_finite_is_left_out_as_under_ddp(trained, way: str
         assert other[-1]["validation/loss"] == pytest.approx(one[-1]["validation/loss"], rel=1e-6)
 
 
-@pytest.tick.parametrize("way", ["zero2", "zero3"])
+@pytest.mark.parametrize("way", ["zero2", "zero3"])
 def test_going_back_to_a_checkpoint_is_the_same_as_under_ddp(trained, way: str) -> None:
     out = trained[0]
     one, other = rows(out / "ddp_back"), rows(out / f"{way}_back")
@@ -347,7 +348,7 @@ def test_a_run_goes_on_under_another_way_of_sharing(trained, unbroken) -> None:
     assert_alike(one, other, rel=1e-6)
 
 
-@pytest.tick.parametrize(
+@pytest.mark.parametrize(
     ("way", "strategy", "accelerate"),
     [
         ("ddp", "DDP", "MULTI_CPU"),
@@ -419,7 +420,7 @@ def test_what_cannot_be_is_refused_in_one_line(trained) -> None:
 SPREAD = BatchLayout(64, 8, 0, 2)
 
 
-@pytest.tick.parametrize(
+@pytest.mark.parametrize(
     ("config", "said"),
     [
         ({"zero_optimization": {"stage": 0}}, "zero_stage=0: nothing is shared"),
@@ -479,7 +480,7 @@ ALONE = {
 }  # what the launcher sets where it starts one for several
 
 
-@pytest.tick.parametrize(
+@pytest.mark.parametrize(
     ("environment", "said"),
     [
         (ALONE, "num_processes: `accelerate launch` was asked for several and has started one"),
@@ -520,7 +521,7 @@ def test_processes_that_each_believe_they_are_alone_are_refused(monkeypatch) -> 
         distributed._check_processes(1)
 
 
-@pytest.tick.parametrize(("local_rank", "kind"), [("0", UserError), ("1", ReportedError)])
+@pytest.mark.parametrize(("local_rank", "kind"), [("0", UserError), ("1", ReportedError)])
 def test_processes_that_would_share_a_gpu_are_refused(local_rank, kind, monkeypatch, tiny) -> None:
     """One line for a machine, before the processes look for one another."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -333,7 +333,8 @@ def _limits(recipe: Recipe, classifies: bool) -> Iterator[str]:
     if recipe.data.name == EMBEDDED:
         yield "The images are drawn shapes: nothing about photographs is to be expected of it."
     else:
-        yield f"It has seen {escape_markdown(recipe.data.name)} alone, at {recipe.data.size} px, with whatever is uneven in that set."
+        seen = escape_markdown(recipe.data.name)
+        yield f"It was trained on {seen} alone, at {recipe.data.size} px, with that set's biases."
     if not classifies:
         yield "It names no classes: it gives features, to be fine-tuned or probed."
     yield "No study of bias, of robustness or of safety was made. It is meant for research."

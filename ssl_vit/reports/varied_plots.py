@@ -104,7 +104,10 @@ def _compute(numbers: Varied, main: Measure) -> Plot:
         curves.compute(points, [one.arm for one in points], look, labels)
         for look in (curves.LIGHT, curves.DARK)
     )
-    caption = f"{main.label.capitalize()} against the compute of pre-training: each seed a dot, the mean a diamond with its interval."
+    caption = (
+        f"{main.label.capitalize()} against the compute of pre-training: each seed a dot, "
+        "the mean a diamond with its interval."
+    )
     return Plot("figures/accuracy_exaflop.svg", caption, light, dark)
 
 
