@@ -1,6 +1,7 @@
 """Streams: every image once an epoch, in an order told by keys, resumed exactly where as many
 processes go on."""
 
+# ruff: noqa: F811
 import io
 import itertools
 from collections import Counter
