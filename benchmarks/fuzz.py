@@ -15,7 +15,6 @@ import json
 import os
 import random
 import re
-import runpy
 import string
 import subprocess
 import sys
@@ -38,6 +37,7 @@ from ssl_vit.hub import pull, push
 from ssl_vit.jobs import cli, make_shards
 from ssl_vit.models import interop
 from ssl_vit.planning import plan
+from ssl_vit.reports import command as report
 from ssl_vit.studies import command
 
 TOOLS = Path(__file__).resolve().parent.parent / "tools"
@@ -448,11 +448,6 @@ def _accept_run(run: Any, *_: Any) -> Any:
     raise Accepted(flatten(dataclasses.asdict(run.recipe)))
 
 
-def _report(words: list[str]) -> None:
-    """tools/report.py, whose own main is no part of the package."""
-    runpy.run_path(str(TOOLS / "report.py"))["main"](words)
-
-
 def _plain(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
     def call(words: list[str]) -> Any:
         with report_errors():
@@ -467,7 +462,7 @@ MAINS: dict[str, Callable[[list[str]], Any]] = {
     "evaluate": cli.evaluate,
     "plan": _plain(plan.main),
     "study": _plain(command.main),
-    "report": _report,
+    "report": _plain(report.main),
     "export": _plain(interop.main),
     "push": _plain(push.main),
     "pull": _plain(pull.main),

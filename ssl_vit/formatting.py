@@ -4,8 +4,10 @@ Names of arms, data sets, runs and studies come from folders and files that othe
 them becomes a tag, a link, an emphasis or a heading.
 """
 
+import os
 import re
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,7 +57,11 @@ def code_block(lines: list[str], language: str) -> str:
     return "\n".join([f"{fence}{language}", *lines, fence])
 
 
-ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = Path(__file__).resolve().parent
+ROOT = PACKAGE.parent  # of a checkout
+INSTALLED = (PACKAGE / "recipes").is_dir()  # a wheel holds recipes/ inside the package
+# -P: a module in the working directory must not take the place of a library's
+PROGRAM = [sys.executable, "-P", "-m", PACKAGE.name]
 SHARES = ("accuracy", "accuracy_masked", "accuracy_random", "accuracy_kept", "top1", "top5", "real")
 MEASURED = ("loss", *SHARES)
 TO_BEAT = {
@@ -74,10 +80,28 @@ def typed(*words: Any) -> str:
     return shlex.join(map(str, words))
 
 
-def tool(name: str) -> str:
-    """A tool's file, found from the folder that the command is typed in."""
+def tool_command(name: str) -> list[str]:
+    """What follows `python` or `accelerate launch` to start a tool: its file in a checkout (relative
+    where the working directory is the checkout), else the installed package."""
+    if INSTALLED:
+        return ["-m", PACKAGE.name, name]
     path = ROOT / "tools" / f"{name}.py"
-    return str(path.relative_to(ROOT) if Path.cwd() == ROOT else path)
+    return [str(path.relative_to(ROOT) if Path.cwd() == ROOT else path)]
+
+
+def process_command(tool: str, *options: str) -> list[str]:
+    """The command of a tool as a child process, in a checkout and installed alike."""
+    return [*PROGRAM, tool, *options]
+
+
+def process_environment() -> dict[str, str]:
+    """The environment for `process_command`: of a checkout, which may not be installed, the package
+    is found through PYTHONPATH."""
+    if INSTALLED:
+        return dict(os.environ)
+    before = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(ROOT), *([before] if before else [])])
+    return os.environ | {"PYTHONPATH": path}
 
 
 def duration(seconds: float) -> str:

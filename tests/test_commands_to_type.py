@@ -66,7 +66,7 @@ def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         cli._trains(Recipe(objective="probe"), words)
     assert pasted(str(caught.value).partition("type ")[2], tmp_path) == [
-        formatting.tool("evaluate"),
+        *formatting.tool_command("evaluate"),
         *words,
     ]
 
@@ -82,7 +82,7 @@ def test_what_shards_say_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFix
     assert words == [
         "accelerate",
         "launch",
-        formatting.tool("pretrain"),
+        *formatting.tool_command("pretrain"),
         "recipe=mpp",
         f"data.path={out}",
         "data.window=40",
@@ -122,9 +122,10 @@ def test_a_tool_is_found_from_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Path(formatting.tool("report")).is_file()
+    (path,) = formatting.tool_command("report")
+    assert Path(path).is_file()
     monkeypatch.chdir(formatting.ROOT)
-    assert formatting.tool("report") == "tools/report.py"
+    assert formatting.tool_command("report") == ["tools/report.py"]
 
 
 def test_a_slurm_script_runs_nothing_of_a_folders_name(
@@ -133,8 +134,9 @@ def test_a_slurm_script_runs_nothing_of_a_folders_name(
     """The working folder's name ends a line and begins another; the runs lie elsewhere."""
     here = tmp_path / "a\ntouch gone\n'$(touch gone)'"
     here.mkdir()
-    (tmp_path / "study.py").write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
-    monkeypatch.setattr(slurm, "TOOLS", tmp_path)
+    stand_in = tmp_path / "tool.py"
+    stand_in.write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
+    monkeypatch.setattr(formatting, "PROGRAM", [sys.executable, str(stand_in)])
     monkeypatch.chdir(here)
     words = ["recipe=study/gap", f"cifar10={AWKWARD}\ntouch gone"]
     text = slurm.script("gap", "final", [0, 2], tmp_path / "50% 'runs'", words, {"time": "4:00:00"})
@@ -146,7 +148,7 @@ def test_a_slurm_script_runs_nothing_of_a_folders_name(
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == [*words, "only=final", "index=2"]
+    assert json.loads(done.stdout) == ["study", *words, "only=final", "index=2"]
     assert not list(tmp_path.rglob("gone"))
     (output,) = (line for line in text.splitlines() if line.startswith("#SBATCH --output="))
     assert shlex.split(output)[1] == f"--output={tmp_path}/50%% 'runs'/slurm/final-%a.txt"

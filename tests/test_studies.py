@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from ssl_vit import formatting
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
-from ssl_vit.studies import command, scheduling, slurm
+from ssl_vit.studies import command, scheduling
 from ssl_vit.studies import local as locals_
 from ssl_vit.studies import plan as plans
 from ssl_vit.studies import progress as screens
@@ -112,13 +113,20 @@ accuracy = 1 - abs(lr - (0.1 if "mpp" in name else 0.03))
 (out.parent / "times.txt").open("a").write(f"{time.time()} -1\\n")
 (folder / "result.json").write_text(json.dumps({"metrics": {"accuracy": {"value": accuracy, "n": 9, "split": "validation"}}}))
 """
+# `tool.py NAME ...` in place of `python -m ssl_vit NAME ...`
+DISPATCH = """
+import runpy, sys
+from pathlib import Path
+name = sys.argv.pop(1)
+runpy.run_path(str(Path(__file__).parent / f"{name}.py"), run_name="__main__")
+"""
 DRIVER = f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
+from ssl_vit import formatting
 from ssl_vit.errors import report_errors
-from ssl_vit.studies import plan, slurm
-plan.TOOLS = slurm.TOOLS = Path(__file__).parent
+formatting.PROGRAM = [sys.executable, str(Path(__file__).parent / "tool.py")]
 from ssl_vit.studies import command
 from ssl_vit.studies.command import main
 command.check_finished = lambda task, plan, folder: []  # stand-in tools leave no recipe
@@ -137,6 +145,8 @@ class Bench:
         for tool in ("pretrain", "finetune", "evaluate"):
             (self.tools / f"{tool}.py").write_text(TOOL)
         (self.tools / "study.py").write_text(DRIVER)
+        (self.tools / "tool.py").write_text(DISPATCH)
+        self.program = [sys.executable, str(self.tools / "tool.py")]
         (folder / "runs").mkdir()
         OmegaConf.save(OmegaConf.create(study), folder / "gap.yaml")
         self.words = [f"recipe={folder}/gap.yaml", f"out={folder}/runs"]
@@ -167,8 +177,7 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     made = Bench(tmp_path, GAP)
-    monkeypatch.setattr(plans, "TOOLS", made.tools)
-    monkeypatch.setattr(slurm, "TOOLS", made.tools)
+    monkeypatch.setattr(formatting, "PROGRAM", made.program)
     known = command.check_finished
 
     def check(task, plan, folder):  # stand-in tools leave no recipe

@@ -7,6 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 from test_studies import GAP, Bench
 
+from ssl_vit import formatting
 from ssl_vit.config.resolve import resolve
 from ssl_vit.costs import exaflop
 from ssl_vit.errors import UserError
@@ -30,8 +31,7 @@ TWENTY = ",".join(f"{i / 20:g}" for i in range(1, 21))
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     made = Bench(tmp_path, RATE)
-    monkeypatch.setattr(plans, "TOOLS", made.tools)
-    monkeypatch.setattr(slurm, "TOOLS", made.tools)
+    monkeypatch.setattr(formatting, "PROGRAM", made.program)
     # stand-in tools leave no recipe to compare
     monkeypatch.setattr(command, "check_finished", lambda task, plan, folder: [])
     return made

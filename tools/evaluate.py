@@ -4,17 +4,12 @@ accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp accelerate lau
 tools/evaluate.py recipe=evaluate init=runs/mpp data=cifar10 data.path=PATH data.size=32 --json
 """
 
-import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-# before torch: beside another process, spinning threads lose much time
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from ssl_vit import errors
-from ssl_vit.jobs.cli import evaluate
+from ssl_vit.__main__ import main
 
 if __name__ == "__main__":
-    errors.guard_streams(lasting=True)
-    evaluate(sys.argv[1:])
+    main(["evaluate", *sys.argv[1:]])

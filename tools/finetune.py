@@ -5,17 +5,12 @@ accelerate launch tools/finetune.py recipe=finetune init=runs/mpp
 accelerate launch tools/finetune.py recipe=paper/finetune_cifar10 data.path=PATH init=scratch
 """
 
-import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-# before torch: beside another process, spinning threads lose much time
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from ssl_vit import errors
-from ssl_vit.jobs.cli import finetune
+from ssl_vit.__main__ import main
 
 if __name__ == "__main__":
-    errors.guard_streams(lasting=True)
-    finetune(sys.argv[1:])
+    main(["finetune", *sys.argv[1:]])

@@ -6,19 +6,12 @@ python tools/plan.py recipe=mpp --probe
 python tools/plan.py recipe=study/gap device=h100
 """
 
-import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-# before torch, which --probe loads: as the tools that train
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from ssl_vit import errors
-from ssl_vit.errors import report_errors
-from ssl_vit.planning.plan import main
+from ssl_vit.__main__ import main
 
 if __name__ == "__main__":
-    errors.guard_streams()
-    with report_errors():
-        main(sys.argv[1:])
+    main(["plan", *sys.argv[1:]])

@@ -10,11 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ssl_vit import errors
-from ssl_vit.errors import report_errors
-from ssl_vit.hub.push import main
+from ssl_vit.__main__ import main
 
 if __name__ == "__main__":
-    errors.guard_streams(lasting=True)
-    with report_errors():
-        main(sys.argv[1:])
+    main(["push", *sys.argv[1:]])

@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError, suggest
+from ..formatting import INSTALLED, PACKAGE, ROOT
 from . import init_source, uses
 from .parsing import load_yaml, parse_path, yaml_value
 from .schema import EMBEDDED, Recipe, computed_values, flatten, has_interpolation
@@ -33,7 +34,7 @@ EVALUATION = {"data.eval_mode", "data.eval_crop"}
 TABLES = ("models", "datasets", "vtab")  # files under recipes/ that are none
 # Unicode's categories of control characters, of bytes that are no UTF-8, of ends of lines
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
 
 
 def _leaves(kind: type, prefix: str = "") -> dict[str, Any]:

@@ -2,18 +2,18 @@
 keeps a process on pushing them.
 
 Training waits for neither. What fails stays owed: it is told, tried again at the next milestone and
-the end, and finished by tools/push.py whenever.
+the end, and finished by the push tool whenever.
 """
 
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from ..callbacks import Callback, Row
+from ..formatting import process_command, process_environment
 from ..objectives import Objective
 from ..runs.folder import Run
 from . import manifest
@@ -35,12 +35,13 @@ class Pusher(Callback):
         if self.process is None or self.process.poll() is not None:
             self.run.outbox.mkdir(exist_ok=True)
             with (self.run.outbox / "log.txt").open("a") as log:
-                command = [sys.executable, str(manifest.TOOL), str(self.run.folder), "--quiet"]
+                command = process_command("push", str(self.run.folder), "--quiet")
                 self.process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
+                    env=process_environment(),
                     start_new_session=True,
                 )
 

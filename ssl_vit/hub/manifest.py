@@ -6,14 +6,13 @@ import json
 import shlex
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from ..config.parsing import fits
+from ..formatting import tool_command
 from ..runs.folder import Run, write_atomically
 from .payload import Upload, open_run, uploads
 
-TOOL = Path(__file__).resolve().parent.parent.parent / "tools" / "push.py"
 LISTED = 3  # milestones that are named one by one
 
 
@@ -103,7 +102,7 @@ def _command(run: Run) -> str:
         for key in ("repo", "private", "state")
         if asked[key] != saved[key]
     ]
-    return shlex.join([sys.executable, str(TOOL), str(run.folder), *words])
+    return shlex.join([sys.executable, *tool_command("push"), str(run.folder), *words])
 
 
 def _word(value: str | bool) -> str:

@@ -99,5 +99,5 @@ def main(words: list[str]) -> None:
     words += [] if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else ["data.path=IMAGES"]
     print(f"pulled      {run.folder}")
     print(
-        f"go on       {typed('accelerate', 'launch', formatting.tool(training_tool(run.recipe)), *words)}"
+        f"go on       {typed('accelerate', 'launch', *formatting.tool_command(training_tool(run.recipe)), *words)}"
     )

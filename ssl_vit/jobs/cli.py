@@ -12,7 +12,7 @@ from ..config.resolve import resolve
 from ..config.schema import Recipe
 from ..config.validate import check_place
 from ..errors import UserError, report_errors
-from ..formatting import duration, format_baselines, format_metrics, tool, typed
+from ..formatting import duration, format_baselines, format_metrics, tool_command, typed
 from ..runs.folder import Run
 from ..training.preemption import StopSignal
 from . import identity
@@ -77,7 +77,9 @@ def _found(
 
 def _trains(recipe: Recipe, words: list[str]) -> None:
     if recipe.objective == "probe":
-        raise UserError(f"objective=probe trains nothing; type {typed(tool('evaluate'), *words)}")
+        raise UserError(
+            f"objective=probe trains nothing; type {typed(*tool_command('evaluate'), *words)}"
+        )
 
 
 def _finetunes(recipe: Recipe, words: list[str]) -> None:

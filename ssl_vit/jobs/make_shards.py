@@ -17,7 +17,7 @@ from ..config.parsing import parse_path, read_json
 from ..config.resolve import parse, resolve
 from ..config.schema import Data, Recipe
 from ..errors import UserError, suggest
-from ..formatting import tool, typed
+from ..formatting import tool_command, typed
 from ..runs.folder import Run, cores, write_atomically
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _make(asked: ShardOptions, splits: dict[str, Any]) -> None:
         )
     print(f"finished    {kept:,} of {seen:,} images, {size / 1e6:.1f} MB: {asked.out}")
     words = ["recipe=mpp", f"data.path={asked.out}", f"data.window={10 * asked.rows}"]
-    print(f"next        {typed('accelerate', 'launch', tool('pretrain'), *words)}")
+    print(f"next        {typed('accelerate', 'launch', *tool_command('pretrain'), *words)}")
 
 
 def _tell_found(found: Any, splits: dict[str, Any]) -> None:

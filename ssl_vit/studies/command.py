@@ -12,7 +12,13 @@ from ..config.resolve import KEYS
 from ..config.schema import Recipe
 from ..config.validate import BOUNDS
 from ..errors import UserError, suggest
-from ..formatting import duration, tool, typed
+from ..formatting import (
+    duration,
+    process_command,
+    process_environment,
+    tool_command,
+    typed,
+)
 from ..runs.folder import Run, cores
 from . import scheduling, slurm, sweep
 from .local import Local, gpus
@@ -194,7 +200,7 @@ def run_all(asked: StudyRequest, needs: dict[str, int]) -> int:
     )
     for name, why in failed.items():
         print(f"not there   {name}: {why}")
-    print(f"next        {typed(sys.executable, tool('report'), asked.folder)}")
+    print(f"next        {typed(sys.executable, *tool_command('report'), asked.folder)}")
     return 1 if failed else 0
 
 
@@ -213,7 +219,7 @@ def submit_all(asked: StudyRequest, words: list[str]) -> int:
     jobs = slurm.submit(asked.name, asked.plan, asked.folder, passed, options)
     for part, job in jobs.items():
         print(f"submitted   {part}: job {job}, {asked.folder}/slurm/{part}.sh")
-    print(f"next        {typed(sys.executable, tool('report'), asked.folder)}")
+    print(f"next        {typed(sys.executable, *tool_command('report'), asked.folder)}")
     return 0
 
 
@@ -234,6 +240,6 @@ def run_one(asked: StudyRequest) -> int:
         )
     asked.folder.mkdir(parents=True, exist_ok=True)
     write_plan(asked.study, asked.name, asked.plan, asked.folder)
-    line = [sys.executable, *command(task, asked.plan, asked.folder)]
+    line = process_command(*command(task, asked.plan, asked.folder))
     print(f"task        {task.name}", flush=True)
-    os.execv(line[0], line)
+    os.execve(line[0], line, process_environment())

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..formatting import duration, typed
+from ..formatting import duration, process_command, process_environment, typed
 from ..runs.folder import cores
 from . import scheduling
 from .plan import Task, command, finished, unreachable
@@ -158,7 +158,9 @@ class Local:
             words = command(task, self.plan, self.folder)
         except UserError as error:
             return self._fail(task.name, str(error))
-        share, here, environment = max(1, cores() // self.parallel), gpus(), dict(os.environ)
+        share = max(1, cores() // self.parallel)
+        here = gpus()
+        environment = process_environment()
         words += [f"compute.threads={share}"] if "compute.threads" not in task.words else []
         if here:  # dealt out in turn; the cores feed them
             environment["CUDA_VISIBLE_DEVICES"] = here[next(self.turn) % len(here)]
@@ -169,12 +171,12 @@ class Local:
             )
         log = self.folder / "logs" / f"{task.name}.txt"
         with log.open("ab") as file:
-            file.write(f"$ {typed(sys.executable, *words)}\n".encode(errors="surrogateescape"))
+            file.write(f"$ {typed(*process_command(*words))}\n".encode(errors="surrogateescape"))
             file.flush()
             start = file.tell()
             # a session of its own: what is typed at the terminal reaches only us, and we pass it on
             process = subprocess.Popen(
-                [sys.executable, *words],
+                process_command(*words),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,

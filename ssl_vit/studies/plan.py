@@ -20,8 +20,6 @@ from . import match_compute
 from .spec import PLACEHOLDER, Part, Study
 from .spec_fields import text
 
-TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
-
 
 @dataclass(frozen=True)
 class Task:
@@ -334,7 +332,7 @@ def _meant(task: Task, plan: dict[str, Task], folder: Path) -> tuple[Recipe, tup
 
 
 def command(task: Task, plan: dict[str, Task], folder: Path) -> list[str]:
-    """What runs a task: the tool and its words, `best` looked up now. Its needs are finished."""
+    """What runs a task: the tool's name and its words, `best` looked up now. Its needs are finished."""
     said = task.words | (
         {key: text(value) for key, value in best_values(task, plan, folder).items()}
         if task.best
@@ -346,7 +344,7 @@ def command(task: Task, plan: dict[str, Task], folder: Path) -> list[str]:
         for key, value in said.items()
     }
     said |= {"seed": str(task.seed), "out": str(whole), "name": task.name}
-    return [str(TOOLS / f"{task.tool}.py"), *(f"{key}={value}" for key, value in said.items())]
+    return [task.tool, *(f"{key}={value}" for key, value in said.items())]
 
 
 def write_plan(study: Study, name: str, plan: dict[str, Task], folder: Path) -> None:

@@ -4,11 +4,11 @@ needs."""
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from ..errors import UserError
-from .plan import TOOLS, Task, finished
+from ..formatting import process_command, process_environment
+from .plan import Task, finished
 
 OPTIONS = {
     "time": "time",
@@ -53,13 +53,14 @@ def script(
     }
     for key, value in heads.items():
         _check(words_of.get(key, key), value)
-    run = shlex.join([sys.executable, str(TOOLS / "study.py"), *words, f"only={part}"])
+    run = shlex.join(process_command("study", *words, f"only={part}"))
     lines = [f"#SBATCH --{key}={shlex.quote(value)}" for key, value in heads.items()]
     return "\n".join(
         [
             "#!/bin/bash",
             *lines,
             f"cd {shlex.quote(str(Path.cwd()))}",
+            f"export PYTHONPATH={shlex.quote(process_environment().get('PYTHONPATH', ''))}",
             f"exec {run} index=$SLURM_ARRAY_TASK_ID",
             "",
         ]
