@@ -192,7 +192,7 @@ def value(recipe: object, key: str) -> object:
 
 def found(said: list[str]) -> tuple[Run, dict | None]:
     """What a tool does before it trains."""
-    return cli._found(said, lambda recipe, said: None)
+    return cli.open_run(resolve(said, here=False))
 
 
 def the_error(act, *arguments) -> str:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..config.init_source import CHOICES, SCRATCH
 from ..config.resolve import resolve
@@ -20,49 +20,52 @@ from . import identity
 Result = dict[str, Any]
 
 
+class JobKind(NamedTuple):
+    """What differs between the tools that make one run: `check` of the recipe and the options,
+    `run` and `conclude`, which prints the result."""
+
+    check: Callable[[Recipe, list[str]], None]
+    run: Callable[[Run], Result]
+    conclude: Callable[[Run, Result], None]
+
+
 def pretrain(words: list[str]) -> None:
-    """Train what the words say, or go on with it; print the result."""
-    _main(words, _trains, _train, _conclude)
+    """Train what the options say, or resume it; print the result."""
+    _main(words, PRETRAIN)
 
 
 def finetune(words: list[str]) -> None:
     """The same on labels, from the weights that init= names."""
-    _main(words, _finetunes, _train, _conclude)
+    _main(words, FINETUNE)
 
 
 def evaluate(words: list[str]) -> None:
     """Measure a frozen encoder; print the result."""
-    _main(words, _probes, _probe, _tell)
+    _main(words, EVALUATE)
 
 
-def _main(
-    words: list[str],
-    check: Callable[[Recipe, list[str]], None],
-    do: Callable[[Run], Result],
-    tell: Callable[[Run, Result], None],
-) -> None:
-    as_json, words = "--json" in words, [word for word in words if word != "--json"]
+def _main(words: list[str], job: JobKind) -> None:
+    as_json = "--json" in words
+    words = [word for word in words if word != "--json"]
     with report_errors():
-        run, result = _found(words, check)
+        recipe = resolve(words, here=False)
+        job.check(recipe, words)
+        run, result = open_run(recipe)
     if result is None:
         with report_errors(everywhere=True):
-            result = do(run)
+            result = job.run(run)
     if os.environ.get("RANK", "0") == "0":
-        tell(run, result)
+        job.conclude(run, result)
         if as_json:
             print(json.dumps({"folder": str(run.folder), **result}))
 
 
-def _found(
-    words: list[str], check: Callable[[Recipe, list[str]], None]
-) -> tuple[Run, Result | None]:
-    """The run that the words mean, and its result where it has finished.
+def open_run(recipe: Recipe) -> tuple[Run, Result | None]:
+    """The recipe's run, and its result where it has finished.
 
     Raises:
-        UserError: a mistake in the words, or the folder holds another run.
+        UserError: the folder holds another run, or the images are not where the recipe says.
     """
-    recipe = resolve(words, here=False)
-    check(recipe, words)
     run = Run(recipe)
     run.adopt()
     result = run.result()
@@ -163,3 +166,9 @@ def _tell_metrics(result: Result) -> None:
         print(f"{'held out' if split == 'validation' else split:<11} {format_metrics(values)}")
         if beat := format_baselines(values):
             print(f"to beat     {beat}")
+
+
+# Functions are looked up at the call, so that a test can replace one.
+PRETRAIN = JobKind(_trains, lambda run: _train(run), _conclude)
+FINETUNE = JobKind(_finetunes, lambda run: _train(run), _conclude)
+EVALUATE = JobKind(_probes, lambda run: _probe(run), _tell)

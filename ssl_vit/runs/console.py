@@ -28,7 +28,11 @@ def listed(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _summary(row: Row) -> str:
-    shares = [f"{name.replace('accuracy_', '')} {row[name]:.1%}" for name in ("accuracy_masked", "accuracy") if name in row]
+    shares = [
+        f"{name.replace('accuracy_', '')} {row[name]:.1%}"
+        for name in ("accuracy_masked", "accuracy")
+        if name in row
+    ]
     speed = f"{row['images_per_s']:,.0f} images/s  data wait {row['data_wait']:.0%}"
     loss = f"loss {row['loss']:.3f}" if "loss" in row else "no labels seen"
     return "  ".join([loss, *shares[:1], speed])
@@ -44,7 +48,9 @@ class Bar(Callback):
             BarColumn(10),
             TextColumn("{task.completed}/{task.total}", table_column=whole),
             TimeRemainingColumn(table_column=whole),
-            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            TextColumn(
+                "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
+            ),
         )
         self.progress = Progress(*columns, console=console or Console(file=sys.stdout))
         self.progress.start()
@@ -95,7 +101,11 @@ class Lines(Callback):
 
 
 def _held_out(row: Row) -> str:
-    values = {name.removeprefix("validation/"): value for name, value in row.items() if name.startswith("validation/")}
+    values = {
+        name.removeprefix("validation/"): value
+        for name, value in row.items()
+        if name.startswith("validation/")
+    }
     return f"held out at step {row['step']}: {format_metrics(values)}"
 
 

@@ -20,17 +20,34 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from ..config import init_source, parsing
-from . import lock
 from .. import hub_files
+from ..config import init_source, parsing
+from ..config.resolve import read, resolve
 from ..config.schema import IN_RESULT, Recipe, computed_values, counts, dump, flatten
 from ..errors import UserError
-from ..config.resolve import read, resolve
+from . import lock
 
 # What a run writes in its folder, and removes
 OWN = (
-    *("recipe.yaml", "environment.json", "metrics.jsonl", "metrics.damaged", "log.txt", "result.json", "predictions.npz"),
-    *("not_finite.json", "checkpoints", "export", "figures", "tensorboard", "lock", "hub.json", "hub"),
+    *(
+        "recipe.yaml",
+        "environment.json",
+        "metrics.jsonl",
+        "metrics.damaged",
+        "log.txt",
+        "result.json",
+        "predictions.npz",
+    ),
+    *(
+        "not_finite.json",
+        "checkpoints",
+        "export",
+        "figures",
+        "tensorboard",
+        "lock",
+        "hub.json",
+        "hub",
+    ),
     *("hub/lock", "hub/log.txt"),
 )
 
@@ -109,7 +126,11 @@ def _row(line: str) -> dict[str, Any] | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return row if parsing.fits(row, {"step": int}) and parsing.fits(row, {str: parsing.NUMBER}) else None
+    return (
+        row
+        if parsing.fits(row, {"step": int}) and parsing.fits(row, {str: parsing.NUMBER})
+        else None
+    )
 
 
 class Run:
@@ -142,7 +163,9 @@ class Run:
             self._pin(None)
             return self.recipe
         if not self.recipe.resume:
-            raise UserError(f"resume=false: {self.folder} holds a run already; take another name= or remove it")
+            raise UserError(
+                f"resume=false: {self.folder} holds a run already; take another name= or remove it"
+            )
         self.check_unedited(path)
         plugin = [f"plugin={self.recipe.plugin}"] if self.recipe.plugin else []
         here = resolve([f"recipe={path}", f"out={self.recipe.out}", *plugin], here=False)
@@ -159,8 +182,12 @@ class Run:
 
     def _check_new(self, path: Path) -> None:
         """That the folder holds no run whose recipe was taken away."""
-        if left := [name for name in ("result.json", "environment.json") if (self.folder / name).exists()]:
-            text = f"{path} is missing, so what {left[0]} belongs to is not known; take another name="
+        if left := [
+            name for name in ("result.json", "environment.json") if (self.folder / name).exists()
+        ]:
+            text = (
+                f"{path} is missing, so what {left[0]} belongs to is not known; take another name="
+            )
             raise UserError(f"name={self.recipe.name}: {text}")
 
     def check_unedited(self, path: Path) -> None:
@@ -169,7 +196,11 @@ class Run:
         Raises:
             UserError: it was edited since, or a file is another run's.
         """
-        found = [file for name in ("result.json", "environment.json") if (file := self.folder / name).exists()]
+        found = [
+            file
+            for name in ("result.json", "environment.json")
+            if (file := self.folder / name).exists()
+        ]
         known = {file: _read(file, {}).get("recipe") for file in found}
         for file, told in known.items():
             if told is not None and told != _hash_of_file(path):
@@ -188,7 +219,9 @@ class Run:
         """Let a local `init` lie elsewhere than it did if the weights there are those that the run
         began with."""
         if here.init != self.recipe.init and (file := init_source.weights_hash(self.recipe.init)):
-            here.init = self.recipe.init if file == self.begun().get("init", {}).get("file") else here.init
+            here.init = (
+                self.recipe.init if file == self.begun().get("init", {}).get("file") else here.init
+            )
 
     def environment(self) -> dict[str, Any]:
         """What environment.json says.
@@ -216,14 +249,20 @@ class Run:
             for folder in (self.figures, self.checkpoints):
                 folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / "environment.json"
-            environment = environment | self.stamps() | {"recipe": recipe_hash(self.recipe), "options": _in_result(self.recipe)}
+            environment = (
+                environment
+                | self.stamps()
+                | {"recipe": recipe_hash(self.recipe), "options": _in_result(self.recipe)}
+            )
             if path.exists():
                 for key in ("data", "init", "plugin"):
                     self.compare(key, environment.get(key) or {})
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
         except OSError as error:
-            raise UserError(f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}") from None
+            raise UserError(
+                f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}"
+            ) from None
 
     def result(self) -> dict[str, Any] | None:
         """The finished run's result, or None."""
@@ -233,7 +272,11 @@ class Run:
     def stamps(self) -> dict[str, Any]:
         """What environment.json says of the files that this recipe names: which they are."""
         named = {"plugin": ("text", self.recipe.plugin), "real": ("file", self.recipe.eval.real)}
-        return {key: {kind: init_source.file_stamp(Path(place))} for key, (kind, place) in named.items() if place}
+        return {
+            key: {kind: init_source.file_stamp(Path(place))}
+            for key, (kind, place) in named.items()
+            if place
+        }
 
     def recorded(self, key: str) -> dict[str, Any]:
         """What environment.json says of the images, the first weights and the files that the run
@@ -262,7 +305,9 @@ class Run:
             "plugin": f"plugin={recipe.plugin}: its text",
             "real": f"eval.real={recipe.eval.real}: the labels",
         }
-        raise UserError(f"{said[key]} differ from what {self.folder} was made with; take another name=")
+        raise UserError(
+            f"{said[key]} differ from what {self.folder} was made with; take another name="
+        )
 
     def check_options(self) -> None:
         """That the finished run's result says what this recipe asks to be told.
@@ -274,11 +319,17 @@ class Run:
         was = was or _in_result(read(self.folder / "recipe.yaml"))
         # the file is compared
         was["eval.real"], now["eval.real"] = bool(was.get("eval.real")), bool(now["eval.real"])
-        differ = [f"{key} ({was[key]} there, {now[key]} here)" for key in IN_RESULT if was.get(key) != now[key]]
+        differ = [
+            f"{key} ({was[key]} there, {now[key]} here)"
+            for key in IN_RESULT
+            if was.get(key) != now[key]
+        ]
         if differ:
             measure = f", or tools/evaluate.py recipe=evaluate init={self.folder} probe.measures=[top1] for the test split"
             text = f"{self.folder} has finished with other values: {', '.join(differ)}; take another name="
-            raise UserError(f"name={self.recipe.name}: {text}{measure if self.recipe.eval.test else ''}")
+            raise UserError(
+                f"name={self.recipe.name}: {text}{measure if self.recipe.eval.test else ''}"
+            )
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write result.json.
@@ -292,16 +343,22 @@ class Run:
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl; what is none, as a last line that a kill cut short, is left
         out."""
-        lines = self.metrics.read_text(errors="replace").splitlines() if self.metrics.exists() else []
+        lines = (
+            self.metrics.read_text(errors="replace").splitlines() if self.metrics.exists() else []
+        )
         return [row for line in lines if (row := _row(line)) is not None]
 
     def cut_back(self, step: int) -> list[dict[str, Any]]:
         """Drop the rows after `step`, so that a resumed run writes them again; the rows that stay.
         A file damaged before its last line is kept beside."""
-        lines = self.metrics.read_text(errors="replace").splitlines() if self.metrics.exists() else []
+        lines = (
+            self.metrics.read_text(errors="replace").splitlines() if self.metrics.exists() else []
+        )
         if None in map(_row, lines[:-1]):
             shutil.copyfile(self.metrics, self.metrics.with_suffix(".damaged"))
-            self.note(f"warning: {self.metrics.name} was damaged, and is kept as {self.metrics.stem}.damaged")
+            self.note(
+                f"warning: {self.metrics.name} was damaged, and is kept as {self.metrics.stem}.damaged"
+            )
         kept = [row for row in self.rows() if row["step"] <= step]
         write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in kept))
         return kept
@@ -335,7 +392,9 @@ class Run:
             is not its own.
         """
         self.check_own()
-        with lock.held(self.folder, self.recipe.out, lambda: gone(f"the loss of its folder {self.folder}")) as self.place:
+        with lock.held(
+            self.folder, self.recipe.out, lambda: gone(f"the loss of its folder {self.folder}")
+        ) as self.place:
             try:
                 yield
             finally:
@@ -379,7 +438,9 @@ class Run:
             OSError: the folder is not where it was; another one may be.
         """
         if self.place is not None and not self.place.there():
-            raise FileNotFoundError(errno.ENOENT, "moved or removed while the run wrote it", str(self.folder))
+            raise FileNotFoundError(
+                errno.ENOENT, "moved or removed while the run wrote it", str(self.folder)
+            )
 
 
 def environment(extra: dict[str, Any]) -> dict[str, Any]:
@@ -398,7 +459,9 @@ def environment(extra: dict[str, Any]) -> dict[str, Any]:
 def _cpu() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor()
 
@@ -407,10 +470,14 @@ def _revision() -> str | None:
     """The git revision of this code, with + if it was changed since; None outside git."""
 
     def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
         return done.stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+        return git("rev-parse", "HEAD") + (
+            "+" if git("status", "--porcelain", "--untracked-files=no") else ""
+        )
     except (OSError, subprocess.CalledProcessError):
         return None

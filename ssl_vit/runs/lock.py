@@ -60,7 +60,9 @@ def opened(path: Path) -> IO[str]:
     Raises:
         OSError: it cannot be opened, or is a link.
     """
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+")
+    return os.fdopen(
+        os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+"
+    )
 
 
 def check_own(said: str, folder: Path, names: Iterable[str]) -> None:
@@ -75,10 +77,14 @@ def check_own(said: str, folder: Path, names: Iterable[str]) -> None:
                 f"{said}: {path} is a link, and a run writes what is its own alone; remove it, or link the whole folder"
             )
         if is_run(path):
-            raise UserError(f"{said}: {path} holds another run, which this one would overwrite; move it, or take another name=")
+            raise UserError(
+                f"{said}: {path} holds another run, which this one would overwrite; move it, or take another name="
+            )
     for above in folder.resolve().parents:
         if is_run(above):
-            raise UserError(f"{said}: {folder} lies inside another run's folder, {above}; take another name= or out=")
+            raise UserError(
+                f"{said}: {folder} lies inside another run's folder, {above}; take another name= or out="
+            )
 
 
 def is_run(folder: Path) -> bool:
@@ -139,7 +145,9 @@ def _take(path: Path, file: IO[str]) -> None:
     elsewhere = holder.get("host") not in (None, socket.gethostname())
     if taken or (elsewhere and _beats(path, who)):
         raise UserError(_refusal(path, who))
-    mine = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "start": _start(os.getpid())})
+    mine = json.dumps(
+        {"host": socket.gethostname(), "pid": os.getpid(), "start": _start(os.getpid())}
+    )
     file.truncate(0)
     file.seek(0)
     file.write(mine)
@@ -166,7 +174,11 @@ def _alive(holder: dict[str, Any]) -> bool:
     """Whether a lock's holder is another process on this machine that lives, and began when the
     holder did."""
     pid = holder.get("pid")
-    if holder.get("host") != socket.gethostname() or not isinstance(pid, int) or pid in (0, os.getpid()):
+    if (
+        holder.get("host") != socket.gethostname()
+        or not isinstance(pid, int)
+        or pid in (0, os.getpid())
+    ):
         return False
     try:
         os.kill(pid, 0)
@@ -179,7 +191,10 @@ def _alive(holder: dict[str, Any]) -> bool:
 
 def _beats(path: Path, held: str) -> bool:
     """Whether somebody elsewhere gives signs of life."""
-    print(f"waiting up to {DEAD_AFTER:.0f} s to see whether {held} still writes {path.parent}", flush=True)
+    print(
+        f"waiting up to {DEAD_AFTER:.0f} s to see whether {held} still writes {path.parent}",
+        flush=True,
+    )
     before, until = path.stat().st_mtime_ns, time.monotonic() + DEAD_AFTER
     while time.monotonic() < until:
         if path.stat().st_mtime_ns != before:

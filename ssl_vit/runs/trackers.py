@@ -61,7 +61,9 @@ class TensorBoard(_Patient):
     def __init__(self, folder: Path, rows: list[Row]) -> None:
         super().__init__()
         shutil.rmtree(folder, ignore_errors=True)
-        self.path = folder / f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+        self.path = (
+            folder / f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+        )
         self._add(file_version="brain.Event:2")
         for row in rows:
             self.on_row(row)
