@@ -81,7 +81,7 @@ def init_moments(out: Path, name: str, steps: int, said: Path | None = None) -> 
         os.dup2(sink, 1)
         os.dup2(sink, 2)
         run = Run(resolve([*WORDS, f"optim.steps={steps}", f"out={out}", f"name={name}"]))
-        run.adopt()
+        run.reconcile()
         train_job.train(run)
         status = 0
     finally:
@@ -139,14 +139,18 @@ def saving(folder: Path) -> bool:
 
 
 def last_step(folder: Path) -> int:
-    known = [path for path in checkpoint.found(folder / "checkpoints") if checkpoint.sound(path)]
-    return checkpoint.step(known[-1]) if known else 0
+    known = [
+        path
+        for path in checkpoint.list_checkpoints(folder / "checkpoints")
+        if checkpoint.is_intact(path)
+    ]
+    return checkpoint.step_of(known[-1]) if known else 0
 
 
 def damage(folder: Path) -> str:
     """Harm the newest checkpoint, if another one is behind it; what was done."""
-    known = checkpoint.found(folder / "checkpoints")
-    if len(known) < 2 or not checkpoint.sound(known[-2]):
+    known = checkpoint.list_checkpoints(folder / "checkpoints")
+    if len(known) < 2 or not checkpoint.is_intact(known[-2]):
         return ""
     how, file = random.choice(list(DAMAGE)), random.choice(["state.pt", checkpoint.MANIFEST])
     path = known[-1] / file

@@ -23,7 +23,7 @@ TESTS = (
     "mpp",
     "corruption",
     "counted",
-    "machine",
+    "precision",
     "interop",
     "checkpoint",
     "cli",

@@ -11,7 +11,7 @@ from conftest import ROOT
 from ssl_vit.callbacks import Row
 from ssl_vit.config.resolve import resolve
 from ssl_vit.runs.folder import Run
-from ssl_vit.runs.trackers import Record
+from ssl_vit.runs.trackers import MetricsLog
 
 FULL = """
 import json, random, sys
@@ -72,7 +72,7 @@ def test_rows_that_a_full_disk_refused_come_later_and_whole(
 ) -> None:
     run = Run(resolve(["recipe=mpp", f"out={tmp_path}", "name=run"]))
     run.folder.mkdir()
-    record, rows = Record(run), [Row(step=step) for step in range(4)]
+    record, rows = MetricsLog(run), [Row(step=step) for step in range(4)]
     record.on_row(rows[0])
     monkeypatch.setattr(run, "metrics", Path("/dev/full"))
     record.on_row(rows[1])

@@ -35,8 +35,8 @@ def save(root, step, keep=2):
 
 def steps(root):
     """The steps of the checkpoints found, each checked to be sound and to hold its own state."""
-    found = checkpoint.found(root)
-    assert all(checkpoint.sound(path) for path in found)
+    found = checkpoint.list_checkpoints(root)
+    assert all(checkpoint.is_intact(path) for path in found)
     loaded = [checkpoint.load(path) for path in found]
     assert all(torch.equal(some["weights"], state(some["step"])["weights"]) for some in loaded)
     return [some["step"] for some in loaded]
@@ -64,7 +64,7 @@ def test_a_state_comes_back_as_it_was(tmp_path):
         "odd": torch.tensor([float("nan"), float("inf"), -0.0, 5e-324], dtype=torch.float64),
     }
     path = checkpoint.save(tmp_path / "checkpoints", 7, saved, keep=1)
-    assert path == tmp_path / "checkpoints" / "step-000000007" and checkpoint.sound(path)
+    assert path == tmp_path / "checkpoints" / "step-000000007" and checkpoint.is_intact(path)
     got = checkpoint.load(path)
     torch.testing.assert_close(got.pop("nested"), saved.pop("nested"), rtol=0, atol=0)
     for name, value in saved.items():
@@ -92,7 +92,7 @@ def test_the_newest_are_kept_in_the_order_of_their_steps(tmp_path_factory, at, k
 
 
 def test_there_is_nothing_to_find_before_the_first(tmp_path):
-    assert checkpoint.found(tmp_path / "nowhere") == []
+    assert checkpoint.list_checkpoints(tmp_path / "nowhere") == []
 
 
 def test_a_step_that_is_saved_again_is_replaced(tmp_path):
@@ -212,11 +212,11 @@ def test_a_damaged_newer_one_does_not_push_out_what_is_saved_now(tmp_path, keep)
     damage(tmp_path / "step-000001000")
     for step in (850, 900):
         path = save(tmp_path, step, keep)
-        assert path.exists() and checkpoint.sound(path)
+        assert path.exists() and checkpoint.is_intact(path)
     sound = [
         checkpoint.load(path)["step"]
-        for path in checkpoint.found(tmp_path)
-        if checkpoint.sound(path)
+        for path in checkpoint.list_checkpoints(tmp_path)
+        if checkpoint.is_intact(path)
     ]
     assert sound[-keep:] == [800, 850, 900][-keep:]
 
@@ -235,9 +235,9 @@ def test_one_wrong_bit_or_a_missing_end_is_noticed(kept, place, bit, cut):
     changed = bytearray(raw)
     changed[at] ^= 1 << bit
     path.write_bytes(raw[:at] if cut else changed)
-    assert not checkpoint.sound(kept)
+    assert not checkpoint.is_intact(kept)
     path.write_bytes(raw)
-    assert checkpoint.sound(kept)
+    assert checkpoint.is_intact(kept)
 
 
 def test_a_torn_or_changed_manifest_is_noticed(tmp_path):
@@ -260,14 +260,14 @@ def test_a_torn_or_changed_manifest_is_noticed(tmp_path):
             same = json.loads(torn).get("files") == json.loads(whole)["files"]
         except ValueError:
             same = False
-        assert checkpoint.sound(path) == same, torn
+        assert checkpoint.is_intact(path) == same, torn
 
 
 def test_a_missing_file_is_noticed(tmp_path):
     path = save(tmp_path, 1)
     (path / "state.pt").unlink()
-    assert not checkpoint.sound(path)
-    assert not checkpoint.sound(tmp_path / "nowhere")
+    assert not checkpoint.is_intact(path)
+    assert not checkpoint.is_intact(tmp_path / "nowhere")
 
 
 def test_the_manifest_says_size_and_hash(tmp_path):
@@ -335,4 +335,4 @@ def test_a_linked_step_blocks_no_save_and_its_target_stays(tmp_path):
     (root / ".step-000000009.77").symlink_to(theirs)
     for step in (2, 4, 6):
         save(root, step, keep=1)
-    assert steps(root) == [6] and checkpoint.sound(theirs)
+    assert steps(root) == [6] and checkpoint.is_intact(theirs)

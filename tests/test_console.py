@@ -44,7 +44,7 @@ def told(capsys):
 
 
 def test_lines_come_no_faster_than_every_few_seconds_and_after_the_last_step(clock, capsys):
-    lines = console.Lines(0, 1000)
+    lines = console.ProgressLines(0, 1000)
     said = []
     for step in range(1, 1001):
         clock.now += 0.1
@@ -55,14 +55,14 @@ def test_lines_come_no_faster_than_every_few_seconds_and_after_the_last_step(clo
     assert at[-1] == 1000
     assert (
         min(b - a for a, b in zip([0, *at[:-2]], at[:-1], strict=True)) * 0.1
-        >= console.QUIET - 1e-6
+        >= console.LINE_INTERVAL - 1e-6
     )
     assert len(at) in (19, 20)  # 100 s
     assert all(text.startswith(f"step {step:>6}/1000  loss 3.142  ") for step, text in said)
 
 
 def test_a_line_says_how_it_goes_and_how_long_it_takes(clock, capsys):
-    lines = console.Lines(40, 100)
+    lines = console.ProgressLines(40, 100)
     clock.now += 30
     lines.on_row(row(50))
     (text,) = told(capsys)
@@ -73,8 +73,8 @@ def test_a_line_says_how_it_goes_and_how_long_it_takes(clock, capsys):
 
 
 def test_the_last_step_is_told_even_at_once(clock, capsys):
-    lines = console.Lines(0, 10)
-    clock.now += console.QUIET
+    lines = console.ProgressLines(0, 10)
+    clock.now += console.LINE_INTERVAL
     lines.on_row(row(9))
     clock.now += 0.001
     lines.on_row(row(10))
@@ -82,18 +82,18 @@ def test_the_last_step_is_told_even_at_once(clock, capsys):
 
 
 def test_held_out_results_are_told_at_once(clock, capsys):
-    lines = console.Lines(0, 100)
+    lines = console.ProgressLines(0, 100)
     right = "held out at step {}: loss 2.500, accuracy masked 50.0%, accuracy random 12.5%, accuracy kept 100.0%"
     lines.on_row(held_out(7))
     lines.on_row(row(8) | held_out(8))
     assert told(capsys) == [right.format(7), right.format(8)]
-    clock.now += console.QUIET
+    clock.now += console.LINE_INTERVAL
     lines.on_row(row(9) | held_out(9))
     assert [text.split(":")[0][:11] for text in told(capsys)] == ["step      9", "held out at"]
 
 
 def test_held_out_results_do_not_quieten_the_steps(clock, capsys):
-    lines = console.Lines(0, 100)
+    lines = console.ProgressLines(0, 100)
     clock.now += 3
     lines.on_row(held_out(7))
     clock.now += 2
@@ -102,12 +102,12 @@ def test_held_out_results_do_not_quieten_the_steps(clock, capsys):
 
 
 def test_warnings_are_told_at_once(clock, capsys):
-    console.Lines(0, 100).on_warning("the board is full")
+    console.ProgressLines(0, 100).on_warning("the board is full")
     assert told(capsys) == ["warning: the board is full"]
 
 
 def test_rows_without_a_loss_are_passed_over(clock, capsys):
-    lines = console.Lines(0, 10)
+    lines = console.ProgressLines(0, 10)
     clock.now += 60
     lines.on_row({"step": 10})
     assert told(capsys) == []
@@ -118,7 +118,9 @@ def test_a_table_has_two_columns(capsys):
     assert told(capsys) == ["run         x", "optimiser   AdamW"]
 
 
-@pytest.mark.parametrize(("terminal", "kind"), [(True, console.Bar), (False, console.Lines)])
+@pytest.mark.parametrize(
+    ("terminal", "kind"), [(True, console.ProgressBar), (False, console.ProgressLines)]
+)
 def test_a_bar_is_for_terminals_only(monkeypatch, terminal, kind):
     out = io.StringIO()
     out.isatty = lambda: terminal
@@ -131,7 +133,7 @@ def test_a_bar_is_for_terminals_only(monkeypatch, terminal, kind):
 def test_a_bar_keeps_held_out_results_and_warnings_on_the_screen(monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
-    bar = console.Bar(3, 10)
+    bar = console.ProgressBar(3, 10)
     bar.on_step(7)
     bar.on_row(row(7) | held_out(7))
     bar.on_warning("odd [text]")

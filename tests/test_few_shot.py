@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from conftest import altered
 from safetensors.torch import load_file
-from test_job import run
+from test_train import run
 
 from ssl_vit.config import init_source
 from ssl_vit.config.resolve import resolve

@@ -12,7 +12,7 @@ import pytest
 import timm
 import torch
 from conftest import ROOT, altered
-from test_job import Killed, Killer, assert_same_end
+from test_train import Killed, Killer, assert_same_end
 
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
@@ -33,7 +33,7 @@ def words(tiny: list[str]) -> list[str]:
 
 def tuned(words: list[str]) -> Run:
     run = Run(resolve(words))
-    run.adopt()
+    run.reconcile()
     train_job.train(run)
     return run
 

@@ -85,7 +85,7 @@ def test_a_mac_gets_the_cpu_with_one_plain_line(mac, tiny, capsys, monkeypatch):
 
 def test_nobody_else_is_told_of_macs(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    assert distributed.on_a_mac() is None
+    assert distributed.macos_warning() is None
 
 
 def test_memory_is_counted_in_the_unit_of_the_system(monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from conftest import altered
 from sklearn.neighbors import KNeighborsClassifier
-from test_job import Killed, run
+from test_train import Killed, run
 
 from ssl_vit.config.init_source import parse_init
 from ssl_vit.config.resolve import resolve

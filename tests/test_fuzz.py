@@ -189,19 +189,19 @@ DEEP = "[" * 200_000 + "]" * 200_000
 )
 def test_an_altered_manifest_is_damaged_not_a_hang(text: str, tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path, 3, {"step": 3}, keep=2)
-    assert checkpoint.sound(path)
+    assert checkpoint.is_intact(path)
     (path / "manifest.json").write_bytes(text.encode(errors="surrogatepass"))
-    assert not checkpoint.sound(path)
+    assert not checkpoint.is_intact(path)
 
 
 def test_a_checkpoint_that_is_a_pipe_is_damaged_not_waited_for(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path, 3, {"step": 3}, keep=2)
     (path / "state.pt").unlink()
     os.mkfifo(path / "state.pt")
-    assert not checkpoint.sound(path)
+    assert not checkpoint.is_intact(path)
     (path / "manifest.json").unlink()
     os.mkfifo(path / "manifest.json")
-    assert not checkpoint.sound(path)
+    assert not checkpoint.is_intact(path)
 
 
 @pytest.mark.parametrize(

@@ -433,7 +433,7 @@ def test_a_pushed_state_goes_on_as_the_run_would_have(
     folder = tmp_path / "pulled" / "again"
     assert json.loads((folder / "hub.json").read_text())["pulled"] == f"hf-hub:{REPO}@{commit}"
     again = Run(resolve([f"recipe={folder}/recipe.yaml", "name=again", f"out={tmp_path}/pulled"]))
-    again.adopt()
+    again.reconcile()
     train_job.train(again)
     assert "started at step 8" in again.log.read_text()
     assert (again.export / "model.safetensors").read_bytes() == (
@@ -520,7 +520,7 @@ def test_first_weights_from_the_hub_bring_their_model_and_are_pinned(
     )
     words = [word for word in words if not word.startswith("model.")]
     run = Run(resolve(words))
-    run.adopt()
+    run.reconcile()
     assert (run.recipe.model.width, run.recipe.model.depth, run.recipe.data.mean) == (
         32,
         2,
@@ -535,7 +535,7 @@ def test_first_weights_from_the_hub_bring_their_model_and_are_pinned(
     # main moves; the run stays where it began
     server.put(REPO, {**pushed(server), "README.md": b"new"})
     again = Run(resolve(words))
-    again.adopt()
+    again.reconcile()
     assert (
         again.recipe.init == run.recipe.init
         and server.repositories[REPO].branches["main"] != commit

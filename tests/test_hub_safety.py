@@ -58,7 +58,7 @@ def foreign(server: Hub, made: Run, *changes: tuple[str, str]) -> None:
 def trained(folder: Path, *words: str) -> Run:
     """A run of these words alone, trained or gone on with, in folder/runs/mpp."""
     made = Run(resolve([*words, "name=mpp", f"out={folder}/runs"]))
-    made.adopt()
+    made.reconcile()
     train_job.train(made)
     return made
 

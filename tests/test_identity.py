@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import TINY, altered
 from PIL import Image
-from test_runs import FREE
+from test_run_folder import FREE
 
 from ssl_vit.config.resolve import KEYS, resolve
 from ssl_vit.errors import UserError
@@ -136,7 +136,7 @@ def place(tmp_path_factory) -> Path:
     (root / "plugin.py").write_text("")
     (root / "real.json").write_text("[]")
     run = Run(resolve(words(root)))
-    run.adopt()
+    run.reconcile()
     train_job.train(run)
     return root
 

@@ -145,7 +145,7 @@ def test_a_plugin_may_move_but_not_change(plugin: Path, tiny: list[str], tmp_pat
     moved = tmp_path / f"moved_{tmp_path.name}.py"
     moved.write_text("")  # its names are there already: the text of the first file is what was run
     again = Run(resolve([*words, f"plugin={moved}"]))
-    again.adopt()
+    again.reconcile()
     with pytest.raises(UserError, match=r"plugin=.*its text differ"):
         train_job.train(again)
     moved.write_text(plugin.read_text())

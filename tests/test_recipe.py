@@ -11,7 +11,7 @@ import yaml
 from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_runs import FREE
+from test_run_folder import FREE
 
 from ssl_vit.config.resolve import RENAMED, resolve
 from ssl_vit.config.schema import Checkpoint, Data, Model, Optim, Recipe, computed_values, dump

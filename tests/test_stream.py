@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from test_bad_input import said  # noqa: F401
-from test_job import Killed, Killer, assert_same_end, run
 from test_shards import numbered, parquet, png
+from test_train import Killed, Killer, assert_same_end, run
 
 from ssl_vit.config.schema import Data
 from ssl_vit.data import loaders, sources, streaming
@@ -190,7 +190,7 @@ def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
         with pytest.raises(Killed):
             run([*words, f"out={tmp_path}", "name=broken"])
     monkeypatch.undo()
-    newest = checkpoint.found(tmp_path / "broken" / "checkpoints")[-1]
+    newest = checkpoint.list_checkpoints(tmp_path / "broken" / "checkpoints")[-1]
     saved = checkpoint.load(newest)
     checkpoint.save(newest.parent, 8, saved | {"stream": saved["stream"] * 2}, keep=2)
     with pytest.raises(

@@ -60,7 +60,7 @@ class Pusher(Callback):
             self._finish()
         except Exception as error:
             text = f"warning: the Hub was not reached: {error!r}"
-            self.run.note(text)
+            self.run.write_log(text)
             print(text, flush=True)
 
     def _finish(self) -> None:
@@ -133,4 +133,4 @@ def _checkpoints_to_come(run: Run, weights: int) -> int:
 
 def _warn(run: Run, text: str) -> None:
     print(f"warning: {text}", flush=True)
-    run.note(f"warning: {text}")
+    run.write_log(f"warning: {text}")

@@ -239,7 +239,7 @@ def _alone(run: Run, wait: bool) -> Iterator[None]:
     try:
         run.check_own()
         run.outbox.mkdir(exist_ok=True)
-        file = lock.opened(run.outbox / "lock")
+        file = lock.open_file(run.outbox / "lock")
     except OSError as error:
         raise UserError(f"{run.outbox} cannot be written: {error.strerror}") from None
     with file:

@@ -68,7 +68,12 @@ def pack_newest(root: Path) -> tuple[bytes, bytes]:
         UserError: all are damaged.
     """
     sound = next(
-        (path for path in reversed(checkpoint.found(root)) if checkpoint.sound(path)), None
+        (
+            path
+            for path in reversed(checkpoint.list_checkpoints(root))
+            if checkpoint.is_intact(path)
+        ),
+        None,
     )
     if sound is None:
         raise UserError(f"{root} holds no sound checkpoint; the next one will be pushed")

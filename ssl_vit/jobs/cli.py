@@ -14,7 +14,7 @@ from ..config.validate import check_place
 from ..errors import UserError, report_errors
 from ..formatting import duration, format_baselines, format_metrics, tool_command, typed
 from ..runs.folder import Run
-from ..training.preemption import StopSignal
+from ..training.preemption import SignalHandler
 from . import identity
 
 Result = dict[str, Any]
@@ -67,7 +67,7 @@ def open_run(recipe: Recipe) -> tuple[Run, Result | None]:
         UserError: the folder holds another run, or the images are not where the recipe says.
     """
     run = Run(recipe)
-    run.adopt()
+    run.reconcile()
     result = run.result()
     if result is None:
         identity.check_begun(run)
@@ -110,10 +110,10 @@ def _starts(recipe: Recipe, words: list[str]) -> None:
 
 def _train(run: Run) -> Result:
     """A signal that comes while torch does stops the run at its first step."""
-    with StopSignal() as asked:
+    with SignalHandler() as signals:
         from .train import train
 
-        return train(run, asked)
+        return train(run, signals)
 
 
 def _probe(run: Run) -> Result:

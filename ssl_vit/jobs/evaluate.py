@@ -26,12 +26,12 @@ from ..training import loop
 from ..training.distributed import (
     WatchedAccelerator,
     accelerator_session,
+    broadcast_from_main,
     check_same,
     device_batch,
     environment_facts,
-    from_main,
     load_splits,
-    on_a_mac,
+    macos_warning,
     on_main,
 )
 from ..training.heartbeat import Watchdog
@@ -48,11 +48,13 @@ def evaluate(run: Run) -> dict[str, Any]:
         watchdog = Watchdog(
             accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience
         )
-        accelerator.reading = held.enter_context(watchdog).reading
+        accelerator.watch_loader = held.enter_context(watchdog).watch_loader
         held.enter_context(loaders.workers_named())
         splits = load_splits(run.recipe, accelerator, test=True)
         on_main(accelerator, lambda: held.enter_context(run.lock()))
-        if done := from_main(accelerator, lambda: identity.finished(run)):  # while this one waited
+        if done := broadcast_from_main(
+            accelerator, lambda: identity.finished(run)
+        ):  # while this one waited
             return done
         return _measured(run, accelerator, splits)
 
@@ -119,7 +121,9 @@ def _features(
         seen["train"], picks, images = drawn
     for name, source in named.items():
         with _all(source, recipe, batch_layout) as brought:
-            seen[name] = features.extract(read, accelerator.reading(brought), recipe, accelerator)
+            seen[name] = features.extract(
+                read, accelerator.watch_loader(brought), recipe, accelerator
+            )
         images += len(source)
     return seen, picks, images
 
@@ -163,7 +167,7 @@ def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool:
         images = f"{len(splits.train):,} training, {len(splits.validation):,} held-out, {len(splits.test):,} test images"
         for text in splits.guesses:
             print(f"warning: {text}", flush=True)
-        if note := on_a_mac():
+        if note := macos_warning():
             print(f"warning: {note}", flush=True)
         console.table(
             [
@@ -173,7 +177,7 @@ def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool:
                     "data",
                     f"{recipe.data.name}: {images} at {recipe.data.size} px, {_cut(recipe.data)}",
                 ),
-                *console.listed("images", splits.told),
+                *console.rows_under("images", splits.told),
             ]
         )
 
@@ -198,7 +202,7 @@ def _with_its_head(
     assert splits.test is not None
     objective = _classifier(net, init, "probe.measures=top1").to(accelerator.device).eval()
     with loop.autocast(recipe, accelerator), _all(splits.test, recipe, batch_layout) as images:
-        told = classify.predict(objective, accelerator.reading(images), accelerator)
+        told = classify.predict(objective, accelerator.watch_loader(images), accelerator)
     if told.label.max() >= objective.classes:
         text = f"{objective.classes} classes, data={recipe.data.name} has labels up to {told.label.max()}"
         raise UserError(f"probe.measures=top1: the head of init={init.place} knows {text}")

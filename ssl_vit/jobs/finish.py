@@ -13,7 +13,7 @@ from ..evaluation import classify
 from ..models import weights
 from ..objectives import Objective
 from ..runs.folder import recipe_hash
-from ..runs.trackers import Notes
+from ..runs.trackers import WarningLog
 from ..training import loop
 from .setup import Job
 
@@ -21,9 +21,9 @@ from .setup import Job
 def finish(job: Job) -> dict[str, Any]:
     """The export, the image, result.json, and what to type next."""
     if job.probes and not job.probes.looked:  # resumed after the last step
-        callbacks = loop.Callbacks([Notes(job.run)])
-        loop.observe(job.probes, job.state, {}, job.recipe, job.accelerator, callbacks)
-    with job.state.watched() as trained:
+        callbacks = loop.Callbacks([WarningLog(job.run)])
+        loop.evaluate(job.probes, job.state, {}, job.recipe, job.accelerator, callbacks)
+    with job.state.evaluation_model() as trained:
         if not job.held_out.latest:  # resumed after the last step
             with torch.no_grad(), loop.autocast(job.recipe, job.accelerator):
                 dict(job.held_out(job.state.step, {}, trained.eval()))
@@ -33,12 +33,12 @@ def finish(job: Job) -> dict[str, Any]:
 
 def _concluded(job: Job, trained: Objective, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
     run = job.run
-    run.check_place()
+    run.check_not_moved()
     export(job, trained, run.export)
     _draw(job, trained)
     result = _result(job, told)
     run.finish(result)
-    run.note("finished")
+    run.write_log("finished")
     if job.pusher:
         job.pusher.finish()
     return result
@@ -58,16 +58,16 @@ def export(job: Job, trained: Objective, folder: Path) -> None:
 
 
 def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
-    """{name: (value, n)} on every image of the test split, if it is asked for; predictions.npz
+    """{name: (value, n)} on every image of the test split, if it is signals for; predictions.npz
     tells who was right where."""
     source, recipe = job.splits.test, job.recipe
     if source is None:
         return {}
     loader = loaders.evaluation_loader(source, recipe.data, job.batch_layout, job.workers)
     with loop.autocast(recipe, job.accelerator), loaders.Patient(loader) as test:
-        told = classify.predict(trained, job.accelerator.reading(test), job.accelerator)
+        told = classify.predict(trained, job.accelerator.watch_loader(test), job.accelerator)
     for text in told.unread:
-        job.run.note(f"warning: a test image is left out: {text}")
+        job.run.write_log(f"warning: a test image is left out: {text}")
         job.accelerator.print(f"warning: a test image is left out: {text}")
     if told.unread:
         batching.check_unreadable(len(told.unread), len(told.index), recipe.data, told.unread[-1])
@@ -91,7 +91,7 @@ def _draw(job: Job, trained: Objective) -> None:
             few = loop.to_device(job.held_out.batches[0], job.accelerator.device)
             inspection.draw(trained, few, job.run.figures)
     except Exception as error:
-        job.run.note(f"warning: no images: {error!r}")
+        job.run.write_log(f"warning: no images: {error!r}")
         print(f"warning: no images: {error!r}", flush=True)
 
 
@@ -99,7 +99,7 @@ def _result(job: Job, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
     """What result.json says; the totals count the runs that the first weights came from."""
     state = job.state
     images = state.step * job.recipe.optim.batch
-    before = job.run.begun().get("before") or init_source.upstream_cost(
+    before = job.run.initial_weights().get("before") or init_source.upstream_cost(
         init_source.parse_init(job.recipe.init)
     )
     took = {

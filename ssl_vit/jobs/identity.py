@@ -45,7 +45,7 @@ def check(run: Run) -> list[str]:
         doubts.append(
             f"init={recipe.init}: is not here, so whether the weights are the same was not checked"
         )
-    stamps = run.stamps()
+    stamps = run.file_hashes()
     for key in ("plugin", "real"):
         run.compare(key, stamps.get(key) or {})
     images, why = _images(recipe)
@@ -61,7 +61,7 @@ def check_begun(run: Run) -> None:
         UserError: its plugin is another.
     """
     if (run.folder / "environment.json").exists():
-        run.compare("plugin", run.stamps().get("plugin") or {})
+        run.compare("plugin", run.file_hashes().get("plugin") or {})
 
 
 def finished(run: Run) -> dict[str, Any] | None:
@@ -71,7 +71,7 @@ def finished(run: Run) -> dict[str, Any] | None:
     Raises:
         UserError: the folder holds another run by now, or its result is of other images.
     """
-    run.adopt()
+    run.reconcile()
     result = run.result()
     if result is not None:
         for doubt in check(run):

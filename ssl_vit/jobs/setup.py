@@ -45,7 +45,7 @@ class Job:
     @property
     def images(self) -> Source | loaders.StreamReader:
         """What is trained on."""
-        return self.state.reading or self.splits.train
+        return self.state.stream or self.splits.train
 
     @property
     def recipe(self) -> Recipe:
@@ -105,9 +105,9 @@ def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
     """Load the first weights; what environment.json says of them. A run with a checkpoint needs
     them no more and goes on wherever they are: that they are the same is checked where they are
     here."""
-    if not checkpoint.found(run.checkpoints):
+    if not checkpoint.list_checkpoints(run.checkpoints):
         return weights.load_first(net, run.recipe.init)
-    said, file = run.begun(), init_source.weights_hash(run.recipe.init)
+    said, file = run.initial_weights(), init_source.weights_hash(run.recipe.init)
     return said | ({"init": said.get("init", {}) | {"file": file}} if file else {})
 
 
@@ -139,11 +139,11 @@ def _newest(job: Job, most: int | None) -> str | None:
     over."""
     known = [
         path
-        for path in checkpoint.found(job.run.checkpoints)
-        if most is None or checkpoint.step(path) <= most
+        for path in checkpoint.list_checkpoints(job.run.checkpoints)
+        if most is None or checkpoint.step_of(path) <= most
     ]
     for path in reversed(known):
-        if checkpoint.sound(path):
+        if checkpoint.is_intact(path):
             return path.name
         print(f"warning: {path} is damaged; using the one before it", flush=True)
     if known:
@@ -163,7 +163,7 @@ def _restore(job: Job, path: Path) -> None:
         saved = checkpoint.load(path)
         if saved.get("recipe", recipe_hash(job.recipe)) != recipe_hash(job.recipe) or saved[
             "step"
-        ] != checkpoint.step(path):
+        ] != checkpoint.step_of(path):
             raise UserError(f"{said} is another run's, or another step's; remove it")
         job.state.load(saved, job.accelerator)
     except UserError:
@@ -183,12 +183,12 @@ def resume(job: Job, most: int | None = None) -> None:
     Raises:
         UserError: all are damaged; it is another run's; or not every process sees it.
     """
-    name = distributed.from_main(job.accelerator, lambda: _newest(job, most))
+    name = distributed.broadcast_from_main(job.accelerator, lambda: _newest(job, most))
     if name is not None:
         path = job.run.checkpoints / name
         distributed.check_same(job.accelerator, {f"out= has {name}": path.exists()})
         _restore(job, path)
     if job.accelerator.is_main_process:
-        job.run.cut_back(job.state.step)
+        job.run.truncate_metrics(job.state.step)
         how = f"{job.batch_layout.processes} processes, {formatting.sharded(job.sharding)}"
-        job.run.note(f"started at step {job.state.step} on {how}, process {os.getpid()}")
+        job.run.write_log(f"started at step {job.state.step} on {how}, process {os.getpid()}")

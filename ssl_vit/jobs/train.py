@@ -10,45 +10,45 @@ from ..data import loaders
 from ..hub import background
 from ..runs import console
 from ..runs.folder import Run, recipe_hash
-from ..runs.trackers import Notes, Record, TensorBoard
+from ..runs.trackers import MetricsLog, TensorBoard, WarningLog
 from ..training import checkpoint, distributed, loop, nonfinite, preemption
 from ..training.heartbeat import Watchdog
 from ..training.loop import Scheduled
 from . import finish, identity
+from .banner import print_banner
 from .setup import Job, resume, set_up
-from .summary import print_summary
 
 BASELINE_IMAGES = 2048  # training images whose colours are counted
 
 
-def train(run: Run, asked: preemption.StopSignal | None = None) -> dict[str, Any]:
+def train(run: Run, signals: preemption.SignalHandler | None = None) -> dict[str, Any]:
     """Train what the run's recipe says, from its last checkpoint if there is one, and finish its
-    folder; the result. `asked` takes the signals already, where the caller has it.
+    folder; the result. `signals` takes the signals already, where the caller has it.
 
     Raises:
         UserError: the images, the folder or the machine do not suit the recipe.
         SystemExit: with status stopping.STOPPED; a signal came, and the run was saved.
     """
     with ExitStack() as held:
-        asked = asked or held.enter_context(preemption.StopSignal())
+        signals = signals or held.enter_context(preemption.SignalHandler())
         accelerator = held.enter_context(distributed.accelerator_session(run))
         rank, processes = accelerator.process_index, accelerator.num_processes
         watchdog = held.enter_context(Watchdog(rank, processes, run.recipe.compute.patience))
         held.enter_context(loaders.workers_named())
         splits = distributed.load_splits(run.recipe, accelerator, test=run.recipe.eval.test)
-        distributed.on_main(accelerator, lambda: held.enter_context(run.lock(asked.take)))
+        distributed.on_main(accelerator, lambda: held.enter_context(run.lock(signals.request_stop)))
         # while this one waited
-        if done := distributed.from_main(accelerator, lambda: identity.finished(run)):
+        if done := distributed.broadcast_from_main(accelerator, lambda: identity.finished(run)):
             return done
-        accelerator.tick, accelerator.reading = watchdog.tick, watchdog.reading
+        accelerator.tick, accelerator.watch_loader = watchdog.tick, watchdog.watch_loader
         job = set_up(run, accelerator, splits)
         if processes > 1:
             job.state.strategy.watch_progress(watchdog.tick)
         resume(job)
         _baselines(job)
-        print_summary(job)
-        stop_vote = preemption.StopVote(asked, rank, processes)
-        while not _fitted(job, stop_vote, watchdog):
+        print_banner(job)
+        consensus = preemption.StopConsensus(signals, rank, processes)
+        while not _fitted(job, consensus, watchdog):
             pass
         result = finish.finish(job)
         accelerator.wait_for_everyone()  # while they are watched
@@ -67,19 +67,19 @@ def _baselines(job: Job) -> None:
         job.held_out.measure_baselines(job.objective)
 
 
-def _fitted(job: Job, stop_vote: preemption.StopVote, watchdog: Watchdog) -> bool:
+def _fitted(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> bool:
     """Train to the end; False where the run went back to a checkpoint, to go on from there.
 
     Raises:
         SystemExit: with stopping.STOPPED, after a signal.
     """
     try:
-        saved = _fit(job, stop_vote, watchdog)
+        saved = _fit(job, consensus, watchdog)
     except nonfinite.Rollback as back:
         nonfinite.roll_back(job.state, back, lambda most: resume(job, most))
         return False
     if job.state.step < job.recipe.optim.steps:
-        _leave(job, f"at step {job.state.step:,} by {stop_vote.said}", saved)
+        _leave(job, f"at step {job.state.step:,} by {consensus.reason}", saved)
     return True
 
 
@@ -96,7 +96,7 @@ def _leave(job: Job, where: str, saved: int) -> None:
     raise SystemExit(preemption.NOT_SAVED if lost else preemption.STOPPED)
 
 
-def _fit(job: Job, stop_vote: preemption.StopVote, watchdog: Watchdog) -> int:
+def _fit(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> int:
     """Hand the job to the engine, with what watches it and what it tells; the step of the newest
     checkpoint, 0 for none."""
     recipe, run, state, accelerator = job.recipe, job.run, job.state, job.accelerator
@@ -113,11 +113,11 @@ def _fit(job: Job, stop_vote: preemption.StopVote, watchdog: Watchdog) -> int:
         length.stop,
         job.workers if length else 0,
     )
-    others = _callbacks(job) if job.accelerator.is_main_process else [Notes(run)]
+    others = _callbacks(job) if job.accelerator.is_main_process else [WarningLog(run)]
     callbacks = loop.Callbacks([_Steps(watchdog), *others])
     for name in (text for batch in job.held_out.batches for text in batch.unread):
         callbacks.warn(f"a held-out image was replaced by the next: {name}")
-    saver = checkpoint.Saver(run.checkpoints, recipe.checkpoint, run.note, callbacks.warn)
+    saver = checkpoint.Saver(run.checkpoints, recipe.checkpoint, run.write_log, callbacks.warn)
     first = saved = state.step
 
     def save() -> None:
@@ -138,7 +138,7 @@ def _fit(job: Job, stop_vote: preemption.StopVote, watchdog: Watchdog) -> int:
         run, job.images, seed, callbacks.warn, accelerator.is_main_process
     )
     try:
-        with loaders.Patient(loader, stop_vote.alone) as brought:
+        with loaders.Patient(loader, consensus.alone) as brought:
             passes = watchdog.track(brought, state.step)
             loop.train(
                 state,
@@ -149,11 +149,11 @@ def _fit(job: Job, stop_vote: preemption.StopVote, watchdog: Watchdog) -> int:
                 evaluators,
                 callbacks,
                 save,
-                stop_vote,
+                consensus,
                 policy,
             )
         distributed.on_main(accelerator, lambda: _settled(run, saver))
-        return distributed.from_main(
+        return distributed.broadcast_from_main(
             accelerator, lambda: first if saver.kept is None else saver.kept
         )
     finally:
@@ -167,12 +167,12 @@ def _saved(run: Run, saver: checkpoint.Saver, step: int, whole: dict[str, Any]) 
     Raises:
         UserError: it was moved or removed, or too many saves have failed.
     """
-    run.follow()
+    run.follow_move()
     saver.root = run.checkpoints
     saver.save(step, whole)
     if run.moved:
         saver.wait()
-    run.check_place()
+    run.check_not_moved()
 
 
 def _settled(run: Run, saver: checkpoint.Saver) -> None:
@@ -182,7 +182,7 @@ def _settled(run: Run, saver: checkpoint.Saver) -> None:
         UserError: as `_saved`.
     """
     saver.wait()
-    run.check_place()
+    run.check_not_moved()
 
 
 class _Steps(Callback):
@@ -199,7 +199,7 @@ def _callbacks(job: Job) -> list[Callback]:
     board = [TensorBoard(job.run.tensorboard, job.run.rows())] if job.recipe.log.tensorboard else []
     pusher = [job.pusher] if job.pusher else []
     return [
-        Record(job.run),
+        MetricsLog(job.run),
         *board,
         console.progress(job.state.step, job.recipe.optim.steps),
         *pusher,

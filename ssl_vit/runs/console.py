@@ -12,7 +12,7 @@ from rich.table import Column
 from ..callbacks import Callback, Row
 from ..formatting import duration, format_metrics
 
-QUIET = 5.0  # seconds between plain lines
+LINE_INTERVAL = 5.0  # seconds between plain lines
 
 
 def table(rows: Iterable[tuple[str, str]]) -> None:
@@ -21,7 +21,7 @@ def table(rows: Iterable[tuple[str, str]]) -> None:
         print(f"{name:<11} {text}", flush=True)
 
 
-def listed(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+def rows_under(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Rows of a table under one name."""
     for i, text in enumerate(texts):
         yield ("" if i else name), text
@@ -38,7 +38,7 @@ def _summary(row: Row) -> str:
     return "  ".join([loss, *shares[:1], speed])
 
 
-class Bar(Callback):
+class ProgressBar(Callback):
     """A listener that draws a progress bar; close() it before anything else is printed."""
 
     def __init__(self, start: int, steps: int, console: Console | None = None) -> None:
@@ -72,28 +72,30 @@ class Bar(Callback):
         self.progress.stop()
 
 
-class Lines(Callback):
+class ProgressLines(Callback):
     """A listener that prints a line every few seconds."""
 
     def __init__(self, start: int, steps: int) -> None:
         self.start, self.steps, self.row = start, steps, ""
-        self.begun = self.said = time.monotonic()
+        self.started_at = self.printed_at = time.monotonic()
 
     def on_step(self, step: int) -> None:
-        if time.monotonic() - self.said >= 2 * QUIET:  # rows are further apart than that
-            self._say(step)
+        if (
+            time.monotonic() - self.printed_at >= 2 * LINE_INTERVAL
+        ):  # rows are further apart than that
+            self._print(step)
 
     def on_row(self, row: Row) -> None:
         if "images_per_s" in row:
             self.row = _summary(row)
-            if time.monotonic() - self.said >= QUIET or row["step"] == self.steps:
-                self._say(row["step"])
+            if time.monotonic() - self.printed_at >= LINE_INTERVAL or row["step"] == self.steps:
+                self._print(row["step"])
         if "validation/loss" in row:
             print(_held_out(row), flush=True)
 
-    def _say(self, step: int) -> None:
-        self.said = time.monotonic()
-        left = (self.said - self.begun) / max(1, step - self.start) * (self.steps - step)
+    def _print(self, step: int) -> None:
+        self.printed_at = time.monotonic()
+        left = (self.printed_at - self.started_at) / max(1, step - self.start) * (self.steps - step)
         print(f"step {step:>6}/{self.steps}  {self.row}  left {duration(left)}", flush=True)
 
     def on_warning(self, text: str) -> None:
@@ -109,6 +111,6 @@ def _held_out(row: Row) -> str:
     return f"held out at step {row['step']}: {format_metrics(values)}"
 
 
-def progress(start: int, steps: int) -> Bar | Lines:
+def progress(start: int, steps: int) -> ProgressBar | ProgressLines:
     """The listener that suits where the output goes."""
-    return Bar(start, steps) if sys.stdout.isatty() else Lines(start, steps)
+    return ProgressBar(start, steps) if sys.stdout.isatty() else ProgressLines(start, steps)

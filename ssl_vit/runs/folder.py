@@ -138,7 +138,7 @@ class Run:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.place: lock.Place | None = None  # while this process holds the lock
+        self.held: lock.HeldFolder | None = None  # while this process holds the lock
         self.moved = ""  # what became of the folder meanwhile, in words
         self._lie_in(Path(recipe.out) / recipe.name)
 
@@ -150,7 +150,7 @@ class Run:
         self.outbox, self.ledger = self.folder / "hub", self.folder / "hub.json"
         self.metrics, self.log = self.folder / "metrics.jsonl", self.folder / "log.txt"
 
-    def adopt(self) -> Recipe:
+    def reconcile(self) -> Recipe:
         """The recipe to go on with: the folder's own `precision` where this one's is auto, and its
         commit of the Hub where this one names no commit.
 
@@ -220,7 +220,9 @@ class Run:
         began with."""
         if here.init != self.recipe.init and (file := init_source.weights_hash(self.recipe.init)):
             here.init = (
-                self.recipe.init if file == self.begun().get("init", {}).get("file") else here.init
+                self.recipe.init
+                if file == self.initial_weights().get("init", {}).get("file")
+                else here.init
             )
 
     def environment(self) -> dict[str, Any]:
@@ -231,7 +233,7 @@ class Run:
         """
         return _read(self.folder / "environment.json", parsing.ENVIRONMENT)
 
-    def begun(self) -> dict[str, Any]:
+    def initial_weights(self) -> dict[str, Any]:
         """What environment.json says of the first weights: which they are (`init`), and what they
         took (`before`)."""
         path = self.folder / "environment.json"
@@ -251,7 +253,7 @@ class Run:
             path = self.folder / "environment.json"
             environment = (
                 environment
-                | self.stamps()
+                | self.file_hashes()
                 | {"recipe": recipe_hash(self.recipe), "options": _in_result(self.recipe)}
             )
             if path.exists():
@@ -269,7 +271,7 @@ class Run:
         path = self.folder / "result.json"
         return _read(path, parsing.RESULT) if path.exists() else None
 
-    def stamps(self) -> dict[str, Any]:
+    def file_hashes(self) -> dict[str, Any]:
         """What environment.json says of the files that this recipe names: which they are."""
         named = {"plugin": ("text", self.recipe.plugin), "real": ("file", self.recipe.eval.real)}
         return {
@@ -335,9 +337,9 @@ class Run:
         """Write result.json.
 
         Raises:
-            UserError: as `check_place`.
+            UserError: as `check_not_moved`.
         """
-        self.check_place()
+        self.check_not_moved()
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
@@ -348,7 +350,7 @@ class Run:
         )
         return [row for line in lines if (row := _row(line)) is not None]
 
-    def cut_back(self, step: int) -> list[dict[str, Any]]:
+    def truncate_metrics(self, step: int) -> list[dict[str, Any]]:
         """Drop the rows after `step`, so that a resumed run writes them again; the rows that stay.
         A file damaged before its last line is kept beside."""
         lines = (
@@ -356,7 +358,7 @@ class Run:
         )
         if None in map(_row, lines[:-1]):
             shutil.copyfile(self.metrics, self.metrics.with_suffix(".damaged"))
-            self.note(
+            self.write_log(
                 f"warning: {self.metrics.name} was damaged, and is kept as {self.metrics.stem}.damaged"
             )
         kept = [row for row in self.rows() if row["step"] <= step]
@@ -372,7 +374,7 @@ class Run:
         self._check_there()
         append(self.metrics, f"{json.dumps(row)}\n".encode())
 
-    def note(self, text: str) -> None:
+    def write_log(self, text: str) -> None:
         """A line for log.txt, in the same way."""
         self._check_there()
         append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode(errors="replace"))
@@ -392,13 +394,13 @@ class Run:
             is not its own.
         """
         self.check_own()
-        with lock.held(
+        with lock.hold(
             self.folder, self.recipe.out, lambda: gone(f"the loss of its folder {self.folder}")
-        ) as self.place:
+        ) as self.held:
             try:
                 yield
             finally:
-                self.place = None
+                self.held = None
 
     def check_own(self) -> None:
         """That what is written in the folder is the run's own.
@@ -409,25 +411,25 @@ class Run:
         """
         lock.check_own(f"name={self.recipe.name}", self.folder, OWN)
 
-    def follow(self) -> None:
-        """Go on where the folder was moved to, as far as that is known; `check_place` then tells of
+    def follow_move(self) -> None:
+        """Go on where the folder was moved to, as far as that is known; `check_not_moved` then tells of
         it."""
-        if self.place is None or self.place.there():
+        if self.held is None or self.held.is_in_place():
             return
-        before, now = self.folder, self.place.now()
+        before, now = self.folder, self.held.current_path()
         self.moved = f"{before} was removed while the run wrote it"
         if now is not None:
             self.moved = f"{before} was moved to {now} while the run wrote it; name={now.name} out={now.parent} goes on there"
-            self.place.folder = now
+            self.held.folder = now
             self._lie_in(now)
 
-    def check_place(self) -> None:
+    def check_not_moved(self) -> None:
         """That the folder is where it was.
 
         Raises:
             UserError: it was moved or removed.
         """
-        self.follow()
+        self.follow_move()
         if self.moved:
             raise UserError(f"name={self.recipe.name}: {self.moved}")
 
@@ -437,7 +439,7 @@ class Run:
         Raises:
             OSError: the folder is not where it was; another one may be.
         """
-        if self.place is not None and not self.place.there():
+        if self.held is not None and not self.held.is_in_place():
             raise FileNotFoundError(
                 errno.ENOENT, "moved or removed while the run wrote it", str(self.folder)
             )

@@ -23,14 +23,14 @@ DEAD_AFTER = 100.0
 SETTLES = 1.0
 
 
-class Place:
+class HeldFolder:
     """A folder that is held open, so that it is known where it went if somebody moves it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def there(self) -> bool:
+    def is_in_place(self) -> bool:
         """Whether the folder still has its name; a file system that does not answer has moved
         nothing."""
         try:
@@ -40,7 +40,7 @@ class Place:
         except OSError:
             return True
 
-    def now(self) -> Path | None:
+    def current_path(self) -> Path | None:
         """Where the folder is, as far as the system tells; None where it was removed, or the system
         does not say."""
         with suppress(OSError):
@@ -53,7 +53,7 @@ class Place:
         os.close(self.number)
 
 
-def opened(path: Path) -> IO[str]:
+def open_file(path: Path) -> IO[str]:
     """A file to read and write, made if it is not there; never through a link, whose target is
     somebody else's.
 
@@ -92,7 +92,7 @@ def is_run(folder: Path) -> bool:
 
 
 @contextmanager
-def held(folder: Path, out: str, gone: Callable[[], None]) -> Iterator[Place]:
+def hold(folder: Path, out: str, gone: Callable[[], None]) -> Iterator[HeldFolder]:
     """Keep a second writer out of a folder while the body runs; `gone` is called once if the folder
     is moved or removed.
 
@@ -102,8 +102,8 @@ def held(folder: Path, out: str, gone: Callable[[], None]) -> Iterator[Place]:
     path = folder / "lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = opened(path)
-        place = Place(folder)
+        file = open_file(path)
+        place = HeldFolder(folder)
     except OSError as error:
         raise UserError(f"out={out}: {folder} cannot be written: {error.strerror}") from None
     with file:
@@ -203,12 +203,12 @@ def _beats(path: Path, held: str) -> bool:
     return False
 
 
-def _beat(place: Place, gone: Callable[[], None], done: threading.Event) -> None:
+def _beat(place: HeldFolder, gone: Callable[[], None], done: threading.Event) -> None:
     """Give signs of life; a file system that fails once, as one on the network may, is tried
     again."""
     told = False
     while not done.wait(HEARTBEAT):
-        if place.there():
+        if place.is_in_place():
             with suppress(OSError):
                 os.utime(place.folder / "lock")
         elif not told:

@@ -14,7 +14,7 @@ from ..callbacks import Callback, Row
 from .folder import Run, append
 
 
-class _Patient(Callback):
+class _RetryingWriter(Callback):
     """Writes in order. What a full disk does not take is written as soon as it does."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class _Patient(Callback):
             self.waiting.pop(0)
 
 
-class Notes(_Patient):
+class WarningLog(_RetryingWriter):
     """Warnings to log.txt, from any process."""
 
     def __init__(self, run: Run) -> None:
@@ -41,17 +41,17 @@ class Notes(_Patient):
         self.run = run
 
     def on_warning(self, text: str) -> None:
-        self._write(lambda: self.run.note(f"warning: {text}"))
+        self._write(lambda: self.run.write_log(f"warning: {text}"))
 
 
-class Record(Notes):
+class MetricsLog(WarningLog):
     """Rows to metrics.jsonl too."""
 
     def on_row(self, row: Row) -> None:
         self._write(lambda: self.run.append(row))
 
 
-class TensorBoard(_Patient):
+class TensorBoard(_RetryingWriter):
     """Rows as a file of TensorBoard's events.
 
     Written here and not by SummaryWriter, whose thread dies of a full disk with a traceback and may

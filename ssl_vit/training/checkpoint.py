@@ -59,7 +59,7 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
         _remove(final)
     beside.rename(final)
     _sync(root)
-    known = found(root)
+    known = list_checkpoints(root)
     at = known.index(final)
     for old in known[: max(0, at + 1 - keep)] + known[at + 1 :]:
         _remove(old)
@@ -98,17 +98,17 @@ def _clear(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def found(root: Path) -> list[Path]:
+def list_checkpoints(root: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
     return sorted(p for p in root.glob("step-*") if re.fullmatch(r"step-\d{9,}", p.name))
 
 
-def step(path: Path) -> int:
+def step_of(path: Path) -> int:
     """The optimiser step of a checkpoint's folder."""
     return int(path.name.removeprefix("step-"))
 
 
-def sound(path: Path) -> bool:
+def is_intact(path: Path) -> bool:
     """Whether a checkpoint's files are those that were written."""
     try:
         told = read_json(path / MANIFEST, {"files": {"state.pt": {"bytes": int, "sha256": str}}})[

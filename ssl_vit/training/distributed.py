@@ -34,20 +34,22 @@ from ..runs.folder import Run, cores
 T = TypeVar("T")
 # How long the processes wait for one another: who is lost, liveness.Life finds out, and what the
 # first one does before the others may take hours. More milliseconds would not fit into 32 bits.
-FOREVER = timedelta(days=20)
+COLLECTIVE_TIMEOUT = timedelta(days=20)
 # Flags of CPUs whose instructions multiply bfloat16: x86 (AVX-512, AMX), and ARM from 8.6 on
 # (BFDOT, BFMMLA).
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 # seconds that processes wait for others at the start until they say so, and until they leave
-TOLD, GIVEN_UP = 10.0, 1800.0
+RENDEZVOUS_NOTICE, RENDEZVOUS_TIMEOUT = 10.0, 1800.0
 
 
 class WatchedAccelerator(Accelerator):
     """Accelerate's. `mark` is called before what the processes do together; what a loader brings
-    comes through `reading`."""
+    comes through `watch_loader`."""
 
     tick: Callable[[], None] = staticmethod(lambda: None)
-    reading: Callable[[Iterable[Batch]], Iterable[Batch]] = staticmethod(lambda batching: batching)
+    watch_loader: Callable[[Iterable[Batch]], Iterable[Batch]] = staticmethod(
+        lambda batching: batching
+    )
 
     def reduce(self, *values: Any, **settings: Any) -> Any:
         self.tick()
@@ -108,7 +110,7 @@ def _start(recipe: Recipe) -> WatchedAccelerator:
     torch.set_num_threads(
         recipe.compute.threads or max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     )
-    cpu, sharded = not torch.cuda.is_available(), _asked("DEEPSPEED")
+    cpu, sharded = not torch.cuda.is_available(), _requested("DEEPSPEED")
     _check_gpus()
     if sharded and "LOCAL_RANK" not in os.environ:
         raise UserError(
@@ -121,15 +123,15 @@ def _start(recipe: Recipe) -> WatchedAccelerator:
     if cpu and sharded:
         _prepare_deepspeed_on_cpu()
     # with cpu=True, Accelerate would quietly run plain DDP
-    with _meeting():
+    with _rendezvous():
         state = PartialState(
             cpu=cpu and not sharded,
-            timeout=FOREVER,
+            timeout=COLLECTIVE_TIMEOUT,
             **({"backend": "gloo"} if cpu and sharded else {}),
         )
     _check_processes(state.num_processes)
     if recipe.compute.precision == "auto":
-        settled = [_native(state.device) if state.is_main_process else None]
+        settled = [_native_precision(state.device) if state.is_main_process else None]
         recipe.compute.precision = str(broadcast_object_list(settled)[0])
     # the engine casts
     accelerator = WatchedAccelerator(cpu=cpu and not sharded, mixed_precision="no")
@@ -138,7 +140,7 @@ def _start(recipe: Recipe) -> WatchedAccelerator:
 
 
 @contextmanager
-def _meeting() -> Iterator[None]:
+def _rendezvous() -> Iterator[None]:
     """While the processes find one another: says where, if it takes long, and leaves if it takes
     too long.
 
@@ -148,7 +150,7 @@ def _meeting() -> Iterator[None]:
     place = ":".join(os.environ.get(f"MASTER_{name}", "?") for name in ("ADDR", "PORT"))
     choices = "is that the first process's machine, reached from here, the port free, and every process started?"
     waiting = (
-        _waiting(f"MASTER_ADDR:MASTER_PORT={place}", choices)
+        _rendezvous_timers(f"MASTER_ADDR:MASTER_PORT={place}", choices)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1
         else []
     )
@@ -164,7 +166,7 @@ def _meeting() -> Iterator[None]:
             timer.cancel()
 
 
-def _waiting(place: str, choices: str) -> list[threading.Timer]:
+def _rendezvous_timers(place: str, choices: str) -> list[threading.Timer]:
     """What is said and done if the processes do not come; one of each machine speaks."""
     count, speaks = os.environ["WORLD_SIZE"], os.environ.get("LOCAL_RANK", "0") == "0"
 
@@ -175,12 +177,12 @@ def _waiting(place: str, choices: str) -> list[threading.Timer]:
     def given_up() -> None:
         if speaks:
             sys.stderr.write(
-                f"error: {place}: not all of {count} processes came in {GIVEN_UP:g} s; {choices}\n"
+                f"error: {place}: not all of {count} processes came in {RENDEZVOUS_TIMEOUT:g} s; {choices}\n"
             )
             sys.stderr.flush()
         os._exit(2)  # the main thread waits outside Python
 
-    return [threading.Timer(TOLD, told), threading.Timer(GIVEN_UP, given_up)]
+    return [threading.Timer(RENDEZVOUS_NOTICE, told), threading.Timer(RENDEZVOUS_TIMEOUT, given_up)]
 
 
 def _prepare_deepspeed_on_cpu() -> None:
@@ -192,7 +194,7 @@ def _prepare_deepspeed_on_cpu() -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def _asked(way: str) -> bool:
+def _requested(way: str) -> bool:
     """Whether the launcher was told to share by DEEPSPEED or FSDP."""
     return os.environ.get(f"ACCELERATE_USE_{way}", "false").lower() == "true"
 
@@ -242,19 +244,19 @@ def _check_sharding(accelerator: Accelerator) -> None:
         UserError: Accelerate has fallen back to something else.
     """
     for way in ("DEEPSPEED", "FSDP"):
-        if _asked(way) and accelerator.distributed_type.value != way:
+        if _requested(way) and accelerator.distributed_type.value != way:
             got = f"{accelerator.distributed_type.value} on {accelerator.device.type} came of it"
             choices = "launch/zero2.yaml, accelerate_config.yaml" + (
                 ", or GPUs" if way == "FSDP" else ""
             )
             raise UserError(f"distributed_type={way}: {got}; choices: {choices}")
-    if _asked("FSDP") and not accelerator.is_fsdp2:
+    if _requested("FSDP") and not accelerator.is_fsdp2:
         raise UserError(
             "fsdp_version=1: its flat weights have no names to be saved under; choices: 2 (launch/fsdp2.yaml)"
         )
 
 
-def _native(device: torch.device) -> str:
+def _native_precision(device: torch.device) -> str:
     """bfloat16 where the hardware multiplies it natively, else float32. Nothing is timed, so every
     call gives the same."""
     if device.type == "cuda":
@@ -297,7 +299,7 @@ def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
     return done
 
 
-def from_main(accelerator: WatchedAccelerator, find: Callable[[], T]) -> T:
+def broadcast_from_main(accelerator: WatchedAccelerator, find: Callable[[], T]) -> T:
     """What the first process finds, on all.
 
     Raises:
@@ -328,7 +330,7 @@ def load_splits(recipe: Recipe, accelerator: WatchedAccelerator, test: bool) -> 
     return found or sources.load(recipe.data, test, first, recipe.seed)
 
 
-def on_a_mac() -> str | None:
+def macos_warning() -> str | None:
     """What a user of a Mac should know."""
     if sys.platform != "darwin" or torch.cuda.is_available():
         return None

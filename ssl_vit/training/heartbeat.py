@@ -1,7 +1,7 @@
 """Who is still there: a process that died, hangs or failed is named by the others, who then leave,
 and do not wait for ever. One process alone is watched by a thread of its own.
 
-Each process says every BEAT seconds, in a key-value store on the CPU, that it lives, and how many
+Each process says every INTERVAL seconds, in a key-value store on the CPU, that it lives, and how many
 marks its main thread made. All make the same marks in the same order, and each makes one before
 whatever they do together: so the one that the others wait for has the fewest. The first process
 watches all; the others watch the first and hear its verdict.
@@ -24,35 +24,37 @@ from typing import Any, NamedTuple, TypeVar, cast
 from torch import distributed
 
 from ..errors import LostError, ReportedError, one_line
-from .preemption import leave, store
+from .preemption import exit_process, key_value_store
 
 LOST = LostError.status  # exit status: another process was lost; the same command goes on
-BEAT = 2.0  # seconds between signs of life
-DEAD = 60.0  # seconds without one, or the patience where that is less
-HURRY = 3 * BEAT  # the same once a connection to another process has broken
-BETWEEN = 6  # times the patience for what is done between steps: saves, looks at held-out images
-STILL = 3  # times the patience for all standing still within a step
+INTERVAL = 2.0  # seconds between signs of life
+DEAD_AFTER = 60.0  # seconds without one, or the patience where that is less
+DEAD_AFTER_ERROR = 3 * INTERVAL  # the same once a connection to another process has broken
+BETWEEN_STEPS = (
+    6  # times the patience for what is done between steps: saves, looks at held-out images
+)
+STALLED = 3  # times the patience for all standing still within a step
 SHARED = "/dev/shm"  # where data workers lay their batches
-LEFT = "left"
-GOES_ON = "the same command goes on from the last checkpoint"
+FINISHED = "left"
+RESUME_HINT = "the same command goes on from the last checkpoint"
 END = object()
 Item = TypeVar("Item")
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """What a process says of itself."""
 
     beat: int = 0
     ticks: int = 0
     allowed: float = inf  # seconds that it may stand where it is while others are further
     host: str = "?"
-    end: str = ""  # LEFT, once it has; or the error that it ended by
+    end: str = ""  # FINISHED, once it has; or the error that it ended by
 
 
-class LastBeat(NamedTuple):
+class PeerStatus(NamedTuple):
     """The last sign of a process that was new, when it came, and when its marks last changed."""
 
-    sign: Beat
+    sign: Heartbeat
     at: float
     moved: float
 
@@ -69,15 +71,16 @@ class Watchdog:
             rank,
             processes,
             patience,
-            min(DEAD, patience),
+            min(DEAD_AFTER, patience),
         )
         self.beats = self.ticks = self.step = self.read = 0
         self.waits = False  # for data
         self.allowed = inf
-        self.verdict, self.end = "", LEFT
+        self.verdict, self.end = "", FINISHED
         now = time.monotonic()
         self.heard = {
-            other: LastBeat(Beat(), now, now) for other in (range(processes) if rank == 0 else (0,))
+            other: PeerStatus(Heartbeat(), now, now)
+            for other in (range(processes) if rank == 0 else (0,))
         }
         self.done = threading.Event()
         self.talk = threading.Thread(target=self._talk, daemon=True)
@@ -87,7 +90,7 @@ class Watchdog:
 
     def __enter__(self) -> "Watchdog":
         if self.processes > 1:
-            self.store: Any = store("watchdog")
+            self.store: Any = key_value_store("watchdog")
             self.talk.start()
         self.watch.start()
         return self
@@ -105,8 +108,8 @@ class Watchdog:
             self.watch.join()
             return
         if isinstance(error, RuntimeError):
-            self.dead = min(self.dead, HURRY)
-            time.sleep(self.dead + 3 * BEAT)  # the watch ends this process if it is so
+            self.dead = min(self.dead, DEAD_AFTER_ERROR)
+            time.sleep(self.dead + 3 * INTERVAL)  # the watch ends this process if it is so
         if error is not None and not isinstance(error, SystemExit | ReportedError):
             self.end = one_line(error)
         self.done.set()
@@ -121,12 +124,12 @@ class Watchdog:
         process is within a step."""
         self.step = step
         self._within()
-        for item in self.reading(items):
+        for item in self.watch_loader(items):
             self.tick()
             yield item
             self._within()
 
-    def reading(self, items: Iterable[Item]) -> Iterator[Item]:
+    def watch_loader(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items of a loader, each of which one process alone waits for no longer than its
         patience."""
         left = iter(items)
@@ -152,7 +155,7 @@ class Watchdog:
 
     def note_step(self, step: int) -> None:
         """A step is done; what comes before the next one may take longer."""
-        self.step, self.allowed = step, BETWEEN * self.patience
+        self.step, self.allowed = step, BETWEEN_STEPS * self.patience
         self.tick()
 
     def _talk(self) -> None:
@@ -163,10 +166,10 @@ class Watchdog:
         while True:
             with suppress(distributed.DistError):
                 self._exchange()
-            if self.done.wait(BEAT):
+            if self.done.wait(INTERVAL):
                 break
         self._say(self.end)
-        if self.rank == 0 and self.end != LEFT:
+        if self.rank == 0 and self.end != FINISHED:
             self._linger()
 
     def _linger(self) -> None:
@@ -175,7 +178,7 @@ class Watchdog:
         for _ in range(20):
             if all(heard.sign.end for rank, heard in self.heard.items() if rank):
                 return
-            time.sleep(BEAT / 10)
+            time.sleep(INTERVAL / 10)
             for rank in self.heard:
                 self._hear(rank, self._said(str(rank)))
 
@@ -189,7 +192,7 @@ class Watchdog:
     def _say(self, end: str = "") -> None:
         self._set(
             str(self.rank),
-            json.dumps(Beat(self.beats, self.ticks, self.allowed, socket.gethostname(), end)),
+            json.dumps(Heartbeat(self.beats, self.ticks, self.allowed, socket.gethostname(), end)),
         )
 
     def _set(self, key: str, text: str) -> None:
@@ -203,88 +206,90 @@ class Watchdog:
         before, now, sign = (
             self.heard[rank],
             time.monotonic(),
-            Beat(*json.loads(text)) if text else Beat(),
+            Heartbeat(*json.loads(text)) if text else Heartbeat(),
         )
         if sign != before.sign:
-            self.heard[rank] = LastBeat(
+            self.heard[rank] = PeerStatus(
                 sign, now, before.moved if sign.ticks == before.sign.ticks else now
             )
 
     def _watch(self) -> None:
         while self.talk.is_alive():
-            if verdict := self.verdict or self._judged():
+            if verdict := self.verdict or self._diagnose():
                 self._leave(verdict)
-            self.talk.join(BEAT)
+            self.talk.join(INTERVAL)
 
     def _watch_alone(self) -> None:
         """Count the beats in which nothing moved, not the time: one that was stopped, and goes on,
         has not been waiting."""
         before, stood = (0, 0, False), 0.0
-        while not self.done.wait(BEAT):
+        while not self.done.wait(INTERVAL):
             now = (self.ticks, self.read, self.waits)
-            stood = 0.0 if now != before else stood + BEAT
+            stood = 0.0 if now != before else stood + INTERVAL
             before = now
-            if verdict := self._judged_alone(stood):
-                leave(LOST, f"error: {verdict}")
+            if verdict := self._diagnose_alone(stood):
+                exit_process(LOST, f"error: {verdict}")
 
-    def _judged_alone(self, stood: float) -> str:
+    def _diagnose_alone(self, stood: float) -> str:
         """What this process waits for in vain, if it does."""
         if self.waits and stood > self.patience:
-            return f"compute.patience={self.patience:g}: no data came for so many seconds, {_loader()}; {GOES_ON}"
-        if self.allowed == self.patience and stood > STILL * self.patience:
-            return f"this process has not moved for {STILL * self.patience:g} s, after step {self.step}; {GOES_ON}"
+            return f"compute.patience={self.patience:g}: no data came for so many seconds, {_loader()}; {RESUME_HINT}"
+        if self.allowed == self.patience and stood > STALLED * self.patience:
+            return f"this process has not moved for {STALLED * self.patience:g} s, after step {self.step}; {RESUME_HINT}"
         return ""
 
-    def _judged(self) -> str:
+    def _diagnose(self) -> str:
         """Who is lost, in words, if somebody is."""
-        here = {rank: heard for rank, heard in self.heard.items() if heard.sign.end != LEFT}
+        here = {rank: heard for rank, heard in self.heard.items() if heard.sign.end != FINISHED}
         return (
             self._ended(here)
             or self._silent(here)
             or (self._behind(here) if self.rank == 0 and here else "")
         )
 
-    def _ended(self, here: dict[int, LastBeat]) -> str:
+    def _ended(self, here: dict[int, PeerStatus]) -> str:
         """Who ended by an error, a beat after it said so: what all of them meet each tells
         itself."""
         for rank, (sign, at, _) in here.items():
             if (
                 rank != self.rank
                 and sign.end
-                and time.monotonic() - at > BEAT
+                and time.monotonic() - at > INTERVAL
                 and not self.done.is_set()
             ):
                 return f"process {rank} on {sign.host} ended: {sign.end}"
         return ""
 
-    def _silent(self, here: dict[int, LastBeat]) -> str:
+    def _silent(self, here: dict[int, PeerStatus]) -> str:
         for rank, heard in here.items():
             if rank != self.rank and time.monotonic() - heard.at > self.dead:
-                return f"process {rank} on {heard.sign.host} gave no sign of life for {self.dead:g} s; {GOES_ON}"
+                return f"process {rank} on {heard.sign.host} gave no sign of life for {self.dead:g} s; {RESUME_HINT}"
         return ""
 
-    def _behind(self, here: dict[int, LastBeat]) -> str:
+    def _behind(self, here: dict[int, PeerStatus]) -> str:
         """The process with the fewest marks, or all where none has more, if it lives and has not
         moved for too long."""
         rank, last = min(here.items(), key=lambda item: item[1].sign.ticks)
         stood = time.monotonic() - last.moved
-        if time.monotonic() - last.at > 2 * BEAT:
+        if time.monotonic() - last.at > 2 * INTERVAL:
             return ""
         if any(heard.sign.ticks > last.sign.ticks for heard in here.values()):
             where = f"process {rank} on {last.sign.host} has not moved for {last.sign.allowed:g} s"
             return (
-                f"{where}; the others wait for it; {GOES_ON}" if stood > last.sign.allowed else ""
+                f"{where}; the others wait for it; {RESUME_HINT}"
+                if stood > last.sign.allowed
+                else ""
             )
         within = all(heard.sign.allowed == self.patience for heard in here.values())
-        where = f"no process has moved for {STILL * self.patience:g} s, after step {self.step}; {GOES_ON}"
-        return where if within and stood > STILL * self.patience else ""
+        where = f"no process has moved for {STALLED * self.patience:g} s, after step {self.step}; {RESUME_HINT}"
+        return where if within and stood > STALLED * self.patience else ""
 
     def _leave(self, verdict: str) -> None:
         if self.rank == 0:
             self._set("verdict", verdict)
         print(f"error: {verdict}", file=sys.stderr, flush=True)
         # the store is the first one's: the others hear it first
-        time.sleep(2 * BEAT if self.rank == 0 else 0)
+        time.sleep(2 * INTERVAL if self.rank == 0 else 0)
         os._exit(LOST)
 
 

@@ -72,14 +72,14 @@ def train(
     callbacks: Callbacks | None = None,
     save: Callable[[], None] = lambda: None,
     stop: Callable[[int], object] = lambda step: False,
-    trouble: Callable[[list[int]], None] = lambda steps: None,
+    on_nonfinite: Callable[[list[int]], None] = lambda steps: None,
 ) -> None:
     """Train from state.step to the recipe's last step, or to one at which `stop` says so on all
     processes; save there.
 
     `batches` brings this process's passes from state.step on, spread.accumulation to a step. An
     update whose loss or gradient is not finite on any process is left out on all, without the host;
-    `trouble` is told of those steps before the next row.
+    `on_nonfinite` is told of those steps before the next row.
 
     Raises:
         UserError: too many images cannot be read.
@@ -93,7 +93,7 @@ def train(
                 _update(state, passes, recipe, batch_layout, accelerator, clock, callbacks)
                 last = state.step == recipe.optim.steps
                 values = (
-                    _read(state, accelerator, trouble)
+                    _read(state, accelerator, on_nonfinite)
                     if last or state.step % recipe.log.every == 0
                     else {}
                 )
@@ -106,7 +106,7 @@ def train(
         callbacks.notify(methodcaller("on_step", state.step))
         for watch in evaluators:
             if last or state.step % watch.every == 0:
-                row |= {"step": state.step} | observe(
+                row |= {"step": state.step} | evaluate(
                     watch.evaluator, state, row, recipe, accelerator, callbacks
                 )
         if row:
@@ -158,11 +158,11 @@ def _note_unread(state: State, passes: list[Batch], recipe: Recipe, callbacks: C
     Raises:
         UserError: they are more than the recipe's share of those seen, of 1,000 at least.
     """
-    state.seen += sum(len(batch.key) for batch in passes)
+    state.images_seen += sum(len(batch.key) for batch in passes)
     for text in (text for batch in passes for text in batch.unread):
-        state.unread += 1
+        state.images_unreadable += 1
         callbacks.warn(f"a image was replaced by the next: {text}")
-        check_unreadable(state.unread, state.seen, recipe.data, text)
+        check_unreadable(state.images_unreadable, state.images_seen, recipe.data, text)
 
 
 def autocast(recipe: Recipe, accelerator: Accelerator) -> torch.autocast:
@@ -195,7 +195,7 @@ def _gather(state: State, made: list[Step], norm: Tensor, bad: Tensor) -> None:
         state.sums = sums if state.sums is None else state.sums + sums
     norms = torch.stack([norm, torch.ones_like(norm)]).masked_fill(bad, 0)
     state.norms = norms if state.norms is None else state.norms + norms
-    state.left_out.append(bad)
+    state.skipped.append(bad)
 
 
 def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str, tuple[float, int]]:
@@ -206,7 +206,7 @@ def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str,
 
 
 def _read(
-    state: State, accelerator: Accelerator, trouble: Callable[[list[int]], None]
+    state: State, accelerator: Accelerator, on_nonfinite: Callable[[list[int]], None]
 ) -> dict[str, float]:
     """The means of the metrics and of the gradient's norm since the last row, whose steps not
     finite are told."""
@@ -215,16 +215,16 @@ def _read(
         name: value for name, (value, _) in means(state.names, state.sums, accelerator).items()
     }
     norm, count = state.norms.tolist()
-    steps = len(state.left_out)
+    steps = len(state.skipped)
     bad = [
-        state.step - steps + i
-        for i, flag in enumerate(torch.stack(state.left_out).tolist())
-        if flag
+        state.step - steps + i for i, flag in enumerate(torch.stack(state.skipped).tolist()) if flag
     ]
-    state.sums, state.norms, state.left_out = None, None, []
+    state.sums, state.norms, state.skipped = None, None, []
     if bad:
-        trouble(bad)
-    unread = int(accelerator.reduce(torch.tensor(state.unread, device=accelerator.device), "sum"))
+        on_nonfinite(bad)
+    unread = int(
+        accelerator.reduce(torch.tensor(state.images_unreadable, device=accelerator.device), "sum")
+    )
     told = {"grad_norm": norm / count} if count else {}
     counts = {"unreadable": unread, "left_out": len(bad)}
     return (
@@ -260,7 +260,7 @@ def _memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
-def observe(
+def evaluate(
     evaluator: Evaluator,
     state: State,
     row: Row,
@@ -270,7 +270,7 @@ def observe(
 ) -> Row:
     """What an observer says of the frozen objective; nothing, with a warning, if it fails."""
     gpus = [accelerator.device] if accelerator.device.type == "cuda" else []
-    with state.watched() as watched:
+    with state.evaluation_model() as watched:
         try:
             with torch.no_grad(), autocast(recipe, accelerator), torch.random.fork_rng(gpus):
                 return dict(evaluator(state.step, row, watched.eval()))
@@ -290,7 +290,7 @@ def seconds_per_step(
     took, kept = 0.0, [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
     for _ in range(2):
         start = time.perf_counter()
-        state.strategy.rehearse(batch, autocast(recipe, accelerator))
+        state.strategy.dry_run(batch, autocast(recipe, accelerator))
         if accelerator.device.type == "cuda":
             torch.cuda.synchronize(accelerator.device)
         took = time.perf_counter() - start

@@ -1,9 +1,9 @@
 """How a run ends before its last step: a signal on any process becomes one step after which all of
 them save and leave.
 
-The processes agree through a key-value store on the CPU, so no device waits. Every VOTE steps each
-says whether it was asked to stop, and reads what all of them said VOTE steps before: a signal takes
-at most 2 VOTE steps. Torch comes in late here, after the signals are taken.
+The processes agree through a key-value store on the CPU, so no device waits. Every CONSENSUS_EVERY steps each
+says whether it was asked to stop, and reads what all of them said CONSENSUS_EVERY steps before: a signal takes
+at most 2 CONSENSUS_EVERY steps. Torch comes in late here, after the signals are taken.
 """
 
 import itertools
@@ -23,16 +23,16 @@ STOPPED = 75  # exit status (sysexits.h: EX_TEMPFAIL): saved; the same command g
 # (EX_IOERR): the same, but the last steps could not be saved, which repeats itself where nobody
 # makes room
 NOT_SAVED = 74
-AT_ONCE = 128  # plus the number of the second signal, as a shell counts: not saved
-INTERRUPTED = AT_ONCE + signal.SIGINT
+SECOND_SIGNAL = 128  # plus the number of the second signal, as a shell counts: not saved
+INTERRUPTED = SECOND_SIGNAL + signal.SIGINT
 # seconds from which on a signal is a second one: launchers pass on what the whole group of
 # processes got already
-AGAIN = 1.0
-VOTE = 5  # steps
+REPEAT_WINDOW = 1.0
+CONSENSUS_EVERY = 5  # steps
 _uses = itertools.count()  # of the store in this process, all processes alike
 
 
-def store(purpose: str) -> Any:
+def key_value_store(purpose: str) -> Any:
     """The process group's key-value store, for one use in one run; the processes ask in the same
     order."""
     from torch import distributed
@@ -42,21 +42,21 @@ def store(purpose: str) -> Any:
     )
 
 
-class StopSignal:
-    """Takes the signals while its body runs; `name` is the first one's, or empty. A second one ends
+class SignalHandler:
+    """Takes the signals while its body runs; `reason` is the first one's, or empty. A second one ends
     the process at once, also where the main thread waits for something and runs no handler: a
     thread reads what the system writes."""
 
-    name = ""
+    reason = ""
 
-    def __enter__(self) -> "StopSignal":
+    def __enter__(self) -> "SignalHandler":
         self.before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             reading, self.writing = os.pipe()
             os.set_blocking(self.writing, False)
             self.wakeup = signal.set_wakeup_fd(self.writing, warn_on_full_buffer=False)
             self.before = {number: signal.signal(number, self._take) for number in SIGNALS}
-            threading.Thread(target=_leave_at_the_second, args=(reading,), daemon=True).start()
+            threading.Thread(target=_exit_on_second_signal, args=(reading,), daemon=True).start()
         return self
 
     def __exit__(
@@ -71,15 +71,15 @@ class StopSignal:
             signal.set_wakeup_fd(self.wakeup)
             os.close(self.writing)  # the thread reads to its end
 
-    def take(self, name: str) -> None:
+    def request_stop(self, reason: str) -> None:
         """Stop for this reason, unless there was one before."""
-        self.name = self.name or name
+        self.reason = self.reason or reason
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        self.take(signal.Signals(number).name)
+        self.request_stop(signal.Signals(number).name)
 
 
-def _leave_at_the_second(reading: int) -> None:
+def _exit_on_second_signal(reading: int) -> None:
     """Read the numbers of signals; end this process at the second of SIGNALS. A Ctrl-C is a
     person's: it counts at once."""
     with os.fdopen(reading, "rb", buffering=0) as signals:
@@ -89,15 +89,15 @@ def _leave_at_the_second(reading: int) -> None:
                 continue
             if first is None:
                 first = time.monotonic()
-            elif number[0] == signal.SIGINT or time.monotonic() - first >= AGAIN:
+            elif number[0] == signal.SIGINT or time.monotonic() - first >= REPEAT_WINDOW:
                 name = signal.Signals(number[0]).name
-                leave(
-                    AT_ONCE + number[0],
+                exit_process(
+                    SECOND_SIGNAL + number[0],
                     f"stopped     at once, by {name} after another signal; not saved",
                 )
 
 
-def leave(status: int, text: str) -> None:
+def exit_process(status: int, text: str) -> None:
     """End this process from any thread, whatever its main thread waits for, and the data workers
     with it: a stopped one would stay for ever."""
     for worker in multiprocessing.active_children():
@@ -107,27 +107,29 @@ def leave(status: int, text: str) -> None:
     os._exit(status)
 
 
-class StopVote:
+class StopConsensus:
     """Before each step: the signal that all processes stop for now, or "". All make one, and ask it
     at the same steps."""
 
-    def __init__(self, asked: StopSignal, rank: int, processes: int) -> None:
-        self.asked, self.rank, self.processes = asked, rank, processes
+    def __init__(self, signals: SignalHandler, rank: int, processes: int) -> None:
+        self.signals, self.rank, self.processes = signals, rank, processes
         self.last: int | None = None  # step of the last vote
-        self.said = ""  # what stops the run, once something does
+        self.reason = ""  # what stops the run, once something does
         if processes > 1:
-            self.store = store("stop")
+            self.store = key_value_store("stop")
 
     def alone(self) -> bool:
         """Whether the only process was asked to stop, and need wait for nobody's step."""
-        return self.processes == 1 and bool(self.asked.name)
+        return self.processes == 1 and bool(self.signals.reason)
 
     def __call__(self, step: int) -> str:
-        self.said = self.said or (self.asked.name if self.processes == 1 else self._agreed(step))
-        return self.said
+        self.reason = self.reason or (
+            self.signals.reason if self.processes == 1 else self._agreed(step)
+        )
+        return self.reason
 
     def _agreed(self, step: int) -> str:
-        if self.last is not None and step % VOTE:
+        if self.last is not None and step % CONSENSUS_EVERY:
             return ""
         before, self.last = self.last, step
         said = "" if before is None else self._read(before)
@@ -137,8 +139,8 @@ class StopVote:
     def _vote(self, step: int, before: int | None) -> None:
         """Say whether this process was asked; the last one to speak sums up, and forgets the vote
         that all have read."""
-        if self.asked.name:
-            self.store.set(f"{step}/asked", f"{self.asked.name} on process {self.rank}")
+        if self.signals.reason:
+            self.store.set(f"{step}/asked", f"{self.signals.reason} on process {self.rank}")
         if self.store.add(f"{step}/count", 1) == self.processes:
             said = (
                 self.store.get(f"{step}/asked").decode()

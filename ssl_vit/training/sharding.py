@@ -24,7 +24,11 @@ from ..objectives import Objective
 from . import optim
 from .strategy import Saved, Strategy
 
-SAID = ("optimizer", "scheduler", "amp")  # sections of a DeepSpeed file on what the recipe says
+RECIPE_SECTIONS = (
+    "optimizer",
+    "scheduler",
+    "amp",
+)  # sections of a DeepSpeed file on what the recipe says
 PRECISIONS = ("bf16", "fp16", "torch_autocast")
 
 
@@ -33,41 +37,41 @@ class ShardedStrategy(Strategy, ABC):
     given out again."""
 
     # on the CPU, for looking at; None where the objective's own weights are whole
-    copy: Objective | None = None
+    full_copy: Objective | None = None
 
     @abstractmethod
-    def full(self, p: nn.Parameter) -> Tensor:
+    def gather(self, p: nn.Parameter) -> Tensor:
         """A weight, whole. As the next three, all processes call it together."""
 
     @abstractmethod
-    def give(self, p: nn.Parameter, value: Tensor) -> None:
+    def scatter(self, p: nn.Parameter, value: Tensor) -> None:
         """Each process its share of a whole weight."""
 
     @abstractmethod
-    def moments(self, p: nn.Parameter) -> dict[str, Tensor]:
+    def gather_moments(self, p: nn.Parameter) -> dict[str, Tensor]:
         """A weight's moments, whole."""
 
     @abstractmethod
-    def give_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
+    def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
         """Each process its share of a weight's whole moments."""
 
     def watch_progress(self, tick: Callable[[], None]) -> None:
         self.prepared.register_forward_hook(lambda *_: tick())
 
-    def given(self) -> None:
+    def after_scatter(self) -> None:
         """Called when all has been given out."""
         return
 
     @contextmanager
-    def whole(self) -> Iterator[Objective]:
-        if self.copy is None:
+    def full_weights(self) -> Iterator[Objective]:
+        if self.full_copy is None:
             yield self.objective
             return
-        self._each(self.full, self.copy.state_dict())
+        self._each(self.gather, self.full_copy.state_dict())
         try:
-            yield self.copy.to(self.accelerator.device)
+            yield self.full_copy.to(self.accelerator.device)
         finally:
-            self.copy.cpu()
+            self.full_copy.cpu()
 
     @torch.no_grad()
     def _each(self, get: Callable[[nn.Parameter], Tensor], into: dict[str, Tensor]) -> None:
@@ -84,7 +88,7 @@ class ShardedStrategy(Strategy, ABC):
         weights, moments = self._whole_state(), {}
         for name, p in self.objective.named_parameters():
             if p.requires_grad:
-                values = self.moments(p)  # together with the other processes
+                values = self.gather_moments(p)  # together with the other processes
                 if main:
                     moments[name] = {
                         key: value.to("cpu", copy=True) for key, value in values.items()
@@ -97,7 +101,7 @@ class ShardedStrategy(Strategy, ABC):
         state = {name: value.detach().cpu() for name, value in self.objective.state_dict().items()}
         for name, p in self.objective.named_parameters(remove_duplicate=False):
             if p not in known:
-                known[p] = self.full(p).detach().to("cpu", copy=True)
+                known[p] = self.gather(p).detach().to("cpu", copy=True)
             state[name] = known[p]
         return state
 
@@ -107,11 +111,11 @@ class ShardedStrategy(Strategy, ABC):
         state = {name: value for name, value in saved["objective"].items() if name in buffers}
         self.objective.load_state_dict(state, strict=False)
         for name, p in self.objective.named_parameters():
-            self.give(p, saved["objective"][name].to(self.accelerator.device))
-        self.given()
+            self.scatter(p, saved["objective"][name].to(self.accelerator.device))
+        self.after_scatter()
         for name, p in self.objective.named_parameters():
             if p.requires_grad:
-                self.give_moments(
+                self.scatter_moments(
                     p,
                     {
                         key: v.to(self.accelerator.device)
@@ -127,19 +131,19 @@ class ZeroStrategy(ShardedStrategy):
 
     def prepare(self) -> nn.Module:
         config = self.accelerator.state.deepspeed_plugin.deepspeed_config
-        check(config)
-        config |= filled(self.settings.clip, self.bfloat16, self.batch_layout)
+        check_deepspeed(config)
+        config |= deepspeed_values(self.settings.clip, self.bfloat16, self.batch_layout)
         self.accelerator.gradient_accumulation_steps = self.batch_layout.accumulation
         self.stage = config["zero_optimization"]["stage"]
         if self.stage == 3:
-            self.copy = deepcopy(self.objective).cpu()
+            self.full_copy = deepcopy(self.objective).cpu()
         elif self.compiles:
             compile_blocks(self.objective)
         # an update left out is told by the engine
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         engine, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.zero = engine.optimizer
-        self.init_moments(self.held)
+        self.init_moments(self.local_shards)
         if self.stage < 3:
             _view_moments(self.zero)
         return engine
@@ -159,7 +163,7 @@ class ZeroStrategy(ShardedStrategy):
         }
 
     @property
-    def held(self) -> list[Tensor]:
+    def local_shards(self) -> list[Tensor]:
         """This process's share of the weights, one flat tensor a group."""
         return (
             self.zero.fp32_partitioned_groups_flat
@@ -173,7 +177,9 @@ class ZeroStrategy(ShardedStrategy):
     def backward(self, loss: Tensor, last: bool) -> None:
         """A loss that is not finite makes the gradient so too: that is what DeepSpeed looks at."""
         self.prepared.set_gradient_accumulation_boundary(last)
-        self.prepared.backward(loss * torch.where(self.bad(), torch.nan, 1.0) if last else loss)
+        self.prepared.backward(
+            loss * torch.where(self.any_nonfinite(), torch.nan, 1.0) if last else loss
+        )
 
     def update(self) -> tuple[Tensor, Tensor]:
         self.prepared.step()
@@ -184,42 +190,42 @@ class ZeroStrategy(ShardedStrategy):
         )
         return norm, ~norm.isfinite()
 
-    def rehearse(self, batch: Batch, cast: AbstractContextManager) -> None:
+    def dry_run(self, batch: Batch, cast: AbstractContextManager) -> None:
         # so that the update is left out
         self.losses = [torch.full((), torch.nan, device=self.accelerator.device)]
         self.run_pass(batch, cast, last=True)
         self.prepared.step()
 
-    def full(self, p: nn.Parameter) -> Tensor:
+    def gather(self, p: nn.Parameter) -> Tensor:
         from deepspeed import zero
 
         with zero.GatheredParameters([p]):
             return p.detach().clone()
 
-    def give(self, p: nn.Parameter, value: Tensor) -> None:
+    def scatter(self, p: nn.Parameter, value: Tensor) -> None:
         from deepspeed import zero
 
         with zero.GatheredParameters([p], modifier_rank=0):
             p.copy_(value)
 
-    def given(self) -> None:
+    def after_scatter(self) -> None:
         self.zero.refresh_fp32_params()
 
-    def moments(self, p: nn.Parameter) -> dict[str, Tensor]:
+    def gather_moments(self, p: nn.Parameter) -> dict[str, Tensor]:
         from deepspeed.utils import safe_get_full_optimizer_state
 
-        first = self.optimizer.state[self.held[0]]
+        first = self.optimizer.state[self.local_shards[0]]
         values = {
             key: safe_get_full_optimizer_state(p, key) for key, value in first.items() if value.ndim
         }
         return values | {key: value for key, value in first.items() if not value.ndim}
 
-    def give_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
+    def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
         from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
         for key, value in values.items():
             if not value.ndim:  # the count of steps, one for all
-                for flat in self.held:
+                for flat in self.local_shards:
                     self.optimizer.state[flat][key].copy_(value)
             elif self.stage == 3:
                 safe_set_local_optimizer_state(p, self._share(p, value), key)
@@ -251,7 +257,7 @@ class Fsdp2Strategy(ShardedStrategy):
     to leave out an update."""
 
     def prepare(self) -> nn.Module:
-        self.copy = deepcopy(self.objective).cpu()
+        self.full_copy = deepcopy(self.objective).cpu()
         if self.compiles:
             compile_blocks(self.objective)
         for group in self.optimizer.param_groups:
@@ -275,22 +281,22 @@ class Fsdp2Strategy(ShardedStrategy):
 
     def update(self) -> tuple[Tensor, Tensor]:
         norm = _whole(optim.clip(self.weights, self.settings.clip)).double()
-        bad = self.bad(norm)
+        bad = self.any_nonfinite(norm)
         if not bad:
             self.optimizer.step()
         self.optimizer.zero_grad()
         return norm, bad
 
-    def full(self, p: nn.Parameter) -> Tensor:
+    def gather(self, p: nn.Parameter) -> Tensor:
         return _whole(p.detach())
 
-    def give(self, p: nn.Parameter, value: Tensor) -> None:
+    def scatter(self, p: nn.Parameter, value: Tensor) -> None:
         p.copy_(_cut(value, p))
 
-    def moments(self, p: nn.Parameter) -> dict[str, Tensor]:
+    def gather_moments(self, p: nn.Parameter) -> dict[str, Tensor]:
         return {key: _whole(value) for key, value in self.optimizer.state[p].items()}
 
-    def give_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
+    def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
         for key, value in values.items():
             self.optimizer.state[p][key].copy_(_cut(value, p) if value.ndim else value)
 
@@ -317,7 +323,7 @@ def build_strategy(
     )
     if (
         isinstance(made, ShardedStrategy)
-        and made.copy is not None
+        and made.full_copy is not None
         and recipe.optim.average is not None
     ):
         text = "the mean of weights that no process has whole is not kept; leave it out, or take DDP or ZeRO 1 or 2"
@@ -325,7 +331,7 @@ def build_strategy(
     return made
 
 
-def check(config: dict[str, Any]) -> None:
+def check_deepspeed(config: dict[str, Any]) -> None:
     """That a DeepSpeed configuration shares something, and says nothing that the recipe says.
 
     Raises:
@@ -336,7 +342,7 @@ def check(config: dict[str, Any]) -> None:
         raise UserError(
             f"zero_stage={config['zero_optimization']['stage']}: nothing is shared; choices: 1, 2, 3, or DDP"
         )
-    for name in SAID:
+    for name in RECIPE_SECTIONS:
         if name in config:
             raise UserError(
                 f"{name}: {where} must not say it, the recipe's optim.* does; take that section out"
@@ -347,7 +353,9 @@ def check(config: dict[str, Any]) -> None:
             raise UserError(f"{name}: {where} must not say it: {text}")
 
 
-def filled(clip: float | None, bfloat16: bool, batch_layout: BatchLayout) -> dict[str, Any]:
+def deepspeed_values(
+    clip: float | None, bfloat16: bool, batch_layout: BatchLayout
+) -> dict[str, Any]:
     """What DeepSpeed is told from the recipe. Left alone it would clip at 1, and undo the recipe's
     autocast."""
     return {

@@ -28,9 +28,9 @@ SHAPE = {  # of what is saved, but for the parts' own states
     "names": [str],
     "sums": (Tensor, type(None)),
     "norms": (Tensor, type(None)),
-    "left_out": [bool],
-    "seen": int,
-    "unread": int,
+    "skipped": [bool],
+    "images_seen": int,
+    "images_unreadable": int,
 }
 
 
@@ -41,7 +41,7 @@ class State:
     schedule: LRScheduler
     # of the objective's weights, where the recipe asks for one
     average: AveragedModel | None = None
-    reading: StreamReader | None = None  # of a stream, where one is trained on
+    stream: StreamReader | None = None  # of a stream, where one is trained on
     step: int = 0
     rollbacks: int = 0  # how often the run went back and took other samples from there
     seconds: float = 0.0  # spent training, over all resumptions
@@ -50,13 +50,13 @@ class State:
     sums: Tensor | None = None  # (metrics, 2): their sums and counts
     norms: Tensor | None = None  # (2,): sum and count of gradient norms
     # for each step since the last row: its update was left out (bool)
-    left_out: list[Tensor] = field(default_factory=list)
+    skipped: list[Tensor] = field(default_factory=list)
     lr: float = 0.0  # of the last step
-    seen: int = 0  # images that this process saw
-    unread: int = 0  # of them not to be read
+    images_seen: int = 0  # images that this process saw
+    images_unreadable: int = 0  # of them not to be read
 
     @contextmanager
-    def watched(self) -> Iterator[Objective]:
+    def evaluation_model(self) -> Iterator[Objective]:
         """What is looked at and exported: the averaged weights where there are any. All processes
         enter and leave together.
 
@@ -67,12 +67,12 @@ class State:
             if self.average:
                 yield cast(Objective, self.average.module)
                 return
-            with self.strategy.whole() as objective:
+            with self.strategy.full_weights() as objective:
                 yield objective
 
     def save(self, accelerator: Accelerator) -> dict[str, Any]:
         """The state of all processes as tensors in plain containers; each of them calls this."""
-        counts = torch.tensor([self.seen, self.unread], device=accelerator.device)
+        counts = torch.tensor([self.images_seen, self.images_unreadable], device=accelerator.device)
         seen, unread = accelerator.reduce(counts, "sum").tolist()
         return {
             "step": self.step,
@@ -84,12 +84,12 @@ class State:
             "names": self.names,
             "sums": None if self.sums is None else accelerator.reduce(self.sums, "sum").cpu(),
             "norms": None if self.norms is None else self.norms.cpu(),
-            "left_out": [bool(flag) for flag in self.left_out],
-            "seen": seen,
-            "unread": unread,
+            "skipped": [bool(flag) for flag in self.skipped],
+            "images_seen": seen,
+            "images_unreadable": unread,
             "average": self.average.state_dict() if self.average else None,
             "device_batch": self.strategy.batch_layout.device_batch,
-            "stream": gather_object([list(self.reading.at(self.step))]) if self.reading else None,
+            "stream": gather_object([list(self.stream.at(self.step))]) if self.stream else None,
         }
 
     def _check_masks(self, saved: dict[str, Any]) -> None:
@@ -123,7 +123,7 @@ class State:
             )
         if not fits(saved, SHAPE):
             raise UserError("resume=true: the checkpoint holds no training state; remove it")
-        if self.reading and len(saved["stream"]) != accelerator.num_processes:
+        if self.stream and len(saved["stream"]) != accelerator.num_processes:
             stopped = f"{len(saved['stream'])} processes, and a stream goes on only on as many, not {accelerator.num_processes}"
             raise UserError(f"data.stream=true: the run was stopped on {stopped}")
         self._check_masks(saved)
@@ -138,9 +138,11 @@ class State:
             self.average.load_state_dict(saved["average"])
         for name in ("step", "rollbacks", "seconds", "device_seconds", "names"):
             setattr(self, name, saved[name])
-        self.seen, self.unread = (saved["seen"], saved["unread"]) if main else (0, 0)
+        self.images_seen, self.images_unreadable = (
+            (saved["images_seen"], saved["images_unreadable"]) if main else (0, 0)
+        )
         self.sums = None if saved["sums"] is None else saved["sums"].to(device) * main
         self.norms = None if saved["norms"] is None else saved["norms"].to(device)
-        if self.reading:
-            self.reading.go_to(self.step, Cursor(*saved["stream"][accelerator.process_index]))
-        self.left_out = [torch.tensor(flag, device=device) for flag in saved["left_out"]]
+        if self.stream:
+            self.stream.go_to(self.step, Cursor(*saved["stream"][accelerator.process_index]))
+        self.skipped = [torch.tensor(flag, device=device) for flag in saved["skipped"]]

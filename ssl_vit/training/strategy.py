@@ -92,13 +92,13 @@ class Strategy:
         (float64), and whether it or a loss was not finite on any process (bool), so that nothing
         was changed. Both stay on the device."""
         norm = optim.clip(self.weights, self.settings.clip).double()
-        bad = self.bad(norm)
+        bad = self.any_nonfinite(norm)
         optim.leave_out(self.optimizer, bad)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return norm, bad
 
-    def bad(self, *more: Tensor) -> Tensor:
+    def any_nonfinite(self, *more: Tensor) -> Tensor:
         """Whether one of these or of the step's losses is not finite on any process: bool, on the
         device."""
         mine = torch.stack([~value.isfinite() for value in (*more, *self.losses)]).any()
@@ -109,7 +109,7 @@ class Strategy:
             else mine
         )
 
-    def rehearse(self, batch: Batch, cast: AbstractContextManager) -> None:
+    def dry_run(self, batch: Batch, cast: AbstractContextManager) -> None:
         """Forward and backward of a pass that leaves nothing behind.
 
         Raises:
@@ -135,7 +135,7 @@ class Strategy:
             raise kind(f"no gradient for {', '.join(idle[:3])}: {text}")
 
     @contextmanager
-    def whole(self) -> Iterator[Objective]:
+    def full_weights(self) -> Iterator[Objective]:
         """The objective with all weights on this process, to be looked at. All processes enter and
         leave together."""
         yield self.objective

@@ -63,7 +63,7 @@ def test_an_output_that_is_full_is_named_in_one_line(full: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["left", pytest.param("full", marks=needs_full)])
-def test_trouble_with_the_output_is_not_taken_for_the_folder_of_the_shards(
+def test_nonfinite_with_the_output_is_not_taken_for_the_folder_of_the_shards(
     way: str, tmp_path: Path, request
 ) -> None:
     words = [
@@ -86,7 +86,7 @@ def test_a_run_outlives_its_output(way: str, tmp_path: Path, request) -> None:
     assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 12
 
 
-def test_streams_that_are_closed_from_the_start_are_no_trouble(tmp_path: Path) -> None:
+def test_errors_that_are_closed_from_the_start_are_no_trouble(tmp_path: Path) -> None:
     line = f'exec "{sys.executable}" tools/plan.py recipe=mpp >&- 2>&-'
     assert subprocess.run(["sh", "-c", line], cwd=ROOT, timeout=60).returncode == 0
 

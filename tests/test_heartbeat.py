@@ -26,7 +26,7 @@ from ssl_vit.jobs import cli
 from ssl_vit.objectives import MaskedPatchPrediction
 from ssl_vit.training import checkpoint, heartbeat, strategy
 from ssl_vit.errors import UserError
-heartbeat.BEAT, heartbeat.BETWEEN, heartbeat.STILL = 0.3, 2, 2
+heartbeat.INTERVAL, heartbeat.BETWEEN_STEPS, heartbeat.STALLED = 0.3, 2, 2
 del validate.BOUNDS["compute.patience"]
 PLACES = {
     "fetch": (batching.ImageDataset, "__getitems__"),
@@ -72,14 +72,14 @@ def test_a_process_that_dies_or_stands_still_is_named_and_the_others_leave(
     tmp_path: Path, victim: int, number: int
 ) -> None:
     pair = started(tmp_path)
-    until(lambda: checkpoint.found(tmp_path / "run" / "checkpoints"))
+    until(lambda: checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints"))
     pair[victim].send_signal(number)
     codes, said = outcome([pair[1 - victim]])
     pair[victim].kill()
     pair[victim].communicate()
     assert codes == [heartbeat.LOST], said
     assert f"error: process {victim} on {socket.gethostname()} gave no sign of life for " in said[0]
-    assert checkpoint.sound(checkpoint.found(tmp_path / "run" / "checkpoints")[-1])
+    assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
 
 
 @pytest.mark.parametrize(("victim", "number"), [(1, signal.SIGSTOP), (0, signal.SIGKILL)])
@@ -93,7 +93,7 @@ from datetime import timedelta
 from torch import distributed
 from ssl_vit.training import heartbeat
 distributed.init_process_group("gloo")
-heartbeat.DEAD = 3
+heartbeat.DEAD_AFTER = 3
 rank = int(os.environ["RANK"])
 watchdog = heartbeat.Watchdog(rank, 2, 100)
 if rank == {victim}:
@@ -171,9 +171,7 @@ sources.load = late
         "name=run",
         f"compute.patience={PATIENCE}",
     ]
-    script = STUCK.replace("training.pretrain", f"{slow}training.pretrain").replace(
-        "{words!r}", repr(words)
-    )
+    script = STUCK.replace("cli.pretrain", f"{slow}cli.pretrain").replace("{words!r}", repr(words))
     codes, said = outcome(together(2, "-c", script))
     assert codes == [0, 0], said
 
@@ -192,7 +190,7 @@ import os, signal
 from ssl_vit.config import validate
 from ssl_vit.jobs import cli, evaluate
 from ssl_vit.training import heartbeat
-heartbeat.BEAT = 0.3
+heartbeat.INTERVAL = 0.3
 del validate.BOUNDS["compute.patience"]
 def lost(*values):
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -208,21 +206,21 @@ cli.evaluate({words!r})
     assert "error: process 1 on" in said[0] and f"gave no sign of life for {PATIENCE} s" in said[0]
 
 
-def judged(*signs: heartbeat.Beat, patience: float = 10, stood: float = 0) -> str:
+def judged(*signs: heartbeat.Heartbeat, patience: float = 10, stood: float = 0) -> str:
     """What the first process says of the processes' signs, the others' marks being so old."""
     watchdog = heartbeat.Watchdog(0, len(signs), patience)
     now = time.monotonic()
     watchdog.heard = {
-        rank: heartbeat.LastBeat(sign, now, now - stood) for rank, sign in enumerate(signs)
+        rank: heartbeat.PeerStatus(sign, now, now - stood) for rank, sign in enumerate(signs)
     }
-    return watchdog._judged()
+    return watchdog._diagnose()
 
 
 def test_nobody_is_named_where_all_wait_or_have_left() -> None:
     """One that has left at the end is not missed; equal marks are a long look between steps, or a
     long way to the first."""
-    within, between = heartbeat.Beat(1, 7, 10, "here"), heartbeat.Beat(1, 7, 60, "here")
-    left = heartbeat.Beat(1, 3, 10, "here", heartbeat.LEFT)
+    within, between = heartbeat.Heartbeat(1, 7, 10, "here"), heartbeat.Heartbeat(1, 7, 60, "here")
+    left = heartbeat.Heartbeat(1, 3, 10, "here", heartbeat.FINISHED)
     assert judged(within, within, left, stood=25) == judged(between, between, left, stood=1e6) == ""
     assert "no process has moved for 30 s" in judged(within, within, left, stood=31)
     assert "process 1 on here has not moved for 10 s" in judged(
@@ -232,5 +230,5 @@ def test_nobody_is_named_where_all_wait_or_have_left() -> None:
     assert "process 0 on here has not moved for 60 s" in judged(
         between, within._replace(ticks=8), left, stood=61
     )
-    before = heartbeat.Beat(1, 0, inf, "here")
+    before = heartbeat.Heartbeat(1, 0, inf, "here")
     assert judged(before, before._replace(ticks=1), stood=1e6) == ""

@@ -15,8 +15,8 @@ import pytest
 import torch
 from conftest import ROOT, TINY, altered, outcome, together
 from safetensors.torch import load_file
-from test_job import Killed, Killer, assert_same_end, rows, run
-from test_stopping import Sends
+from test_preemption import Sends
+from test_train import Killed, Killer, assert_same_end, rows, run
 from torch.optim import AdamW
 
 from ssl_vit import objectives
@@ -72,7 +72,9 @@ def test_stop_names_the_step_dumps_its_samples_and_keeps_the_checkpoint(
         run([*tiny, "name=run"])
     folder = Path(tiny[-1].removeprefix("out=")) / "run"
     assert json.loads((folder / "not_finite.json").read_text()) == {"steps": {"8": samples(BAD)}}
-    assert [checkpoint.step(path) for path in checkpoint.found(folder / "checkpoints")] == [4, 8]
+    assert [
+        checkpoint.step_of(path) for path in checkpoint.list_checkpoints(folder / "checkpoints")
+    ] == [4, 8]
     assert rows(folder)[-1]["step"] == 8
 
 
@@ -121,7 +123,7 @@ def test_back_takes_other_samples_from_the_checkpoint_on(
     poison(samples(BAD)[5])
     words = [*tiny, "optim.nonfinite=back"]
     seen: list[tuple[int, list[int]]] = []
-    update = train_job.engine._update
+    update = train_job.loop._update
 
     def watched(state, passes, *others):
         def told():
@@ -131,7 +133,7 @@ def test_back_takes_other_samples_from_the_checkpoint_on(
 
         return update(state, told(), *others)
 
-    monkeypatch.setattr(train_job.engine, "_update", watched)
+    monkeypatch.setattr(train_job.loop, "_update", watched)
     folder = run([*words, "name=run"]).folder
     assert rows(folder)[:4] == rows(unbroken)[:4] and len(rows(folder)) == 6
     assert [step for step, _ in seen] == [*range(10), 8, 9, 10, 11]
@@ -207,7 +209,9 @@ def test_a_full_disk_lets_training_go_on_and_keeps_the_checkpoint(
         "step 6 could not be saved, the checkpoints before it are kept: [Errno 28] No space left"
         in log
     )
-    assert [checkpoint.step(path) for path in checkpoint.found(folder / "checkpoints")] == [10, 12]
+    assert [
+        checkpoint.step_of(path) for path in checkpoint.list_checkpoints(folder / "checkpoints")
+    ] == [10, 12]
 
 
 def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(
@@ -258,7 +262,9 @@ def test_too_many_failed_saves_in_a_row_stop_the_run(
         ):
             run([*words, "name=run"])
     folder = Path(tiny[-1].removeprefix("out=")) / "run"
-    assert [checkpoint.step(path) for path in checkpoint.found(folder / "checkpoints")] == [2, 4]
+    assert [
+        checkpoint.step_of(path) for path in checkpoint.list_checkpoints(folder / "checkpoints")
+    ] == [2, 4]
     assert not list((folder / "checkpoints").glob(".*"))
     assert_same_end(unbroken, run([*words, "name=run"]).folder)
 
@@ -293,11 +299,13 @@ def test_what_is_saved_in_the_background_is_the_state_of_its_step(
     weight += 1
     go.set()
     saver.wait()
-    (path,) = checkpoint.found(tmp_path)
-    assert checkpoint.sound(path)
+    (path,) = checkpoint.list_checkpoints(tmp_path)
+    assert checkpoint.is_intact(path)
     assert checkpoint.load(path)["nested"][0]["weight"].tolist() == [0, 0, 0]
 
 
 def test_time_and_size_of_a_save_are_noted(unbroken: Path) -> None:
-    size = (checkpoint.found(unbroken / "checkpoints")[-1] / "state.pt").stat().st_size / 2**20
+    size = (
+        checkpoint.list_checkpoints(unbroken / "checkpoints")[-1] / "state.pt"
+    ).stat().st_size / 2**20
     assert f"saved step-000000012, {size:.1f} MiB, in 0." in (unbroken / "log.txt").read_text()

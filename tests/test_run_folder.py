@@ -141,7 +141,7 @@ def test_the_hash_is_the_same_tomorrow():
 
 def test_a_run_that_is_not_there_yet_is_taken_as_said(tmp_path):
     asked = recipe(tmp_path, resume=False)
-    assert Run(asked).adopt() is asked and asked.compute.precision == "auto"
+    assert Run(asked).reconcile() is asked and asked.compute.precision == "auto"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -168,7 +168,7 @@ def test_a_recipe_finds_its_own_folder_again(
     )
     asked.optim = Optim(lr=lr, weight_decay=decay, clip=clip, betas=betas)
     Run(copy.deepcopy(asked)).open(FACTS)
-    again = Run(copy.deepcopy(asked)).adopt()
+    again = Run(copy.deepcopy(asked)).reconcile()
     assert again == asked and recipe_hash(again) == recipe_hash(asked)
 
 
@@ -177,7 +177,7 @@ def test_a_folder_of_another_recipe_is_refused_and_every_difference_named(tmp_pa
     other = recipe(
         tmp_path, seed=3, optim=Optim(lr=0.5), compute=Compute(precision="float32", workers=5)
     )
-    text = the_error(Run(other).adopt)
+    text = the_error(Run(other).reconcile)
     assert text.startswith(f"name=it: {tmp_path}/it holds another recipe: ")
     assert "seed (0 there, 3 here)" in text and "optim.lr (0.0002 there, 0.5 here)" in text
     assert text.count(" here)") == 2
@@ -185,15 +185,15 @@ def test_a_folder_of_another_recipe_is_refused_and_every_difference_named(tmp_pa
 
 def test_a_folder_is_not_gone_on_with_where_that_is_forbidden(tmp_path):
     Run(recipe(tmp_path)).open(FACTS)
-    assert the_error(Run(recipe(tmp_path, resume=False)).adopt).startswith("resume=false: ")
+    assert the_error(Run(recipe(tmp_path, resume=False)).reconcile).startswith("resume=false: ")
 
 
 @pytest.mark.parametrize("settled", ["float32", "bfloat16"])
 def test_an_automatic_precision_is_the_folders(tmp_path, settled):
     Run(recipe(tmp_path, compute=Compute(precision=settled))).open(FACTS)
-    assert Run(recipe(tmp_path)).adopt().compute.precision == settled
+    assert Run(recipe(tmp_path)).reconcile().compute.precision == settled
     other = "bfloat16" if settled == "float32" else "float32"
-    text = the_error(Run(recipe(tmp_path, compute=Compute(precision=other))).adopt)
+    text = the_error(Run(recipe(tmp_path, compute=Compute(precision=other))).reconcile)
     assert f"compute.precision ({settled} there, {other} here)" in text
 
 
@@ -202,7 +202,7 @@ def test_images_may_move(tmp_path):
         (tmp_path / place).mkdir()
     Run(recipe(tmp_path, data=Data(name="mine", path=str(tmp_path / "old")))).open(FACTS)
     (tmp_path / "old").rmdir()
-    moved = Run(recipe(tmp_path, data=Data(name="mine", path=str(tmp_path / "new")))).adopt()
+    moved = Run(recipe(tmp_path, data=Data(name="mine", path=str(tmp_path / "new")))).reconcile()
     assert moved.data.path == str(tmp_path / "new")
 
 
@@ -343,16 +343,16 @@ def test_cutting_back_keeps_the_rows_up_to_the_step(tmp_path):
         run.append(row)
     with run.metrics.open("a") as file:
         file.write('{"step": 4')
-    assert run.cut_back(20) == run.rows() == rows[:2]
+    assert run.truncate_metrics(20) == run.rows() == rows[:2]
     run.append({"step": 21})
     assert run.rows() == [*rows[:2], {"step": 21}]
-    assert run.cut_back(0) == [] == run.rows()
+    assert run.truncate_metrics(0) == [] == run.rows()
 
 
 def test_there_is_nothing_to_cut_back_in_a_new_run(tmp_path):
     run = Run(recipe(tmp_path))
     run.folder.mkdir()
-    assert run.cut_back(0) == []
+    assert run.truncate_metrics(0) == []
 
 
 def test_a_result_is_there_once_the_run_is_finished(tmp_path):
@@ -393,7 +393,7 @@ def test_a_line_that_is_no_row_is_passed_over_and_the_file_kept(tmp_path, line):
     run.folder.mkdir()
     text = f'{{"step": 1}}\n{line}\n{{"step": 2}}\n'.encode("latin-1")
     run.metrics.write_bytes(text)
-    assert run.cut_back(2) == run.rows() == [{"step": 1}, {"step": 2}]
+    assert run.truncate_metrics(2) == run.rows() == [{"step": 1}, {"step": 2}]
     assert (
         run.folder / "metrics.damaged"
     ).read_bytes() == text and "was damaged" in run.log.read_text()
@@ -425,8 +425,8 @@ def test_a_text_is_written_whole(tmp_path_factory, text):
 def test_notes_are_dated_lines_that_add_up(tmp_path):
     run = Run(recipe(tmp_path))
     run.folder.mkdir()
-    run.note("one")
-    run.note("two")
+    run.write_log("one")
+    run.write_log("two")
     lines = run.log.read_text().splitlines()
     assert [line[20:] for line in lines] == ["one", "two"]
     assert all(time.strptime(line[:19], "%Y-%m-%d %H:%M:%S") for line in lines)
@@ -571,7 +571,7 @@ def test_a_folder_that_is_moved_is_noticed_and_followed(tmp_path, monkeypatch):
         (tmp_path / "it").mkdir()  # another run's
         with pytest.raises(FileNotFoundError):
             run.append({"step": 2})
-        assert the_error(run.check_place) == (
+        assert the_error(run.check_not_moved) == (
             f"name=it: {tmp_path}/it was moved to {tmp_path}/new while the run wrote it; name=new out={tmp_path} goes on there"
         )
         run.append({"step": 3})

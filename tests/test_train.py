@@ -46,7 +46,7 @@ class Killer(Callback):
 
 def run(words: list[str]) -> Run:
     done = Run(resolve(words))
-    done.adopt()
+    done.reconcile()
     train_job.train(done)
     return done
 
@@ -97,7 +97,7 @@ def test_a_run_leaves_what_the_design_says(unbroken: Path) -> None:
     )
     assert [r["step"] for r in rows(unbroken)] == [2, 4, 6, 8, 10, 12]
     assert "validation/loss" in rows(unbroken)[1] and "validation/loss" not in rows(unbroken)[0]
-    assert [p.name for p in checkpoint.found(unbroken / "checkpoints")] == [
+    assert [p.name for p in checkpoint.list_checkpoints(unbroken / "checkpoints")] == [
         "step-000000008",
         "step-000000012",
     ]
@@ -217,7 +217,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
         run([*tiny, "name=run"])
     monkeypatch.setattr(train_job, "_callbacks", whole)
     newest = (
-        checkpoint.found(Path(tiny[-1].removeprefix("out=")) / "run" / "checkpoints")[-1]
+        checkpoint.list_checkpoints(Path(tiny[-1].removeprefix("out=")) / "run" / "checkpoints")[-1]
         / "state.pt"
     )
     torn = bytearray(newest.read_bytes())
@@ -284,7 +284,7 @@ def test_observers_and_their_failures_leave_the_training_alone(
         if step == 6:
             raise RuntimeError("an observer's own trouble")
 
-    train = train_job.engine.train
+    train = train_job.loop.train
 
     def with_nosy(state, loader, recipe, batch_layout, accelerator, evaluators, *others):
         train(
@@ -297,7 +297,7 @@ def test_observers_and_their_failures_leave_the_training_alone(
             *others,
         )
 
-    monkeypatch.setattr(train_job.engine, "train", with_nosy)
+    monkeypatch.setattr(train_job.loop, "train", with_nosy)
     folder = run([*tiny, "name=run"]).folder
     seen = [{k: v for k, v in r.items() if not k.startswith("nosy")} for r in rows(folder)]
     assert [r for r in seen if "loss" in r] == rows(unbroken)
@@ -328,7 +328,7 @@ def test_all_checkpoints_damaged_is_said_and_nothing_removed(
         run([*tiny, "name=run"])
     monkeypatch.setattr(train_job, "_callbacks", whole)
     folder = Path(tiny[-1].removeprefix("out=")) / "run"
-    (only,) = checkpoint.found(folder / "checkpoints")
+    (only,) = checkpoint.list_checkpoints(folder / "checkpoints")
     (only / "state.pt").write_bytes(b"")
     before = rows(folder)
     with pytest.raises(UserError, match="is damaged"):
@@ -489,7 +489,7 @@ def test_a_folder_moved_while_it_is_written_stops_the_run_and_nothing_is_lost(
         run([*tiny, "name=run"])
     text = f"name=run: {place} was moved to {new} while the run wrote it; name=new out={new.parent} goes on there"
     assert str(caught.value) == text and not place.exists()
-    assert checkpoint.step(checkpoint.found(new / "checkpoints")[-1]) == 8, (
+    assert checkpoint.step_of(checkpoint.list_checkpoints(new / "checkpoints")[-1]) == 8, (
         "the next one that was due"
     )
     assert_same_end(unbroken, run([*tiny, "name=new"]).folder)

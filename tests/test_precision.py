@@ -46,12 +46,12 @@ def test_the_automatic_precision_is_what_the_cpu_multiplies(
         path.write_text(table)
     flags = distributed._cpu_flags(path)
     monkeypatch.setattr(distributed, "_cpu_flags", lambda: flags)
-    assert distributed._native(CPU) == precision
+    assert distributed._native_precision(CPU) == precision
 
 
 def test_the_automatic_precision_is_not_timed(monkeypatch) -> None:
     """It was, and three of forty calls beside busy cores came out otherwise."""
-    first = distributed._native(CPU)
+    first = distributed._native_precision(CPU)
 
     def timed(*_: object) -> None:
         raise AssertionError("a clock was read or a matrix multiplied")
@@ -68,7 +68,7 @@ def test_the_automatic_precision_is_not_timed(monkeypatch) -> None:
         monkeypatch.setattr(time, clock, timed)
     for product in ("__matmul__", "matmul", "mm"):
         monkeypatch.setattr(torch.Tensor, product, timed)
-    found = [distributed._native(CPU) for _ in range(40)]
+    found = [distributed._native_precision(CPU) for _ in range(40)]
     monkeypatch.undo()
     assert found == [first] * 40
 
@@ -90,5 +90,5 @@ def test_a_gpu_that_emulates_bfloat16_gets_float32(monkeypatch, has: bool, preci
         return including_emulation or has
 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
-    assert distributed._native(torch.device("cuda")) == precision
-    assert distributed._native(torch.device("mps")) == "float32"
+    assert distributed._native_precision(torch.device("cuda")) == precision
+    assert distributed._native_precision(torch.device("mps")) == "float32"

@@ -28,7 +28,7 @@ from ssl_vit.config import validate
 from ssl_vit.data import batching
 from ssl_vit.jobs import cli
 from ssl_vit.training import heartbeat
-heartbeat.BEAT = 0.2
+heartbeat.INTERVAL = 0.2
 del validate.BOUNDS["compute.patience"]
 bring, where, calls = batching.ImageDataset.__getitems__, sys.argv[1], []
 def brought(self, wanted):
@@ -99,7 +99,7 @@ def test_a_signal_while_data_do_not_come_saves_and_leaves(tmp_path: Path) -> Non
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=300)[0]
     assert process.returncode == preemption.STOPPED and "by SIGTERM, saved" in said, said
-    assert checkpoint.sound(checkpoint.found(tmp_path / "run" / "checkpoints")[-1])
+    assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
 
 
 @pytest.mark.parametrize("number", preemption.SIGNALS)
@@ -114,7 +114,7 @@ def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, n
         process.send_signal(number)
         time.sleep(0.05)
     said = process.communicate()[0]
-    assert process.returncode == preemption.AT_ONCE + number, said
+    assert process.returncode == preemption.SECOND_SIGNAL + number, said
     assert (
         f"stopped     at once, by {signal.Signals(number).name} after another signal; not saved"
         in said
@@ -124,11 +124,11 @@ def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, n
 def test_a_signal_that_a_launcher_repeats_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     left, heard = [], threading.Event()
     monkeypatch.setattr(
-        preemption, "leave", lambda status, text: (left.append(status), heard.set())
+        preemption, "exit_process", lambda status, text: (left.append(status), heard.set())
     )
-    monkeypatch.setattr(preemption, "AGAIN", 1e6)
+    monkeypatch.setattr(preemption, "REPEAT_WINDOW", 1e6)
     reading, writing = os.pipe()
-    thread = threading.Thread(target=preemption._leave_at_the_second, args=(reading,))
+    thread = threading.Thread(target=preemption._exit_on_second_signal, args=(reading,))
     thread.start()
     os.write(writing, bytes([signal.SIGTERM, signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1]))
     os.write(writing, bytes([signal.SIGINT]))
@@ -139,7 +139,7 @@ def test_a_signal_that_a_launcher_repeats_is_one(monkeypatch: pytest.MonkeyPatch
 
 
 def judged(watchdog: heartbeat.Watchdog, *stood: float) -> list[str]:
-    return [watchdog._judged_alone(seconds) for seconds in stood]
+    return [watchdog._diagnose_alone(seconds) for seconds in stood]
 
 
 def test_one_process_alone_is_judged_within_a_step_only() -> None:

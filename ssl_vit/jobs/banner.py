@@ -17,7 +17,7 @@ from .setup import Job
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
 
 
-def print_summary(job: Job) -> None:
+def print_banner(job: Job) -> None:
     """The calm start: what, on which data, how large, how long here, where."""
     batch_layout, left = job.batch_layout, job.recipe.optim.steps - job.state.step
     one = job.held_out.batches[0]
@@ -37,7 +37,7 @@ def print_summary(job: Job) -> None:
         )
     for text in job.splits.guesses:
         print(f"warning: {text}", flush=True)
-    if note := distributed.on_a_mac():
+    if note := distributed.macos_warning():
         print(f"warning: {note}", flush=True)
     console.table(
         [
@@ -49,7 +49,7 @@ def print_summary(job: Job) -> None:
     if limit := loaders.bounded(
         job.workers, loaders.batch_bytes(job.recipe.data, job.batch_layout)
     ).limit:
-        job.run.note(f"warning: {limit}")
+        job.run.write_log(f"warning: {limit}")
         print(f"warning: {limit}", flush=True)
     net = job.objective.encoder
     if isinstance(net, Encoder) and net.patches < 16:
@@ -69,7 +69,7 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
         else f"a stream of {splits.stream.shards:,} shards"
     )
     yield "data", f"{recipe.data.name}: {many} at {recipe.data.size} px, {held_out:,} held out"
-    yield from console.listed("images", splits.told)
+    yield from console.rows_under("images", splits.told)
     # ZeRO 3 leaves placeholders that are empty
     size = (
         f"{sum(getattr(p, 'ds_numel', p.numel()) for p in net.parameters()) / 1e6:.2f}M parameters"

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import ROOT, TINY, altered, outcome, together
-from test_job import assert_same_end, run
+from test_train import assert_same_end, run
 from torch.utils.data import Dataset
 
 from ssl_vit.callbacks import Callback
@@ -49,7 +49,7 @@ def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(
     assert left.value.code == preemption.STOPPED == 75
     assert [signal.getsignal(each) for each in preemption.SIGNALS] == handlers
     folder = Path(tiny[-1].removeprefix("out=")) / "run"
-    assert checkpoint.step(checkpoint.found(folder / "checkpoints")[-1]) == step
+    assert checkpoint.step_of(checkpoint.list_checkpoints(folder / "checkpoints")[-1]) == step
     assert (
         f"stopped     at step {step} by {signal.Signals(number).name}, saved"
         in capsys.readouterr().out
@@ -60,14 +60,14 @@ def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(
 
 
 def test_a_signal_while_held_out_images_are_looked_at(unbroken, tiny, monkeypatch) -> None:
-    look = setup.HeldOut.__call__
+    look = setup.HeldOutEvaluator.__call__
 
     def interrupted(self, step, row, objective):
         os.kill(os.getpid(), signal.SIGTERM)
         yield from look(self, step, row, objective)
 
     with monkeypatch.context() as patch:
-        patch.setattr(setup.HeldOut, "__call__", interrupted)
+        patch.setattr(setup.HeldOutEvaluator, "__call__", interrupted)
         with pytest.raises(SystemExit):
             run([*tiny, "name=run"])
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
@@ -76,14 +76,14 @@ def test_a_signal_while_held_out_images_are_looked_at(unbroken, tiny, monkeypatc
 def test_a_signal_before_the_first_step_leaves_a_run_that_begins_again(
     unbroken, tiny, monkeypatch
 ) -> None:
-    introduce = train_job.introduce
+    banner = train_job.print_banner
 
     def interrupted(made):
-        introduce(made)
+        banner(made)
         os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_job, "introduce", interrupted)
+        patch.setattr(train_job, "print_banner", interrupted)
         with pytest.raises(SystemExit):
             run([*tiny, "name=run"])
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
@@ -148,9 +148,9 @@ def test_nothing_is_left_of_the_handlers() -> None:
     )
     signal.set_wakeup_fd(before)
     for _ in range(3):
-        with preemption.StopSignal() as outer, preemption.StopSignal() as inner:
+        with preemption.SignalHandler() as outer, preemption.SignalHandler() as inner:
             os.kill(os.getpid(), signal.SIGUSR1)
-            assert (outer.name, inner.name) == ("", "SIGUSR1")
+            assert (outer.reason, inner.reason) == ("", "SIGUSR1")
     end = time.monotonic() + 300
     while threading.active_count() > threads and time.monotonic() < end:
         time.sleep(0.01)
@@ -198,7 +198,7 @@ def test_a_signal_to_the_whole_group_leaves_the_workers_at_work(
         each.send_signal(number)
     said = process.communicate(timeout=300)[0]
     assert process.returncode == preemption.STOPPED, said
-    assert checkpoint.sound(checkpoint.found(tmp_path / "run" / "checkpoints")[-1])
+    assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
     assert not psutil.wait_procs(workers, timeout=300)[1]
 
 

@@ -23,7 +23,7 @@ from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
 from conftest import ROOT, TINY, altered, outcome, together
 from safetensors.torch import load_file
-from test_together import assert_alike, rows
+from test_distributed import assert_alike, rows
 
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import BatchLayout, samples
@@ -63,7 +63,7 @@ def fsdp(recipe):
     return accelerator
 
 distributed._start = fsdp
-told, known, callbacks, check = {}, set(os.environ), job._callbacks, sharding.check
+told, known, callbacks, check = {}, set(os.environ), job._callbacks, sharding.check_deepspeed
 
 class Stops(base.Callback):
     def on_step(self, step):
@@ -73,12 +73,12 @@ def cut_all(config):
     check(config)
     config["zero_optimization"]["stage3_param_persistence_threshold"] = 0  # or small tensors stay whole everywhere
 
-sharding.check = cut_all
+sharding.check_deepspeed = cut_all
 prepare = sharding.ZeroStrategy.prepare
 
 def prepared(self):
     made = prepare(self)
-    tensors = [x for flat in self.held for x in (flat, *self.optimizer.state[flat].values())]
+    tensors = [x for flat in self.local_shards for x in (flat, *self.optimizer.state[flat].values())]
     told[name] = {
         "stage": made.zero_optimization_stage(),
         "micro_batch": made.train_micro_batch_size_per_gpu(),
@@ -87,7 +87,7 @@ def prepared(self):
         "types": [*map(str, made.get_data_types()), str(made.communication_data_type)],
         "held": sorted({str(x.dtype) for x in tensors}),
         "reduced_in": sorted(map(str, self.zero.ipg_buckets)),
-        "shares": sum(flat.numel() for flat in self.held),
+        "shares": sum(flat.numel() for flat in self.local_shards),
     }
     return made
 
@@ -402,7 +402,7 @@ def test_what_zero_3_saved_is_read_without_deepspeed(trained) -> None:
     out = trained[0] / "zero3"
     images = torch.rand(4, 3, 16, 16)
     net = timm.create_model(f"local-dir:{out / 'export'}", pretrained=True).eval()
-    saved = checkpoint.load(checkpoint.found(out / "checkpoints")[-1])["objective"]
+    saved = checkpoint.load(checkpoint.list_checkpoints(out / "checkpoints")[-1])["objective"]
     again = timm.create_model(f"local-dir:{out / 'export'}").eval()
     prefix = "encoder.backbone."
     again.load_state_dict(
@@ -436,14 +436,17 @@ SPREAD = BatchLayout(64, 8, 0, 2)
 )
 def test_a_deepspeed_file_says_nothing_that_the_recipe_says(config: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        sharding.check(config)
+        sharding.check_deepspeed(config)
 
 
 def test_no_clipping_is_said_as_such() -> None:
     """Left out, it would be 1."""
-    assert sharding.filled(None, False, SPREAD)["gradient_clipping"] == 0.0
+    assert sharding.deepspeed_values(None, False, SPREAD)["gradient_clipping"] == 0.0
     assert (
-        sharding.filled(0.5, True, SPREAD)["torch_autocast"]["lower_precision_safe_modules"] == []
+        sharding.deepspeed_values(0.5, True, SPREAD)["torch_autocast"][
+            "lower_precision_safe_modules"
+        ]
+        == []
     )
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, TINY, altered, outcome, together
-from test_job import rows, run
 from test_shards import parquet
+from test_train import rows, run
 
 from ssl_vit.config.resolve import resolve
 from ssl_vit.jobs.train import train
@@ -105,7 +105,7 @@ def test_stopped_on_two_processes_and_gone_on_with_four_and_one(tmp_path: Path) 
     ]
     folder = tmp_path / "run"
     for count in (2, 4):
-        before = len(checkpoint.found(folder / "checkpoints"))
+        before = len(checkpoint.list_checkpoints(folder / "checkpoints"))
         started = together(count, "tools/pretrain.py", *words, "name=run")
         metrics = folder / "metrics.jsonl"
         since = len(rows(folder)) if metrics.exists() else 0
@@ -117,13 +117,13 @@ def test_stopped_on_two_processes_and_gone_on_with_four_and_one(tmp_path: Path) 
         codes, said = outcome(started)
         assert codes == [preemption.STOPPED] * count, said
         assert "by SIGTERM on process 1, saved" in said[0]
-        step = checkpoint.step(checkpoint.found(folder / "checkpoints")[-1])
+        step = checkpoint.step_of(checkpoint.list_checkpoints(folder / "checkpoints")[-1])
         assert (
-            at <= step <= at + 3 * preemption.VOTE
-            and len(checkpoint.found(folder / "checkpoints")) >= before
+            at <= step <= at + 3 * preemption.CONSENSUS_EVERY
+            and len(checkpoint.list_checkpoints(folder / "checkpoints")) >= before
         )
         assert [row["step"] for row in rows(folder)] == list(range(1, step + 1))
-    at = checkpoint.step(checkpoint.found(folder / "checkpoints")[-1])
+    at = checkpoint.step_of(checkpoint.list_checkpoints(folder / "checkpoints")[-1])
     result = train(Run(resolve([*words, "name=run"])))
     assert result["device_hours"] * 3600 > 1.01 * result["seconds"], (
         "two and four processes for a part of it"
@@ -169,7 +169,7 @@ for mine in json.loads(sys.argv[1]):
 """
 
 
-def test_machines_that_differ_are_named(tmp_path: Path) -> None:
+def test_precisions_that_differ_are_named(tmp_path: Path) -> None:
     """Other words, other images, a folder that one does not see: one line, from one process. So are
     weights without use."""
     for place, first in (("a", 0), ("b", 50)):
@@ -238,7 +238,7 @@ def test_a_process_that_does_not_come_is_waited_for_aloud_and_not_for_ever(tiny:
     code, said = alone(
         tiny,
         port,
-        "from ssl_vit.training import distributed; distributed.TOLD, distributed.GIVEN_UP = 1, 3",
+        "from ssl_vit.training import distributed; distributed.RENDEZVOUS_NOTICE, distributed.RENDEZVOUS_TIMEOUT = 1, 3",
     )
     place = f"MASTER_ADDR:MASTER_PORT=127.0.0.1:{port}"
     assert code == 2 and f"waiting for 2 processes at {place}" in said, said
