@@ -457,7 +457,7 @@ def test_a_link_in_the_folder_is_refused_and_its_target_kept(tmp_path):
         link.unlink()
     (tmp_path / "it" / "lock").symlink_to(precious)
     with pytest.raises(OSError, match="lock"):
-        locking.opened(tmp_path / "it" / "lock")
+        locking.open_file(tmp_path / "it" / "lock")
     assert precious.read_text() == "mine"
 
 
@@ -489,8 +489,8 @@ def test_a_run_is_not_begun_over_another_in_its_folder(tmp_path):
 
 
 HOLD_UNLOCKED = HOLD.replace(
-    "from ssl_vit.config.schema import Recipe\n",
-    """from ssl_vit.config.schema import Recipe
+    "from ssl_vit.runs import folder, lock\n",
+    """from ssl_vit.runs import folder, lock
 import errno, fcntl
 def lockf(*values):
     raise OSError(errno.ENOLCK, "no locks")
