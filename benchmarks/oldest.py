@@ -22,7 +22,7 @@ TESTS = (
     "objectives",
     "mpp",
     "corruption",
-    "counted",
+    "rng",
     "precision",
     "interop",
     "checkpoint",

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from test_sources import NAMED, _away_from_home_and_hub, cells, parquet  # noqa: F401
-from test_stream import SIZES
+from test_streaming import SIZES
 
 from ssl_vit.config.schema import Data
 from ssl_vit.data import fingerprints, sources, streaming
