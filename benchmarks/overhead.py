@@ -28,7 +28,7 @@ import torch
 
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import batching, loaders
-from ssl_vit.data.sampler import Windows
+from ssl_vit.data.sampler import WindowSampler
 from ssl_vit.jobs.setup import Job, set_up
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import distributed, loop, optim
@@ -113,7 +113,7 @@ def seeking() -> dict[str, Any]:
     said: dict[str, Any] = {}
     for name, windows in (
         ("permuted", None),
-        ("windows", Windows(np.full(303_000, 1000), 2**20, BATCH)),
+        ("windows", WindowSampler(np.full(303_000, 1000), 2**20, BATCH)),
     ):
         for step in (0, STEP):
             timed = []
@@ -123,7 +123,7 @@ def seeking() -> dict[str, Any]:
                 timed.append(
                     1000
                     * seconds(
-                        lambda at=epoch + step * BATCH, w=windows: batching.samples(
+                        lambda at=epoch + step * BATCH, w=windows: batching.samples_at(
                             at, BATCH, LENGTH, 0, w
                         )
                     )

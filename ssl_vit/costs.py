@@ -39,7 +39,7 @@ def multiply_adds(recipe: Recipe) -> int:
     return stem + (t - 1) * inputs * model.width + model.depth * block
 
 
-def passes(recipe: Recipe) -> int:
+def encoder_passes(recipe: Recipe) -> int:
     """How often a training image goes through the encoder: `joint` sends it once for each part that
     has a weight."""
     return (
@@ -50,7 +50,7 @@ def passes(recipe: Recipe) -> int:
 def exaflop(recipe: Recipe, images: int) -> float:
     """10^18 floating-point operations of training on `images` images: forward and backward are
     three forwards, 2 each."""
-    return 3 * 2 * passes(recipe) * multiply_adds(recipe) * images / 1e18
+    return 3 * 2 * encoder_passes(recipe) * multiply_adds(recipe) * images / 1e18
 
 
 # Images of each split as published: JFT after the paper's 4.1, the others after their authors. A
@@ -69,7 +69,7 @@ PUBLISHED: dict[str, dict[str, int]] = {
 
 
 # that MPP's head gives a patch (B.1.2); pixels: 3 P^2
-ANSWERS = {"mean_color": 512, "grid_color": 16 * 512}
+HEAD_OUTPUTS = {"mean_color": 512, "grid_color": 16 * 512}
 
 
 # a pixel, in a ResNet-50's stem, float32; measured: 2,172 with stages (3, 4, 9), 1,913 with (3, 4,
@@ -77,10 +77,10 @@ ANSWERS = {"mean_color": 512, "grid_color": 16 * 512}
 STEM_BYTES = 2200
 
 
-def trained_on(data: Data, said: int | None = None) -> int | None:
+def training_images(data: Data, given: int | None = None) -> int | None:
     """Training images after data.share and what data.validation holds out of them (as
-    data/sources.py), of the set as published or of `said` many; None where neither is known."""
-    whole = said or PUBLISHED.get(data.name, {}).get("train")
+    data/sources.py), of the set as published or of `given` many; None where neither is known."""
+    whole = given or PUBLISHED.get(data.name, {}).get("train")
     if whole is None:
         return None
     count = whole if data.share == 1 else max(1, round(data.share * whole))
@@ -89,7 +89,7 @@ def trained_on(data: Data, said: int | None = None) -> int | None:
     return count - max(1, min(round(data.validation * count), count - 1))
 
 
-def seen(recipe: Recipe, said: int | None = None) -> int | None:
+def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
     """Images that a run sends through the encoder: steps x batch, or for an evaluation every image
     once."""
     if recipe.objective != "probe":
@@ -97,18 +97,18 @@ def seen(recipe: Recipe, said: int | None = None) -> int | None:
     data, splits = recipe.data, PUBLISHED.get(recipe.data.name, {})
     apart = data.validation if isinstance(data.validation, str) else None
     named = [splits.get(name) for name in (data.test, apart) if name]
-    train = trained_on(Data(name=data.name, share=data.share), said)
+    train = training_images(Data(name=data.name, share=data.share), given)
     return None if train is None or None in named else train + sum(n for n in named if n)
 
 
-def work(recipe: Recipe, images: int | None) -> float | None:
+def total_exaflop(recipe: Recipe, images: int | None) -> float | None:
     """ExaFLOP of the run: forward and backward, or for an evaluation forward alone."""
     if images is None:
         return None
     return exaflop(recipe, images) / (3 if recipe.objective == "probe" else 1)
 
 
-def parts(recipe: Recipe) -> list[str]:
+def trained_objectives(recipe: Recipe) -> list[str]:
     """The objectives that are trained: of `joint` those that have a weight."""
     if recipe.objective != "joint":
         return [recipe.objective]
@@ -120,18 +120,24 @@ def parameters(recipe: Recipe) -> int:
     data.classes) left out."""
     d, classes = recipe.model.width, recipe.data.classes or 0
     heads = {
-        "mpp": d + (d + 1) * answers(recipe),
+        "mpp": d + (d + 1) * head_outputs(recipe),
         "supervised": (d + 1) * classes + (d * (d + 1) if recipe.supervised.hidden else 0),
     }
-    return encoder_parameters(recipe) + sum(heads.get(name, 0) for name in parts(recipe))
+    return encoder_parameters(recipe) + sum(
+        heads.get(name, 0) for name in trained_objectives(recipe)
+    )
 
 
-def answers(recipe: Recipe) -> int:
+def head_outputs(recipe: Recipe) -> int:
     """Numbers that MPP's head gives for a patch; 0 for a plugin's target."""
-    return 3 * recipe.model.patch**2 if recipe.target == "pixels" else ANSWERS.get(recipe.target, 0)
+    return (
+        3 * recipe.model.patch**2
+        if recipe.target == "pixels"
+        else HEAD_OUTPUTS.get(recipe.target, 0)
+    )
 
 
-def activations(recipe: Recipe, fused: bool) -> int:
+def activation_bytes(recipe: Recipe, fused: bool) -> int:
     """Bytes that the backward pass of one image holds on to, parameters aside, in timm's blocks run
     as they stand (a compiled objective keeps less). T tokens, D width, M MLP, A heads; a value
     takes w = 2 bytes in bfloat16, 4 in float32.
@@ -156,16 +162,18 @@ def activations(recipe: Recipe, fused: bool) -> int:
     )
     stem = STEM_BYTES * recipe.data.size**2 if model.hybrid else w * 3 * recipe.data.size**2
     ends = stem + 8 * t * model.width + (4 * t * model.width if mask else 0)
-    hit = rng.count_of(recipe.corruption.rate, t - 1)
+    corrupted = rng.rounded_count(recipe.corruption.rate, t - 1)
     head = (
-        hit * (w * model.width + 4 * answers(recipe))
-        if "mpp" in parts(recipe)
+        corrupted * (w * model.width + 4 * head_outputs(recipe))
+        if "mpp" in trained_objectives(recipe)
         else 4 * (recipe.data.classes or 0)
     )
-    return passes(recipe) * (ends + model.depth * block) + head
+    return encoder_passes(recipe) * (ends + model.depth * block) + head
 
 
-def memory(recipe: Recipe, processes: int, zero: int, batch: int, fused: bool) -> dict[str, int]:
+def memory_bytes(
+    recipe: Recipe, processes: int, zero: int, batch: int, fused: bool
+) -> dict[str, int]:
     """Bytes of tensors in one process, by kind, at a device batch of `batch` images; at most, as
     gradients come while activations go. What the allocator, CUDA and DeepSpeed's own buffers take
     comes on top.
@@ -187,5 +195,5 @@ def memory(recipe: Recipe, processes: int, zero: int, batch: int, fused: bool) -
         "averaged": size if trains and o.average else 0,
         "copies": size // 2 if recipe.compute.precision == "bfloat16" else 0,
         "buckets": size if trains and zero == 0 and processes > 1 else 0,
-        "activations": trains * batch * activations(recipe, fused),
+        "activations": trains * batch * activation_bytes(recipe, fused),
     }

@@ -48,7 +48,7 @@ def key(*parts: Any) -> np.ndarray:
     return folded
 
 
-def number(purpose: str) -> int:
+def stream_id(purpose: str) -> int:
     """A stream's number: its name's 32-bit FNV-1a hash. Not in compiled code: torch 2.11 cannot
     trace a loop over bytes."""
     hashed = 0x811C9DC5
@@ -60,7 +60,7 @@ def number(purpose: str) -> int:
 def stream(key: Any, purpose: str | int) -> Any:
     """The key's own stream for one purpose ("crop", "mix"), so that no two uses share a number.
     Compiled code passes the `number` of the name, computed at import."""
-    return bits(key, number(purpose) if isinstance(purpose, str) else purpose)
+    return bits(key, stream_id(purpose) if isinstance(purpose, str) else purpose)
 
 
 def uniform(key: Any, slot: Any) -> Any:
@@ -79,7 +79,7 @@ def integers(key: Any, slot: Any, n: int) -> Any:
     return (_shift(bits(key, slot), 33) * n) >> 31
 
 
-def count_of(rate: float, n: int) -> int:
+def rounded_count(rate: float, n: int) -> int:
     """floor(rate n + 1/2), at least 1: how many of n a share is. 0.58 x 25 is 14.5, no float
     below."""
     return max(1, int(round(rate * n, 9) + 0.5))

@@ -67,7 +67,7 @@ def whole(some):
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 500), st.integers(0, 2**31), st.integers(0, 10**6))
 def test_every_epoch_is_a_permutation(length, seed, epoch):
-    stream = batching.samples(epoch * length, length, length, seed)
+    stream = batching.samples_at(epoch * length, length, length, seed)
     assert stream.index.dtype == stream.key.dtype == np.int64
     assert np.array_equal(np.sort(stream.index), np.arange(length))
 
@@ -79,16 +79,16 @@ def test_every_epoch_is_a_permutation(length, seed, epoch):
 def test_the_stream_is_the_same_however_it_is_cut(length, first, counts):
     parts, at = [], first
     for count in counts:
-        parts.append(batching.samples(at, count, length, 3))
+        parts.append(batching.samples_at(at, count, length, 3))
         at += count
-    known = batching.samples(first, sum(counts), length, 3)
+    known = batching.samples_at(first, sum(counts), length, 3)
     assert np.array_equal(np.concatenate([p.index for p in parts]), known.index)
     assert np.array_equal(np.concatenate([p.key for p in parts]), known.key)
 
 
 def test_epochs_and_seeds_have_their_own_orders_and_keys():
     streams = [
-        batching.samples(epoch * 100, 100, 100, seed) for seed in (0, 1) for epoch in range(3)
+        batching.samples_at(epoch * 100, 100, 100, seed) for seed in (0, 1) for epoch in range(3)
     ]
     assert len({tuple(s.index) for s in streams}) == 6
     assert len({key for s in streams for key in s.key.tolist()}) == 600
@@ -99,7 +99,7 @@ def test_epochs_and_seeds_have_their_own_orders_and_keys():
 def test_an_order_has_no_trace_of_the_first():
     """Neighbours in the stream are no neighbours in the split: ranks are uncorrelated (standard
     deviation 0.01)."""
-    index = batching.samples(0, 10_000, 10_000, 0).index
+    index = batching.samples_at(0, 10_000, 10_000, 0).index
     assert abs(np.corrcoef(index[1:], index[:-1])[0, 1]) < 0.04
     assert abs(np.corrcoef(index, np.arange(10_000))[0, 1]) < 0.04
 
@@ -108,12 +108,12 @@ def test_a_far_step_of_a_huge_set_is_like_any_other():
     """Step 10^6 of the paper's batch on JFT's 303 million images: epoch 13, position 157
     million."""
     length, first = 303_000_000, 10**6 * 4096
-    far = batching.samples(first, 4096, length, 0)
+    far = batching.samples_at(first, 4096, length, 0)
     assert len(set(far.index.tolist())) == len(set(far.key.tolist())) == 4096
     assert far.index.min() >= 0 and far.index.max() < length
     # 512 expected, standard deviation 21
     assert np.histogram(far.index, 8, (0, length))[0].min() > 400
-    again = batching.samples(first + 1000, 10, length, 0)
+    again = batching.samples_at(first + 1000, 10, length, 0)
     assert np.array_equal(again.index, far.index[1000:1010]) and np.array_equal(
         again.key, far.key[1000:1010]
     )
@@ -136,7 +136,7 @@ def test_the_global_batch_lies_on_processes(
 ):
     batch_layout = batching.batch_layout(batch, wanted, limit, processes - 1, processes)
     assert batch_layout == BatchLayout(batch, device_batch, processes - 1, processes)
-    assert batch_layout.accumulation == accumulation
+    assert batch_layout.accumulation_steps == accumulation
 
 
 @settings(deadline=None, max_examples=80)
@@ -172,13 +172,13 @@ def test_processes_and_passes_together_make_the_global_batch(processes, device_b
         passes[rank][step * accumulation + micro]
         for step, micro, rank in np.ndindex(3, accumulation, processes)
     ]
-    stream = batching.samples(36, 36, 50, 0)
+    stream = batching.samples_at(36, 36, 50, 0)
     assert np.array_equal(whole(rebuilt).index, stream.index) and np.array_equal(
         whole(rebuilt).key, stream.key
     )
     assert same([whole(rebuilt)], [whole(loader(BatchLayout(12, 12, 0, 1), start=3, stop=6))])
     chunks = [
-        BatchLayout(12, device_batch, rank, processes).chunk(micro)
+        BatchLayout(12, device_batch, rank, processes).chunk_index(micro)
         for micro, rank in np.ndindex(accumulation, processes)
     ]
     assert chunks == list(range(accumulation * processes))
@@ -235,9 +235,9 @@ def test_the_loader_moves_no_global_generator(workers):
 def test_a_image_that_cannot_be_read_is_replaced_by_the_next_that_can(workers):
     plain = whole(loader(BatchLayout(12, 4, 0, 1)))
     mended = list(loader(BatchLayout(12, 4, 0, 1), broken={17, 18, 49}, workers=workers))
-    assert [text.split(":")[0] for batch in mended for text in batch.unread].count("number 49") == (
-        plain.index == 49
-    ).sum()
+    assert [text.split(":")[0] for batch in mended for text in batch.unreadable].count(
+        "number 49"
+    ) == (plain.index == 49).sum()
     one = whole(mended)
     assert torch.equal(one.index, plain.index) and torch.equal(one.key, plain.key)
     for index, label in zip(one.index.tolist(), one.label.tolist(), strict=True):
@@ -299,7 +299,7 @@ def test_held_out_images_are_spread_over_the_split_and_keep_their_keys():
     )
     assert torch.equal(few.index, many.index[:50]) and torch.equal(few.key, many.key[:50])
     assert torch.bincount(many.index // 250, minlength=4).min() > 25  # 50 expected
-    assert not set(many.key.tolist()) & set(batching.samples(0, 1000, 1000, 0).key.tolist())
+    assert not set(many.key.tolist()) & set(batching.samples_at(0, 1000, 1000, 0).key.tolist())
 
 
 def test_the_first_samples_are_those_of_the_stream_at_most_one_epoch():
@@ -344,8 +344,8 @@ def test_workers_hold_no_more_than_half_of_the_shared_memory(
 ) -> None:
     monkeypatch.setattr(loaders.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    used = loaders.bounded(4, batch)
-    assert used[:2] == wanted and used.number * used.ahead * batch * processes <= free / 2
+    used = loaders.limit_workers(4, batch)
+    assert used[:2] == wanted and used.number * used.prefetch * batch * processes <= free / 2
     assert bool(used.limit) == (wanted != (4, 4))
     made = loaders._loader(ImageDataset(Numbered(8), DATA, train=False), [], 4, batch)
     assert (made.num_workers, made.prefetch_factor or 0) == wanted

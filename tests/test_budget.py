@@ -29,7 +29,7 @@ SMALL = (
 )
 def test_training_images_are_those_that_a_run_finds(words):
     data = Data(**{"validation": "validation"} | words)
-    assert costs.trained_on(data) == len(sources.load(data).train)
+    assert costs.training_images(data) == len(sources.load(data).train)
 
 
 def test_the_papers_core_days_are_a_plausible_share_of_the_peak():
@@ -54,7 +54,7 @@ def held(words, size, fused=False):
     images, and of what autograd keeps for it, parameters aside."""
     recipe = resolve([*words, f"optim.batch={size}"])
     torch.manual_seed(0)
-    net = encoder.build_any(recipe.model, recipe.data, recipe.optim.dropout)
+    net = encoder.build_backbone(recipe.model, recipe.data, recipe.optim.dropout)
     for block in net.backbone.blocks:
         block.attn.fused_attn = fused
     objective = objectives.build(recipe, net, 10)
@@ -63,7 +63,7 @@ def held(words, size, fused=False):
         optim.build(objective, recipe.optim),
     )
     batch = batching.ImageDataset(sources.load(recipe.data).train, recipe.data, True).__getitems__(
-        batching.samples(0, size, 50_000, 0)
+        batching.samples_at(0, size, 50_000, 0)
     )
     own, kept = {p.untyped_storage().data_ptr() for p in objective.parameters()}, {}
 
@@ -117,7 +117,7 @@ def test_tensors_take_the_bytes_that_are_predicted(words, fused):
     """Weights, gradients, moments and averaged weights exactly; activations within 10%, and so the
     sum."""
     recipe, found, activations = held(altered(SMALL, *words), size=16, fused=fused)
-    said = costs.memory(recipe, processes=1, zero=0, batch=16, fused=fused)
+    said = costs.memory_bytes(recipe, processes=1, zero=0, batch=16, fused=fused)
     assert {name: said[name] for name in found} == found
     assert said["activations"] + said["copies"] == pytest.approx(activations, rel=0.1)
     assert sum(said.values()) == pytest.approx(sum(found.values()) + activations, rel=0.1)
@@ -130,7 +130,8 @@ def test_zero_shards_by_its_papers_formula(monkeypatch):
     monkeypatch.setattr(costs, "parameters", lambda recipe: 7_500_000_000)
     recipe = resolve(["recipe=mpp", "compute.precision=float32"])
     found = [
-        costs.memory(recipe, processes=64, zero=zero, batch=0, fused=True) for zero in range(4)
+        costs.memory_bytes(recipe, processes=64, zero=zero, batch=0, fused=True)
+        for zero in range(4)
     ]
     buckets = [each.pop("buckets") / 1e9 for each in found]
     assert buckets == [30, 0, 0, 0]  # DDP's, for its gradients
@@ -151,7 +152,7 @@ def test_the_device_batch_is_that_of_a_run(batch, wanted, processes):
     words = ["recipe=paper/mpp_b16_imagenet", "compute.precision=bfloat16", f"optim.batch={batch}"]
     recipe = resolve([*words, *([f"compute.batch={wanted}"] if wanted else [])])
     # machine.py's rule, on this device
-    limit = int(78 * 2**30 / 2 / costs.activations(recipe, fused=True))
+    limit = int(78 * 2**30 / 2 / costs.activation_bytes(recipe, fused=True))
     assert (
         budget.device_batch(recipe, processes, H100)
         == batching.batch_layout(batch, wanted, limit, 0, processes).device_batch

@@ -56,7 +56,7 @@ def test_blocks_of_all_rates_of_drop_path_share_graphs(counter: CompileCounter) 
     whose rate is 0."""
     torch.manual_seed(0)
     model = Model(patch=4, width=32, depth=12, heads=2, mlp=64)
-    net = encoder.build(model, Data(size=16), drop_path=0.5)
+    net = encoder.build_encoder(model, Data(size=16), drop_path=0.5)
     sharding.compile_blocks(
         objectives.Supervised(net, 5, loss="softmax", smoothing=0, hidden=False, pool="token")
     )
@@ -77,7 +77,7 @@ def test_drop_path_keeps_the_mean_and_drops_whole_samples() -> None:
 
 
 def test_drop_path_rises_linearly_from_0() -> None:
-    net = encoder.build(
+    net = encoder.build_encoder(
         Model(patch=4, width=32, depth=5, heads=2, mlp=64), Data(size=16), drop_path=0.4
     )
     rates = [1 - float(getattr(block.drop_path2, "keep", 1.0)) for block in net.backbone.blocks]

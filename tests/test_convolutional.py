@@ -37,7 +37,7 @@ FAST = [
 def test_a_row_says_what_timm_builds(name: str) -> None:
     recipe = resolve(["recipe=finetune", "init=scratch", f"model={name}", "data.size=224"])
     with torch.device("meta"):
-        net = encoder.build_any(recipe.model, recipe.data).eval()
+        net = encoder.build_backbone(recipe.model, recipe.data).eval()
     assert sum(p.numel() for p in net.parameters()) == costs.encoder_parameters(recipe)
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         assert net.feature(torch.empty(1, 3, 224, 224, dtype=torch.uint8), "token").shape == (

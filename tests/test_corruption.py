@@ -146,7 +146,7 @@ def test_a_half_rounds_up(patches, eighths):
 )
 def test_counts_worked_out_by_hand(rate, patches, hit):
     assert corruption.num_corrupted(rate, patches) == hit
-    assert corruption.draw(keys(3), patches, rate).corrupted_BK.shape == (3, hit)
+    assert corruption.sample(keys(3), patches, rate).corrupted_BK.shape == (3, hit)
 
 
 def test_a_half_rounds_up_for_decimal_rates_too():
@@ -169,7 +169,7 @@ def test_a_half_rounds_up_for_decimal_rates_too():
 )
 def test_draw_is_the_slow_one(seed, count, patches, rate, shares, source):
     key_B = keys(count, seed)
-    drawn = corruption.draw(key_B, patches, rate, *shares, source)
+    drawn = corruption.sample(key_B, patches, rate, *shares, source)
     hit = corruption.num_corrupted(rate, patches)
     assert all(t.shape == (count, hit) and t.dtype == torch.int64 for t in drawn)
     assert torch.stack(drawn, -1).tolist() == [
@@ -186,7 +186,7 @@ def test_draw_is_the_slow_one(seed, count, patches, rate, shares, source):
 )
 def test_shapes_are_the_slow_ones(seed, grid, rate, shape):
     key_B = keys(2, seed)
-    drawn = corruption.draw(key_B, grid**2, rate, 0.8, 0.1, "image", *shape)
+    drawn = corruption.sample(key_B, grid**2, rate, 0.8, 0.1, "image", *shape)
     hit = corruption.num_corrupted(rate, grid**2)
     assert all(t.shape == (2, hit) for t in drawn)
     assert torch.stack(drawn, -1).tolist() == [
@@ -207,7 +207,7 @@ EVEN = [
 def test_no_place_is_hit_more_often_than_another(grid, rate, shape):
     """Squares and rectangles come together, so places are compared over many images, loosely: cut
     rectangles are small."""
-    corrupted_BK = corruption.draw(
+    corrupted_BK = corruption.sample(
         keys(60_000), grid**2, rate, 0.8, 0.1, "image", *shape
     ).corrupted_BK
     often = np.bincount(corrupted_BK.flatten(), minlength=grid**2) / 60_000
@@ -222,7 +222,9 @@ def test_shapes_put_hit_patches_side_by_side(shape):
     one."""
 
     def pairs(*shape):
-        corrupted_BK = corruption.draw(keys(500), 64, 0.25, 0.8, 0.1, "image", *shape).corrupted_BK
+        corrupted_BK = corruption.sample(
+            keys(500), 64, 0.25, 0.8, 0.1, "image", *shape
+        ).corrupted_BK
         grid = torch.zeros(500, 64).scatter(1, corrupted_BK, 1.0).view(500, 8, 8)
         assert (grid.sum((1, 2)) == 16).all()
         return float((grid[:, :, 1:] * grid[:, :, :-1]).sum(2).mean())
@@ -232,7 +234,7 @@ def test_shapes_put_hit_patches_side_by_side(shape):
 
 @SOURCES
 def test_hit_patches_are_distinct_and_sources_are_others(source):
-    drawn = corruption.draw(keys(500), 17, 0.5, source=source)
+    drawn = corruption.sample(keys(500), 17, 0.5, source=source)
     assert all(len(set(row)) == len(row) for row in drawn.corrupted_BK.tolist())
     assert drawn.corrupted_BK.min() >= 0 and drawn.corrupted_BK.max() < 17
     image = torch.arange(500)[:, None]
@@ -244,7 +246,7 @@ def test_hit_patches_are_distinct_and_sources_are_others(source):
 
 
 def test_every_patch_is_hit_as_often():
-    hit = corruption.draw(keys(20_000), 16, 0.25).corrupted_BK
+    hit = corruption.sample(keys(20_000), 16, 0.25).corrupted_BK
     assert stats.chisquare(np.bincount(hit.flatten(), minlength=16)).pvalue > 1e-3
     # the first two, and how they lie to each other
     pairs = torch.stack([hit[:, 0], (hit[:, 1] - hit[:, 0]) % 16])
@@ -253,7 +255,7 @@ def test_every_patch_is_hit_as_often():
 
 @pytest.mark.parametrize("shares", [(0.8, 0.1, 0.1), (0.5, 0.2, 0.3)])
 def test_kinds_have_their_shares_and_are_drawn_one_by_one(shares):
-    drawn = corruption.draw(keys(4000), 64, 0.5, *shares[:2])
+    drawn = corruption.sample(keys(4000), 64, 0.5, *shares[:2])
     counts = np.bincount(drawn.kind_BK.flatten(), minlength=3)
     assert counts.sum() == 128_000
     assert stats.chisquare(counts, 128_000 * np.array(shares)).pvalue > 1e-3
@@ -266,24 +268,24 @@ def test_kinds_have_their_shares_and_are_drawn_one_by_one(shares):
 
 
 def test_sources_are_uniform():
-    drawn = corruption.draw(keys(20_000), 8, 1.0)
+    drawn = corruption.sample(keys(20_000), 8, 1.0)
     step = (drawn.source_BK - torch.arange(20_000)[:, None] * 8 - drawn.corrupted_BK) % 8
     for n in range(8):
         assert (
             stats.chisquare(np.bincount(step[drawn.corrupted_BK == n], minlength=8)[1:]).pvalue
             > 1e-3
         )
-    anywhere = corruption.draw(keys(20_000), 8, 1.0, source="batch").source_BK.flatten()
+    anywhere = corruption.sample(keys(20_000), 8, 1.0, source="batch").source_BK.flatten()
     assert stats.kstest(anywhere.numpy() / 160_000, "uniform").pvalue > 1e-3
     few = torch.cat(
         [
-            corruption.draw(keys(3, seed), 2, 1.0, source="batch").source_BK[:1, :1]
+            corruption.sample(keys(3, seed), 2, 1.0, source="batch").source_BK[:1, :1]
             for seed in range(2000)
         ]
     )
     first = torch.cat(
         [
-            corruption.draw(keys(3, seed), 2, 1.0, source="batch").corrupted_BK[:1, :1]
+            corruption.sample(keys(3, seed), 2, 1.0, source="batch").corrupted_BK[:1, :1]
             for seed in range(2000)
         ]
     )
@@ -295,9 +297,9 @@ def test_sources_are_uniform():
 @settings(deadline=None, max_examples=20)
 @given(st.permutations(range(12)), st.integers(1, 12))
 def test_a_images_corruption_does_not_depend_on_its_batch(order, count):
-    together = corruption.draw(keys(12), 16, 0.5)
+    together = corruption.sample(keys(12), 16, 0.5)
     chosen = torch.tensor(order[:count])
-    alone = corruption.draw(keys(12)[chosen], 16, 0.5)
+    alone = corruption.sample(keys(12)[chosen], 16, 0.5)
     assert torch.equal(alone.corrupted_BK, together.corrupted_BK[chosen])
     assert torch.equal(alone.kind_BK, together.kind_BK[chosen])
     shift = 16 * (torch.arange(count) - chosen)[:, None]
@@ -326,10 +328,10 @@ def corrupted_samples(processes, device_batch):
             Grey(), Data(size=8), spread, seed=3, start=0, stop=5, workers=0
         )
         for number, batch in enumerate(loader):
-            drawn = corruption.draw(batch.key, 16, 0.5)
+            drawn = corruption.sample(batch.key, 16, 0.5)
             within = drawn.source_BK - 16 * torch.arange(len(batch.key))[:, None]
             columns = (batch.index, batch.key, drawn.corrupted_BK, drawn.kind_BK, within)
-            step = number // spread.accumulation
+            step = number // spread.accumulation_steps
             found += [(step, *row) for row in zip(*(c.tolist() for c in columns), strict=True)]
     return found
 
@@ -352,7 +354,7 @@ def test_apply_is_the_slow_one(shares, source):
     generator = torch.Generator().manual_seed(0)
     x, mask = torch.randn(6, 12, 5, generator=generator), torch.randn(5, generator=generator)
     before = x.clone()
-    drawn = corruption.draw(keys(6), 12, 0.75, *shares, source)
+    drawn = corruption.sample(keys(6), 12, 0.75, *shares, source)
     made = corruption.apply(x, drawn, mask)
     assert torch.equal(made, slow_apply(x, drawn, mask))
     assert torch.equal(x, before)
@@ -375,7 +377,7 @@ def test_sources_are_clean_embeddings():
 
 def test_a_low_precision_embedding_stays_so():
     x = torch.randn(2, 4, 3, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(0))
-    drawn = corruption.draw(keys(2), 4, 0.5, 1.0, 0.0)
+    drawn = corruption.sample(keys(2), 4, 0.5, 1.0, 0.0)
     made = corruption.apply(x, drawn, torch.tensor([0.1, 0.2, 0.3]))
     assert made.dtype == torch.bfloat16
     assert torch.equal(made, slow_apply(x, drawn, torch.tensor([0.1, 0.2, 0.3])))
@@ -385,8 +387,8 @@ def test_a_low_precision_embedding_stays_so():
 @SOURCES
 @SHAPES
 def test_a_gpu_hits_the_same_patches(source, shape):
-    here = corruption.draw(keys(200), 196, 0.5, 0.8, 0.1, source, *shape)
-    there = corruption.draw(keys(200).cuda(), 196, 0.5, 0.8, 0.1, source, *shape)
+    here = corruption.sample(keys(200), 196, 0.5, 0.8, 0.1, source, *shape)
+    there = corruption.sample(keys(200).cuda(), 196, 0.5, 0.8, 0.1, source, *shape)
     assert all(torch.equal(a, b.cpu()) for a, b in zip(here, there, strict=True))
 
 
@@ -396,6 +398,6 @@ def test_compiled_code_draws_the_same(shape):
     hashes must not meet that."""
     key = torch.from_numpy(rng.key(0, 3, np.arange(6)))
     asked = (64, 0.5, 0.8, 0.1, "image", *shape)
-    compiled = torch.compile(lambda k: corruption.draw(k, *asked), fullgraph=True, dynamic=False)
-    for made, right in zip(compiled(key), corruption.draw(key, *asked), strict=True):
+    compiled = torch.compile(lambda k: corruption.sample(k, *asked), fullgraph=True, dynamic=False)
+    for made, right in zip(compiled(key), corruption.sample(key, *asked), strict=True):
         assert torch.equal(made, right)

@@ -75,7 +75,7 @@ def photographs() -> list[Image.Image]:
 def exported(folder: Path, data: Data) -> Callable[[torch.Tensor], torch.Tensor]:
     """Our own classifier of evaluation images, and its export in that folder."""
     torch.manual_seed(0)
-    made = encoder.build(MODEL, data).eval()
+    made = encoder.build_encoder(MODEL, data).eval()
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     head = {
@@ -112,14 +112,14 @@ def one_off(image: torch.Tensor, data: Data) -> tuple[int, int]:
     timm."""
     if data.eval_mode == "squash":
         return 0, 0
-    resized = transforms.short_side(image, int(data.size / data.eval_crop))
+    resized = transforms.resize_short_side(image, int(data.size / data.eval_crop))
     spare = [side - data.size for side in resized.shape[1:]]
     return round(spare[0] / 2) - spare[0] // 2, round(spare[1] / 2) - spare[1] // 2
 
 
 def moved(image: torch.Tensor, data: Data) -> torch.Tensor:
     """An evaluation image that was cropped as transformers does."""
-    resized = transforms.short_side(image, int(data.size / data.eval_crop))
+    resized = transforms.resize_short_side(image, int(data.size / data.eval_crop))
     top, left = ((side - data.size) // 2 for side in resized.shape[1:])
     return resized[None, :, top : top + data.size, left : left + data.size]
 
@@ -157,7 +157,7 @@ def test_timm_and_transformers_see_the_pixels_that_were_evaluated(
     clear = apart = 0
     for photo in photographs():
         image = transforms.decode(encode(photo, "PNG"))
-        seen = transforms.evaluation([image], size, mode, crop)
+        seen = transforms.eval_transform([image], size, mode, crop)
         for name, (transform, model) in clients.items():
             wanted = seen
             if name == "transformers" and any(one_off(image, data)):

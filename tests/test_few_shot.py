@@ -72,9 +72,9 @@ class Broken:
     columns = ""
     labels = (-1, 1)
 
-    def __init__(self, unread: set[int]) -> None:
+    def __init__(self, unreadable: set[int]) -> None:
         self.classes: list[str] = []
-        self.unread = unread
+        self.unreadable = unreadable
 
     def __len__(self) -> int:
         return 60
@@ -82,7 +82,7 @@ class Broken:
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         grey = [np.full((16, 16, 3), 2 * row, np.uint8) for row in rows.tolist()]
         cells = [
-            b"" if row in self.unread else image
+            b"" if row in self.unreadable else image
             for row, image in zip(rows.tolist(), grey, strict=True)
         ]
         return cells, np.where(rows % 3 == 2, -1, rows % 3)
@@ -95,9 +95,16 @@ def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() 
     recipe = resolve([*COMMON, "init=scratch", "probe.shots=[2,5]", "probe.trials=3"])
     accelerator, spread = Accelerator(cpu=True), batching.Spread(7, 7, 0, 1)
 
-    def draw(unread: set[int]) -> tuple[features.Drawn, dict[tuple[int, int], list[int]]]:
-        told = features.drawn(
-            lambda image: image[:, :1, 0, 0].float(), Broken(unread), recipe, spread, accelerator, 2
+    def draw(
+        unreadable: set[int],
+    ) -> tuple[features.FewShotSamples, dict[tuple[int, int], list[int]]]:
+        told = features.sample_few_shot(
+            lambda image: image[:, :1, 0, 0].float(),
+            Broken(unreadable),
+            recipe,
+            spread,
+            accelerator,
+            2,
         )
         row_S = (told.features[0][:, 0] / 2).int()  # an image's grey is its row
         return told, {key: row_S[places].tolist() for key, places in told.picks.items()}
@@ -143,8 +150,8 @@ def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(
     recipe = resolve(words)
     splits = sources.load(recipe.data, test=True)
     assert splits.test is not None
-    net = encoder.build(recipe.model, recipe.data).eval()
-    weights.load_into(net, init_source.parse_init(str(trained.folder)))
+    net = encoder.build_encoder(recipe.model, recipe.data).eval()
+    weights.load_weights(net, init_source.parse_init(str(trained.folder)))
     head = load_file(trained.export / "heads.safetensors")
     seen = []
     for source in (splits.train, splits.test):

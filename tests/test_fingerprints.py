@@ -11,7 +11,7 @@ from test_streaming import SIZES
 
 from ssl_vit.config.schema import Data
 from ssl_vit.data import fingerprints, sources, streaming
-from ssl_vit.data.base import Units
+from ssl_vit.data.base import ReadUnits
 
 COUNT, BYTES = 300, 1000
 
@@ -28,7 +28,7 @@ def folder(root: Path, changed: dict[int, bytes] | None = None) -> Path:
 
 def of(root: Path, **more: object) -> dict[str, str]:
     data = Data(name="own", path=str(root), **more)  # type: ignore[arg-type]
-    return fingerprints.of(sources.load(data), data.path)
+    return fingerprints.fingerprint_splits(sources.load(data), data.path)
 
 
 def test_each_image_of_a_small_set_counts(tmp_path: Path) -> None:
@@ -82,21 +82,21 @@ def test_every_row_group_of_a_large_set_counts_by_its_size(monkeypatch) -> None:
         def __init__(self, sizes: list[int]) -> None:
             self.sizes, self.classes, self.fetched = np.array(sizes), [], []
 
-        def units(self) -> Units:
-            return Units(np.array([2, 3, 1, 2]), self.sizes, lambda: ["a", "a", "b", "b"])
+        def units(self) -> ReadUnits:
+            return ReadUnits(np.array([2, 3, 1, 2]), self.sizes, lambda: ["a", "a", "b", "b"])
 
         def fetch(self, rows: np.ndarray) -> tuple[list[bytes], np.ndarray]:
             self.fetched += rows.tolist()
             return [bytes([row]) for row in rows.tolist()], rows
 
-        def forget(self) -> None:
+        def clear_cache(self) -> None:
             pass
 
     monkeypatch.setattr(fingerprints, "WHOLE", 50)
     groups = Groups([20, 30, 10, 20])
-    known = fingerprints.fingerprint(groups)  # type: ignore[arg-type]
+    known = fingerprints.fingerprint_source(groups)  # type: ignore[arg-type]
     assert groups.fetched == [0, 1, 5]
-    assert fingerprints.fingerprint(Groups([20, 31, 9, 20])) != known  # type: ignore[arg-type]
+    assert fingerprints.fingerprint_source(Groups([20, 31, 9, 20])) != known  # type: ignore[arg-type]
 
 
 def test_a_streams_first_images_and_all_its_files_count(tmp_path: Path, monkeypatch) -> None:
@@ -108,7 +108,7 @@ def test_a_streams_first_images_and_all_its_files_count(tmp_path: Path, monkeypa
 
     def prints(root: Path, first: int = 10) -> dict[str, str]:
         data = Data(name="own", path=str(root), stream=True, validation=0.0)
-        return fingerprints.of(sources.load(data, first=first), data.path)
+        return fingerprints.fingerprint_splits(sources.load(data, first=first), data.path)
 
     known = prints(tmp_path / "here")
     shutil.copytree(tmp_path / "here", tmp_path / "there")
@@ -127,4 +127,4 @@ def test_the_embedded_set_is_sampled() -> None:
 
 
 def of_shapes(size: int) -> dict[str, str]:
-    return fingerprints.of(sources.load(Data(size=size)))
+    return fingerprints.fingerprint_splits(sources.load(Data(size=size)))

@@ -45,8 +45,8 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
     result = done.result()
     assert result is not None
     recipe, splits = done.recipe, sources.load(done.recipe.data)
-    net = encoder.build(recipe.model, recipe.data).eval()
-    weights.load_into(net, parse_init(str(done.folder)))
+    net = encoder.build_encoder(recipe.model, recipe.data).eval()
+    weights.load_weights(net, parse_init(str(done.folder)))
     batch_layout = batching.BatchLayout(16, 16, 0, 1)
     told = []
     for source, most in ((splits.train, 300), (splits.validation, 200)):

@@ -311,8 +311,8 @@ def test_a_killed_data_worker_is_named_in_one_line(
 
 
 def test_a_lost_worker_ends_with_the_status_that_is_queued_again() -> None:
-    with pytest.raises(SystemExit) as left, report_errors(), loaders.workers_named():
+    with pytest.raises(SystemExit) as left, report_errors(), loaders.report_lost_workers():
         raise RuntimeError("DataLoader worker (pid 12) is killed by signal: Killed. ")
     assert left.value.code == LostError.status == 69
-    with pytest.raises(RuntimeError, match="another"), loaders.workers_named():
+    with pytest.raises(RuntimeError, match="another"), loaders.report_lost_workers():
         raise RuntimeError("another")

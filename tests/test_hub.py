@@ -496,7 +496,7 @@ def exported(
     """An encoder whose export lies on the Hub, and its commit."""
     torch.manual_seed(1)
     model = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=64)
-    made = encoder.build(model, Data(size=16, mean=[0.4] * 3))
+    made = encoder.build_encoder(model, Data(size=16, mean=[0.4] * 3))
     folder = tmp_path / "made"
     weights.export(folder, made, {}, model, Data(size=16, mean=[0.4] * 3), "avg")
     return made, server.put(
@@ -527,8 +527,8 @@ def test_first_weights_from_the_hub_bring_their_model_and_are_pinned(
         [0.4] * 3,
     )
     assert run.recipe.init == f"hf-hub:{REPO}@{commit}"
-    net = encoder.build(run.recipe.model, run.recipe.data)
-    weights.load_into(net, init_source.parse_init(run.recipe.init))
+    net = encoder.build_encoder(run.recipe.model, run.recipe.data)
+    weights.load_weights(net, init_source.parse_init(run.recipe.init))
     assert torch.equal(net.backbone.pos_embed, made.backbone.pos_embed)
     train_job.train(run)
     assert f"init: hf-hub:{REPO}@{commit}" in (run.folder / "recipe.yaml").read_text()
@@ -569,8 +569,8 @@ def test_bad_places_are_one_line(server: Hub, tmp_path: Path, place: str, says: 
     with pytest.raises(UserError) as caught:
         init = init_source.parse_init(f"hf-hub:{place}")
         init_source.described_values(init)
-        weights.load_into(
-            encoder.build(Model(patch=4, width=32, depth=3, heads=2, mlp=64), data), init
+        weights.load_weights(
+            encoder.build_encoder(Model(patch=4, width=32, depth=3, heads=2, mlp=64), data), init
         )
     text = str(caught.value)
     assert (
@@ -671,10 +671,10 @@ def images() -> torch.Tensor:
 def test_a_fresh_process_gets_the_runs_own_features(server: Hub, run: Run, tmp_path: Path) -> None:
     push.push(run)
     told, _ = fresh(tmp_path, "encodes", images())
-    net = encoder.build(run.recipe.model, run.recipe.data).eval()
-    weights.load_into(net, init_source.parse_init(str(run.folder)))
+    net = encoder.build_encoder(run.recipe.model, run.recipe.data).eval()
+    weights.load_weights(net, init_source.parse_init(str(run.folder)))
     with torch.no_grad():
-        torch.testing.assert_close(told["normal"], net.normal(images()), atol=1e-5, rtol=0)
+        torch.testing.assert_close(told["normal"], net.normalize(images()), atol=1e-5, rtol=0)
         for name in ("0", "1", "2"):
             torch.testing.assert_close(told[name], net.feature(images(), "avg"), atol=1e-5, rtol=0)
 
@@ -699,10 +699,10 @@ def test_a_fresh_process_gets_a_fine_tuned_runs_own_logits(
     from safetensors.torch import load_file
 
     net, head = (
-        encoder.build(run.recipe.model, run.recipe.data).eval(),
+        encoder.build_encoder(run.recipe.model, run.recipe.data).eval(),
         load_file(run.export / "heads.safetensors"),
     )
-    weights.load_into(net, init_source.parse_init(str(run.folder)))
+    weights.load_weights(net, init_source.parse_init(str(run.folder)))
     with torch.no_grad():
         wanted = net.feature(images(), "token") @ head["head.weight"].T + head["head.bias"]
         for name in ("0", "1", "2"):
@@ -908,7 +908,7 @@ def test_the_cards_snippets_run_and_give_the_shapes_that_they_say(
 
     Image.new("RGB", (50, 40)).save(tmp_path / "image.jpg")
     if classes:
-        net = encoder.build(run.recipe.model, run.recipe.data)
+        net = encoder.build_encoder(run.recipe.model, run.recipe.data)
         heads = {"head.weight": torch.ones(3, 32), "head.bias": torch.ones(3)}
         weights.export(
             run.export,

@@ -538,7 +538,7 @@ def test_an_export_that_finds_no_room_leaves_nothing(
     def full(*values: object) -> bytes:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    net = encoder.build_any(run.recipe.model, run.recipe.data)
+    net = encoder.build_backbone(run.recipe.model, run.recipe.data)
     monkeypatch.setattr(weights, "_packed", full)
     with pytest.raises(OSError, match="No space"):
         weights.export(

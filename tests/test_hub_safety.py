@@ -269,7 +269,7 @@ def test_what_a_foreign_config_would_have_timm_fetch_is_not_fetched(
         "pretrained": True,
         "pretrained_cfg": {"url": f"{server.url}/evil/x.pth"},
     }
-    net = encoder.build(
+    net = encoder.build_encoder(
         Model(patch=4, width=32, depth=2, heads=2, mlp=64), Data(size=16, mean=[0.4] * 3)
     )
     for change in (
@@ -284,13 +284,13 @@ def test_what_a_foreign_config_would_have_timm_fetch_is_not_fetched(
         )
         if change["architecture"] == "vit_tiny_patch16_224":
             assert "model.heads=2 here, 3 there" in refused(
-                weights.load_into, net, init_source.parse_init(f"hf-hub:{REPO}")
+                weights.load_weights, net, init_source.parse_init(f"hf-hub:{REPO}")
             )
         elif isinstance(change["architecture"], str):
-            weights.load_into(net, init_source.parse_init(f"hf-hub:{REPO}"))
+            weights.load_weights(net, init_source.parse_init(f"hf-hub:{REPO}"))
         else:
             assert "config.json cannot be read" in refused(
-                weights.load_into, net, init_source.parse_init(f"hf-hub:{REPO}")
+                weights.load_weights, net, init_source.parse_init(f"hf-hub:{REPO}")
             )
     assert server.requests and not [request for request in server.requests if "evil" in request]
 
@@ -312,7 +312,7 @@ def test_timms_own_weights_come_as_safetensors(server: Hub, tmp_path: Path) -> N
     """From its repository on the Hub, which is here a small network's; the classifier stays
     there."""
     model = Model(name="small", patch=4, width=32, depth=2, heads=2, mlp=64)
-    theirs, made = (encoder.build(model, Data(size=16)) for _ in range(2))
+    theirs, made = (encoder.build_encoder(model, Data(size=16)) for _ in range(2))
     weights.export(tmp_path / "out", theirs, {}, model, Data(size=16), "token", [])
     state = load_file(tmp_path / "out" / "model.safetensors") | {
         "head.weight": torch.zeros(9, 32),
@@ -325,7 +325,7 @@ def test_timms_own_weights_come_as_safetensors(server: Hub, tmp_path: Path) -> N
     }
     files["model.safetensors"] = (tmp_path / "model.safetensors").read_bytes()
     server.put("timm/vit_base_patch16_224.augreg2_in21k_ft_in1k", files)
-    weights.load_into(made, init_source.parse_init("timm:vit_base_patch16_224"))
+    weights.load_weights(made, init_source.parse_init("timm:vit_base_patch16_224"))
     assert torch.equal(
         made.backbone.blocks[1].mlp.fc2.weight, theirs.backbone.blocks[1].mlp.fc2.weight
     )
@@ -333,7 +333,7 @@ def test_timms_own_weights_come_as_safetensors(server: Hub, tmp_path: Path) -> N
     with pytest.raises(
         UserError, match="init=timm:no_such_vit: timm has no weights of that name on the Hub"
     ):
-        weights.load_into(made, init_source.parse_init("timm:no_such_vit"))
+        weights.load_weights(made, init_source.parse_init("timm:no_such_vit"))
 
 
 def test_the_clients_private_names_are_what_they_were() -> None:

@@ -469,7 +469,7 @@ def test_images_are_hashed_once_for_all_runs_that_share_them(place: Path, monkey
     from ssl_vit.data import fingerprints
 
     identity._fingerprints.cache_clear()
-    real, times = fingerprints.of, []
+    real, times = fingerprints.fingerprint_splits, []
     monkeypatch.setattr(fingerprints, "of", lambda *a: times.append(1) or real(*a))
     for _ in range(2):
         found(words(place))

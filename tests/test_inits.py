@@ -28,7 +28,7 @@ DATA = Data(size=16)
 
 def net(model: Model = MODEL, data: Data = DATA, seed: int = 0) -> encoder.Encoder:
     torch.manual_seed(seed)
-    made = encoder.build(model, data).eval()
+    made = encoder.build_encoder(model, data).eval()
     for parameter in made.parameters():  # so that nothing is zero or one by accident
         torch.nn.init.normal_(parameter, std=0.1)
     return made
@@ -51,7 +51,7 @@ def pixels(count: int = 3, size: int = 16) -> torch.Tensor:
 
 def refusal(made: encoder.Encoder, place: str | Path) -> str:
     with pytest.raises(UserError) as caught:
-        weights.load_into(made, init_source.parse_init(str(place)))
+        weights.load_weights(made, init_source.parse_init(str(place)))
     text = str(caught.value)
     assert "\n" not in text and str(place) in text
     return text
@@ -59,7 +59,7 @@ def refusal(made: encoder.Encoder, place: str | Path) -> str:
 
 def test_an_export_gives_its_own_features_and_a_hash_of_its_weights(tmp_path: Path) -> None:
     made, other = net(), net(seed=1)
-    hashed = weights.load_into(
+    hashed = weights.load_weights(
         other, init_source.parse_init(str(exported(tmp_path / "export", made)))
     )
     with torch.no_grad():
@@ -87,7 +87,7 @@ def test_positions_are_zoomed_as_the_authors_zoom_them(grid: tuple[int, int]) ->
 def test_a_larger_image_keeps_everything_but_the_positions(tmp_path: Path) -> None:
     made = net()
     large = net(data=Data(size=32), seed=1)
-    weights.load_into(large, init_source.parse_init(str(exported(tmp_path / "export", made))))
+    weights.load_weights(large, init_source.parse_init(str(exported(tmp_path / "export", made))))
     ours, theirs = large.backbone.state_dict(), made.backbone.state_dict()
     assert large.grid == (8, 8) and all(
         torch.equal(ours[name], theirs[name]) for name in ours if name != "pos_embed"
@@ -122,7 +122,7 @@ def test_missing_and_unexpected_weights_are_named(tmp_path: Path) -> None:
         state | {"head.weight": torch.ones(7, 32), "head.bias": torch.ones(7)},
         folder / "model.safetensors",
     )
-    weights.load_into(net(), init_source.parse_init(str(folder)))  # a head is left behind
+    weights.load_weights(net(), init_source.parse_init(str(folder)))  # a head is left behind
     save_file(
         {name: value.to(torch.int8) for name, value in state.items()}, folder / "model.safetensors"
     )
@@ -192,7 +192,7 @@ def test_a_google_checkpoint_gives_timms_features(tmp_path: Path) -> None:
     path = tmp_path / "B_4.npz"
     np.savez(path, **google(MODEL, 16, np.random.default_rng(0)))
     made = net()
-    weights.load_into(made, init_source.parse_init(str(path)))
+    weights.load_weights(made, init_source.parse_init(str(path)))
     theirs = timm.create_model(
         "vit_base_patch16_224", num_classes=0, **encoder.timm_args(MODEL, 16)
     ).eval()
@@ -278,9 +278,13 @@ def test_the_heads_of_a_foreign_export_are_those_of_its_architecture(tmp_path: P
     (tmp_path / "theirs" / "config.json").write_text(
         json.dumps(config | {"model_args": {"img_size": 32}})
     )
-    weights.load_into(encoder.build(tiny, data), init_source.parse_init(str(tmp_path / "theirs")))
+    weights.load_weights(
+        encoder.build_encoder(tiny, data), init_source.parse_init(str(tmp_path / "theirs"))
+    )
     wrong = Model(patch=16, width=192, depth=12, heads=6, mlp=768)
-    assert "model.heads=6 here, 3 there" in refusal(encoder.build(wrong, data), tmp_path / "theirs")
+    assert "model.heads=6 here, 3 there" in refusal(
+        encoder.build_encoder(wrong, data), tmp_path / "theirs"
+    )
 
 
 @pytest.mark.parametrize(

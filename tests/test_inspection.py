@@ -12,7 +12,7 @@ from ssl_vit.objectives import MaskedPatchPrediction, corruption, targets
 
 def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
     torch.manual_seed(0)
-    net = encoder.build(Model(patch=4, width=32, depth=1, heads=2, mlp=64), Data(size=16))
+    net = encoder.build_encoder(Model(patch=4, width=32, depth=1, heads=2, mlp=64), Data(size=16))
     objective = MaskedPatchPrediction(
         net, targets.Colors(4, 1), rate=0.5, mask=0.4, random=0.3, source="image"
     )
@@ -20,7 +20,7 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
     image = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
     batch = Batch(image, torch.zeros(6), torch.arange(6), torch.arange(6) * 7919)
     drawn, told = objective.predict(batch)
-    original, saw, predicted, true = mpp.columns(objective, batch).unbind(1)
+    original, saw, predicted, true = mpp.panels(objective, batch).unbind(1)
     assert torch.equal(original, image)
     classes = targets.mean_color(image, 4)
     seen_kinds = set()

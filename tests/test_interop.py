@@ -25,7 +25,7 @@ CLASSES = ["cat", "dog", "newt"]
 
 def net(seed: int = 0, data: Data = DATA) -> encoder.Encoder:
     torch.manual_seed(seed)
-    made = encoder.build(MODEL, data).eval()
+    made = encoder.build_encoder(MODEL, data).eval()
     for parameter in made.parameters():  # so that nothing is zero or one by accident
         torch.nn.init.normal_(parameter, std=0.2)
     return made
@@ -88,9 +88,9 @@ def test_a_vit_of_transformers_gives_its_own_features(
         ),
         net(),
     )
-    weights.load_into(ours, init_source.parse_init(str(tmp_path / "vit")))
+    weights.load_weights(ours, init_source.parse_init(str(tmp_path / "vit")))
     with torch.no_grad():
-        normal, h_BTD = ours.normal(pixels()), ours(ours.patch(pixels()))
+        normal, h_BTD = ours.normalize(pixels()), ours(ours.patch(pixels()))
         wanted = (theirs.vit if classes else theirs)(normal).last_hidden_state
         torch.testing.assert_close(h_BTD, wanted, atol=1e-5, rtol=0)
         if classes:
@@ -104,9 +104,9 @@ def test_an_eps_that_no_export_can_say_is_evaluated_but_trained_with_timms(
 ) -> None:
     vit(tmp_path / "vit", 0)
     looked_at, trained = net(), net()
-    weights.load_first(looked_at, f"{tmp_path}/vit", exported=False)
+    weights.load_init(looked_at, f"{tmp_path}/vit", exported=False)
     assert looked_at.backbone.norm.eps == 1e-12 and not capsys.readouterr().out
-    weights.load_first(trained, f"{tmp_path}/vit")
+    weights.load_init(trained, f"{tmp_path}/vit")
     assert {m.eps for m in trained.modules() if isinstance(m, torch.nn.LayerNorm)} == {1e-6}
     (line,) = capsys.readouterr().out.splitlines()
     assert line.endswith(
@@ -116,7 +116,7 @@ def test_an_eps_that_no_export_can_say_is_evaluated_but_trained_with_timms(
         theirs = timm.create_model(
             f"local-dir:{exported(tmp_path / 'out', trained, [])}", pretrained=True
         ).eval()
-        features = theirs.forward_features(trained.normal(pixels()))
+        features = theirs.forward_features(trained.normalize(pixels()))
         torch.testing.assert_close(features, trained(trained.patch(pixels())), atol=1e-5, rtol=0)
 
 
@@ -150,7 +150,7 @@ def test_a_vit_of_transformers_that_computes_something_else_is_refused(
     path = tmp_path / "vit" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match=r"^init=.*vit: ") as caught:
-        weights.load_into(net(), init_source.parse_init(str(tmp_path / "vit")))
+        weights.load_weights(net(), init_source.parse_init(str(tmp_path / "vit")))
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -177,7 +177,7 @@ def test_transformers_reads_an_encoder_as_its_own_vit(tmp_path: Path) -> None:
     )
     processor = AutoImageProcessor.from_pretrained(tmp_path / "vit")
     normal = processor(list(pixels()), return_tensors="pt")["pixel_values"]
-    cut = transforms.evaluation(list(pixels()), 16, DATA.eval_mode, DATA.eval_crop)
+    cut = transforms.eval_transform(list(pixels()), 16, DATA.eval_mode, DATA.eval_crop)
     with torch.no_grad():
         torch.testing.assert_close(normal, made.normal(cut), atol=1e-5, rtol=0)
         told, h_BTD = loaded.eval()(normal), made(made.patch(cut))
@@ -195,7 +195,9 @@ def test_transformers_reads_a_linear_head_as_its_own(tmp_path: Path) -> None:
     head = load_file(folder / "heads.safetensors")
     with torch.no_grad():
         wanted = made.feature(pixels(), "token") @ head["head.weight"].T + head["head.bias"]
-        torch.testing.assert_close(loaded(made.normal(pixels())).logits, wanted, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            loaded(made.normalize(pixels())).logits, wanted, atol=1e-5, rtol=0
+        )
     assert isinstance(loaded, ViTForImageClassification)
     assert [
         loaded.config.id2label[number] for number in range(3)
@@ -206,7 +208,7 @@ def test_there_and_back_is_the_same(tmp_path: Path) -> None:
     made = net()
     interop.to_transformers(exported(tmp_path / "export", made, []), tmp_path / "vit")
     other = net(seed=1)
-    weights.load_into(other, init_source.parse_init(str(tmp_path / "vit")))
+    weights.load_weights(other, init_source.parse_init(str(tmp_path / "vit")))
     for name, value in made.backbone.state_dict().items():
         assert torch.equal(other.backbone.state_dict()[name], value), name
 
@@ -248,17 +250,17 @@ def test_other_vits_are_refused_by_name_and_read_back(
     tmp_path: Path, model: Model, says: str
 ) -> None:
     data = Data(size=2 * model.patch)
-    made, other = (encoder.build(model, data).eval() for _ in range(2))
+    made, other = (encoder.build_encoder(model, data).eval() for _ in range(2))
     weights.export(tmp_path / "export", made, {}, model, data, "avg")
     with pytest.raises(UserError, match=f"transformers' ViT {says}") as caught:
         interop.main([str(tmp_path / "export"), "format=transformers", f"out={tmp_path}/vit"])
     assert "\n" not in str(caught.value) and [path.name for path in tmp_path.iterdir()] == [
         "export"
     ]
-    weights.load_into(other, init_source.parse_init(str(tmp_path / "export")))
-    large = encoder.build(model, Data(size=3 * model.patch))
+    weights.load_weights(other, init_source.parse_init(str(tmp_path / "export")))
+    large = encoder.build_encoder(model, Data(size=3 * model.patch))
     # positions are interpolated
-    weights.load_into(large, init_source.parse_init(str(tmp_path / "export")))
+    weights.load_weights(large, init_source.parse_init(str(tmp_path / "export")))
     with torch.no_grad():
         seen = pixels(data.size)
         torch.testing.assert_close(
@@ -308,8 +310,8 @@ def test_a_google_vit_b16_gives_timms_features(tmp_path: Path) -> None:
     np.savez(
         path, **{name: np.resize(noise, shape) for name, shape in google_shapes(model, 224).items()}
     )  # type: ignore[arg-type]
-    ours = encoder.build(model, Data()).eval()
-    weights.load_into(ours, init_source.parse_init(str(path)))
+    ours = encoder.build_encoder(model, Data()).eval()
+    weights.load_weights(ours, init_source.parse_init(str(path)))
     theirs = timm.create_model("vit_base_patch16_224", num_classes=0, weight_init="skip").eval()
     theirs.load_pretrained(str(path))
     with torch.no_grad():
@@ -345,10 +347,10 @@ def test_onnxruntime_gives_the_same(
     )
     with torch.no_grad():
         wanted = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()(
-            made.normal(pixels())
+            made.normalize(pixels())
         )
         for count in (3, 1):  # any batch
-            (told,) = session.run([name], {"pixels": made.normal(pixels())[:count].numpy()})
+            (told,) = session.run([name], {"pixels": made.normalize(pixels())[:count].numpy()})
             np.testing.assert_allclose(told, wanted[:count].numpy(), atol=1e-5, rtol=0)
 
 

@@ -60,7 +60,7 @@ def test_a_class_called_train_among_a_hundred_drops_none(tmp_path):
     assert list(found.splits) == ["train"] and "train could be a split's name" in found.guesses[0]
     splits = load(tmp_path, validation=0.1)
     assert (len(splits.train), len(splits.validation)) == (270, 30)
-    assert splits.told[0] == f"train: 300 images in 100 classes from {tmp_path}, its split train"
+    assert splits.notes[0] == f"train: 300 images in 100 classes from {tmp_path}, its split train"
 
 
 def test_a_word_within_a_folders_name_makes_no_split(tmp_path):
@@ -117,7 +117,7 @@ def test_what_lies_beside_clear_splits_is_left_out_and_counted(tmp_path):
     assert any(
         "7 images in extra, the top" in text and "left out" in text for text in splits.guesses
     )
-    assert "not used: test (2 images)" in splits.told
+    assert "not used: test (2 images)" in splits.notes
 
 
 def test_images_beside_folders_of_classes_are_kept_without_a_label(tmp_path):
@@ -154,7 +154,7 @@ def test_what_was_left_out_of_a_folder_is_counted_and_said(tmp_path):
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / ".cache").mkdir()
     left = "left out: 1 .heic files, 2 .txt files, 1 files without an ending, 2 hidden files, 1 hidden folders"
-    assert left in load(tmp_path).told
+    assert left in load(tmp_path).notes
 
 
 NAMES = st.sampled_from([*SPLITS, "Train", "TEST2", "cat", "dog", "training_shoe", "latest", "x"])
@@ -296,7 +296,7 @@ def test_several_splits_saved_by_datasets_load(tmp_path, stream):
     assert content(splits.train) == {png(n): n % 2 for n in range(5)}
     assert content(splits.validation) == {png(n): n % 2 for n in range(10, 15)}
     assert splits.train.classes == ["ant", "bee"]
-    assert any(text.startswith("not used: test") for text in splits.told)
+    assert any(text.startswith("not used: test") for text in splits.notes)
     for file in (tmp_path / "saved").rglob("*.arrow"):
         file.write_bytes(b"x")
     with pytest.raises(UserError, match="saved: "):

@@ -111,13 +111,13 @@ def test_damaged_metadata_are_named_in_one_line(tmp_path, kind, text):
 @pytest.mark.parametrize("value", [1.5, float("nan"), ["a"], {"a": 1}])
 def test_labels_that_are_no_classes_are_refused(value):
     with pytest.raises(UserError, match="neither a whole number nor the name of a class"):
-        metadata.numbered(["a", value], "data.label_column=x")
+        metadata.encode_labels(["a", value], "data.label_column=x")
 
 
 def test_labels_are_numbers_or_sorted_names():
-    numbers, names = metadata.numbered(["2", "", None, "10"], "x")
+    numbers, names = metadata.encode_labels(["2", "", None, "10"], "x")
     assert numbers.tolist() == [2, -1, -1, 10] and names == []
-    numbers, names = metadata.numbered(["b", 1, None, "a"], "x")
+    numbers, names = metadata.encode_labels(["b", 1, None, "a"], "x")
     assert names == ["1", "a", "b"] and numbers.tolist() == [2, 0, -1, 1]
 
 
@@ -125,7 +125,7 @@ def test_flowers102_is_refused_where_it_is_not_divided_as_its_authors_did(monkey
     """A copy on the Hub trains on 7,169, most of which are the authors' test; the paper's split has
     1,020."""
     splits = {"train": Rows(7169), "test": Rows(1020)}
-    monkeypatch.setattr(formats, "find", lambda data: formats.Found(splits, [], []))
+    monkeypatch.setattr(formats, "find", lambda data: formats.FoundSplits(splits, [], []))
     with pytest.raises(
         UserError,
         match=r"data=flowers102: .* has 7,169 training images, its authors' division 1,020",
@@ -142,7 +142,7 @@ def test_flowers102_is_refused_where_it_is_not_divided_as_its_authors_did(monkey
 def test_shares_of_an_image_folder_are_told(tmp_path):
     images(tmp_path, ant=50, bee=50)
     found = load(tmp_path, validation=0.1, share=0.5)
-    assert found.told[0].endswith("its split train, of which data.share=0.5")
-    assert found.told[1] == "validation: 5 images taken from train, which keeps 45"
+    assert found.notes[0].endswith("its split train, of which data.share=0.5")
+    assert found.notes[1] == "validation: 5 images taken from train, which keeps 45"
     rows = np.arange(45)
     assert set(found.train.fetch(rows)[1].tolist()) == {0, 1}

@@ -36,7 +36,7 @@ def test_every_pixel_is_what_its_share_says(mixup: float, cutmix: float, seed: i
     if not mixup and not cutmix:
         return
     image, other, key = pair(16, seed)
-    mixed, share = transforms.mix(image, other, key, mixup, cutmix)
+    mixed, share = transforms.mix_pairs(image, other, key, mixup, cutmix)
     assert (
         mixed.dtype == torch.uint8
         and share.dtype == torch.float32
@@ -55,7 +55,7 @@ def test_every_pixel_is_what_its_share_says(mixup: float, cutmix: float, seed: i
 
 def test_what_is_pasted_is_one_box() -> None:
     image, other, key = pair(64)
-    mixed, share = transforms.mix(image, other, key, 0.0, 1.0)
+    mixed, share = transforms.mix_pairs(image, other, key, 0.0, 1.0)
     for i in range(64):
         inside = (mixed[i] != image[i]).any(0).numpy()
         rows, columns = inside.any(1), inside.any(0)
@@ -73,7 +73,7 @@ def test_shares_are_beta_distributed(a: float) -> None:
 
 def test_with_both_either_is_as_likely() -> None:
     image, other, key = pair(2000)
-    mixed, _ = transforms.mix(image, other, key, 1.0, 1.0)
+    mixed, _ = transforms.mix_pairs(image, other, key, 1.0, 1.0)
     cut = ((mixed == image) | (mixed == other)).all(1).all(1).all(1).double().mean()
     assert 0.46 < cut < 0.54
 
@@ -81,28 +81,28 @@ def test_with_both_either_is_as_likely() -> None:
 def test_a_sample_is_mixed_alike_wherever_it_lies() -> None:
     data = Data(size=16, mixup=0.8, cutmix=1.0)
     source = batching.ImageDataset(SyntheticImages("train", 16), data, train=True)
-    whole = batching.samples(0, 12, 50_000, seed=3)
+    whole = batching.samples_at(0, 12, 50_000, seed=3)
     some = batching.Samples(whole.index[[7, 2]], whole.key[[7, 2]])
     a, b = source.__getitems__(whole), source.__getitems__(some)
     assert (
-        a.share is not None
-        and a.partner is not None
-        and b.share is not None
-        and b.partner is not None
+        a.own_share is not None
+        and a.partner_label is not None
+        and b.own_share is not None
+        and b.partner_label is not None
     )
-    assert torch.equal(a.image[[7, 2]], b.image) and torch.equal(a.share[[7, 2]], b.share)
-    assert torch.equal(a.partner[[7, 2]], b.partner)
+    assert torch.equal(a.image[[7, 2]], b.image) and torch.equal(a.own_share[[7, 2]], b.own_share)
+    assert torch.equal(a.partner_label[[7, 2]], b.partner_label)
     plain = batching.ImageDataset(
         SyntheticImages("train", 16), Data(size=16), train=True
     ).__getitems__(whole)
-    assert plain.partner is None and torch.equal(plain.label, a.label)
+    assert plain.partner_label is None and torch.equal(plain.label, a.label)
 
 
 def test_held_out_images_are_never_mixed() -> None:
     source = batching.ImageDataset(
         SyntheticImages("validation", 16), Data(size=16, mixup=0.8), train=False
     )
-    assert source.__getitems__(batching.samples(0, 4, 5_000, seed=3)).share is None
+    assert source.__getitems__(batching.samples_at(0, 4, 5_000, seed=3)).share is None
 
 
 def test_the_loss_is_that_of_the_mixed_labels(tmp_path) -> None:
@@ -111,7 +111,7 @@ def test_the_loss_is_that_of_the_mixed_labels(tmp_path) -> None:
 
     made, drawn = supervised(smoothing=0.1), batch()
     partner, share = drawn.label.flip(0), torch.linspace(0, 1, 6)
-    mixed = drawn._replace(partner=partner, share=share)
+    mixed = drawn._replace(partner_label=partner, own_share=share)
     soft = share[:, None] * torch.eye(5)[drawn.label] + (1 - share[:, None]) * torch.eye(5)[partner]
     soft = 0.9 * soft + 0.1 / 5
     wanted = -(soft * made.logits(drawn).log_softmax(-1)).sum(-1).mean()
@@ -120,12 +120,12 @@ def test_the_loss_is_that_of_the_mixed_labels(tmp_path) -> None:
 
 def test_a_batch_maps_its_partners_too() -> None:
     x = torch.zeros(2, dtype=torch.int64)
-    moved = Batch(x, x, x, x, partner=x, share=x.float()).map(lambda t: t + 1)
+    moved = Batch(x, x, x, x, partner_label=x, own_share=x.float()).map(lambda t: t + 1)
     assert (
-        moved.partner is not None
-        and moved.share is not None
-        and moved.partner.sum() == 2
-        and moved.share.sum() == 2
+        moved.partner_label is not None
+        and moved.own_share is not None
+        and moved.partner_label.sum() == 2
+        and moved.own_share.sum() == 2
     )
 
 

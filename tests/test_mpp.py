@@ -25,7 +25,7 @@ def mpp(rate=0.5, mask=0.8, random=0.1, source="image", trained=True):
     say something."""
     torch.manual_seed(0)
     made = MaskedPatchPrediction(
-        encoder.build(TINY, Data(size=16)),
+        encoder.build_encoder(TINY, Data(size=16)),
         targets.Colors(4, 1),
         rate=rate,
         mask=mask,
@@ -163,7 +163,7 @@ def test_dark_and_bright_images_embed_differently():
 def test_features_are_timms_own(mean_std):
     mean, std = mean_std
     torch.manual_seed(0)
-    ours = encoder.build(TINY, Data(size=16, mean=[mean] * 3, std=[std] * 3)).eval()
+    ours = encoder.build_encoder(TINY, Data(size=16, mean=[mean] * 3, std=[std] * 3)).eval()
     for parameter in ours.parameters():
         nn.init.normal_(parameter, std=0.1)
     theirs = timm.create_model(

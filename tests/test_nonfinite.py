@@ -31,7 +31,7 @@ BAD = 8  # a step of 12, counted from 0; a checkpoint is saved just before it
 
 
 def samples(step: int, seed: int = 0) -> list[int]:
-    return batching.samples(step * 16, 16, LENGTH, seed).index.tolist()
+    return batching.samples_at(step * 16, 16, LENGTH, seed).index.tolist()
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def batch(count: int = 6, seed: int = 0) -> Batch:
 
 def net() -> encoder.Encoder:
     torch.manual_seed(0)
-    return encoder.build(TINY, DATA)
+    return encoder.build_encoder(TINY, DATA)
 
 
 def supervised(on: encoder.Encoder | None = None, **words) -> Supervised:
@@ -187,7 +187,7 @@ def test_every_weight_that_is_trained_gets_a_gradient(tiny: list[str], own: list
     """DDP fails where one does not."""
     recipe = resolve(altered(tiny, *own, "name=x"))
     objective = objectives.build(
-        recipe, encoder.build_any(recipe.model, recipe.data, 0, recipe.optim.drop_path), 5
+        recipe, encoder.build_backbone(recipe.model, recipe.data, 0, recipe.optim.drop_path), 5
     )
     objective.train()(batch()).loss.backward()
     assert not [
@@ -210,7 +210,7 @@ def test_the_joint_loss_is_the_weighted_sum_and_its_metrics_are_the_parts() -> N
 
 def test_dropout_follows_the_dense_layers_but_qkv_and_the_positions() -> None:
     torch.manual_seed(0)
-    backbone = encoder.build(TINY, DATA, dropout=0.25).backbone
+    backbone = encoder.build_encoder(TINY, DATA, dropout=0.25).backbone
     rates = {name: m.p for name, m in backbone.named_modules() if isinstance(m, torch.nn.Dropout)}
     on = {name for name, rate in rates.items() if rate == 0.25}
     blocks = {
@@ -226,7 +226,7 @@ def test_a_step_without_a_label_is_nothing_to_learn_from() -> None:
     bare = batch()._replace(label=torch.full((6,), -1))
     on = net()
     joint = Joint(on, {"mpp": (mpp(on), 1.0), "supervised": (supervised(on), 1.0)})
-    step = joint(bare._replace(labelled=torch.zeros((), dtype=torch.float64)))
+    step = joint(bare._replace(labels_per_pass=torch.zeros((), dtype=torch.float64)))
     assert torch.isfinite(step.loss) and torch.isfinite(step.metrics["loss"][0])
     alone = mpp(on)(bare).metrics["loss"]
     assert step.metrics["loss"][0] / 6 == pytest.approx(float(alone[0] / alone[1]))

@@ -41,7 +41,9 @@ def learning_rates(optimiser, count):
 
 
 def test_the_weights_of_layers_decay_and_nothing_else():
-    objective = objectives.build(RECIPE, encoder.build(RECIPE.model, RECIPE.data), classes=0)
+    objective = objectives.build(
+        RECIPE, encoder.build_encoder(RECIPE.model, RECIPE.data), classes=0
+    )
     names = {id(parameter): name for name, parameter in objective.named_parameters()}
     decayed, free = optim.groups(objective, 0.3, lr=1.0)
     assert (decayed["weight_decay"], free["weight_decay"]) == (0.3, 0.0)
@@ -185,7 +187,9 @@ def test_the_norm_is_that_before_clipping(limit, left):
 def test_layers_learn_as_slowly_as_in_beit_and_mae(decay):
     """Their numbers of layers: 0 the embeddings, 1 to L the blocks, L + 1 all else; the rate is lr
     decay^(L + 1 - number)."""
-    objective = objectives.build(RECIPE, encoder.build(RECIPE.model, RECIPE.data), classes=0)
+    objective = objectives.build(
+        RECIPE, encoder.build_encoder(RECIPE.model, RECIPE.data), classes=0
+    )
     groups = optim.groups(objective, 0.1, lr=2.0, layer_decay=decay)
     rates = {
         id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]

@@ -143,7 +143,7 @@ def test_a_size_that_h14_cannot_be_cut_into_names_both_that_it_can(tmp_path: Pat
 def test_every_recipe_of_the_paper_builds(name: str, tmp_path: Path) -> None:
     recipe = resolve([f"recipe=paper/{name}", f"data.path={tmp_path}"])
     with torch.device("meta"):
-        net = encoder.build(recipe.model, recipe.data, recipe.optim.dropout)
+        net = encoder.build_encoder(recipe.model, recipe.data, recipe.optim.dropout)
         objective = objectives.build(recipe, net, recipe.data.classes or 0)
     assert net.patches == (recipe.data.size // recipe.model.patch) ** 2
     size = sum(p.numel() for p in net.parameters())
@@ -161,7 +161,7 @@ def test_parameters_are_those_of_table_1(name: str, millions: int, tmp_path: Pat
     304M."""
     recipe = resolve(["recipe=paper/supervised_b16_jft", f"model={name}", f"data.path={tmp_path}"])
     with torch.device("meta"):
-        net = encoder.build(recipe.model, recipe.data)
+        net = encoder.build_encoder(recipe.model, recipe.data)
     assert (
         round((sum(p.numel() for p in net.parameters()) + net.width**2 + net.width) / 1e6)
         == millions
@@ -181,7 +181,7 @@ def test_a_hybrid_cuts_its_patches_from_a_resnet(tmp_path: Path) -> None:
         )
         model = recipe.model
         with torch.device("meta"):
-            net = encoder.build(model, recipe.data)
+            net = encoder.build_encoder(model, recipe.data)
         assert (
             tuple(len(stage.blocks) for stage in net.backbone.patch_embed.backbone.stages) == wanted
         )

@@ -25,14 +25,14 @@ class Brightness(targets.Pixels):
     """The mean of each patch's pixels, one number."""
     def __init__(self, patch, mean, std):
         super().__init__(patch, mean, std)
-        self.answers = 1
-    def truth(self, image):
-        return super().truth(image).mean(-1, keepdim=True)
-    def fit(self, images):
+        self.num_outputs = 1
+    def ground_truth(self, image):
+        return super().ground_truth(image).mean(-1, keepdim=True)
+    def fit_baselines(self, images):
         pass
-    def guesses(self, image, hidden):
-        return {"variance": self.truth(image).square().mean(-1)}
-    def paint(self, truth):
+    def baselines(self, image, hidden):
+        return {"variance": self.ground_truth(image).square().mean(-1)}
+    def render(self, truth):
         return (127.5 * (truth + 1)).clamp(0, 255).byte()[..., None, None].expand(*truth.shape[:2], 1, 1, 3)
 
 class Rotation(Objective):
@@ -60,7 +60,7 @@ class Counted(Rotation):
     def forward(self, batch):
         told = self.labels(self.encoder.feature(batch.image, "avg")).float()
         loss = torch.nn.functional.cross_entropy(told, batch.label, reduction="sum")
-        loss = loss / (len(told) if batch.labelled is None else batch.labelled)
+        loss = loss / (len(told) if batch.labels_per_pass is None else batch.labels_per_pass)
         return Step(loss, {"loss": (loss.detach(), torch.ones(()))})
 
 schema.TARGETS.append("brightness")

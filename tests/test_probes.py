@@ -48,7 +48,7 @@ def test_few_shot_is_the_normal_equations_with_more_and_with_fewer_images_than_f
 ):
     train, label = blobs(90, width, classes, seed=seed)
     test, _ = blobs(50, width, classes, seed=seed + 1)
-    rows = probes.pick(label, shots, classes, seed).numpy()
+    rows = probes.sample_shots(label, shots, classes, seed).numpy()
     scores = by_normal_equations(train, label, test, rows, classes, l2)
     told = probes.few_shot(
         train, label, test, shots=shots, classes=classes, seed=seed, l2=l2
@@ -63,7 +63,7 @@ def test_both_branches_are_met_above():
     for shots, width in ((20, 8), (2, 30)):
         train, label = blobs(120, width, 4)
         x_SA = torch.nn.functional.pad(
-            train[probes.pick(label, shots, 4, 0)].double(), (0, 1), value=100.0
+            train[probes.sample_shots(label, shots, 4, 0)].double(), (0, 1), value=100.0
         )
         assert (len(x_SA) >= x_SA.shape[1]) == (shots == 20)
         target = torch.randn(
@@ -82,7 +82,7 @@ def test_few_shot_whitens_by_the_picked_images_alone():
     test, _ = blobs(100, 6, 4, seed=1)
     told = probes.few_shot(train, label, test, shots=3, classes=4, seed=5)
     rest = torch.ones(len(train), dtype=torch.bool)
-    rest[probes.pick(label, 3, 4, 5)] = False
+    rest[probes.sample_shots(label, 3, 4, 5)] = False
     train[rest] = 1e6
     assert torch.equal(told, probes.few_shot(train, label, test, shots=3, classes=4, seed=5))
 
@@ -96,20 +96,20 @@ def test_pick_takes_as_many_of_each_class_and_fewer_are_among_more(labels, shots
     count = np.bincount(labels, minlength=5)
     if count.min() < shots:
         with pytest.raises(UserError) as raised:
-            probes.pick(label, shots, 5, seed)
+            probes.sample_shots(label, shots, 5, seed)
         named = int(str(raised.value).split("class ")[1].split()[0])
         assert count[named] < shots and f"has {count[named]} training images" in str(raised.value)
         return
-    rows = probes.pick(label, shots, 5, seed).numpy().reshape(5, shots)
+    rows = probes.sample_shots(label, shots, 5, seed).numpy().reshape(5, shots)
     assert (label.numpy()[rows] == np.arange(5)[:, None]).all()
     assert len(set(rows.ravel())) == 5 * shots
-    assert np.array_equal(probes.pick(label, 1, 5, seed).numpy(), rows[:, 0])
+    assert np.array_equal(probes.sample_shots(label, 1, 5, seed).numpy(), rows[:, 0])
 
 
 def test_pick_depends_on_the_seed_alone_and_takes_each_row_as_often():
     label = torch.arange(40) % 2
-    rows = [probes.pick(label, 5, 2, seed).tolist() for seed in range(2000)]
-    assert rows[:20] == [probes.pick(label, 5, 2, seed).tolist() for seed in range(20)]
+    rows = [probes.sample_shots(label, 5, 2, seed).tolist() for seed in range(2000)]
+    assert rows[:20] == [probes.sample_shots(label, 5, 2, seed).tolist() for seed in range(20)]
     often = np.bincount(np.ravel(rows), minlength=40)  # binomial(2000, 1/4): deviation 19.4
     assert abs(often - 500).max() < 4.5 * 19.4
 

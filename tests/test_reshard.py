@@ -72,7 +72,7 @@ def test_the_shorter_side_is_brought_down_and_never_up(
 ) -> None:
     array = smooth(height, width)
     raw = encode(array)
-    small = reshard.shrink(raw, reshard.Encoding(size, form, 95))
+    small = reshard.reencode(raw, reshard.Encoding(size, form, 95))
     if min(height, width) <= size:
         assert small == raw
         return
@@ -85,7 +85,7 @@ def test_the_shorter_side_is_brought_down_and_never_up(
 def test_a_smaller_image_is_as_pillow_makes_it() -> None:
     array = smooth(60, 90)
     small = (
-        transforms.decode(reshard.shrink(encode(array), MANNER))
+        transforms.decode(reshard.reencode(encode(array), MANNER))
         .permute(1, 2, 0)
         .numpy()
         .astype(int)
@@ -95,7 +95,7 @@ def test_a_smaller_image_is_as_pillow_makes_it() -> None:
     )
     assert small.shape == right.shape and np.abs(small - right).max() <= 4
     assert np.array_equal(
-        transforms.decode(reshard.shrink(array, MANNER)).permute(1, 2, 0), small
+        transforms.decode(reshard.reencode(array, MANNER)).permute(1, 2, 0), small
     ), "drawn or read"
 
 
@@ -106,10 +106,13 @@ def test_a_turned_image_is_turned_once() -> None:
     Image.fromarray(smooth(40, 80)).save(file, "JPEG", exif=exif, quality=95)
     turned, small = (
         transforms.decode(file.getvalue()),
-        transforms.decode(reshard.shrink(file.getvalue(), MANNER)),
+        transforms.decode(reshard.reencode(file.getvalue(), MANNER)),
     )
     assert turned.shape == (3, 80, 40) and small.shape == (3, 32, 16)
-    assert np.abs(transforms.short_side(turned, 16).numpy().astype(int) - small.numpy()).max() <= 6
+    assert (
+        np.abs(transforms.resize_short_side(turned, 16).numpy().astype(int) - small.numpy()).max()
+        <= 6
+    )
 
 
 def test_a_folder_of_images_becomes_shards_that_training_reads(
@@ -136,7 +139,7 @@ def test_a_folder_of_images_becomes_shards_that_training_reads(
     (batch,) = loaders.training_loader(
         splits.train, data, batching.Spread(10, 10, 0, 1), 0, 0, 1, 0
     )
-    assert not batch.unread and sorted(batch.index.tolist()) == list(range(10))
+    assert not batch.unreadable and sorted(batch.index.tolist()) == list(range(10))
     assert "next        accelerate launch tools/pretrain.py" in capsys.readouterr().out
 
 

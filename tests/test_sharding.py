@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from test_distributed import assert_alike, rows
 
 from ssl_vit.config.resolve import resolve
-from ssl_vit.data.batching import BatchLayout, samples
+from ssl_vit.data.batching import BatchLayout, samples_at
 from ssl_vit.errors import ReportedError, UserError
 from ssl_vit.jobs.train import train
 from ssl_vit.reports import sections
@@ -39,7 +39,7 @@ LONG = altered(TINY, "log.every=1", "eval.every=12", "checkpoint.every=100")
 RELAY = altered(LONG, "optim.steps=60", "optim.warmup=6", "optim.name=adamw")
 LEGS = ("ddp", "zero2", "fsdp2", "zero3", "zero3", "zero1")  # the last to the end
 # the first image of the second process at step 5
-SPOILT = int(samples(5 * 16, 16, 50_000, 0).index[8])
+SPOILT = int(samples_at(5 * 16, 16, 50_000, 0).index[8])
 SERIES = """
 import json, os, signal, sys
 import torch

@@ -164,12 +164,12 @@ def test_labels_beside_a_image(tmp_path, labels, right):
 
 def test_a_damaged_index_is_made_anew(tmp_path, cache):
     place = numbered(tmp_path / "train.tar", range(4))
-    whole = shards.indexed([place], shards._members)[0]
+    whole = shards.index_files([place], shards._members)[0]
     (kept,) = (cache / "ssl_vit").glob("*.npy")
     raw = kept.read_bytes()
     for damaged in (b"", raw[:-8], b"none"):
         kept.write_bytes(damaged)
-        assert shards.indexed([place], shards._members)[0].tolist() == whole.tolist()
+        assert shards.index_files([place], shards._members)[0].tolist() == whole.tolist()
         assert kept.read_bytes() == raw
 
 
@@ -223,13 +223,13 @@ def test_a_process_reads_a_row_group_once_and_keeps_only_its_part_of_the_window(
     parquet(tmp_path / "x.parquet", range(800), group=5)
     data = Data(name="own", path=str(tmp_path), window=200, validation=0.1, size=8)
     train, read = sources.load(data).train, []
-    recent, answer = train.whole._recent, train.whole._recent.answer
-    recent.answer = lambda shard: read.append(shard) or answer(shard)
+    recent, load = train.whole._recent, train.whole._recent.load
+    recent.load = lambda shard: read.append(shard) or load(shard)
     batch_layout = batching.BatchLayout(8, device_batch, processes - 1, processes)
     list(loaders.training_loader(train, data, batch_layout, 0, 0, len(train) // 8, 0))
     windows, stretches, own = (
         -(-len(train) // 200),
-        2 * batch_layout.accumulation,
+        2 * batch_layout.accumulation_steps,
         200 / processes / 4.5,
     )
     assert len(read) <= windows * (own + stretches) and len(recent.kept) <= own + 2 * stretches
@@ -416,7 +416,7 @@ def test_the_fingerprint_tells_images_and_labels_but_not_where_they_lie(tmp_path
 
     def prints(name, numbers):
         found = load(write(tmp_path / name / f"x.{kind}", numbers).parent, window=8, validation=0.5)
-        return [fingerprints.fingerprint(part) for part in found[:2]]
+        return [fingerprints.fingerprint_source(part) for part in found[:2]]
 
     known = prints("here", range(8))
     assert prints("there", range(8)) == known

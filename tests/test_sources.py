@@ -111,7 +111,9 @@ class Rows:
 def cut(length, share):
     """The splits when a train split of `length` is all there is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats, "find", lambda data: formats.Found({"train": Rows(length)}, [], []))
+        patch.setattr(
+            formats, "find", lambda data: formats.FoundSplits({"train": Rows(length)}, [], [])
+        )
         return load("anywhere", validation=share)
 
 
@@ -135,8 +137,8 @@ def test_the_embedded_set_is_drawn():
     assert (len(splits.train), len(splits.validation)) == (50_000, 5_000)
     rows = np.array([7, 4999])
     image, label = splits.validation.fetch(rows)
-    assert np.array_equal(image, synthetic.draw(rows, 32, "validation"))
-    assert np.array_equal(label, synthetic.label(rows, "validation"))
+    assert np.array_equal(image, synthetic.render(rows, 32, "validation"))
+    assert np.array_equal(label, synthetic.labels(rows, "validation"))
 
 
 def test_an_image_folders_splits_and_classes_are_found(tmp_path):
@@ -268,7 +270,7 @@ def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_spli
         rows = np.arange(len(part))
         assert np.array_equal(base.labels_of(part, rows), part.fetch(rows)[1])
     assert found.train.labels[0] == -1 and found.test.labels[0] == 0
-    assert sources.classes(found, recipe()) == 4
+    assert sources.num_classes(found, recipe()) == 4
 
 
 def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
@@ -371,8 +373,8 @@ def test_a_row_without_a_image_is_named_where_it_is_looked_at(tmp_path):
         loaders.held_out_batches(part, own, batch_layout, 2)
         for part in load(path, validation=0.5)[:2]
     ]
-    unread = [text for share in looked for batch in share for text in batch.unread]
-    assert len(unread) == 1 and unread[0].startswith("row 3: not a whole image")
+    unreadable = [text for share in looked for batch in share for text in batch.unreadable]
+    assert len(unreadable) == 1 and unreadable[0].startswith("row 3: not a whole image")
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])
@@ -391,7 +393,7 @@ def test_the_fingerprint_tells_images_and_labels_but_not_where_they_lie(tmp_path
         return fingerprint(root)
 
     def fingerprint(root):
-        return [fingerprints.fingerprint(part) for part in load(root, validation=0.3)[:2]]
+        return [fingerprints.fingerprint_source(part) for part in load(root, validation=0.3)[:2]]
 
     known = write(tmp_path / "here", [0, 1, 2, 3, 4, 5])
     shutil.copytree(tmp_path / "here", tmp_path / "there" / "copy")
@@ -416,7 +418,9 @@ def test_the_fingerprint_tells_the_classes(tmp_path):
             {"image": cells(range(4)), "label": [0, 1, 0, 1]},
             features,
         )
-    prints = {fingerprints.fingerprint(load(tmp_path / f"{name}.parquet").train) for name in "ab"}
+    prints = {
+        fingerprints.fingerprint_source(load(tmp_path / f"{name}.parquet").train) for name in "ab"
+    }
     assert len(prints) == 2
 
 
@@ -453,13 +457,13 @@ def recipe(**words):
 
 def test_classes_are_those_named_or_counted(tmp_path):
     named = load(labelled(tmp_path / "a.parquet", range(8)))
-    assert sources.classes(named, recipe()) == 2
+    assert sources.num_classes(named, recipe()) == 2
     plain = load(
         parquet(tmp_path / "b.parquet", {"image": cells(range(8)), "label": [0, 4, 2, 3] * 2})
     )
-    assert sources.classes(plain, recipe()) == 5
-    assert sources.classes(plain, recipe(classes=7)) == 7
-    assert sources.classes(plain, Recipe(objective="mpp")) == 0, "nobody asks"
+    assert sources.num_classes(plain, recipe()) == 5
+    assert sources.num_classes(plain, recipe(classes=7)) == 7
+    assert sources.num_classes(plain, Recipe(objective="mpp")) == 0, "nobody asks"
 
 
 def test_labels_that_are_missing_or_out_of_range_are_said(tmp_path):
@@ -467,14 +471,14 @@ def test_labels_that_are_missing_or_out_of_range_are_said(tmp_path):
     with pytest.raises(
         UserError, match=r"no labels in its train split \(columns: .*\); say data\.label_column="
     ):
-        sources.classes(none, recipe())
+        sources.num_classes(none, recipe())
     plain = load(
         parquet(tmp_path / "b.parquet", {"image": cells(range(8)), "label": [0, 4, 2, 3] * 2})
     )
     with pytest.raises(UserError, match=r"labels from 0 to 4 .* with 3 classes"):
-        sources.classes(plain, recipe(classes=3))
+        sources.num_classes(plain, recipe(classes=3))
     below = load(
         parquet(tmp_path / "c.parquet", {"image": cells(range(8)), "label": [0, -2, 2, 3] * 2})
     )
     with pytest.raises(UserError, match=r"labels from -2 to 3"):
-        sources.classes(below, recipe())
+        sources.num_classes(below, recipe())

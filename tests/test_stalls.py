@@ -44,7 +44,7 @@ def brought(self, wanted):
         while True:
             time.sleep(0.1)
     if worker and where == "refused":
-        batch = batch._replace(unread=(lambda: "no room",))  # as what finds no room, this cannot be handed over
+        batch = batch._replace(unreadable=(lambda: "no room",))  # as what finds no room, this cannot be handed over
     return batch
 batching.ImageDataset.__getitems__ = brought
 cli.pretrain({words!r})

@@ -80,7 +80,7 @@ def test_any_step_goes_on_as_the_unbroken_stream(
         )
         wanted = drawn(unbroken, 0, 14, seed)
         other = reading(folder, BatchLayout(8, 1, rank, processes), window * processes)
-        other.go_to(start, streaming.Cursor(*list(unbroken.at(start))))
+        other.seek(start, streaming.Cursor(*list(unbroken.cursor_at(start))))
         assert drawn(other, start, 14, seed) == wanted[start * 8 // processes :]
 
 
@@ -162,7 +162,7 @@ def test_a_image_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> No
     some = StreamReader(sources.load(asked).stream, asked, BatchLayout(4, 4, 0, 1))
     seen = list(loaders.training_loader(some, asked, BatchLayout(4, 4, 0, 1), 0, 0, 6, 0))
     assert sum(len(batch.image) for batch in seen) == 24
-    texts = [text for batch in seen for text in batch.unread]
+    texts = [text for batch in seen for text in batch.unreadable]
     assert len(texts) == 3 and all(text.startswith("shard 0, image 3: ") for text in texts)
 
 

@@ -23,7 +23,7 @@ def color_class(bins):
 def figures(index, size):
     """Masks of the shapes alone, as shares of each pixel."""
     key = synthetic.counted.stream(synthetic.counted.key(0, index), "outline")
-    return synthetic._figure(key, synthetic.label(index), size)
+    return synthetic._figure(key, synthetic.labels(index), size)
 
 
 def linear_accuracy(features, label):
@@ -34,24 +34,24 @@ def linear_accuracy(features, label):
 
 def test_a_image_is_the_same_alone_in_a_batch_and_again():
     index = np.array([49_999, 3, 3, *range(70)])
-    batch = synthetic.draw(index, 64)
+    batch = synthetic.render(index, 64)
     assert batch.dtype == np.uint8 and batch.shape == (73, 64, 64, 3)
     for i, alone in enumerate(index[:40]):
-        assert np.array_equal(batch[i], synthetic.draw(np.array([alone]), 64)[0])
+        assert np.array_equal(batch[i], synthetic.render(np.array([alone]), 64)[0])
 
 
 @pytest.mark.parametrize("size", [64, 32, 48])
 def test_a_larger_size_shows_the_same_scene(size):
     index = np.arange(50)
-    large = synthetic.draw(index, 2 * size).reshape(50, size, 2, size, 2, 3).mean((2, 4))
-    error = np.abs(large - synthetic.draw(index, size))
+    large = synthetic.render(index, 2 * size).reshape(50, size, 2, size, 2, 3).mean((2, 4))
+    error = np.abs(large - synthetic.render(index, size))
     assert error.mean() < 1.5  # bytes; only pixels on an edge differ
-    assert error.mean() < np.abs(large - synthetic.draw(index + 10, size)).mean() / 30
+    assert error.mean() < np.abs(large - synthetic.render(index + 10, size)).mean() / 30
 
 
 @pytest.mark.parametrize("split", synthetic.SIZES)
 def test_labels_are_balanced(split):
-    label = synthetic.label(np.arange(synthetic.SIZES[split]), split)
+    label = synthetic.labels(np.arange(synthetic.SIZES[split]), split)
     assert label.dtype == np.int64
     assert (
         np.bincount(label).tolist() == [synthetic.SIZES[split] // 10] * len(synthetic.CLASSES)
@@ -63,14 +63,14 @@ def test_no_image_is_in_two_splits():
     images = [
         image.tobytes()
         for split in synthetic.SIZES
-        for image in synthetic.draw(np.arange(1000), 16, split)
+        for image in synthetic.render(np.arange(1000), 16, split)
     ]
     assert len(set(images)) == 3000
 
 
 def test_the_shape_drawn_is_the_labels():
     index = np.arange(2000)
-    mask, label = figures(index, 32).reshape(2000, -1), synthetic.label(index)
+    mask, label = figures(index, 32).reshape(2000, -1), synthetic.labels(index)
     distance = (mask**2).sum(1) - 2 * mask[:200] @ mask.T
     distance[np.arange(200), np.arange(200)] = np.inf
     # of the nearest other mask; chance 0.1
@@ -89,18 +89,18 @@ def test_every_outline_is_its_own_and_covers_the_unit_area():
 
 def test_neither_colors_nor_the_figures_share_tell_the_class():
     index = np.arange(6000)
-    bins, _ = patch_bins(synthetic.draw(index, 32), 1)
+    bins, _ = patch_bins(synthetic.render(index, 32), 1)
     histogram = (
         np.stack([np.bincount(row.ravel(), minlength=512) for row in color_class(bins)]) / 32**2
     )
     share = figures(index, 32).mean((1, 2))[:, None]
-    label = synthetic.label(index)
+    label = synthetic.labels(index)
     assert linear_accuracy(np.sqrt(histogram), label) < 0.13  # chance 0.10, standard error 0.006
     assert linear_accuracy((share - share.mean()) / share.std(), label) < 0.13
 
 
 def test_patch_colors_are_many_and_neighbors_do_not_tell_them():
-    bins, sums = patch_bins(synthetic.draw(np.arange(2000), 64), 8)
+    bins, sums = patch_bins(synthetic.render(np.arange(2000), 64), 8)
     share = np.bincount(color_class(bins).ravel(), minlength=512) / bins[..., 0].size
     assert -(share[share > 0] * np.log(share[share > 0])).sum() > 4
     assert share.max() < 0.05
@@ -112,7 +112,7 @@ def test_patch_colors_are_many_and_neighbors_do_not_tell_them():
 
 
 def test_colors_stay_in_their_bins_under_the_light():
-    bins, _ = patch_bins(synthetic.draw(np.arange(200), 64), 1)
+    bins, _ = patch_bins(synthetic.render(np.arange(200), 64), 1)
     # the rest are pixels on edges
     assert np.isin(color_class(bins), synthetic.PALETTE).mean() > 0.8
 
@@ -123,4 +123,4 @@ def test_colors_stay_in_their_bins_under_the_light():
 )
 def test_what_is_not_there_is_said(index, split, says):
     with pytest.raises(ValueError, match=says):
-        synthetic.draw(np.array([index]), 32, split)
+        synthetic.render(np.array([index]), 32, split)

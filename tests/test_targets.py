@@ -273,7 +273,7 @@ def test_the_pixel_loss_is_the_mean_squared_error_whatever_the_patch():
     target = targets.Pixels(4, [0.5] * 3, [0.5] * 3)
     told, truth = torch.randn(2, 3, 48), torch.randn(2, 3, 48)
     by_hand = ((told - truth).numpy().astype(float) ** 2).mean(-1)
-    np.testing.assert_allclose(target.score(told, truth)["loss"].numpy(), by_hand, rtol=1e-5)
+    np.testing.assert_allclose(target.metrics(told, truth)["loss"].numpy(), by_hand, rtol=1e-5)
 
 
 def test_the_grid_loss_is_the_mean_over_its_cells():
@@ -285,9 +285,9 @@ def test_the_grid_loss_is_the_mean_over_its_cells():
         - np.take_along_axis(scores, truth.numpy()[..., None], -1)[..., 0]
     )
     np.testing.assert_allclose(
-        target.score(told, truth)["loss"].numpy(), by_hand.mean(-1), rtol=1e-4
+        target.metrics(told, truth)["loss"].numpy(), by_hand.mean(-1), rtol=1e-4
     )
-    right = target.score(torch.nn.functional.one_hot(truth, 512).flatten(2).float(), truth)[
+    right = target.metrics(torch.nn.functional.one_hot(truth, 512).flatten(2).float(), truth)[
         "accuracy"
     ]
     assert (right == 1).all()
@@ -296,9 +296,9 @@ def test_the_grid_loss_is_the_mean_over_its_cells():
 def test_pixel_guesses_are_the_training_mean_and_the_neighbors():
     target = targets.Pixels(4, [0.5] * 3, [0.5] * 3)
     image = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
-    target.fit([image[:2], image[:2]])
+    target.fit_baselines([image[:2], image[:2]])
     hidden = torch.rand(3, 16) < 0.5
-    made = target.guesses(image, hidden)
+    made = target.baselines(image, hidden)
     values = image.numpy() / 127.5 - 1
     mean = values[:2].mean((0, 2, 3))
     for b, n in np.ndindex(3, 16):
@@ -327,7 +327,7 @@ def test_pixel_guesses_are_the_training_mean_and_the_neighbors():
 )
 def test_a_painted_truth_has_the_colors_of_its_patch(target):
     image = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
-    painted = target.paint(target.truth(image))
+    painted = target.render(target.ground_truth(image))
     assert painted.dtype == torch.uint8 and painted.shape[:2] == (2, 4) and painted.shape[-1] == 3
     # of each patch
     own = image.float().unfold(2, 4, 4).unfold(3, 4, 4).mean((-2, -1)).flatten(2).permute(0, 2, 1)

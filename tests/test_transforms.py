@@ -210,7 +210,7 @@ def test_a_line_of_pixels_is_seen_as_its_middle(turned_round):
     line[:, 50_000 - 2 : 50_000 + 2] = 200
     image = torch.from_numpy(line).permute(2, 0, 1)
     image = image.mT if turned_round else image
-    seen = transforms.evaluation([image], 16, "crop", 1.0)
+    seen = transforms.eval_transform([image], 16, "crop", 1.0)
     assert seen.shape == (1, 3, 16, 16) and seen.float().mean() > 150
     assert transforms._middle(image).numel() == 3 * transforms.STRIP
 
@@ -495,7 +495,7 @@ def test_global_generators_are_neither_read_nor_moved():
     images = [as_tensor(noise(i)) for i in range(8)]
 
     def crops():
-        return transforms.training(images, KEYS[:8], 16, 0.05, flip=True)
+        return transforms.train_transform(images, KEYS[:8], 16, 0.05, flip=True)
 
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -511,7 +511,9 @@ def test_a_training_image_is_its_box_resized():
     """Against torchvision's own crop and resize to the byte, and against Pillow's up to
     rounding."""
     arrays = [gradient(50 + i, 90 - i) for i in range(20)]
-    got = transforms.training([as_tensor(a) for a in arrays], KEYS[:20], 32, 0.05, flip=False)
+    got = transforms.train_transform(
+        [as_tensor(a) for a in arrays], KEYS[:20], 32, 0.05, flip=False
+    )
     assert got.dtype == torch.uint8 and got.shape == (20, 3, 32, 32)
     sizes = np.array([a.shape[:2] for a in arrays])
     for array, image, box in zip(
@@ -527,8 +529,8 @@ def test_a_training_image_is_its_box_resized():
 
 def test_half_of_the_images_are_flipped_whatever_their_box():
     images = [as_tensor(noise(i, 12, 12)) for i in range(1000)]
-    plain = transforms.training(images, KEYS[:1000], 8, 0.3, flip=False)
-    got = transforms.training(images, KEYS[:1000], 8, 0.3, flip=True)
+    plain = transforms.train_transform(images, KEYS[:1000], 8, 0.3, flip=False)
+    got = transforms.train_transform(images, KEYS[:1000], 8, 0.3, flip=True)
     flipped = (got != plain).flatten(1).any(1)
     assert torch.equal(got, torch.where(flipped[:, None, None, None], plain.flip(-1), plain))
     assert binomtest(int(flipped.sum()), 1000).pvalue > 1e-3
@@ -542,14 +544,16 @@ def test_a_drawn_image_and_its_file_give_the_same_training_image():
         [transforms.decode(a) for a in arrays],
         [transforms.decode(encode(Image.fromarray(a), "PNG")) for a in arrays],
     ]
-    drawn, read = (transforms.training(some, KEYS[:6], 32, 0.05, flip=True) for some in images)
+    drawn, read = (
+        transforms.train_transform(some, KEYS[:6], 32, 0.05, flip=True) for some in images
+    )
     assert torch.equal(drawn, read)
-    assert torch.equal(*(transforms.evaluation(some, 32, "crop", 0.875) for some in images))
+    assert torch.equal(*(transforms.eval_transform(some, 32, "crop", 0.875) for some in images))
 
 
 def test_evaluation_without_a_crop_is_the_identity():
     images = [as_tensor(noise(i, 32, 32)) for i in range(3)]
-    assert torch.equal(transforms.evaluation(images, 32, "crop", 1.0), torch.stack(images))
+    assert torch.equal(transforms.eval_transform(images, 32, "crop", 1.0), torch.stack(images))
 
 
 @pytest.mark.parametrize(
@@ -559,7 +563,11 @@ def test_evaluation_takes_the_center_of_a_image_of_the_right_size(size, crop):
     """256 for 224: of a square image of side S / crop the middle S, not resized."""
     short = math.floor(size / crop)
     array, edge = noise(3, short, short), (short - size) / 2
-    got = transforms.evaluation([as_tensor(array)], size, "crop", crop)[0].permute(1, 2, 0).numpy()
+    got = (
+        transforms.eval_transform([as_tensor(array)], size, "crop", crop)[0]
+        .permute(1, 2, 0)
+        .numpy()
+    )
     starts = {int(np.floor(edge)), int(np.ceil(edge))}
     assert any(
         np.array_equal(got, array[a : a + size, b : b + size]) for a in starts for b in starts
@@ -573,7 +581,9 @@ def test_evaluation_shows_the_middle_at_one_scale(height, width):
     y, x = np.mgrid[:height, :width]
     ramp = np.stack([255 * (y + 0.5) / height, 255 * (x + 0.5) / width, 0 * x], -1)
     got = (
-        transforms.evaluation([as_tensor(np.rint(ramp).astype(np.uint8))], 224, "crop", 0.875)[0]
+        transforms.eval_transform([as_tensor(np.rint(ramp).astype(np.uint8))], 224, "crop", 0.875)[
+            0
+        ]
         .numpy()
         .astype(float)
     )

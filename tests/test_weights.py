@@ -21,7 +21,7 @@ def pool(request: pytest.FixtureRequest) -> str:
 
 def exported(folder: Path, pool: str, data: Data) -> encoder.Encoder:
     torch.manual_seed(0)
-    made = encoder.build(MODEL, data).eval()
+    made = encoder.build_encoder(MODEL, data).eval()
     torch.nn.init.normal_(made.backbone.norm.weight)  # so that a norm in the wrong place shows
     weights.export(folder, made, {"mask_token": torch.ones(32)}, MODEL, data, pool)
     return made

@@ -40,7 +40,7 @@ def labels_of(source: Source, rows: np.ndarray) -> np.ndarray:
     return read(rows) if read else source.fetch(rows)[1]
 
 
-class Units(NamedTuple):
+class ReadUnits(NamedTuple):
     """What a whole split is read in: single images, or row groups of them. U units.
 
     `names` gives the relative paths of the files, where images lie in files; they are asked for in
@@ -52,17 +52,17 @@ class Units(NamedTuple):
     names: Callable[[], Iterable[str]] = list
 
 
-class Whole(Source, Protocol):
+class FullSource(Source, Protocol):
     """A split that is no share of another."""
 
-    def units(self) -> Units: ...
+    def units(self) -> ReadUnits: ...
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Drop what was kept in memory of the rows that were read."""
         ...
 
 
-def relative(files: Iterable[str]) -> list[str]:
+def relative_paths(files: Iterable[str]) -> list[str]:
     """Paths below the folder that all have in common, so that a moved copy has the same ones."""
     known = list(files)
     common = os.path.commonpath(known) if known and all(map(os.path.isabs, known)) else ""
@@ -77,18 +77,18 @@ def file_bytes(path: str | Path | None) -> int:
         return 0
 
 
-class Sharded(Source, Protocol):
+class ShardedSource(Source, Protocol):
     """A source whose rows lie in shards, one after the other."""
 
     sizes_S: np.ndarray
 
-    def keep(self, rows: int, stretches: int) -> None:
+    def set_cache_size(self, rows: int, streams: int) -> None:
         """Keep in memory what so many rows lie in, which are read side by side in so many
-        stretches."""
+        streams."""
         ...
 
 
-class _SomeRows(ABC):
+class _View(ABC):
     """Some rows of a source, told by `_rows`."""
 
     def __init__(self, whole: Source, length: int) -> None:
@@ -120,7 +120,7 @@ class _SomeRows(ABC):
         """Their places in the whole."""
 
 
-class Subset(_SomeRows):
+class Subset(_View):
     """Positions `first` to `last` of a keyed permutation of a source."""
 
     def __init__(self, whole: Source, first: int, last: int, key: int) -> None:
@@ -131,20 +131,20 @@ class Subset(_SomeRows):
         return rng.permute(self.first + rows, len(self.whole), self.key)
 
 
-class ShardedSubset(_SomeRows):
+class ShardedSubset(_View):
     """The same share of every shard, each by a keyed permutation of its own: about `last - first`
     rows (exactly so many where the shards are of one size), which lie in shards as the whole does.
     A share holds every smaller one."""
 
-    def __init__(self, whole: Sharded, first: int, last: int, key: int) -> None:
+    def __init__(self, whole: ShardedSource, first: int, last: int, key: int) -> None:
         self.sharded, self.of_S, self.key = whole, whole.sizes_S, key
         self.first_S = self._cut(first / len(whole))
         self.sizes_S = self._cut(last / len(whole)) - self.first_S
         super().__init__(whole, int(self.sizes_S.sum()))
         self.start_S, self.end_S = np.cumsum(self.of_S) - self.of_S, np.cumsum(self.sizes_S)
 
-    def keep(self, rows: int, stretches: int) -> None:
-        self.sharded.keep(rows * len(self.sharded) // len(self), stretches)
+    def set_cache_size(self, rows: int, streams: int) -> None:
+        self.sharded.set_cache_size(rows * len(self.sharded) // len(self), streams)
 
     def _cut(self, share: float) -> np.ndarray:
         """How many rows of each shard this share is: rounded up in some and down in others, so that

@@ -18,32 +18,32 @@ from ..config.schema import Data
 from ..errors import UserError
 from . import transforms
 from .base import Source
-from .sampler import Windows
+from .sampler import WindowSampler
 
 REPLACEMENTS = 20  # images tried for one that cannot be read
 
 
 class Batch(NamedTuple):
     """`image` uint8 (B, 3, H, W); `label` int64 (B,), -1 for none; `index` int64 (B,), the sample's
-    position in the split; `key` int64 (B,), the sample's key of this epoch. `labelled`, where the
+    position in the split; `key` int64 (B,), the sample's key of this epoch. `labels_per_pass`, where the
     engine has counted: the labelled images of the global batch over its number of passes, so that
-    the passes' sums of losses over it average to the global mean. `unread` names the images that
+    the passes' sums of losses over it average to the global mean. `unreadable` names the images that
     could not be read and were replaced by the next in the split. Where images are mixed in pairs:
-    `partner` int64 (B,), the other's label, and `share` float32 (B,), how much of the image is its
+    `partner_label` int64 (B,), the other's label, and `own_share` float32 (B,), how much of the image is its
     own."""
 
     image: Tensor
     label: Tensor
     index: Tensor  # type: ignore[assignment]
     key: Tensor
-    labelled: Tensor | None = None
-    unread: tuple[str, ...] = ()
-    partner: Tensor | None = None
-    share: Tensor | None = None
+    labels_per_pass: Tensor | None = None
+    unreadable: tuple[str, ...] = ()
+    partner_label: Tensor | None = None
+    own_share: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """Every tensor of the samples changed."""
-        names = ("image", "label", "index", "key", "partner", "share")
+        names = ("image", "label", "index", "key", "partner_label", "own_share")
         changed: dict[str, Any] = {
             name: change(x) for name in names if (x := getattr(self, name)) is not None
         }
@@ -55,8 +55,8 @@ class Samples(NamedTuple):
     key: np.ndarray
 
 
-def samples(
-    first: int, count: int, length: int, seed: int, windows: Windows | None = None
+def samples_at(
+    first: int, count: int, length: int, seed: int, windows: WindowSampler | None = None
 ) -> Samples:
     """The samples at stream positions first .. first+count-1 of a split of `length` images."""
     epoch, place = np.divmod(first + np.arange(count, dtype=np.int64), length)
@@ -72,18 +72,18 @@ def _partners(wanted: Samples, length: int) -> Samples:
 
 
 class BatchLayout(NamedTuple):
-    """How the global batch lies on processes: batch = device_batch * processes * accumulation."""
+    """How the global batch is split over processes: global_batch = device_batch * processes * accumulation_steps."""
 
-    batch: int
+    global_batch: int
     device_batch: int
     rank: int
     processes: int
 
     @property
-    def accumulation(self) -> int:
-        return self.batch // (self.device_batch * self.processes)
+    def accumulation_steps(self) -> int:
+        return self.global_batch // (self.device_batch * self.processes)
 
-    def chunk(self, micro: int) -> int:
+    def chunk_index(self, micro: int) -> int:
         """The place in the global batch of this process's chunk number `micro`."""
         return micro * self.processes + self.rank
 
@@ -113,7 +113,7 @@ def batch_layout(
 
 
 class ImageDataset(Dataset):
-    """Samples -> Batch; `train` chooses the training or the evaluation pipeline. A image that
+    """Samples -> Batch; `train` chooses the training or the evaluation pipeline. An image that
     cannot be read gives way to the next one, or with `strict` keeps its place without a label, so
     that nothing is measured on it."""
 
@@ -125,41 +125,41 @@ class ImageDataset(Dataset):
         if not self.train or max(data.mixup, data.cutmix) == 0:
             return batch
         other = self._unmixed(_partners(wanted, len(self.source)))
-        image, share_B = transforms.mix(
+        image, share_B = transforms.mix_pairs(
             batch.image, other.image, wanted.key, data.mixup, data.cutmix
         )
         label_B = torch.where(other.label < 0, -1, batch.label)  # half a label is none
         return batch._replace(
             image=image,
             label=label_B,
-            partner=other.label,
-            share=share_B,
-            unread=batch.unread + other.unread,
+            partner_label=other.label,
+            own_share=share_B,
+            unreadable=batch.unreadable + other.unreadable,
         )
 
     def _unmixed(self, wanted: Samples) -> Batch:
         raw, label = self.source.fetch(wanted.index)
-        unread: list[str] = []
+        unreadable: list[str] = []
         images = []
         for i, index in enumerate(wanted.index.tolist()):
-            known = len(unread)
-            image, label[i] = self._read(raw[i], int(label[i]), index, unread)
-            if self.strict and len(unread) > known:
+            known = len(unreadable)
+            image, label[i] = self._read(raw[i], int(label[i]), index, unreadable)
+            if self.strict and len(unreadable) > known:
                 label[i] = -1
             images.append(image)
         if self.train:
-            image = transforms.training(
+            image = transforms.train_transform(
                 images, wanted.key, self.data.size, self.data.crop_area, self.data.flip
             )
         else:
-            image = transforms.evaluation(
+            image = transforms.eval_transform(
                 images, self.data.size, self.data.eval_mode, self.data.eval_crop
             )
         label_B, index_B, key_B = (torch.from_numpy(a) for a in (label, wanted.index, wanted.key))
-        return Batch(image, label_B, index_B, key_B, unread=tuple(unread))
+        return Batch(image, label_B, index_B, key_B, unreadable=tuple(unreadable))
 
     def _read(
-        self, raw: bytes | np.ndarray, label: int, index: int, unread: list[str]
+        self, raw: bytes | np.ndarray, label: int, index: int, unreadable: list[str]
     ) -> tuple[Tensor, int]:
         """The image at `index` and its label, or of the images behind it the first that can be
         read."""
@@ -170,7 +170,7 @@ class ImageDataset(Dataset):
             except ValueError as error:
                 text = f"{self.source.name(index)}: {error}"
                 if attempt == 0:  # those behind it are named when their own turn comes
-                    unread.append(text)
+                    unreadable.append(text)
                 index = (index + 1) % len(self.source)
                 (raw,), (label,) = self.source.fetch(np.array([index]))
         raise UserError(
@@ -178,13 +178,13 @@ class ImageDataset(Dataset):
         )
 
 
-def check_unreadable(unread: int, seen: int, data: Data, last: str) -> None:
+def check_unreadable(unreadable: int, seen: int, data: Data, last: str) -> None:
     """That no more images than the recipe's share, of 1,000 at least, could not be read.
 
     Raises:
         UserError: they are more.
     """
-    if unread > data.unreadable * max(seen, 1000):
+    if unreadable > data.unreadable * max(seen, 1000):
         raise UserError(
-            f"data.unreadable={data.unreadable}: {unread} of {seen} images cannot be read, the last {last}"
+            f"data.unreadable={data.unreadable}: {unreadable} of {seen} images cannot be read, the last {last}"
         )

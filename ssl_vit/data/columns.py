@@ -7,7 +7,7 @@ import datasets
 from ..config.schema import Data
 from ..errors import UserError, suggest
 
-IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "image", "photo")
+IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 
 

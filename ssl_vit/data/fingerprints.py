@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from .base import Source, Units, Whole
+from .base import FullSource, ReadUnits, Source
 from .sources import Splits, SyntheticImages
 
 WHOLE = 2**30  # bytes of encoded images; a few seconds from a local disk
@@ -36,7 +36,7 @@ FILES = {
 FILES |= {".csv", ".json", ".jsonl"}  # of labels
 
 
-def of(splits: Splits, place: str | None = None) -> dict[str, str]:
+def fingerprint_splits(splits: Splits, place: str | None = None) -> dict[str, str]:
     """{split: fingerprint}. A share of a split has the fingerprint of the whole: which share it is
     follows from the recipe. Of a stream from `place` on this machine, the names and sizes of its
     files count as well."""
@@ -45,7 +45,7 @@ def of(splits: Splits, place: str | None = None) -> dict[str, str]:
         named["test"] = splits.test
     wholes = {name: _whole(source) for name, source in named.items()}
     known = {
-        id(whole): fingerprint(whole)
+        id(whole): fingerprint_source(whole)
         for whole in {id(whole): whole for whole in wholes.values()}.values()
     }
     found = {name: known[id(whole)] for name, whole in wholes.items()}
@@ -55,7 +55,7 @@ def of(splits: Splits, place: str | None = None) -> dict[str, str]:
     return found
 
 
-def fingerprint(source: Source) -> str:
+def fingerprint_source(source: Source) -> str:
     """A hash of the number, classes, labels and contents of a split's images, in the order of its
     rows."""
     whole = _whole(source)
@@ -74,18 +74,18 @@ def fingerprint(source: Source) -> str:
             data = image if isinstance(image, bytes) else image.tobytes()
             digest.update(f"{len(data)} ".encode())
             digest.update(data)
-    whole.forget()
+    whole.clear_cache()
     return digest.hexdigest()[:16]
 
 
-def _whole(source: Source) -> Whole:
+def _whole(source: Source) -> FullSource:
     """What a share is a share of, however often it was cut."""
     while hasattr(source, "whole"):
         source = source.whole
-    return cast(Whole, source)
+    return cast(FullSource, source)
 
 
-def _chosen(units: Units, step: int) -> Iterator[np.ndarray]:
+def _chosen(units: ReadUnits, step: int) -> Iterator[np.ndarray]:
     """Rows of every `step`th unit, some at a time."""
     end_U = np.cumsum(units.rows_U)
     if (units.rows_U == 1).all():

@@ -60,7 +60,7 @@ class Tree(NamedTuple):
     """The folders with data, sorted by path; and how many files of which kind are no data."""
 
     folders: list[Folder]
-    left: Counter[str]
+    skipped: Counter[str]
 
     def holds(self, kind: str) -> bool:
         return any(getattr(folder, kind) for folder in self.folders)
@@ -125,7 +125,7 @@ def walk(root: Path) -> Tree:
         UserError: a folder cannot be read, or a link leads back to a folder around it.
     """
     folders: list[Folder] = []
-    left: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     while waiting:
         path, around = waiting.pop()
@@ -141,14 +141,14 @@ def walk(root: Path) -> Tree:
         folder = Folder(path, [], [], [], [])
         for entry in found:
             if entry.name.startswith(".") or entry.name == "__MACOSX":
-                left["hidden folders" if _is_folder(entry) else "hidden files"] += 1
+                skipped["hidden folders" if _is_folder(entry) else "hidden files"] += 1
             elif _is_folder(entry):
                 waiting.append((f"{path}/{entry.name}".lstrip("/"), inside))
             else:
-                _sort_in(entry.name, folder, left)
+                _sort_in(entry.name, folder, skipped)
         if any(folder[1:]):
             folders.append(folder)
-    return Tree(sorted(folders), left)
+    return Tree(sorted(folders), skipped)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -158,7 +158,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _sort_in(name: str, folder: Folder, left: Counter[str]) -> None:
+def _sort_in(name: str, folder: Folder, skipped: Counter[str]) -> None:
     kind = name.rpartition(".")[2].lower() if "." in name else ""
     if name.lower() in METADATA:
         folder.metadata.append(name)
@@ -167,7 +167,7 @@ def _sort_in(name: str, folder: Folder, left: Counter[str]) -> None:
     elif kind in SHARDS:
         getattr(folder, kind).append(name)
     else:
-        left[f".{kind} files" if kind else "files without an ending"] += 1
+        skipped[f".{kind} files" if kind else "files without an ending"] += 1
 
 
 def shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]], list[str]]:

@@ -23,18 +23,22 @@ from .. import rng
 from ..callbacks import SIGNALS
 from ..config.schema import Data
 from ..errors import LostError, UserError, one_line
-from .base import Sharded, Source
-from .batching import Batch, BatchLayout, ImageDataset, Samples, samples
-from .sampler import Windows
-from .streaming import WINDOW, Cell, Cursor, Stream, Taken
+from .base import ShardedSource, Source
+from .batching import Batch, BatchLayout, ImageDataset, Samples, samples_at
+from .sampler import WindowSampler
+from .streaming import WINDOW, Cell, Cursor, InMemoryImages, Stream
 
 SHARED = Path("/dev/shm")  # where batches of the workers lie until they are used
-AHEAD = 4  # batches that each worker keeps ready
-LOOK = 1.0  # seconds between looks at whether to go on waiting for data workers
+PREFETCH = 4  # batches that each worker keeps ready
+POLL_SECONDS = 1.0  # seconds between looks at whether to go on waiting for data workers
 
 
-def _windows(source: Source, data: Data, batch: int) -> Windows | None:
-    return Windows(cast(Sharded, source).sizes_S, data.window, batch) if data.window else None
+def _windows(source: Source, data: Data, batch: int) -> WindowSampler | None:
+    return (
+        WindowSampler(cast(ShardedSource, source).sizes_S, data.window, batch)
+        if data.window
+        else None
+    )
 
 
 class _Steps:
@@ -56,16 +60,17 @@ class _Steps:
             start,
             stop,
         )
-        self.windows = _windows(source, data, batch_layout.batch)
+        self.windows = _windows(source, data, batch_layout.global_batch)
 
     def __iter__(self) -> Iterator[Samples]:
         size = self.batch_layout.device_batch
         for step in range(self.start, self.stop):
-            for micro in range(self.batch_layout.accumulation):
-                first_batches = (
-                    step * self.batch_layout.batch + self.batch_layout.chunk(micro) * size
+            for micro in range(self.batch_layout.accumulation_steps):
+                first = (
+                    step * self.batch_layout.global_batch
+                    + self.batch_layout.chunk_index(micro) * size
                 )
-                yield samples(first_batches, size, self.length, self.seed, self.windows)
+                yield samples_at(first, size, self.length, self.seed, self.windows)
 
 
 class _StreamPass(NamedTuple):
@@ -80,19 +85,19 @@ class _Streamed(Dataset):
     pass."""
 
     def __init__(self, stream: Stream, data: Data) -> None:
-        self.told, self.data = stream.told, data
+        self.class_info, self.data = stream.class_info, data
 
-    def __getitems__(self, asked: _StreamPass) -> Batch:
-        wanted = Samples(np.arange(len(asked.cells)), asked.samples.key)
-        batch = ImageDataset(Taken(asked.cells, *self.told), self.data, train=True).__getitems__(
-            wanted
-        )
-        return batch._replace(index=torch.from_numpy(asked.samples.index))
+    def __getitems__(self, stream_pass: _StreamPass) -> Batch:
+        wanted = Samples(np.arange(len(stream_pass.cells)), stream_pass.samples.key)
+        batch = ImageDataset(
+            InMemoryImages(stream_pass.cells, *self.class_info), self.data, train=True
+        ).__getitems__(wanted)
+        return batch._replace(index=torch.from_numpy(stream_pass.samples.index))
 
 
 class StreamReader:
     """What this process reads of a stream, whatever its workers. A window is permuted by key;
-    `data.window` images lie in the windows of all processes. A image's index is its number among
+    `data.window` images lie in the windows of all processes. An image's index is its number among
     all that are read: the n-th of process p of P has p + nP.
 
     Raises:
@@ -105,13 +110,13 @@ class StreamReader:
             raise UserError(f"data.stream=true: {stream.where}: {text}")
         self.stream, self.batch_layout = stream, batch_layout
         self.window = max(1, (data.window or WINDOW) // batch_layout.processes)
-        self.of_step = batch_layout.batch // batch_layout.processes
+        self.of_step = batch_layout.global_batch // batch_layout.processes
 
-    def at(self, step: int) -> Cursor:
+    def cursor_at(self, step: int) -> Cursor:
         """Where the window begins in which that step does, which was reached."""
         return self.stream.cursors[step * self.of_step // self.window]
 
-    def go_to(self, step: int, cursor: Cursor) -> None:
+    def seek(self, step: int, cursor: Cursor) -> None:
         self.stream.cursors[step * self.of_step // self.window] = cursor
 
     def passes(self, seed: int, start: int, stop: int) -> Iterator[_StreamPass]:
@@ -125,21 +130,17 @@ class StreamReader:
             index = batch_layout.rank + batch_layout.processes * np.array(number, np.int64)
             yield _StreamPass(list(cells), Samples(index, rng.key(seed, 0, index)))
 
-    def _images(self, seed: int, first_batches: int, last: int) -> Iterator[tuple[int, Cell]]:
+    def _images(self, seed: int, first: int, last: int) -> Iterator[tuple[int, Cell]]:
         """This process's images number first .. last-1, each with its number."""
         size, batch_layout = self.window, self.batch_layout
-        numbers = (
-            range(first_batches // size, -(-last // size)) if first_batches < last else range(0)
-        )
+        numbers = range(first // size, -(-last // size)) if first < last else range(0)
         for number, cells in zip(
             numbers,
             self.stream.windows(numbers, size, batch_layout.rank, batch_layout.processes),
             strict=False,
         ):
             order = rng.permute(np.arange(size), size, rng.key(seed, batch_layout.rank, number))
-            for place in range(
-                max(0, first_batches - number * size), min(size, last - number * size)
-            ):
+            for place in range(max(0, first - number * size), min(size, last - number * size)):
                 yield number * size + place, cells[order[place]]
 
 
@@ -149,7 +150,7 @@ def step_indices(
     """The indices of a step's global batch in the training split."""
     if isinstance(source, StreamReader):
         return np.arange(step * batch, (step + 1) * batch)
-    return samples(step * batch, batch, len(source), seed, _windows(source, data, batch)).index
+    return samples_at(step * batch, batch, len(source), seed, _windows(source, data, batch)).index
 
 
 # torch's words, for any way in which one ends
@@ -157,7 +158,7 @@ WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([0-9, ]+)\) (.*)")
 
 
 @contextmanager
-def workers_named() -> Iterator[None]:
+def report_lost_workers() -> Iterator[None]:
     """Say in a line that a data worker was lost: torch raises wherever the main thread is just
     then.
 
@@ -182,12 +183,12 @@ def _as_is(batch: Batch) -> Batch:
 
 class Workers(NamedTuple):
     number: int
-    ahead: int  # batches that each keeps ready
+    prefetch: int  # batches that each keeps ready
     limit: str  # why there are fewer than were requested; "" where there are not
 
 
-def bounded(workers: int, batch_bytes: int) -> Workers:
-    """The workers requested, each AHEAD batches ahead, or as many as the shared memory has room
+def limit_workers(workers: int, batch_bytes: int) -> Workers:
+    """The workers requested, each PREFETCH batches ahead, or as many as the shared memory has room
     for.
 
     Workers hand over batches there; one that finds it full dies of SIGBUS. Containers often have
@@ -195,15 +196,15 @@ def bounded(workers: int, batch_bytes: int) -> Workers:
     batches that are being used, and for everybody else.
     """
     if not workers or not SHARED.is_dir():
-        return Workers(workers, AHEAD, "")
+        return Workers(workers, PREFETCH, "")
     free = shutil.disk_usage(SHARED).free
     room = free // 2 // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) // max(1, batch_bytes)
-    if room >= workers * AHEAD:
-        return Workers(workers, AHEAD, "")
+    if room >= workers * PREFETCH:
+        return Workers(workers, PREFETCH, "")
     count = min(workers, room)
-    ahead = min(AHEAD, room // count) if count else 0
-    fewer = f"{count} of {workers} data workers, each {ahead} of {AHEAD} batches ahead"
-    return Workers(count, ahead, f"{SHARED} has {free / 2**20:,.0f} MiB free: {fewer}")
+    prefetch = min(PREFETCH, room // count) if count else 0
+    fewer = f"{count} of {workers} data workers, each {prefetch} of {PREFETCH} batches ahead"
+    return Workers(count, prefetch, f"{SHARED} has {free / 2**20:,.0f} MiB free: {fewer}")
 
 
 def batch_bytes(data: Data, batch_layout: BatchLayout) -> int:
@@ -213,7 +214,7 @@ def batch_bytes(data: Data, batch_layout: BatchLayout) -> int:
 
 def _loader(images: Dataset, order: object, workers: int, size: int = 0) -> DataLoader:
     """`size`: bytes of a batch."""
-    used = bounded(workers, size)
+    used = limit_workers(workers, size)
     return DataLoader(
         images,
         batch_sampler=order,  # type: ignore[arg-type]
@@ -221,8 +222,8 @@ def _loader(images: Dataset, order: object, workers: int, size: int = 0) -> Data
         num_workers=used.number,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # its own, so that no global random number is drawn
-        prefetch_factor=used.ahead if used.number else None,
-        worker_init_fn=_unstopped,
+        prefetch_factor=used.prefetch if used.number else None,
+        worker_init_fn=_init_worker,
     )
 
 
@@ -230,20 +231,20 @@ class Interrupted(Exception):
     """Data are waited for no longer."""
 
 
-class Patient:
+class InterruptibleLoader:
     """The batches of a loader, whose workers are gone when its body ends: one that hangs would hold
-    up this process for ever. While they bring nothing, `leave` is asked every LOOK seconds whether
-    to go on waiting.
+    up this process for ever. While they bring nothing, `should_stop` is called every
+    POLL_SECONDS.
 
     Raises:
         Interrupted: not to.
     """
 
-    def __init__(self, loader: DataLoader, leave: Callable[[], bool] = lambda: False) -> None:
-        self.loader, self.leave = loader, leave
+    def __init__(self, loader: DataLoader, should_stop: Callable[[], bool] = lambda: False) -> None:
+        self.loader, self.should_stop = loader, should_stop
         self.left: Any = None
 
-    def __enter__(self) -> "Patient":
+    def __enter__(self) -> "InterruptibleLoader":
         return self
 
     def __exit__(
@@ -258,7 +259,7 @@ class Patient:
             worker.kill()
 
     def __iter__(self) -> Iterator[Batch]:
-        self.loader.timeout = LOOK if self.loader.num_workers else 0
+        self.loader.timeout = POLL_SECONDS if self.loader.num_workers else 0
         self.left = iter(self.loader)
         return self
 
@@ -269,21 +270,21 @@ class Patient:
             except RuntimeError as error:
                 if not str(error).startswith("DataLoader timed out"):
                     raise
-            if self.leave():
+            if self.should_stop():
                 raise Interrupted
 
 
-def _unstopped(number: int) -> None:
+def _init_worker(number: int) -> None:
     """In a worker: a signal to the whole group of processes is for the process that it works for,
     which still needs it."""
-    Queue._on_queue_feeder_error = staticmethod(_end_unheard)  # type: ignore[attr-defined]
+    Queue._on_queue_feeder_error = staticmethod(_exit_on_queue_error)  # type: ignore[attr-defined]
     signal.set_wakeup_fd(-1)  # that process's own
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
 
-def _end_unheard(error: Exception, item: object) -> None:
+def _exit_on_queue_error(error: Exception, item: object) -> None:
     """In a worker whose batch does not get into shared memory: end, as who waits for that batch
     would wait for ever."""
     sys.stderr.write(f"a data worker could not hand over its batch: {one_line(error)}\n")
@@ -307,15 +308,15 @@ def training_loader(
     stop: int,
     workers: int,
 ) -> DataLoader:
-    """This process's passes of steps start .. stop-1, `accumulation` to a step."""
+    """This process's passes of steps start .. stop-1, `accumulation_steps` to a step."""
     size = batch_bytes(data, batch_layout)
     if isinstance(source, StreamReader):
         return _loader(
             _Streamed(source.stream, data), source.passes(seed, start, stop), workers, size
         )
     if data.window:  # a pass reads a stretch of the window, or its end and its beginning
-        cast(Sharded, source).keep(
-            data.window // batch_layout.processes, 2 * batch_layout.accumulation
+        cast(ShardedSource, source).set_cache_size(
+            data.window // batch_layout.processes, 2 * batch_layout.accumulation_steps
         )
     return _loader(
         ImageDataset(source, data, train=True),
@@ -355,11 +356,11 @@ def held_out_batches(
 def evaluation_loader(
     source: Source, data: Data, batch_layout: BatchLayout, workers: int
 ) -> DataLoader:
-    """This process's share of all images of a split, as `chosen`."""
-    return chosen(source, np.arange(len(source)), data, batch_layout, workers)
+    """This process's share of all images of a split, as `rows_loader`."""
+    return rows_loader(source, np.arange(len(source)), data, batch_layout, workers)
 
 
-def chosen(
+def rows_loader(
     source: Source, rows: np.ndarray, data: Data, batch_layout: BatchLayout, workers: int
 ) -> DataLoader:
     """This process's share of these rows, each in exactly one process's share, as evaluation
@@ -386,11 +387,11 @@ def first_batches(
     shards."""
     images, count = ImageDataset(source, data, train=True), min(count, len(source))
     windows = (
-        Windows(cast(Sharded, source).sizes_S, count, 1)
+        WindowSampler(cast(ShardedSource, source).sizes_S, count, 1)
         if data.window and not data.stream
         else None
     )
     for start in range(0, count, size):
         yield images.__getitems__(
-            samples(start, min(size, count - start), len(source), seed, windows)
+            samples_at(start, min(size, count - start), len(source), seed, windows)
         )

@@ -19,7 +19,7 @@ from .columns import LABEL_NAMES
 from .layout import Tree
 
 
-class Told(NamedTuple):
+class Metadata(NamedTuple):
     """What metadata files say: the label of each file, by its path below the root; which columns
     there are; the one that holds the labels (None: no such column); and what was not used."""
 
@@ -29,7 +29,7 @@ class Told(NamedTuple):
     guesses: list[str]
 
 
-def read(root: Path, tree: Tree, label_column: str | None) -> Told:
+def read(root: Path, tree: Tree, label_column: str | None) -> Metadata:
     """What all metadata files of a folder say. Of two that name a file the inner one counts.
 
     Raises:
@@ -60,7 +60,7 @@ def read(root: Path, tree: Tree, label_column: str | None) -> Told:
         for path, rows in tables
         for row in rows
     }
-    return Told(label, columns, column, guesses)
+    return Metadata(label, columns, column, guesses)
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     return rows if known else [{}]
 
 
-def numbered(values: Sequence[Any], where: str) -> tuple[np.ndarray, list[str]]:
+def encode_labels(values: Sequence[Any], where: str) -> tuple[np.ndarray, list[str]]:
     """Labels as int64 (-1 for none), and the classes' names: none where the values are whole
     numbers, also as text.
 

@@ -40,14 +40,14 @@ class Shard(NamedTuple):
 
 
 class FinishedShard(NamedTuple):
-    """A finished shard: of `asked` images those that are in it, its bytes, and the names of those
+    """A finished shard: how many of the `requested` images are in it, its bytes, and the names of those
     that could not be read, where it was made just now."""
 
     file: Path
-    asked: int
+    requested: int
     images: int
     bytes: int
-    unread: list[str]
+    unreadable: list[str]
 
 
 def finished_shard(shard: Shard) -> FinishedShard:
@@ -56,28 +56,28 @@ def finished_shard(shard: Shard) -> FinishedShard:
     return FinishedShard(shard.file, shard.last - shard.first, count, shard.file.stat().st_size, [])
 
 
-def shrink(raw: bytes | np.ndarray, manner: Encoding) -> bytes:
-    """The image no larger than asked for; an encoded one that already is, as it is.
+def reencode(raw: bytes | np.ndarray, encoding: Encoding) -> bytes:
+    """The image no larger than `encoding.size`; an encoded one that already is, as it is.
 
     Raises:
         ValueError: it cannot be read.
     """
     image = transforms.decode(raw)
     side = min(image.shape[1:])
-    if isinstance(raw, bytes) and side <= manner.size:
+    if isinstance(raw, bytes) and side <= encoding.size:
         return raw
-    small, file = transforms.short_side(image, min(side, manner.size)), io.BytesIO()
+    small, file = transforms.resize_short_side(image, min(side, encoding.size)), io.BytesIO()
     Image.fromarray(rearrange(small, "c h w -> h w c").numpy()).save(
-        file, manner.format, quality=manner.quality
+        file, encoding.format, quality=encoding.quality
     )
     return file.getvalue()
 
 
 class ShardMaker(Dataset):
-    """Shards that are made by being asked for, so that a loader's workers make several at once."""
+    """Shards that are made when a loader indexes them, so that a loader's workers make several at once."""
 
-    def __init__(self, shards: list[Shard], manner: Encoding) -> None:
-        self.shards, self.manner = shards, manner
+    def __init__(self, shards: list[Shard], encoding: Encoding) -> None:
+        self.shards, self.encoding = shards, encoding
 
     def __len__(self) -> int:
         return len(self.shards)
@@ -87,7 +87,7 @@ class ShardMaker(Dataset):
         source, first, last, file = self.shards[number]
         # a killed run's worker may still be writing its own
         beside = file.with_name(f".{file.name}.{os.getpid()}.part")
-        unread: list[str] = []
+        unreadable: list[str] = []
         label = (
             datasets.ClassLabel(names=source.classes) if source.classes else datasets.Value("int64")
         )
@@ -98,7 +98,10 @@ class ShardMaker(Dataset):
             for start in range(first, last, ROW_GROUP):
                 rows = list(
                     _small(
-                        source, np.arange(start, min(start + ROW_GROUP, last)), self.manner, unread
+                        source,
+                        np.arange(start, min(start + ROW_GROUP, last)),
+                        self.encoding,
+                        unreadable,
                     )
                 )
                 writer.write_table(pyarrow.Table.from_pylist(rows, schema))
@@ -106,19 +109,19 @@ class ShardMaker(Dataset):
             os.fsync(written.fileno())
         beside.replace(file)
         return FinishedShard(
-            file, last - first, last - first - len(unread), file.stat().st_size, unread
+            file, last - first, last - first - len(unreadable), file.stat().st_size, unreadable
         )
 
 
 def _small(
-    source: Source, rows: np.ndarray, manner: Encoding, unread: list[str]
+    source: Source, rows: np.ndarray, encoding: Encoding, unreadable: list[str]
 ) -> Iterator[dict[str, object]]:
-    """Cells of these rows; those that cannot be read are named in `unread` and left out."""
+    """Cells of these rows; those that cannot be read are named in `unreadable` and left out."""
     for row, raw, label in zip(rows.tolist(), *source.fetch(rows), strict=True):
         try:
             yield {
-                "image": {"bytes": shrink(raw, manner), "path": None},
+                "image": {"bytes": reencode(raw, encoding), "path": None},
                 "label": None if label < 0 else int(label),
             }
         except ValueError as error:
-            unread.append(f"{source.name(row)}: {error}")
+            unreadable.append(f"{source.name(row)}: {error}")

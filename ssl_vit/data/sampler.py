@@ -11,7 +11,7 @@ import numpy as np
 from .. import rng
 
 
-class Windows:
+class WindowSampler:
     """The rows of an epoch, as a function of its key and of nothing read before.
 
     The shards are permuted and laid end to end, and this is cut into windows of so many rows. A

@@ -24,33 +24,33 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from ..errors import UserError
-from .base import Units, relative
+from .base import ReadUnits, relative_paths
 from .layout import IMAGES
 
-MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of a image in a tar
+MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of an image in a tar
 INDEXED = 2  # which files of a tar are images, as of which version: an older index is not used
 LONGEST = 2**20  # bytes of a label's file; a longer one is something else
 READERS = 16  # shards indexed at a time, which on a mounted disk is waiting
 RECENT = 32  # row groups, or indices of tars, that are kept in memory anyway
 
 
-class LastUsed:
+class LRUCache:
     """The last few answers of a function of whole numbers, kept for the next time."""
 
-    def __init__(self, answer: Callable[[int], Any], most: int) -> None:
-        self.answer, self.most = answer, most
+    def __init__(self, load: Callable[[int], Any], most: int) -> None:
+        self.load, self.most = load, most
         self.kept: OrderedDict[int, Any] = OrderedDict()
 
     def __call__(self, number: int) -> Any:
         if number not in self.kept:
-            self.kept[number] = self.answer(number)
+            self.kept[number] = self.load(number)
             if len(self.kept) > self.most:
                 self.kept.popitem(last=False)
         self.kept.move_to_end(number)
         return self.kept[number]
 
 
-def encoded(cell: bytes | dict[str, Any] | None) -> bytes:
+def encoded_bytes(cell: bytes | dict[str, Any] | None) -> bytes:
     """A cell's encoded image; none where the cell or its file is missing or forbidden, which no
     decoder takes."""
     if isinstance(cell, bytes):
@@ -69,42 +69,42 @@ class Shards(ABC):
     def __init__(self, sizes_S: np.ndarray, classes: list[str], columns: str) -> None:
         self.sizes_S, self.classes, self.columns = sizes_S, classes, columns
         self.end_S = np.cumsum(sizes_S)
-        self._recent = LastUsed(self._load, RECENT)
+        self._recent = LRUCache(self._load, RECENT)
 
     def __len__(self) -> int:
         return int(self.sizes_S.sum())
 
-    def keep(self, rows: int, stretches: int) -> None:
+    def set_cache_size(self, rows: int, streams: int) -> None:
         """Keep in memory what so many rows lie in, which are read side by side in so many
-        stretches."""
+        streams."""
         # a stretch begins and ends amid one
-        shards = rows * len(self.sizes_S) // len(self) + 2 * stretches
+        shards = rows * len(self.sizes_S) // len(self) + 2 * streams
         self._recent.most = max(RECENT, shards)
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         self._recent.kept.clear()
 
     def _by_shard(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """For each shard: which of `rows` lie in it, and their places there."""
         shard = np.searchsorted(self.end_S, rows, side="right")
         for s in np.unique(shard).tolist():
-            asked = np.flatnonzero(shard == s)
-            yield s, asked, rows[asked] - (self.end_S[s] - self.sizes_S[s])
+            requested = np.flatnonzero(shard == s)
+            yield s, requested, rows[requested] - (self.end_S[s] - self.sizes_S[s])
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         images: list[bytes | np.ndarray] = [b""] * len(rows)
         labels = np.full(len(rows), -1, np.int64)
-        for shard, asked, places in self._by_shard(rows):
+        for shard, requested, places in self._by_shard(rows):
             for i, (image, label) in zip(
-                asked.tolist(), self._read(shard, places.tolist()), strict=True
+                requested.tolist(), self._read(shard, places.tolist()), strict=True
             ):
                 images[i], labels[i] = image, label
         return images, labels
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
         labels = np.full(len(rows), -1, np.int64)
-        for shard, asked, places in self._by_shard(rows):
-            labels[asked] = self._labels(shard)[places]
+        for shard, requested, places in self._by_shard(rows):
+            labels[requested] = self._labels(shard)[places]
         return labels
 
     @abstractmethod
@@ -140,7 +140,7 @@ def column_of(file: Path, name: str) -> pyarrow.ChunkedArray:
         return opened.read([name], use_threads=False).select([name]).column(0)
 
 
-def numbers(texts: pyarrow.ChunkedArray, classes: list[str]) -> pyarrow.ChunkedArray:
+def class_indices(texts: pyarrow.ChunkedArray, classes: list[str]) -> pyarrow.ChunkedArray:
     """Of each text its place among the classes."""
     known = pyarrow.array(classes, pyarrow.large_string())
     return pyarrow.compute.index_in(texts.cast(pyarrow.large_string()), value_set=known)
@@ -162,7 +162,7 @@ class Parquet(Shards):
         columns: str,
         texts: bool = False,
     ) -> None:
-        found = indexed(files, groups)
+        found = index_files(files, group_rows)
         self.files, self.image, self.label = files, image, label
         self.number = {name: i for i, name in enumerate(classes)} if texts else None
         self.file_S = np.repeat(np.arange(len(files)), [len(rows) for rows in found])
@@ -179,11 +179,11 @@ class Parquet(Shards):
             (high for _, high in ranges), default=-1
         )
 
-    def units(self) -> Units:
+    def units(self) -> ReadUnits:
         """Row groups, of which none can be read in part."""
-        sizes = np.concatenate(indexed(self.files, group_bytes))
-        names = relative(map(str, self.files))
-        return Units(
+        sizes = np.concatenate(index_files(self.files, group_bytes))
+        names = relative_paths(map(str, self.files))
+        return ReadUnits(
             self.sizes_S,
             sizes,
             lambda: [f"{names[f]} {n}" for f, n in zip(self.file_S, self.sizes_S, strict=True)],
@@ -192,7 +192,7 @@ class Parquet(Shards):
     def _label_range(self, file: Path) -> tuple[int, int] | None:
         column = column_of(file, str(self.label))
         if self.number is not None:
-            column = numbers(column, self.classes)
+            column = class_indices(column, self.classes)
         found = pyarrow.compute.min_max(pyarrow.compute.fill_null(column, -1)).as_py()
         return (found["min"], found["max"]) if len(column) else None
 
@@ -202,7 +202,10 @@ class Parquet(Shards):
             label = table.column(self.label)[place].as_py() if self.label else None
             if self.number is not None:
                 label = None if label is None else self.number[label]
-            yield encoded(table.column(self.image)[place].as_py()), -1 if label is None else label
+            yield (
+                encoded_bytes(table.column(self.image)[place].as_py()),
+                -1 if label is None else label,
+            )
 
     def _labels(self, shard: int) -> np.ndarray:
         if self.label is None:
@@ -215,7 +218,7 @@ class Parquet(Shards):
                 .column(0)
             )
         if self.number is not None:
-            column = numbers(column, self.classes)
+            column = class_indices(column, self.classes)
         return pyarrow.compute.fill_null(column, -1).to_numpy()
 
     def _load(self, shard: int) -> pyarrow.Table:
@@ -240,7 +243,7 @@ class Tars(Shards):
     """
 
     def __init__(self, files: list[Path]) -> None:
-        found = indexed(files, _members)
+        found = index_files(files, _members)
         self.files = files
         each = [members["label"] for members in found]
         self.labels = (
@@ -256,20 +259,20 @@ class Tars(Shards):
     def _labels(self, shard: int) -> np.ndarray:
         return self._recent(shard)["label"]
 
-    def units(self) -> Units:
+    def units(self) -> ReadUnits:
         """Single images."""
-        found = indexed(self.files, _members)
-        names = relative(map(str, self.files))
+        found = index_files(self.files, _members)
+        names = relative_paths(map(str, self.files))
         known = zip(names, found, strict=True)
         sizes = np.concatenate([members["size"] for members in found])
         labels = (
             f"{name} {hashlib.sha256(members['label'].tobytes()).hexdigest()}"
             for name, members in known
         )
-        return Units(np.ones_like(sizes), sizes, lambda: labels)
+        return ReadUnits(np.ones_like(sizes), sizes, lambda: labels)
 
     def _load(self, shard: int) -> np.ndarray:
-        return indexed([self.files[shard]], _members)[0]
+        return index_files([self.files[shard]], _members)[0]
 
     def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
         members = self._recent(shard)
@@ -294,7 +297,7 @@ class Tars(Shards):
         return f"{self.files[shard].name}, {name}"
 
 
-def indexed(files: list[Path], walk: Callable[[Path], np.ndarray]) -> list[np.ndarray]:
+def index_files(files: list[Path], walk: Callable[[Path], np.ndarray]) -> list[np.ndarray]:
     """What `walk` finds in each file, remembered in the cache.
 
     Raises:
@@ -340,7 +343,7 @@ def _keep(path: Path, array: np.ndarray) -> None:
     beside.replace(path)
 
 
-def groups(file: Path) -> np.ndarray:
+def group_rows(file: Path) -> np.ndarray:
     """Rows of each row group of a parquet file, from its footer."""
     known = pyarrow.parquet.read_metadata(file)
     return np.array([known.row_group(i).num_rows for i in range(known.num_row_groups)], np.int64)
@@ -381,8 +384,8 @@ def _members(file: Path) -> np.ndarray:
             raise ValueError(f"cut off or damaged at byte {tar.offset}, after {len(found)} images")
     if not found:
         raise ValueError("no images in it (key.jpg, key.png, ...)")
-    told = [labels.get(key, {}) for key in found]
-    best = [label.get("cls", label.get("json", -1)) for label in told]
+    label_files = [labels.get(key, {}) for key in found]
+    best = [label.get("cls", label.get("json", -1)) for label in label_files]
     return np.array(
         [(*place, label) for place, label in zip(found.values(), best, strict=True)], MEMBER
     )

@@ -10,14 +10,14 @@ import numpy as np
 from ..config.schema import EMBEDDED, OBJECTIVES, USES_LABELS, Data, Recipe
 from ..errors import UserError, suggest
 from . import formats, layout, synthetic
-from .base import Sharded, ShardedSubset, Source, Subset, Units
-from .formats import Found, Streams
+from .base import ReadUnits, ShardedSource, ShardedSubset, Source, Subset
+from .formats import FoundSplits, FoundStreams
 from .layout import HELD_OUT
-from .streaming import FIRST, Stream
+from .streaming import PREVIEW, Stream
 
 # Sets of which other divisions than their authors' are about: training images of the one that
 # papers report on. Copies on the Hub train on 7,169 of the flowers, most of them the authors' test.
-AUTHORS = {"flowers102": 1020}
+PUBLISHED_TRAIN_SIZES = {"flowers102": 1020}
 
 
 class SyntheticImages:
@@ -34,16 +34,18 @@ class SyntheticImages:
         return synthetic.SIZES[self.split]
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        return list(synthetic.draw(rows, self.size, self.split)), synthetic.label(rows, self.split)
+        return list(synthetic.render(rows, self.size, self.split)), synthetic.labels(
+            rows, self.split
+        )
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
-        return synthetic.label(rows, self.split)
+        return synthetic.labels(rows, self.split)
 
-    def units(self) -> Units:
+    def units(self) -> ReadUnits:
         each_U = np.ones(len(self), np.int64)
-        return Units(each_U, each_U * 3 * self.size**2)
+        return ReadUnits(each_U, each_U * 3 * self.size**2)
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         pass
 
     def name(self, row: int) -> str:
@@ -60,27 +62,27 @@ class Splits(NamedTuple):
     test: Source | None = None  # where it is asked for
     # what is trained on, where it is one; `train` are then its first images
     stream: Stream | None = None
-    told: tuple[str, ...] = ()  # what was taken for what, and what was left out
+    notes: tuple[str, ...] = ()  # what was taken for what, and what was left out
     guesses: tuple[str, ...] = ()  # each is worth a warning
 
 
-def every_split(data: Data) -> Found:
+def every_split(data: Data) -> FoundSplits:
     """Each split that a recipe's `data` names; with a window, in shards.
 
     Raises:
         UserError: a place that holds no images or, with a window, no shards.
     """
     if data.name == EMBEDDED and not (data.path or data.hub):
-        return Found(_embedded(data), [], [])
-    return formats.find(data)
+        return FoundSplits(_embedded(data), [], [])
+    return formats.find_splits(data)
 
 
 def in_parquet(data: Data) -> bool:
     """Whether a recipe's `data` are parquet files here, which can be read in place."""
-    return bool(data.path and formats.look(Path(data.path)).kind == "parquet")
+    return bool(data.path and formats.inspect_path(Path(data.path)).kind == "parquet")
 
 
-def load(data: Data, test: bool = False, first: int = FIRST, seed: int = 0) -> Splits:
+def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) -> Splits:
     """The training, the held-out and, if asked for, the test split that a recipe's `data` names. Of
     a stream, `first` images stand for a split, and `seed` permutes what is trained on.
 
@@ -101,8 +103,8 @@ def load(data: Data, test: bool = False, first: int = FIRST, seed: int = 0) -> S
     _check_authors(data, splits[names["data.train"]])
     train, validation = _held_out(_subset(splits[names["data.train"]], data), splits, data)
     tested = splits[names["data.test"]] if test else None
-    told = _told(found, data, names, train, validation)
-    return Splits(train, validation, tested, told=told, guesses=_guesses(found, data))
+    notes = _notes(found, data, names, train, validation)
+    return Splits(train, validation, tested, notes=notes, guesses=_guesses(found, data))
 
 
 def _check_authors(data: Data, train: Source) -> None:
@@ -111,7 +113,7 @@ def _check_authors(data: Data, train: Source) -> None:
     Raises:
         UserError: it is not.
     """
-    wanted = AUTHORS.get(data.name)
+    wanted = PUBLISHED_TRAIN_SIZES.get(data.name)
     if wanted is not None and len(train) != wanted:
         raise UserError(
             f"data={data.name}: {_place(data)} has {len(train):,} training images, its authors' division {wanted:,}: "
@@ -138,7 +140,7 @@ def _named(data: Data, test: bool, splits: Collection[str]) -> dict[str, str]:
 def _streamed(data: Data, first: int, seed: int) -> Splits:
     """Splits that are read from their beginning: the training images as a stream, and the first of
     both."""
-    found = formats.streams(data)
+    found = formats.find_streams(data)
     names = _named(data, False, found.splits)
     held_out = names.get("data.validation", data.validation)
     if held_out is None:
@@ -146,48 +148,50 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
     if held_out is None:
         choices = f"say one of {', '.join(found.splits)}, or 0 for none"
         raise UserError(
-            f"data.validation=null: {formats.where(data)} has no split for it; {choices}"
+            f"data.validation=null: {formats.location(data)} has no split for it; {choices}"
         )
     train = found.splits[names["data.train"]](seed)
     seen = found.splits[held_out](0) if isinstance(held_out, str) else train
     used = [names["data.train"], *([held_out] if isinstance(held_out, str) else [])]
-    told = [f"{name}: a stream from {_place(data)}" for name in used]
+    notes = [f"{name}: a stream from {_place(data)}" for name in used]
     if unused := [name for name in found.splits if name not in used]:
-        told.append(f"not used: {', '.join(unused)}")
-    told += [f"left out: {', '.join(found.left)}"] if found.left else []
+        notes.append(f"not used: {', '.join(unused)}")
+    notes += [f"left out: {', '.join(found.skipped)}"] if found.skipped else []
     guesses = _guesses(found, data)
-    return Splits(train.take(first), seen.take(first), None, train, tuple(told), guesses)
+    return Splits(train.take(first), seen.take(first), None, train, tuple(notes), guesses)
 
 
-def _guesses(found: Found | Streams, data: Data) -> tuple[str, ...]:
-    return tuple(f"{formats.where(data)}: {text}" for text in dict.fromkeys(found.guesses))
+def _guesses(found: FoundSplits | FoundStreams, data: Data) -> tuple[str, ...]:
+    return tuple(f"{formats.location(data)}: {text}" for text in dict.fromkeys(found.guesses))
 
 
-def _told(
-    found: Found, data: Data, names: dict[str, str], train: Source, validation: Source
+def _notes(
+    found: FoundSplits, data: Data, names: dict[str, str], train: Source, validation: Source
 ) -> tuple[str, ...]:
     """What was taken for what, a line each, and what was left out."""
     place, chosen = _place(data), names["data.train"]
     whole = found.splits[chosen]
     share = f", of which data.share={data.share:g}" if data.share != 1 else ""
-    told = [f"train: {_many(whole)} from {place}{_under(chosen)}{share}"]
+    notes = [f"train: {_many(whole)} from {place}{_under(chosen)}{share}"]
     held_out = _held_out_name(data, found.splits)
     if held_out is not None:
-        told.append(f"validation: {_many(found.splits[held_out])} from {place}{_under(held_out)}")
+        notes.append(f"validation: {_many(found.splits[held_out])} from {place}{_under(held_out)}")
     elif data.validation == 0:
-        told.append(f"validation: none; {len(validation):,} of train are looked at, and trained on")
+        notes.append(
+            f"validation: none; {len(validation):,} of train are looked at, and trained on"
+        )
     else:
-        told.append(
+        notes.append(
             f"validation: {len(validation):,} images taken from train, which keeps {len(train):,}"
         )
     if "data.test" in names:
         tested = names["data.test"]
-        told.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
+        notes.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
     used = {*names.values(), held_out}
     unused = [f"{name} ({len(x):,} images)" for name, x in found.splits.items() if name not in used]
-    told += [f"not used: {', '.join(unused)}"] if unused else []
-    told += [f"left out: {', '.join(found.left)}"] if found.left else []
-    return tuple(told)
+    notes += [f"not used: {', '.join(unused)}"] if unused else []
+    notes += [f"left out: {', '.join(found.skipped)}"] if found.skipped else []
+    return tuple(notes)
 
 
 def _many(source: Source) -> str:
@@ -224,7 +228,7 @@ def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Source:
     """
     if not data.window:
         return Subset(whole, first, last, key)
-    part = ShardedSubset(cast(Sharded, whole), first, last, key)
+    part = ShardedSubset(cast(ShardedSource, whole), first, last, key)
     if not len(part):
         text = f"{last - first} of {len(whole)} images in {len(part.sizes_S)} shards come to none"
         raise UserError(
@@ -265,16 +269,16 @@ def _embedded(data: Data) -> dict[str, Source]:
     return {split: SyntheticImages(split, data.size) for split in synthetic.SIZES}
 
 
-def classes(splits: Splits, recipe: Recipe) -> int:
+def num_classes(splits: Splits, recipe: Recipe) -> int:
     """How many classes the labels have; 0 where no objective asks for labels.
 
     Raises:
         UserError: labels are asked for and there are none, or one is out of range.
     """
-    return known_classes(splits, recipe) if USES_LABELS & set(OBJECTIVES[recipe.objective]) else 0
+    return count_classes(splits, recipe) if USES_LABELS & set(OBJECTIVES[recipe.objective]) else 0
 
 
-def known_classes(splits: Splits, recipe: Recipe) -> int:
+def count_classes(splits: Splits, recipe: Recipe) -> int:
     """How many classes the labels have.
 
     Raises:

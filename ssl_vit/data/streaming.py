@@ -16,15 +16,15 @@ import numpy as np
 
 from .. import rng
 from ..errors import UserError
-from .base import Units
-from .shards import encoded
+from .base import ReadUnits
+from .shards import encoded_bytes
 
 WINDOW = 10_000  # images that are mixed at a time, where the recipe does not say
-FIRST = 2048  # images that stand for all where some are looked at
+PREVIEW = 2048  # images that stand for all where some are looked at
 
 
 class Cell(NamedTuple):
-    """A image of a stream: encoded, with its label (-1: none) and where it lies."""
+    """An image of a stream: encoded, with its label (-1: none) and where it lies."""
 
     image: bytes
     label: int
@@ -32,7 +32,7 @@ class Cell(NamedTuple):
     row: int
 
 
-class Taken:
+class InMemoryImages:
     """Some images of a stream, kept in memory: a source as others."""
 
     def __init__(self, cells: list[Cell], classes: list[str], columns: str) -> None:
@@ -50,12 +50,12 @@ class Taken:
         found = [self.cells[row] for row in rows.tolist()]
         return [cell.image for cell in found], np.array([cell.label for cell in found], np.int64)
 
-    def units(self) -> Units:
+    def units(self) -> ReadUnits:
         """Of as many as every recipe looks at."""
-        size_U = np.array([len(cell.image) for cell in self.cells[:FIRST]], np.int64)
-        return Units(np.ones_like(size_U), size_U)
+        size_U = np.array([len(cell.image) for cell in self.cells[:PREVIEW]], np.int64)
+        return ReadUnits(np.ones_like(size_U), size_U)
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         pass
 
     def name(self, row: int) -> str:
@@ -84,24 +84,32 @@ class Stream:
         rows: datasets.IterableDataset,
         image: str,
         label: str | None,
-        told: tuple[list[str], str],
+        class_info: tuple[list[str], str],
         where: str,
         seed: int,
     ) -> None:
         self.rows = rows.select_columns([image] + ([label] if label else [])).cast_column(
             image, datasets.Image(decode=False)
         )
-        self.image, self.label, self.told, self.where, self.seed = image, label, told, where, seed
+        self.image, self.label, self.class_info, self.where, self.seed = (
+            image,
+            label,
+            class_info,
+            where,
+            seed,
+        )
         self.cursors: dict[int, Cursor] = {0: Cursor()}  # where the windows begin that were reached
 
     @property
     def shards(self) -> int:
         return self.rows.num_shards
 
-    def take(self, count: int) -> Taken:
+    def take(self, count: int) -> InMemoryImages:
         """The first images as one process would read them; of fewer, all."""
         walk, once = self._walk(Cursor(), 0, 1), (lambda step: step[1].epoch == 0)
-        return Taken([cell for cell, _ in islice(takewhile(once, walk), count)], *self.told)
+        return InMemoryImages(
+            [cell for cell, _ in islice(takewhile(once, walk), count)], *self.class_info
+        )
 
     def windows(self, numbers: range, size: int, rank: int, processes: int) -> Iterator[list[Cell]]:
         """This process's windows of `size` images, from one that was reached on, as they are read.
@@ -173,4 +181,4 @@ def _encoded(cell: Any) -> bytes:
                 return file.read()
         except (OSError, ValueError):
             return b""
-    return encoded(cell)
+    return encoded_bytes(cell)

@@ -3,7 +3,7 @@ colours tell nothing of class.
 
 A patch's colour follows from its surroundings only through the texture's rule and the shape's
 outline. Pixels come from +, -, *, /, sqrt and floor on float32, which IEEE 754 fixes, so the bytes
-are the same on every machine. Legend: B images, H W rows and columns, K a image's four colours.
+are the same on every machine. Legend: B images, H W rows and columns, K an image's four colours.
 Lengths are shares of the image's side; x points right and y up.
 """
 
@@ -148,7 +148,7 @@ class Frame(NamedTuple):
     unit: np.ndarray
 
 
-def label(index: np.ndarray, split: str = "train") -> np.ndarray:
+def labels(index: np.ndarray, split: str = "train") -> np.ndarray:
     """Class of each image, int64 (B,): any ten successive indices hold each class once.
 
     Raises:
@@ -163,14 +163,14 @@ def label(index: np.ndarray, split: str = "train") -> np.ndarray:
     return index_B % len(CLASSES)
 
 
-def draw(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
+def render(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
     """Images as RGB bytes, uint8 (B, size, size, 3): an index is one scene, whatever the side
     `size` in pixels.
 
     Raises:
-        ValueError: as `label`.
+        ValueError: as `labels`.
     """
-    label_B = label(index, split)
+    label_B = labels(index, split)
     key_B = rng.key(list(SIZES).index(split), index)
     image_BHWC = np.empty((len(label_B), size, size, 3), np.uint8)
     for first in range(0, len(label_B), CHUNK):

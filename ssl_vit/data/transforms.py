@@ -28,11 +28,11 @@ STRIP = 32  # sides of its width that a strip is looked at for
 # and ICNS hold images in images, and some are hardly tested.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
 NEEDS_AVIF = "AVIF, which this Pillow cannot decode; install 'pillow>=11.3'"
-MOST_PIXELS = 64_000_000  # of a image that is decoded: 192 MB
+MOST_PIXELS = 64_000_000  # of an image that is decoded: 192 MB
 
 
 def decode(raw: bytes | np.ndarray) -> Tensor:
-    """A image as RGB bytes (3, H, W), turned as its camera says; of several frames the first, 16
+    """An image as RGB bytes (3, H, W), turned as its camera says; of several frames the first, 16
     bits brought to 8.
 
     Raises:
@@ -141,7 +141,9 @@ def crop_boxes(
     return np.stack([top_B, left_B, h_B, w_B], 1)
 
 
-def training(images: list[Tensor], key_B: np.ndarray, size: int, area: float, flip: bool) -> Tensor:
+def train_transform(
+    images: list[Tensor], key_B: np.ndarray, size: int, area: float, flip: bool
+) -> Tensor:
     """Training images uint8 (B, 3, S, S): a random crop brought to S x S, flipped in half of the
     cases (paper.md, B.1.2)."""
     heights, widths = (np.array([image.shape[axis] for image in images]) for axis in (1, 2))
@@ -154,7 +156,7 @@ def training(images: list[Tensor], key_B: np.ndarray, size: int, area: float, fl
     return out
 
 
-def mix(
+def mix_pairs(
     image_B3HW: Tensor, other_B3HW: Tensor, key_B: np.ndarray, mixup: float, cutmix: float
 ) -> tuple[Tensor, Tensor]:
     """Each image mixed with its partner, uint8, and the share of it that is its own, float32 (B,).
@@ -200,7 +202,7 @@ def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np
     return inside[0][:, :, None] & inside[1][:, None, :]
 
 
-def evaluation(images: list[Tensor], size: int, mode: str, crop: float) -> Tensor:
+def eval_transform(images: list[Tensor], size: int, mode: str, crop: float) -> Tensor:
     """Evaluation images uint8 (B, 3, S, S), as timm's transform makes them from an export.
 
     `mode` "crop": the shorter side is resized to floor(S / crop), then the centre S x S is cropped.
@@ -210,7 +212,7 @@ def evaluation(images: list[Tensor], size: int, mode: str, crop: float) -> Tenso
         return torch.stack([_squashed(image, size) for image in images])
     short = math.floor(size / crop)  # as timm: 438 of 384 / 0.875, where rounding gives 439
     return torch.stack(
-        [F.center_crop(short_side(_middle(image), short), [size, size]) for image in images]
+        [F.center_crop(resize_short_side(_middle(image), short), [size, size]) for image in images]
     )
 
 
@@ -230,7 +232,7 @@ def _middle(image: Tensor) -> Tensor:
     )
 
 
-def short_side(image: Tensor, short: int) -> Tensor:
-    """A image (3, H, W) whose shorter side is brought to so many pixels."""
+def resize_short_side(image: Tensor, short: int) -> Tensor:
+    """An image (3, H, W) whose shorter side is brought to so many pixels."""
     resize: Any = F.resize
     return image if min(image.shape[1:]) == short else resize(image, [short], antialias=True)

@@ -31,7 +31,7 @@ Reader = Callable[[Tensor], Tensor]  # uint8 images (B, 3, H, W) -> features (B,
 Picks = dict[tuple[int, int], Tensor]  # (shots, trial) -> rows of the training features
 
 
-def reader(net: Backbone, pool: str, layer: int | None) -> Reader:
+def feature_reader(net: Backbone, pool: str, layer: int | None) -> Reader:
     return lambda image_B3HW: net.feature(image_B3HW, pool, layer)
 
 
@@ -63,7 +63,7 @@ def _gathered(
     return index[order], label_N[order], x_ND[order]
 
 
-class Drawn(NamedTuple):
+class FewShotSamples(NamedTuple):
     """The training images that few-shot draws: their features, which of them each trial takes, and
     how many images were forwarded."""
 
@@ -72,14 +72,14 @@ class Drawn(NamedTuple):
     images: int
 
 
-def drawn(
+def sample_few_shot(
     read: Reader,
     source: Source,
     recipe: Recipe,
     batch_layout: batching.BatchLayout,
     accelerator: Accelerator,
     classes: int,
-) -> Drawn:
+) -> FewShotSamples:
     """Draw from the labels first, then read the images drawn: on ImageNet, 5 shots in 3 trials are
     15,000 of 1.28 million. One that cannot be read gives way to the next of its class.
 
@@ -87,23 +87,23 @@ def drawn(
         UserError: a class has fewer images than shots.
     """
     label_N = labels_of(source, np.arange(len(source)))
-    place_L = np.flatnonzero(label_N >= 0)  # `pick` counts labelled images only
+    place_L = np.flatnonzero(label_N >= 0)  # `sample_shots` counts labelled images only
     label_L = torch.from_numpy(label_N[place_L])
-    unread_L = np.zeros(len(place_L), bool)
+    unreadable_L = np.zeros(len(place_L), bool)
     read_L = np.zeros(len(place_L), bool)
     parts: list[tuple[np.ndarray, np.ndarray]] = []
     while True:
-        picks = _picks(label_L, recipe.probe, classes, unread_L)
+        picks = _picks(label_L, recipe.probe, classes, unreadable_L)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
         new = row_S[~read_L[row_S]]
         if not len(new):
             break
-        loader = loaders.chosen(
+        loader = loaders.rows_loader(
             source, place_L[new], recipe.data, batch_layout, recipe.compute.workers or 0
         )
         _, found, x_ND = _gathered(read, loader, recipe, accelerator)
         read_L[new] = True
-        unread_L[new] = found < 0
+        unreadable_L[new] = found < 0
         parts.append((new, x_ND))
     row_N, x_ND = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     order = row_N.argsort()
@@ -112,24 +112,24 @@ def drawn(
     places = {
         key: torch.from_numpy(np.searchsorted(row_N, rows.numpy())) for key, rows in picks.items()
     }
-    return Drawn(
+    return FewShotSamples(
         (torch.from_numpy(x_ND[order]).to(device), label_L[row_N].to(device)), places, len(row_N)
     )
 
 
 def _picks(
-    label_N: Tensor, asked: Probe, classes: int, unread_N: np.ndarray | None = None
+    label_N: Tensor, probe: Probe, classes: int, unreadable_N: np.ndarray | None = None
 ) -> Picks:
-    trials = range(asked.trials)
+    trials = range(probe.trials)
     return {
-        (shots, trial): probes.pick(label_N, shots, classes, SEED + trial, unread_N)
-        for shots in asked.shots
+        (shots, trial): probes.sample_shots(label_N, shots, classes, SEED + trial, unreadable_N)
+        for shots in probe.shots
         for trial in trials
     }
 
 
 def run_probes(
-    seen: Mapping[str, Features], asked: Probe, classes: int, picks: Picks | None = None
+    seen: Mapping[str, Features], probe: Probe, classes: int, picks: Picks | None = None
 ) -> Iterator[tuple[str, float]]:
     """(name, accuracy on seen["test"]) of each probe that is asked for, learned from seen["train"];
     seen["validation"] chooses the linear probe's learning rate. `picks`: few-shot's rows, if they
@@ -141,30 +141,30 @@ def run_probes(
     def accuracy(pred_N: Tensor) -> float:
         return (pred_N == test_N).double().mean().item()
 
-    if "few_shot" in asked.measures:
-        rows = _picks(label_N, asked, classes) if picks is None else picks
-        for shots in asked.shots:
-            chosen = [rows[shots, trial] for trial in range(asked.trials)]
-            told = (
+    if "few_shot" in probe.measures:
+        rows = _picks(label_N, probe, classes) if picks is None else picks
+        for shots in probe.shots:
+            chosen = [rows[shots, trial] for trial in range(probe.trials)]
+            predictions = (
                 probes.least_squares(train_ND[row_S], label_N[row_S], test_ND, classes=classes)
                 for row_S in chosen
             )
-            yield f"few_shot_{shots}", fmean(accuracy(pred_N) for pred_N in told)
-    if "linear" in asked.measures:
+            yield f"few_shot_{shots}", fmean(accuracy(pred_N) for pred_N in predictions)
+    if "linear" in probe.measures:
         dev_ND, dev_N = seen["validation"]
         fitted = probes.linear_probe(
             *(train_ND, label_N, dev_ND, dev_N, test_ND),
             classes=classes,
-            rates=asked.rates,
-            steps=asked.steps,
-            batch=asked.batch,
+            rates=probe.rates,
+            steps=probe.steps,
+            batch=probe.batch,
             seed=SEED,
         )
         yield "linear", accuracy(fitted.pred_M)
-    if "knn" in asked.measures:
+    if "knn" in probe.measures:
         yield (
             "knn",
-            accuracy(probes.knn(train_ND, label_N, test_ND, classes=classes, k=asked.neighbors)),
+            accuracy(probes.knn(train_ND, label_N, test_ND, classes=classes, k=probe.neighbors)),
         )
 
 
@@ -185,17 +185,17 @@ class ProbesDuringTraining:
         accelerator: Accelerator,
     ):
         self.held_out, self.recipe, self.accelerator = held_out, recipe, accelerator
-        self.classes = sources.known_classes(splits, recipe)
+        self.classes = sources.count_classes(splits, recipe)
         self.learned = loaders.held_out_batches(
             splits.train, recipe.data, batch_layout, recipe.probe.images
         )
         self.latest: dict[str, tuple[float, int]] = {}
-        self.looked = False  # all processes alike
+        self.has_run = False  # all processes alike
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
-        self.latest, self.looked = {}, True
+        self.latest, self.has_run = {}, True
         pool = self.recipe.probe.pool or objective.pool
-        read = reader(objective.encoder, pool, self.recipe.probe.layer)
+        read = feature_reader(objective.encoder, pool, self.recipe.probe.layer)
         learned, test = (
             extract(read, seen, self.recipe, self.accelerator)
             for seen in (self.learned, self.held_out)

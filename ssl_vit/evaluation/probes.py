@@ -35,7 +35,7 @@ class Scale(NamedTuple):
         return F.pad((x_ND - self.mean.to(x_ND)) / self.std.to(x_ND), (0, 1), value=constant)
 
 
-class Linear(NamedTuple):
+class LinearProbe(NamedTuple):
     """What the linear probe says: its classes (M,), the learning rate chosen, and {rate: accuracy
     on the dev split}."""
 
@@ -62,7 +62,7 @@ def few_shot(
     Raises:
         UserError: a class has fewer images than shots.
     """
-    row_S = pick(label_N, shots, classes, seed)
+    row_S = sample_shots(label_N, shots, classes, seed)
     return least_squares(
         train_ND[row_S], label_N[row_S], test_MD, classes=classes, l2=l2, bias=bias
     )
@@ -89,8 +89,8 @@ def least_squares(
     )
 
 
-def pick(
-    label_N: Tensor, shots: int, classes: int, seed: int, unread_N: np.ndarray | None = None
+def sample_shots(
+    label_N: Tensor, shots: int, classes: int, seed: int, unreadable_N: np.ndarray | None = None
 ) -> Tensor:
     """Rows (S,) of `shots` images of each class, class by class: those whose hash of (seed, row) is
     lowest, but for rows that are known to be unreadable.
@@ -99,9 +99,9 @@ def pick(
         UserError: a class has fewer images than shots.
     """
     label = label_N.cpu().numpy()
-    if unread_N is not None:
+    if unreadable_N is not None:
         # a class behind all others, of which none is picked
-        label = np.where(unread_N, classes, label)
+        label = np.where(unreadable_N, classes, label)
     count_C = np.bincount(label, minlength=classes)[:classes]
     if count_C.min() < shots:
         short = int(np.argmax(count_C < shots))
@@ -140,7 +140,7 @@ def linear_probe(
     batch: int | None,
     momentum: float = 0.9,
     seed: int,
-) -> Linear:
+) -> LinearProbe:
     """Softmax regression on standardised features at each rate; that with the highest dev accuracy
     (ties: the first) is tested.
 
@@ -171,7 +171,9 @@ def linear_probe(
         rate: share if ok else 0.0 for rate, share, ok in zip(rates, right_G, finite, strict=True)
     }
     best = max((g for g, ok in enumerate(finite) if ok), key=lambda g: right_G[g])
-    return Linear(_classify(test_MD, scale, weight_GAC[best : best + 1])[0], rates[best], accuracy)
+    return LinearProbe(
+        _classify(test_MD, scale, weight_GAC[best : best + 1])[0], rates[best], accuracy
+    )
 
 
 def train_linear(
@@ -253,7 +255,7 @@ def knn(
     if k > len(train_ND):
         raise UserError(f"probe.neighbors={k}: there are {len(train_ND)} training images")
     train_ND = F.normalize(train_ND, dim=1)
-    told = []
+    predictions = []
     for x_BD in _chunks(test_MD, len(train_ND)):
         near_BJ, row_BJ = (F.normalize(x_BD, dim=1) @ train_ND.T).topk(k, dim=1)
         # the nearest's is 1: nothing overflows
@@ -261,8 +263,8 @@ def knn(
         vote_BC = weight_BJ.new_zeros(len(x_BD), classes).scatter_add_(
             1, label_N[row_BJ], weight_BJ
         )
-        told.append(vote_BC.argmax(1))
-    return torch.cat(told)
+        predictions.append(vote_BC.argmax(1))
+    return torch.cat(predictions)
 
 
 def _moments(x_ND: Tensor) -> Scale:

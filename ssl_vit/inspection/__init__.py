@@ -7,9 +7,9 @@ from ..objectives import Joint, MaskedPatchPrediction, Objective
 from . import mpp
 
 
-def draw(objective: Objective, batch: Batch, folder: Path) -> None:
+def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
     """Write the images that suit the objective. A new objective's image is a file here and a line
     below."""
     for part in objective.parts.values() if isinstance(objective, Joint) else [objective]:
         if isinstance(part, MaskedPatchPrediction):
-            mpp.draw(part, batch, folder / "predictions.png")
+            mpp.save_figure(part, batch, folder / "predictions.png")

@@ -1,4 +1,4 @@
-"""Masked patch prediction as a image: originals, what the encoder saw, the colours it told, the
+"""Masked patch prediction as an image: originals, what the encoder saw, the colours it told, the
 true ones."""
 
 from pathlib import Path
@@ -14,7 +14,7 @@ GREY = 128
 TITLES = ("original", "corrupted", "predicted", "true")
 
 
-def columns(objective: MaskedPatchPrediction, batch: Batch) -> Tensor:
+def panels(objective: MaskedPatchPrediction, batch: Batch) -> Tensor:
     """The four columns of each image: uint8 (B, 4, 3, H, W).
 
     Corrupted: masked patches grey, random ones with the patch they were given. Predicted: the hit
@@ -22,13 +22,15 @@ def columns(objective: MaskedPatchPrediction, batch: Batch) -> Tensor:
     patch.
     """
     target, patch, grid = objective.target, objective.encoder.patch_size, objective.encoder.grid
-    drawn, told_BK = objective.predict(batch)
+    drawn, predicted_BK = objective.predict(batch)
     pixels_BNX = rearrange(batch.image, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch)
     saw_BNX = corruption.apply(pixels_BNX, drawn, torch.full_like(pixels_BNX[0, 0], GREY))
-    told_BKX = _filled(target.paint(told_BK), patch)
-    told_BNX = saw_BNX.scatter(1, drawn.corrupted_BK[..., None].expand_as(told_BKX), told_BKX)
-    true_BNX = _filled(target.paint(target.truth(batch.image)), patch)
-    four = torch.stack([pixels_BNX, saw_BNX, told_BNX, true_BNX], 1)
+    predicted_BKX = _filled(target.render(predicted_BK), patch)
+    predicted_BNX = saw_BNX.scatter(
+        1, drawn.corrupted_BK[..., None].expand_as(predicted_BKX), predicted_BKX
+    )
+    true_BNX = _filled(target.render(target.ground_truth(batch.image)), patch)
+    four = torch.stack([pixels_BNX, saw_BNX, predicted_BNX, true_BNX], 1)
     return rearrange(four, "b v (h w) (p q c) -> b v c (h p) (w q)", h=grid[0], p=patch, q=patch)
 
 
@@ -38,13 +40,13 @@ def _filled(small_BNcc3: Tensor, patch: int) -> Tensor:
     return repeat(small_BNcc3, "b n p q c -> b n (p s q t c)", s=side, t=side)
 
 
-def draw(objective: MaskedPatchPrediction, batch: Batch, path: Path) -> None:
+def save_figure(objective: MaskedPatchPrediction, batch: Batch, path: Path) -> None:
     """Write the columns of up to eight images, four to a row of the page, as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     few = batch.map(lambda x: x[:8])
-    rows = rearrange(columns(objective, few).cpu(), "b v c h w -> b v h w c").numpy()
+    rows = rearrange(panels(objective, few).cpu(), "b v c h w -> b v h w c").numpy()
     halves = 2 if len(rows) > 1 else 1
     figure = Figure(
         figsize=(1.5 * 4 * halves + 0.3, 1.5 * -(-len(rows) // halves) + 0.4), layout="constrained"

@@ -94,9 +94,9 @@ def load_encoder(init: str | Path, options: Options = ()) -> "Backbone":
     recipe = resolving.resolve(["recipe=evaluate", f"init={place}", *words], here=False)
     from ..models import encoder, weights
 
-    network = encoder.build_any(recipe.model, recipe.data)
+    network = encoder.build_backbone(recipe.model, recipe.data)
     if place != init_source.SCRATCH:
-        weights.load_into(network, source)
+        weights.load_weights(network, source)
     return network.eval()
 
 

@@ -46,7 +46,7 @@ def print_banner(job: Job) -> None:
             ("time", f"about {formatting.duration(pace * left)} here ({pace:.3g} s a step)"),
         ]
     )
-    if limit := loaders.bounded(
+    if limit := loaders.limit_workers(
         job.workers, loaders.batch_bytes(job.recipe.data, job.batch_layout)
     ).limit:
         job.run.write_log(f"warning: {limit}")
@@ -69,7 +69,7 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
         else f"a stream of {splits.stream.shards:,} shards"
     )
     yield "data", f"{recipe.data.name}: {many} at {recipe.data.size} px, {held_out:,} held out"
-    yield from console.rows_under("images", splits.told)
+    yield from console.rows_under("images", splits.notes)
     # ZeRO 3 leaves placeholders that are empty
     size = (
         f"{sum(getattr(p, 'ds_numel', p.numel()) for p in net.parameters()) / 1e6:.2f}M parameters"
@@ -94,7 +94,8 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     )
     yield (
         "batch",
-        f"{o.batch} = {batch_layout.device_batch} a pass x {batch_layout.processes} processes x {batch_layout.accumulation} passes",
+        f"{o.batch} = {batch_layout.device_batch} a pass x {batch_layout.processes} processes x "
+        f"{batch_layout.accumulation_steps} passes",
     )
     epochs = "" if job.splits.stream else f" {images / len(job.splits.train):.1f} epochs,"
     work = costs.exaflop(recipe, images)

@@ -49,7 +49,7 @@ def evaluate(run: Run) -> dict[str, Any]:
             accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience
         )
         accelerator.watch_loader = held.enter_context(watchdog).watch_loader
-        held.enter_context(loaders.workers_named())
+        held.enter_context(loaders.report_lost_workers())
         splits = load_splits(run.recipe, accelerator, test=True)
         on_main(accelerator, lambda: held.enter_context(run.lock()))
         if done := broadcast_from_main(
@@ -67,13 +67,13 @@ def _measured(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits)
     )
     said, classes = (
         environment_facts(recipe, accelerator, batch_layout, splits),
-        sources.classes(splits, recipe),
+        sources.num_classes(splits, recipe),
     )
     check_same(accelerator, {f"images of {name}": text for name, text in said["data"].items()})
     torch.manual_seed(recipe.seed)
-    net = encoder.build_any(recipe.model, recipe.data).to(accelerator.device).eval()
+    net = encoder.build_backbone(recipe.model, recipe.data).to(accelerator.device).eval()
     start_from = init_source.parse_init(recipe.init)
-    said |= weights.load_first(net, recipe.init, exported=False)
+    said |= weights.load_init(net, recipe.init, exported=False)
     on_main(accelerator, lambda: run.open(environment(said)))
     read, pool = _reader(net, start_from, recipe, accelerator.device)
     _introduce(run, accelerator, splits, pool)
@@ -117,7 +117,9 @@ def _features(
     picks, images = None, 0
     seen: dict[str, features.Features] = {}
     if probed == {"few_shot"}:
-        drawn = features.drawn(read, named.pop("train"), recipe, batch_layout, accelerator, classes)
+        drawn = features.sample_few_shot(
+            read, named.pop("train"), recipe, batch_layout, accelerator, classes
+        )
         seen["train"], picks, images = drawn
     for name, source in named.items():
         with _all(source, recipe, batch_layout) as brought:
@@ -139,7 +141,7 @@ def _reader(
     """
     if recipe.probe.feature == "encoder":
         pool = recipe.probe.pool or init_source.export_pool(init)
-        return features.reader(net, pool, recipe.probe.layer), pool
+        return features.feature_reader(net, pool, recipe.probe.layer), pool
     objective = _classifier(net, init, "probe.feature=hidden").to(device).eval()
     if isinstance(objective.hidden, torch.nn.Identity):
         text = f"init={init.place} learned labels with supervised.hidden=false, by one linear layer"
@@ -151,8 +153,8 @@ def _reader(
 
 def _all(
     source: sources.Source, recipe: Recipe, batch_layout: batching.BatchLayout
-) -> loaders.Patient:
-    return loaders.Patient(
+) -> loaders.InterruptibleLoader:
+    return loaders.InterruptibleLoader(
         loaders.evaluation_loader(source, recipe.data, batch_layout, recipe.compute.workers or 0)
     )
 
@@ -177,7 +179,7 @@ def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool:
                     "data",
                     f"{recipe.data.name}: {images} at {recipe.data.size} px, {_cut(recipe.data)}",
                 ),
-                *console.rows_under("images", splits.told),
+                *console.rows_under("images", splits.notes),
             ]
         )
 

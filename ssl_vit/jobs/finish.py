@@ -20,7 +20,7 @@ from .setup import Job
 
 def finish(job: Job) -> dict[str, Any]:
     """The export, the image, result.json, and what to type next."""
-    if job.probes and not job.probes.looked:  # resumed after the last step
+    if job.probes and not job.probes.has_run:  # resumed after the last step
         callbacks = loop.Callbacks([WarningLog(job.run)])
         loop.evaluate(job.probes, job.state, {}, job.recipe, job.accelerator, callbacks)
     with job.state.evaluation_model() as trained:
@@ -64,16 +64,18 @@ def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
     if source is None:
         return {}
     loader = loaders.evaluation_loader(source, recipe.data, job.batch_layout, job.workers)
-    with loop.autocast(recipe, job.accelerator), loaders.Patient(loader) as test:
+    with loop.autocast(recipe, job.accelerator), loaders.InterruptibleLoader(loader) as test:
         told = classify.predict(trained, job.accelerator.watch_loader(test), job.accelerator)
-    for text in told.unread:
+    for text in told.unreadable:
         job.run.write_log(f"warning: a test image is left out: {text}")
         job.accelerator.print(f"warning: a test image is left out: {text}")
-    if told.unread:
-        batching.check_unreadable(len(told.unread), len(told.index), recipe.data, told.unread[-1])
+    if told.unreadable:
+        batching.check_unreadable(
+            len(told.unreadable), len(told.index), recipe.data, told.unreadable[-1]
+        )
     if job.accelerator.is_main_process:
         told.save(job.run.predictions)
-    classes = sources.classes(job.splits, recipe)
+    classes = sources.num_classes(job.splits, recipe)
     return classify.accuracies(told, classes) | (
         classify.real_accuracy(told, source, recipe.eval.real) if recipe.eval.real else {}
     )
@@ -89,7 +91,7 @@ def _draw(job: Job, trained: Objective) -> None:
     try:
         with loop.autocast(job.recipe, job.accelerator):
             few = loop.to_device(job.held_out.batches[0], job.accelerator.device)
-            inspection.draw(trained, few, job.run.figures)
+            inspection.save_figures(trained, few, job.run.figures)
     except Exception as error:
         job.run.write_log(f"warning: no images: {error!r}")
         print(f"warning: no images: {error!r}", flush=True)

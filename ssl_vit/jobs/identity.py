@@ -105,4 +105,4 @@ def _fingerprints(place: str, test: bool, seed: int) -> dict[str, str]:
     from ..data import fingerprints, sources  # a second of imports
 
     data = dataclasses.replace(Data(), **json.loads(place))
-    return fingerprints.of(sources.load(data, test, seed=seed), data.path)
+    return fingerprints.fingerprint_splits(sources.load(data, test, seed=seed), data.path)

@@ -97,13 +97,13 @@ def main(words: list[str]) -> None:
     found = sources.every_split(dataclasses.replace(asked.data, window=window))
     splits = {name: source for name, source in found.splits.items() if len(source)}
     _tell_found(found, splits)
-    prints = {name: fingerprints.fingerprint(source) for name, source in splits.items()}
+    prints = {name: fingerprints.fingerprint_source(source) for name, source in splits.items()}
     manner = {key: getattr(asked, key) for key in ("size", "rows", "format", "quality")}
     try:
         _check_folder(asked.out)
         with Run(Recipe(name=asked.out.name, out=str(asked.out.parent))).lock():
             _open(asked.out, {"data": prints, **manner})
-            with loaders.workers_named():
+            with loaders.report_lost_workers():
                 _make(asked, splits)
     except OSError as error:  # one of a worker's carries its traceback along
         text = error.strerror or str(error).strip().splitlines()[-1]
@@ -151,7 +151,10 @@ def _make(asked: ShardOptions, splits: dict[str, Any]) -> None:
         seen, kept, size = seen + one.asked, kept + one.images, size + one.bytes
         _tell(one, f"{done}/{len(shards)} {'made' if done > len(there) else 'there already'}")
         batching.check_unreadable(
-            seen - kept, seen, asked.data, one.unread[-1] if one.unread else f"in {one.file.name}"
+            seen - kept,
+            seen,
+            asked.data,
+            one.unreadable[-1] if one.unreadable else f"in {one.file.name}",
         )
     print(f"finished    {kept:,} of {seen:,} images, {size / 1e6:.1f} MB: {asked.out}")
     words = ["recipe=mpp", f"data.path={asked.out}", f"data.window={10 * asked.rows}"]
@@ -162,8 +165,8 @@ def _tell_found(found: Any, splits: dict[str, Any]) -> None:
     """What was taken for what, what was left out, and what was guessed."""
     for name, source in splits.items():
         print(f"split       {name}: {len(source):,} images")
-    if found.left:
-        print(f"left out    {', '.join(found.left)}", flush=True)
+    if found.skipped:
+        print(f"left out    {', '.join(found.skipped)}", flush=True)
     for text in found.guesses:
         print(f"warning: {text}", flush=True)
 
@@ -173,7 +176,7 @@ def _tell(made: "FinishedShard", state: str) -> None:
         f"shard       {state}: {made.file.name}, {made.images:,} images, {made.bytes / 1e6:.1f} MB",
         flush=True,
     )
-    for text in made.unread:
+    for text in made.unreadable:
         print(f"warning: left out: {text}", flush=True)
 
 

@@ -68,9 +68,11 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         accelerator,
         _shared(recipe) | {f"images of {name}": text for name, text in said["data"].items()},
     )
-    classes = sources.classes(splits, recipe)
+    classes = sources.num_classes(splits, recipe)
     torch.manual_seed(recipe.seed)
-    net = encoder.build_any(recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path)
+    net = encoder.build_backbone(
+        recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path
+    )
     said |= _first(net, run)
     distributed.on_main(accelerator, lambda: run.open(environment(said)))
     objective = objectives.build(recipe, net, classes).to(accelerator.device)
@@ -106,7 +108,7 @@ def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
     them no more and goes on wherever they are: that they are the same is checked where they are
     here."""
     if not checkpoint.list_checkpoints(run.checkpoints):
-        return weights.load_first(net, run.recipe.init)
+        return weights.load_init(net, run.recipe.init)
     said, file = run.initial_weights(), init_source.weights_hash(run.recipe.init)
     return said | ({"init": said.get("init", {}) | {"file": file}} if file else {})
 
@@ -129,9 +131,9 @@ def _shared(recipe: Recipe) -> dict[str, Any]:
 
 def _check_held_out(held_out: HeldOutEvaluator, recipe: Recipe) -> None:
     """That not too many of the held-out images are unreadable."""
-    if unread := [text for batch in held_out.batches for text in batch.unread]:
+    if unreadable := [text for batch in held_out.batches for text in batch.unreadable]:
         seen = sum(len(batch.key) for batch in held_out.batches)
-        batching.check_unreadable(len(unread), seen, recipe.data, unread[-1])
+        batching.check_unreadable(len(unreadable), seen, recipe.data, unreadable[-1])
 
 
 def _newest(job: Job, most: int | None) -> str | None:

@@ -34,7 +34,7 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> dict[str
         accelerator = held.enter_context(distributed.accelerator_session(run))
         rank, processes = accelerator.process_index, accelerator.num_processes
         watchdog = held.enter_context(Watchdog(rank, processes, run.recipe.compute.patience))
-        held.enter_context(loaders.workers_named())
+        held.enter_context(loaders.report_lost_workers())
         splits = distributed.load_splits(run.recipe, accelerator, test=run.recipe.eval.test)
         distributed.on_main(accelerator, lambda: held.enter_context(run.lock(signals.request_stop)))
         # while this one waited
@@ -115,7 +115,7 @@ def _fit(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> i
     )
     others = _callbacks(job) if job.accelerator.is_main_process else [WarningLog(run)]
     callbacks = loop.Callbacks([_Steps(watchdog), *others])
-    for name in (text for batch in job.held_out.batches for text in batch.unread):
+    for name in (text for batch in job.held_out.batches for text in batch.unreadable):
         callbacks.warn(f"a held-out image was replaced by the next: {name}")
     saver = checkpoint.Saver(run.checkpoints, recipe.checkpoint, run.write_log, callbacks.warn)
     first = saved = state.step
@@ -138,7 +138,7 @@ def _fit(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> i
         run, job.images, seed, callbacks.warn, accelerator.is_main_process
     )
     try:
-        with loaders.Patient(loader, consensus.alone) as brought:
+        with loaders.InterruptibleLoader(loader, consensus.alone) as brought:
             passes = watchdog.track(brought, state.step)
             loop.train(
                 state,

@@ -35,12 +35,12 @@ class Backbone(nn.Module, ABC):
         for name, value in (("mean", mean), ("std", std)):
             self.register_buffer(name, 255 * torch.tensor(value)[:, None, None], persistent=False)
 
-    def normal(self, pixels_B3HW: Tensor) -> Tensor:
+    def normalize(self, pixels_B3HW: Tensor) -> Tensor:
         return (pixels_B3HW.float() - self.mean) / self.std
 
     @abstractmethod
     def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
-        """One feature (B, D) a image."""
+        """One feature (B, D) an image."""
 
 
 class Convolutional(Backbone):
@@ -53,7 +53,7 @@ class Convolutional(Backbone):
 
     def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
         """What the network's own pooling gives, whatever `pool` says."""
-        return self.backbone(self.normal(pixels_B3HW))
+        return self.backbone(self.normalize(pixels_B3HW))
 
 
 class Encoder(Backbone):
@@ -73,7 +73,7 @@ class Encoder(Backbone):
     def patch(self, pixels_B3HW: Tensor) -> Tensor:
         """Patch embeddings (B, N, D) of uint8 pixels, before positions (paper, 3.1: the linear
         projection E)."""
-        return self.backbone.patch_embed(self.normal(pixels_B3HW))
+        return self.backbone.patch_embed(self.normalize(pixels_B3HW))
 
     def forward(self, x_BND: Tensor) -> Tensor:
         """Normalised features (B, T, D) of patch embeddings: class token, positions, blocks, final
@@ -88,7 +88,7 @@ class Encoder(Backbone):
         )
 
     def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
-        """One feature (B, D) a image: its class token ("token") or the mean of its patches ("avg"),
+        """One feature (B, D) an image: its class token ("token") or the mean of its patches ("avg"),
         after the final norm or, with `layer` from 1, as that block leaves it."""
         x_BND = self.patch(pixels_B3HW)
         h_BTD = self(x_BND) if layer is None else self._up_to(x_BND, layer)
@@ -131,14 +131,16 @@ def timm_args(model: Model, size: int) -> dict[str, Any]:
     }
 
 
-def build_any(model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0) -> Backbone:
-    """What `build` gives, or for a convolutional model its network with fresh weights.
+def build_backbone(
+    model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
+) -> Backbone:
+    """What `build_encoder` gives, or for a convolutional model its network with fresh weights.
 
     Raises:
         UserError: model.timm is no such architecture.
     """
     if not model.convolutional:
-        return build(model, data, dropout, drop_path)
+        return build_encoder(model, data, dropout, drop_path)
     try:
         backbone = timm.create_model(model.timm, num_classes=0, drop_path_rate=drop_path)
     except Exception as error:
@@ -148,7 +150,9 @@ def build_any(model: Model, data: Data, dropout: float = 0.0, drop_path: float =
     return Convolutional(backbone, data.mean, data.std)
 
 
-def build(model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0) -> Encoder:
+def build_encoder(
+    model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
+) -> Encoder:
     """An encoder with fresh weights (timm's `weight_init="jax"`) from torch's global generator; no
     classifier.
 

@@ -83,7 +83,7 @@ def _to_timm(name: str) -> str:
     return NAMES[whole] + kind
 
 
-def to_names(state: dict[str, Tensor], classifies: bool) -> dict[str, Tensor]:
+def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[str, Tensor]:
     """The reverse: a ViTForImageClassification's state, or a ViTModel's, whose pooler gives the
     class token."""
     before = "vit." if classifies else ""
@@ -131,7 +131,7 @@ def to_transformers(export: Path, out: Path) -> None:
             f"{export}: {text}; leave it as it is: AutoModelForImageClassification reads it through timm"
         )
     state, processor = (
-        to_names(model.state_dict(), classes > 0),
+        to_transformers_state(model.state_dict(), classes > 0),
         _processor(resolve_model_data_config(model)),
     )
     out.mkdir(parents=True)
@@ -201,20 +201,20 @@ def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
     }
 
 
-def _processor(told: dict[str, Any]) -> dict[str, Any]:
+def _processor(data_config: dict[str, Any]) -> dict[str, Any]:
     """preprocessor_config.json of the transformers processor that does what timm's evaluation
-    transform does with the data config `told`.
+    transform does with the data config `data_config`.
 
     Raises:
         UserError: none has it.
     """
-    mode, interpolation = told["crop_mode"], told["interpolation"]
+    mode, interpolation = data_config["crop_mode"], data_config["interpolation"]
     if mode == "border" or interpolation not in RESAMPLE:
         parse_options = f"crop_mode={mode}, interpolation={interpolation}"
         text = f"pretrained_cfg: transformers has no image processor for {parse_options}"
         raise UserError(f"{text}; leave it as it is: AutoImageProcessor reads it through timm")
-    sides = dict(zip(("height", "width"), told["input_size"][1:], strict=True))
-    large = {name: math.floor(side / told["crop_pct"]) for name, side in sides.items()}
+    sides = dict(zip(("height", "width"), data_config["input_size"][1:], strict=True))
+    large = {name: math.floor(side / data_config["crop_pct"]) for name, side in sides.items()}
     if mode == "squash":
         kind = "ViTImageProcessor"
         size = large
@@ -233,8 +233,8 @@ def _processor(told: dict[str, Any]) -> dict[str, Any]:
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": list(told["mean"]),
-        "image_std": list(told["std"]),
+        "image_mean": list(data_config["mean"]),
+        "image_std": list(data_config["std"]),
     }
 
 
@@ -256,20 +256,20 @@ def to_onnx(export: Path, out: Path) -> None:
         if hasattr(module, "fused_attn"):
             module.fused_attn = False
     out.parent.mkdir(parents=True, exist_ok=True)
-    told = resolve_model_data_config(model)
+    data_config = resolve_model_data_config(model)
     _export_onnx(
         model,
-        torch.zeros(2, *told["input_size"]),
+        torch.zeros(2, *data_config["input_size"]),
         "logits" if config["num_classes"] else "features",
-        told,
+        data_config,
         out,
     )
 
 
 def _export_onnx(
-    model: nn.Module, pixels_B3HW: Tensor, name: str, told: dict[str, Any], out: Path
+    model: nn.Module, pixels_B3HW: Tensor, name: str, data_config: dict[str, Any], out: Path
 ) -> None:
-    """`told`, timm's words for the preprocessing, become the file's metadata."""
+    """`data_config`, timm's words for the preprocessing, become the file's metadata."""
     batch = torch.export.Dim("B", min=1)
     program = torch.onnx.export(
         model,
@@ -281,7 +281,7 @@ def _export_onnx(
         verbose=False,
     )
     assert program is not None
-    program.model.metadata_props["preprocessing"] = json.dumps(told)
+    program.model.metadata_props["preprocessing"] = json.dumps(data_config)
     program.save(str(out), external_data=False)
 
 

@@ -37,7 +37,7 @@ HEADS = ("head.", "head_dist.", "fc_norm.", "pre_logits.")
 POSITIONS = "pos_embed"
 
 
-def load_first(encoder: Backbone, place: str, exported: bool = True) -> dict[str, Any]:
+def load_init(encoder: Backbone, place: str, exported: bool = True) -> dict[str, Any]:
     """Load what `init=place` names, unless that is scratch; what environment.json says of it, by
     which a change is noticed, and of what it took. An encoder that will be `exported` keeps the eps
     of its own layer norms.
@@ -49,7 +49,7 @@ def load_first(encoder: Backbone, place: str, exported: bool = True) -> dict[str
         return {}
     init, own = parse_init(place), _norm_eps(encoder)
     before = upstream_cost(init)  # now, so that a damaged folder is told before the work
-    hashed, eps = load_into(encoder, init), _norm_eps(encoder)
+    hashed, eps = load_weights(encoder, init), _norm_eps(encoder)
     if exported and own is not None and eps != own:
         _set_eps(encoder, own)
         if os.environ.get("RANK", "0") == "0":
@@ -69,7 +69,7 @@ def _set_eps(encoder: Backbone, eps: float) -> None:
             module.eps = eps
 
 
-def load_into(encoder: Backbone, init: InitSource) -> str:
+def load_weights(encoder: Backbone, init: InitSource) -> str:
     """Load the weights that `init` names into the encoder, positions interpolated to its grid; a
     hash of them. Its layer norms get the eps that those weights come with.
 
@@ -78,14 +78,14 @@ def load_into(encoder: Backbone, init: InitSource) -> str:
         differ are told.
     """
     try:
-        return _start(encoder, init, _open(init))
+        return _load_state(encoder, init, _open(init))
     except UserError:
         raise
     except Exception as error:  # whatever a foreign file or a network makes of this
         raise UserError(f"init={init.place}: {' '.join(str(error).split())[:300]}") from None
 
 
-def _start(encoder: Backbone, init: InitSource, there: "LoadedWeights") -> str:
+def _load_state(encoder: Backbone, init: InitSource, there: "LoadedWeights") -> str:
     for key, was, now in (("mean", there.mean, encoder.mean), ("std", there.std, encoder.std)):
         here = [round(x, 4) for x in (now.flatten() / 255).tolist()]
         if was is not None and [round(x, 4) for x in was] != here:

@@ -25,8 +25,8 @@ class Objective(nn.Module, ABC):
     objective's own."""
 
     encoder: Backbone
-    pool: str = "token"  # what an export gives as a image's feature: "token" or "avg"
-    # whether a loss is over labelled images only, and needs their count (Batch.labelled)
+    pool: str = "token"  # what an export gives as an image's feature: "token" or "avg"
+    # whether a loss is over labelled images only, and needs their count (Batch.labels_per_pass)
     uses_labels: bool = False
 
     def __init__(self, encoder: Backbone) -> None:

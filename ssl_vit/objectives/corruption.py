@@ -16,8 +16,8 @@ from .. import rng
 
 MASK, RANDOM, KEEP = range(3)
 SHAPES = ("patches", "blocks")
-STREAM = rng.number("corruption")  # at import, for `draw` is compiled
-BLOCKS = 64  # rectangles that are drawn for a image; as many of them are hit as K patches take
+STREAM = rng.stream_id("corruption")  # at import, for `draw` is compiled
+BLOCKS = 64  # rectangles that are drawn for an image; as many of them are hit as K patches take
 
 
 class Corruption(NamedTuple):
@@ -32,10 +32,10 @@ class Corruption(NamedTuple):
 
 def num_corrupted(rate: float, patches: int) -> int:
     """K: how many patches of each image are hit."""
-    return rng.count_of(rate, patches)
+    return rng.rounded_count(rate, patches)
 
 
-def draw(
+def sample(
     key_B: Tensor,
     patches: int,
     rate: float,
@@ -115,7 +115,7 @@ def _blocks(key_B1: Tensor, at_N: Tensor, grid: int) -> Tensor:
     )
 
 
-def pick(value_BN: Tensor, corruption: Corruption) -> Tensor:
+def gather_corrupted(value_BN: Tensor, corruption: Corruption) -> Tensor:
     """The hit patches' entries of a value (B, N, ...): (B, K, ...)."""
     index = corruption.corrupted_BK.reshape(
         *corruption.corrupted_BK.shape, *[1] * (value_BN.ndim - 2)

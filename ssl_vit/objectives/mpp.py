@@ -41,7 +41,7 @@ class MaskedPatchPrediction(Objective):
         self.rate, self.mask, self.random, self.source = rate, mask, random, source
         self.shape, self.side = shape, side
         self.mask_token = nn.Parameter(torch.randn(encoder.width) * 0.02)
-        self.head = nn.Linear(encoder.width, target.answers)
+        self.head = nn.Linear(encoder.width, target.num_outputs)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -54,27 +54,29 @@ class MaskedPatchPrediction(Objective):
             else f" in squares of {self.side} x {self.side}"
         )
         return (
-            f"masked patch prediction, {self.target.answers} answers a patch: {hit} of {patches} patches hit"
+            f"masked patch prediction, {self.target.num_outputs} answers a patch: {hit} of {patches} patches hit"
             f"{together if self.shape == 'blocks' or self.side > 1 else ''}, "
             f"of those {self.mask:.0%} masked, {self.random:.0%} random, {1 - self.mask - self.random:.0%} kept"
         )
 
-    def draw(self, batch: Batch) -> corruption.Corruption:
+    def sample_corruption(self, batch: Batch) -> corruption.Corruption:
         """The corruption of this batch's images, from their keys."""
         becomes = (self.mask, self.random, self.source)
-        return corruption.draw(
+        return corruption.sample(
             batch.key, self.encoder.patches, self.rate, *becomes, self.shape, self.side
         )
 
     def patch_logits(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
         """The head's answers (B, K, A) for the hit patches."""
         x_BND = corruption.apply(self.encoder.patch(batch.image), drawn, self.mask_token)
-        return self.head(corruption.pick(self.encoder(x_BND)[:, self.encoder.prefix :], drawn))
+        return self.head(
+            corruption.gather_corrupted(self.encoder(x_BND)[:, self.encoder.prefix :], drawn)
+        )
 
     def forward(self, batch: Batch) -> Step:
-        drawn = self.draw(batch)
-        truth_BK = corruption.pick(self.target.truth(batch.image), drawn)
-        scores = self.target.score(self.patch_logits(batch, drawn).float(), truth_BK)
+        drawn = self.sample_corruption(batch)
+        truth_BK = corruption.gather_corrupted(self.target.ground_truth(batch.image), drawn)
+        scores = self.target.metrics(self.patch_logits(batch, drawn).float(), truth_BK)
         metrics: Metrics = {}
         for name, score_BK in scores.items():
             metrics |= _by_kind(name, score_BK.detach(), drawn.kind_BK)
@@ -83,21 +85,21 @@ class MaskedPatchPrediction(Objective):
         return Step(scores["loss"].mean(), metrics)
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        self.target.fit(batch.image for batch in batches)
+        self.target.fit_baselines(batch.image for batch in batches)
 
     def baselines(self, batch: Batch) -> Metrics:
         """How well the target's guesses do on this batch's masked patches (design, Objective)."""
-        drawn = self.draw(batch)
+        drawn = self.sample_corruption(batch)
         hidden_BN = (
             torch.zeros_like(batch.key)[:, None]
             .repeat(1, self.encoder.patches)
             .scatter(1, drawn.corrupted_BK, 1)
             .bool()
         )
-        guesses = self.target.guesses(batch.image, hidden_BN)
+        guesses = self.target.baselines(batch.image, hidden_BN)
         masked_BK = drawn.kind_BK == corruption.MASK
         return {
-            name: _mean(corruption.pick(guess_BN, drawn), masked_BK)
+            name: _mean(corruption.gather_corrupted(guess_BN, drawn), masked_BK)
             for name, guess_BN in guesses.items()
         }
 
@@ -105,8 +107,8 @@ class MaskedPatchPrediction(Objective):
     def predict(self, batch: Batch) -> tuple[corruption.Corruption, Tensor]:
         """The corruption drawn, and what is told of each hit patch, (B, K, ...) in the form of the
         target's truth."""
-        drawn = self.draw(batch)
-        return drawn, self.target.answer(self.patch_logits(batch, drawn))
+        drawn = self.sample_corruption(batch)
+        return drawn, self.target.predict(self.patch_logits(batch, drawn))
 
 
 def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:

@@ -68,17 +68,17 @@ class Supervised(Objective):
         label_B = batch.label.clamp(min=0)
         loss_B = self._loss(logits_BC, label_B) * known_B
         # mixed in pairs: the labels as the images
-        if batch.partner is not None and batch.share is not None:
-            other_B = self._loss(logits_BC, batch.partner.clamp(min=0)) * known_B
-            loss_B = batch.share * loss_B + (1 - batch.share) * other_B
-        hits_B = (logits_BC.detach().argmax(-1) == label_B) & known_B
+        if batch.partner_label is not None and batch.own_share is not None:
+            other_B = self._loss(logits_BC, batch.partner_label.clamp(min=0)) * known_B
+            loss_B = batch.own_share * loss_B + (1 - batch.own_share) * other_B
+        correct_B = (logits_BC.detach().argmax(-1) == label_B) & known_B
         count = known_B.double().sum()
         # the sum over labelled images over their count in the global batch, of which the engine
         # says this pass's even share
-        share = count if batch.labelled is None else batch.labelled
+        share = count if batch.labels_per_pass is None else batch.labels_per_pass
         metrics = {
             "loss": (loss_B.detach().double().sum(), count),
-            "accuracy": (hits_B.double().sum(), count),
+            "accuracy": (correct_B.double().sum(), count),
         }
         return Step(loss_B.sum() / share.clamp(min=1e-9), metrics)
 

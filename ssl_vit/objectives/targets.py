@@ -71,7 +71,7 @@ def neighbor_sums(image_B3HW: Tensor, patch: int, hidden_BN: Tensor) -> tuple[Te
     have, int64 (B, N).
 
     Neighbours are the patches not in `hidden_BN` (bool) on the nearest square ring around the patch
-    that has one. A image with every patch hidden has none: sum 0 over one patch's pixels.
+    that has one. An image with every patch hidden has none: sum 0 over one patch's pixels.
     """
     rows, columns = image_B3HW.shape[-2] // patch, image_B3HW.shape[-1] // patch
     sums_BN3 = patch_sums(image_B3HW, patch).double()  # exact: sums stay far below 2^53
@@ -98,32 +98,32 @@ class Target(nn.Module, ABC):
     """What is told of each hit patch, how telling it is scored, and what must be beaten. Its
     buffers hold what `fit` saw."""
 
-    answers: int  # numbers that the head gives for a patch
+    num_outputs: int  # numbers that the head gives for a patch
 
     @abstractmethod
-    def truth(self, image_B3HW: Tensor) -> Tensor:
+    def ground_truth(self, image_B3HW: Tensor) -> Tensor:
         """What is to be told of every patch: (B, N, ...)."""
 
     @abstractmethod
-    def score(self, told_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
+    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
         """{"loss": (B, K), perhaps "accuracy": (B, K)}; the loss is the mean over what is told of a
         patch."""
 
     @abstractmethod
-    def fit(self, images: Iterable[Tensor]) -> None:
+    def fit_baselines(self, images: Iterable[Tensor]) -> None:
         """See training images, for what can be known without looking."""
 
     @abstractmethod
-    def guesses(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
+    def baselines(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
         """Name -> (B, N): how well each patch would be told without a model. See
         summary.TO_BEAT."""
 
     @abstractmethod
-    def answer(self, told_BKA: Tensor) -> Tensor:
+    def predict(self, output_BKA: Tensor) -> Tensor:
         """What is told, in the form of the truth."""
 
     @abstractmethod
-    def paint(self, truth_BN: Tensor) -> Tensor:
+    def render(self, truth_BN: Tensor) -> Tensor:
         """Truths as images of their patches: uint8 (B, N, c, c, 3) for some c that divides the
         patch's side."""
 
@@ -136,28 +136,28 @@ class Colors(Target):
 
     def __init__(self, patch: int, cells: int) -> None:
         super().__init__()
-        self.patch, self.cells, self.answers = patch, cells, COLORS * cells**2
+        self.patch, self.cells, self.num_outputs = patch, cells, COLORS * cells**2
         self.register_buffer("count", torch.zeros(COLORS, dtype=torch.int64))
 
-    def truth(self, image_B3HW: Tensor) -> Tensor:
+    def ground_truth(self, image_B3HW: Tensor) -> Tensor:
         return grid_color(image_B3HW, self.patch, self.cells)
 
-    def score(self, told_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
-        logits = rearrange(told_BKA, "b k (a c) -> (b k a) c", c=COLORS)
+    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
+        logits = rearrange(output_BKA, "b k (a c) -> (b k a) c", c=COLORS)
         loss = F.cross_entropy(logits, truth_BK.flatten(), reduction="none").view_as(truth_BK)
         return {
             "loss": loss.mean(-1),
-            "accuracy": (self.answer(told_BKA) == truth_BK).float().mean(-1),
+            "accuracy": (self.predict(output_BKA) == truth_BK).float().mean(-1),
         }
 
-    def fit(self, images: Iterable[Tensor]) -> None:
+    def fit_baselines(self, images: Iterable[Tensor]) -> None:
         for image in images:
-            self.count += torch.bincount(self.truth(image).flatten(), minlength=COLORS).to(
+            self.count += torch.bincount(self.ground_truth(image).flatten(), minlength=COLORS).to(
                 self.count
             )
 
-    def guesses(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
-        truth_BNA = self.truth(image_B3HW)
+    def baselines(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
+        truth_BNA = self.ground_truth(image_B3HW)
         neighbors_BN = neighbor_color(image_B3HW, self.patch, hidden_BN)
         entropy = torch.special.entr(self.count.double() / self.count.sum()).sum()
         return {
@@ -166,10 +166,10 @@ class Colors(Target):
             "neighbors": (truth_BNA == neighbors_BN[..., None]).double().mean(-1),
         }
 
-    def answer(self, told_BKA: Tensor) -> Tensor:
-        return rearrange(told_BKA, "b k (a c) -> b k a c", c=COLORS).argmax(-1)
+    def predict(self, output_BKA: Tensor) -> Tensor:
+        return rearrange(output_BKA, "b k (a c) -> b k a c", c=COLORS).argmax(-1)
 
-    def paint(self, truth_BN: Tensor) -> Tensor:
+    def render(self, truth_BN: Tensor) -> Tensor:
         return class_color(rearrange(truth_BN, "b n (p q) -> b n p q", p=self.cells))
 
 
@@ -180,21 +180,23 @@ class Pixels(Target):
 
     def __init__(self, patch: int, mean: list[float], std: list[float]) -> None:
         super().__init__()
-        self.patch, self.mean, self.std, self.answers = patch, mean, std, 3 * patch**2
+        self.patch, self.mean, self.std, self.num_outputs = patch, mean, std, 3 * patch**2
         self.register_buffer("mean_3", torch.zeros(3))
 
-    def truth(self, image_B3HW: Tensor) -> Tensor:
+    def ground_truth(self, image_B3HW: Tensor) -> Tensor:
         return pixels(image_B3HW, self.patch, self.mean, self.std)
 
-    def score(self, told_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
-        return {"loss": (told_BKA - truth_BK).square().mean(-1)}
+    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
+        return {"loss": (output_BKA - truth_BK).square().mean(-1)}
 
-    def fit(self, images: Iterable[Tensor]) -> None:
-        means = [reduce(self.truth(image), "b n (x c) -> c", "mean", c=3) for image in images]
+    def fit_baselines(self, images: Iterable[Tensor]) -> None:
+        means = [
+            reduce(self.ground_truth(image), "b n (x c) -> c", "mean", c=3) for image in images
+        ]
         self.mean_3.copy_(torch.stack(means).mean(0))
 
-    def guesses(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
-        truth_BNX3 = rearrange(self.truth(image_B3HW), "b n (x c) -> b n x c", c=3)
+    def baselines(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
+        truth_BNX3 = rearrange(self.ground_truth(image_B3HW), "b n (x c) -> b n x c", c=3)
         sums_BN3, count_BN = neighbor_sums(image_B3HW, self.patch, hidden_BN)
         std, mean = (torch.tensor(v, device=sums_BN3.device) for v in (self.std, self.mean))
         near_BN3 = (sums_BN3 / count_BN[..., None] / 255 - mean) / std
@@ -203,10 +205,10 @@ class Pixels(Target):
             "neighbors_error": (truth_BNX3 - near_BN3[:, :, None]).square().mean((-2, -1)),
         }
 
-    def answer(self, told_BKA: Tensor) -> Tensor:
-        return told_BKA.float()
+    def predict(self, output_BKA: Tensor) -> Tensor:
+        return output_BKA.float()
 
-    def paint(self, truth_BN: Tensor) -> Tensor:
+    def render(self, truth_BN: Tensor) -> Tensor:
         std, mean = (torch.tensor(v, device=truth_BN.device) for v in (self.std, self.mean))
         values = rearrange(truth_BN, "b n (p q c) -> b n p q c", p=self.patch, q=self.patch)
         return (255 * (values * std + mean)).round().clamp(0, 255).to(torch.uint8)

@@ -9,7 +9,7 @@ from .. import costs
 from ..config.parsing import load_yaml
 from ..config.resolve import suggest_model
 from ..config.schema import Recipe
-from ..costs import activations, parts
+from ..costs import activation_bytes, trained_objectives
 from ..errors import UserError
 
 GIB = 2**30
@@ -80,7 +80,7 @@ def device_batch(recipe: Recipe, processes: int, on: Device | None) -> int | Non
         )
     if wanted or on is None:
         return wanted
-    return _divisor(share, int(on.memory * GIB / 2 / activations(recipe, fused=True)))
+    return _divisor(share, int(on.memory * GIB / 2 / activation_bytes(recipe, fused=True)))
 
 
 def _divisor(share: int, most: int) -> int:
@@ -110,7 +110,7 @@ def _papers_rate(recipe: Recipe) -> bool:
     rates = {"mpp": (PAPER_MPP,), "supervised": PAPER_LABELS.get(recipe.data.name, ())}
     return any(
         abs(recipe.optim.lr / rate - 1) < 1e-6
-        for name in parts(recipe)
+        for name in trained_objectives(recipe)
         for rate in rates.get(name, ())
     )
 
@@ -119,7 +119,7 @@ def _too_large(recipe: Recipe, processes: int, on: Device, need: dict[str, int])
     """That the tensors do not fit, and what would."""
     said = f"{sum(need.values()) / GIB:.1f} GiB of tensors a process, device={on.name} has {on.memory:g}"
     left = on.memory * GIB - sum(need.values()) + need["activations"]
-    most = int(left / activations(recipe, fused=True))
+    most = int(left / activation_bytes(recipe, fused=True))
     if most > 0:
         return f"{said}; compute.batch={_divisor(recipe.optim.batch // processes, most)} would fit"
     return f"{said}, too few for one image a pass; say zero= with more processes="

@@ -96,7 +96,7 @@ def _resolve(words: list[str], asked: PlanOptions) -> Recipe:
 
 def _steps(words: list[str], recipe: Recipe, epochs: float, images: int | None) -> int:
     """The optimiser steps of so many epochs."""
-    count = costs.trained_on(recipe.data, images)
+    count = costs.training_images(recipe.data, images)
     if any(word.startswith("optim.steps=") for word in words):
         raise UserError(f"epochs={epochs:g}: optim.steps= is said too; say one of them")
     if recipe.objective == "probe":
@@ -123,7 +123,9 @@ def estimate(recipe: Recipe, asked: PlanOptions, pace: Pace | None = None) -> Re
         if here
         else budget.device_batch(recipe, asked.processes, on)
     )
-    tensors = [costs.memory(recipe, asked.processes, zero, batch or 0, fused) for zero in range(4)]
+    tensors = [
+        costs.memory_bytes(recipe, asked.processes, zero, batch or 0, fused) for zero in range(4)
+    ]
     return {
         "name": recipe.name,
         "model": recipe.model.name,
@@ -136,7 +138,7 @@ def estimate(recipe: Recipe, asked: PlanOptions, pace: Pace | None = None) -> Re
         "processes": asked.processes,
         "zero": asked.zero,
         "device_batch": batch,
-        "image_bytes": costs.activations(recipe, fused) if trains else 0,
+        "image_bytes": costs.activation_bytes(recipe, fused) if trains else 0,
         "tensor_bytes": dict(zip(STAGES, tensors, strict=True)),
         **_spent(recipe, asked, pace),
         "warnings": list(budget.warnings_for(recipe, asked.processes, on, tensors[asked.zero])),
@@ -146,20 +148,23 @@ def estimate(recipe: Recipe, asked: PlanOptions, pace: Pace | None = None) -> Re
 def _length(recipe: Recipe, asked: PlanOptions) -> Record:
     """Steps, images and epochs, and the work in them; steps are 0 in an evaluation."""
     trains, o = recipe.objective != "probe", recipe.optim
-    images, count = costs.seen(recipe, asked.images), costs.trained_on(recipe.data, asked.images)
+    images, count = (
+        costs.images_seen(recipe, asked.images),
+        costs.training_images(recipe.data, asked.images),
+    )
     return {
         "steps": o.steps if trains else 0,
         "batch": o.batch if trains else 0,
         "images": images,
         "training_images": count,
         "epochs": images / count if trains and images and count else None,
-        "exaflop": costs.work(recipe, images),
+        "exaflop": costs.total_exaflop(recipe, images),
     }
 
 
 def _spent(recipe: Recipe, asked: PlanOptions, pace: Pace | None) -> Record:
     """Time and price: on the device that is named, else at the measured pace."""
-    on, exaflop = asked.device, costs.work(recipe, costs.seen(recipe, asked.images))
+    on, exaflop = asked.device, costs.total_exaflop(recipe, costs.images_seen(recipe, asked.images))
     here = pace.seconds * recipe.optim.steps if pace else None
     hours = here / 3600 if here is not None and on is None else None
     if on and exaflop is not None:

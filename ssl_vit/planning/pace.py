@@ -108,7 +108,7 @@ def _steps(made: "Job") -> list[float]:
         recipe.optim.steps,
         made.workers,
     )
-    with loaders.Patient(loader) as passes:
+    with loaders.InterruptibleLoader(loader) as passes:
         loop.train(
             made.state,
             passes,

@@ -26,10 +26,10 @@ def memory_need(recipe: Recipe, gpu: bool) -> int:
     """
     kept = 0
     if recipe.objective == "probe":
-        kept = 2 * 4 * recipe.model.width * (costs.seen(recipe) or 0)
+        kept = 2 * 4 * recipe.model.width * (costs.images_seen(recipe) or 0)
     if gpu:
         return WITH_GPU + kept
-    tensors = costs.memory(
+    tensors = costs.memory_bytes(
         recipe, processes=1, zero=0, batch=recipe.compute.batch or recipe.optim.batch, fused=False
     )
     activations = min(tensors.pop("activations"), psutil.virtual_memory().total // 2)

@@ -325,7 +325,9 @@ def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
 def load_splits(recipe: Recipe, accelerator: WatchedAccelerator, test: bool) -> sources.Splits:
     """The splits, on the first process before the others, so that they find what it prepared and
     are told what it met."""
-    first = max(sources.FIRST, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0)
+    first = max(
+        sources.PREVIEW, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0
+    )
     found = on_main(accelerator, lambda: sources.load(recipe.data, test, first, recipe.seed))
     return found or sources.load(recipe.data, test, first, recipe.seed)
 
@@ -345,7 +347,7 @@ def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
         int(
             _memory(accelerator)
             / 2
-            / costs.activations(recipe, fused=accelerator.device.type == "cuda")
+            / costs.activation_bytes(recipe, fused=accelerator.device.type == "cuda")
         ),
     )
 
@@ -397,14 +399,14 @@ def environment_facts(
     """What environment.json says beyond versions and hardware."""
     device = accelerator.device
     return {
-        "data": fingerprints.of(splits, recipe.data.path)
+        "data": fingerprints.fingerprint_splits(splits, recipe.data.path)
         if _first_there(recipe, accelerator)
         else {},
         "classes": list(splits.train.classes),  # label 0 is the first
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": batch_layout.processes,
         "device_batch": batch_layout.device_batch,
-        "accumulation": batch_layout.accumulation,
+        "accumulation": batch_layout.accumulation_steps,
         "threads": torch.get_num_threads(),
         "precision": recipe.compute.precision,
     }

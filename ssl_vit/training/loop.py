@@ -77,7 +77,7 @@ def train(
     """Train from state.step to the recipe's last step, or to one at which `stop` says so on all
     processes; save there.
 
-    `batches` brings this process's passes from state.step on, spread.accumulation to a step. An
+    `batches` brings this process's passes from state.step on, spread.accumulation_steps to a step. An
     update whose loss or gradient is not finite on any process is left out on all, without the host;
     `on_nonfinite` is told of those steps before the next row.
 
@@ -125,11 +125,12 @@ def _update(
     clock: Clock,
     callbacks: Callbacks,
 ) -> None:
-    """One optimiser step on spread.accumulation passes."""
+    """One optimiser step on spread.accumulation_steps passes."""
     if not state.objective.training:
         state.objective.train()
     step_passes = [
-        to_device(clock.wait(passes), accelerator.device) for _ in range(batch_layout.accumulation)
+        to_device(clock.wait(passes), accelerator.device)
+        for _ in range(batch_layout.accumulation_steps)
     ]
     _note_unread(state, step_passes, recipe, callbacks)
     if state.objective.uses_labels:
@@ -137,10 +138,12 @@ def _update(
     made: list[Step] = []
     for micro, batch in enumerate(step_passes):
         # dropout, drop path
-        torch.manual_seed(int(rng.key(recipe.seed, state.step, batch_layout.chunk(micro))[0]))
+        torch.manual_seed(int(rng.key(recipe.seed, state.step, batch_layout.chunk_index(micro))[0]))
         made.append(
             state.strategy.run_pass(
-                batch, autocast(recipe, accelerator), last=micro == batch_layout.accumulation - 1
+                batch,
+                autocast(recipe, accelerator),
+                last=micro == batch_layout.accumulation_steps - 1,
             )
         )
     norm, bad = state.strategy.update()
@@ -159,7 +162,7 @@ def _note_unread(state: State, passes: list[Batch], recipe: Recipe, callbacks: C
         UserError: they are more than the recipe's share of those seen, of 1,000 at least.
     """
     state.images_seen += sum(len(batch.key) for batch in passes)
-    for text in (text for batch in passes for text in batch.unread):
+    for text in (text for batch in passes for text in batch.unreadable):
         state.images_unreadable += 1
         callbacks.warn(f"a image was replaced by the next: {text}")
         check_unreadable(state.images_unreadable, state.images_seen, recipe.data, text)
@@ -181,7 +184,7 @@ def _counted_labels(passes: list[Batch], accelerator: Accelerator) -> list[Batch
     """The passes of a step, told how many labelled images the whole step has for each pass."""
     known = torch.stack([(batch.label >= 0).sum() for batch in passes]).sum().double()
     share = accelerator.reduce(known, "sum") / (len(passes) * accelerator.num_processes)
-    return [batch._replace(labelled=share) for batch in passes]
+    return [batch._replace(labels_per_pass=share) for batch in passes]
 
 
 def _gather(state: State, made: list[Step], norm: Tensor, bad: Tensor) -> None:
@@ -296,7 +299,7 @@ def seconds_per_step(
         took = time.perf_counter() - start
     for buffer, value in kept:
         buffer.copy_(value)
-    return took * batch_layout.accumulation
+    return took * batch_layout.accumulation_steps
 
 
 def _as_trained(batch: Batch, state: State, recipe: Recipe, accelerator: Accelerator) -> Batch:
@@ -305,5 +308,5 @@ def _as_trained(batch: Batch, state: State, recipe: Recipe, accelerator: Acceler
     batch = to_device(batch, accelerator.device)
     if max(recipe.data.mixup, recipe.data.cutmix) > 0:
         share = torch.ones(len(batch.key), device=accelerator.device)
-        batch = batch._replace(partner=batch.label.clone(), share=share)
+        batch = batch._replace(partner_label=batch.label.clone(), own_share=share)
     return _counted_labels([batch], accelerator)[0] if state.objective.uses_labels else batch

@@ -133,7 +133,7 @@ class ZeroStrategy(ShardedStrategy):
         config = self.accelerator.state.deepspeed_plugin.deepspeed_config
         check_deepspeed(config)
         config |= deepspeed_values(self.settings.clip, self.bfloat16, self.batch_layout)
-        self.accelerator.gradient_accumulation_steps = self.batch_layout.accumulation
+        self.accelerator.gradient_accumulation_steps = self.batch_layout.accumulation_steps
         self.stage = config["zero_optimization"]["stage"]
         if self.stage == 3:
             self.full_copy = deepcopy(self.objective).cpu()
@@ -359,9 +359,9 @@ def deepspeed_values(
     """What DeepSpeed is told from the recipe. Left alone it would clip at 1, and undo the recipe's
     autocast."""
     return {
-        "train_batch_size": batch_layout.batch,
+        "train_batch_size": batch_layout.global_batch,
         "train_micro_batch_size_per_gpu": batch_layout.device_batch,
-        "gradient_accumulation_steps": batch_layout.accumulation,
+        "gradient_accumulation_steps": batch_layout.accumulation_steps,
         "gradient_clipping": clip or 0.0,
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",

@@ -89,7 +89,9 @@ class State:
             "images_unreadable": unread,
             "average": self.average.state_dict() if self.average else None,
             "device_batch": self.strategy.batch_layout.device_batch,
-            "stream": gather_object([list(self.stream.at(self.step))]) if self.stream else None,
+            "stream": gather_object([list(self.stream.cursor_at(self.step))])
+            if self.stream
+            else None,
         }
 
     def _check_masks(self, saved: dict[str, Any]) -> None:
@@ -144,5 +146,5 @@ class State:
         self.sums = None if saved["sums"] is None else saved["sums"].to(device) * main
         self.norms = None if saved["norms"] is None else saved["norms"].to(device)
         if self.stream:
-            self.stream.go_to(self.step, Cursor(*saved["stream"][accelerator.process_index]))
+            self.stream.seek(self.step, Cursor(*saved["stream"][accelerator.process_index]))
         self.skipped = [torch.tensor(flag, device=device) for flag in saved["skipped"]]

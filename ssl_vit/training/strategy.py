@@ -85,7 +85,7 @@ class Strategy:
         return nullcontext() if last else self.accelerator.no_sync(self.prepared)
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        (loss / self.batch_layout.accumulation).backward()
+        (loss / self.batch_layout.accumulation_steps).backward()
 
     def update(self) -> tuple[Tensor, Tensor]:
         """Clip, update the weights, forget the gradients: the gradient's norm before it was clipped
