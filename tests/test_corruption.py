@@ -323,7 +323,7 @@ def corrupted_samples(processes, device_batch):
     over all processes."""
     found = []
     for rank in range(processes):
-        spread = batching.spread(24, device_batch, 24, rank, processes)
+        spread = batching.batch_layout(24, device_batch, 24, rank, processes)
         loader = loaders.training_loader(
             Grey(), Data(size=8), spread, seed=3, start=0, stop=5, workers=0
         )

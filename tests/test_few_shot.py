@@ -93,7 +93,7 @@ class Broken:
 
 def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() -> None:
     recipe = resolve([*COMMON, "init=scratch", "probe.shots=[2,5]", "probe.trials=3"])
-    accelerator, spread = Accelerator(cpu=True), batching.Spread(7, 7, 0, 1)
+    accelerator, spread = Accelerator(cpu=True), batching.BatchLayout(7, 7, 0, 1)
 
     def draw(
         unreadable: set[int],
@@ -136,7 +136,9 @@ def test_labels_are_read_without_images(tmp_path: Path, monkeypatch: pytest.Monk
             some = rows % len(source)
             wanted = source.fetch(some)[1]
             with monkeypatch.context() as patch:
-                patch.setattr(shards, "encoded", lambda cell: pytest.fail("an image was read"))
+                patch.setattr(
+                    shards, "encoded_bytes", lambda cell: pytest.fail("an image was read")
+                )
                 assert base.labels_of(source, some).tolist() == wanted.tolist()
 
 
@@ -158,7 +160,7 @@ def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(
         batch = next(
             iter(
                 loaders.evaluation_loader(
-                    source, recipe.data, batching.Spread(len(source), len(source), 0, 1), 0
+                    source, recipe.data, batching.BatchLayout(len(source), len(source), 0, 1), 0
                 )
             )
         )

@@ -68,7 +68,7 @@ def test_the_export_is_a_classifier_that_timm_and_transformers_read(words: list[
             loaders.evaluation_loader(
                 sources.load(run.recipe.data, test=True).test,
                 run.recipe.data,
-                batching.Spread(8, 8, 0, 1),
+                batching.BatchLayout(8, 8, 0, 1),
                 0,
             )
         )

@@ -100,7 +100,7 @@ def test_every_row_group_of_a_large_set_counts_by_its_size(monkeypatch) -> None:
 
 
 def test_a_streams_first_images_and_all_its_files_count(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(streaming, "FIRST", 10)
+    monkeypatch.setattr(streaming, "PREVIEW", 10)
     for i, count in enumerate(SIZES):
         place = tmp_path / "here" / f"train-{i}.parquet"
         place.parent.mkdir(exist_ok=True)

@@ -470,7 +470,7 @@ def test_images_are_hashed_once_for_all_runs_that_share_them(place: Path, monkey
 
     identity._fingerprints.cache_clear()
     real, times = fingerprints.fingerprint_splits, []
-    monkeypatch.setattr(fingerprints, "of", lambda *a: times.append(1) or real(*a))
+    monkeypatch.setattr(fingerprints, "fingerprint_splits", lambda *a: times.append(1) or real(*a))
     for _ in range(2):
         found(words(place))
     assert len(times) == 1

@@ -316,5 +316,5 @@ def test_sources_go_to_workers_that_are_spawned(tmp_path):
     ):
         data = Data(name="own", path=str(tmp_path / name), window=window, size=6)
         source = sources.load(data, seed=0).train
-        sent = pickle.loads(pickle.dumps(batching.Images(source, data, train=True)))
+        sent = pickle.loads(pickle.dumps(batching.ImageDataset(source, data, train=True)))
         assert content(sent.source) == content(source)

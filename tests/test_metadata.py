@@ -125,7 +125,7 @@ def test_flowers102_is_refused_where_it_is_not_divided_as_its_authors_did(monkey
     """A copy on the Hub trains on 7,169, most of which are the authors' test; the paper's split has
     1,020."""
     splits = {"train": Rows(7169), "test": Rows(1020)}
-    monkeypatch.setattr(formats, "find", lambda data: formats.FoundSplits(splits, [], []))
+    monkeypatch.setattr(formats, "find_splits", lambda data: formats.FoundSplits(splits, [], []))
     with pytest.raises(
         UserError,
         match=r"data=flowers102: .* has 7,169 training images, its authors' division 1,020",

@@ -102,7 +102,7 @@ def test_held_out_images_are_never_mixed() -> None:
     source = batching.ImageDataset(
         SyntheticImages("validation", 16), Data(size=16, mixup=0.8), train=False
     )
-    assert source.__getitems__(batching.samples_at(0, 4, 5_000, seed=3)).share is None
+    assert source.__getitems__(batching.samples_at(0, 4, 5_000, seed=3)).own_share is None
 
 
 def test_the_loss_is_that_of_the_mixed_labels(tmp_path) -> None:

@@ -137,7 +137,7 @@ def test_a_folder_of_images_becomes_shards_that_training_reads(
     splits = sources.load(data)
     assert splits.train.classes == ["ant", "bee"]
     (batch,) = loaders.training_loader(
-        splits.train, data, batching.Spread(10, 10, 0, 1), 0, 0, 1, 0
+        splits.train, data, batching.BatchLayout(10, 10, 0, 1), 0, 0, 1, 0
     )
     assert not batch.unreadable and sorted(batch.index.tolist()) == list(range(10))
     assert "next        accelerate launch tools/pretrain.py" in capsys.readouterr().out

@@ -112,7 +112,9 @@ def cut(length, share):
     """The splits when a train split of `length` is all there is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            formats, "find", lambda data: formats.FoundSplits({"train": Rows(length)}, [], [])
+            formats,
+            "find_splits",
+            lambda data: formats.FoundSplits({"train": Rows(length)}, [], []),
         )
         return load("anywhere", validation=share)
 

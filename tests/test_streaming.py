@@ -127,9 +127,9 @@ def test_images_are_those_of_the_shards(folder: Path) -> None:
                 batch.image, batch.label.tolist(), batch.index.tolist(), strict=True
             ):
                 number = int(places[index])
-                with Image.open(io.BytesIO(png(number))) as image:
+                with Image.open(io.BytesIO(png(number))) as expected:
                     assert np.array_equal(
-                        image.permute(1, 2, 0).numpy(), np.asarray(image.convert("RGB"))
+                        image.permute(1, 2, 0).numpy(), np.asarray(expected.convert("RGB"))
                     )
                 assert label == number % 2
     assert told.validation.fetch(np.arange(5))[0] == [png(n) for n in range(100, 105)]

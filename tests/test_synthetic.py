@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from ssl_vit import rng
 from ssl_vit.data import synthetic
 
 
@@ -22,7 +23,7 @@ def color_class(bins):
 
 def figures(index, size):
     """Masks of the shapes alone, as shares of each pixel."""
-    key = synthetic.counted.stream(synthetic.counted.key(0, index), "outline")
+    key = rng.stream(rng.key(0, index), "outline")
     return synthetic._figure(key, synthetic.labels(index), size)
 
 

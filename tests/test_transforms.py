@@ -338,14 +338,14 @@ DECODE_EACH = """
 import os, pathlib, resource, sys, warnings
 warnings.simplefilter("ignore")
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-from ssl_vit.data import images
+from ssl_vit.data import transforms
 paths = sorted(pathlib.Path(sys.argv[1]).iterdir())
 answers = [pathlib.Path(sys.argv[2], path.name) for path in paths]
 while paths:
     if not os.fork():
         for path, answer in zip(paths, answers):
             try:
-                image = images.decode(path.read_bytes())
+                image = transforms.decode(path.read_bytes())
                 said = f"{image.dtype} {image.ndim} {image.shape[0]}"
             except BaseException as error:
                 said = "ValueError" if isinstance(error, ValueError) else repr(error)
