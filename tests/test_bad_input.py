@@ -155,9 +155,7 @@ def test_mixed_images_in_windows(said: Callable[..., str], tmp_path: Path) -> No
     path = table(tmp_path / "own.parquet", [0, 1] * 12)
     line = said("recipe=supervised", f"data.path={path}", "data.window=8", "data.mixup=0.5")
     assert "data.window=8: images are mixed with any of the set, not of a window" in line
-    assert "data.window=0: a number above 0 is asked for" in said(
-        f"data.path={path}", "data.window=0"
-    )
+    assert "data.window=0: expected a number above 0" in said(f"data.path={path}", "data.window=0")
 
 
 def tar(path: Path, count: int = TRAIN) -> Path:

@@ -148,11 +148,9 @@ def test_a_nested_list_is_refused_by_a_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        UserError, match=r"probe.shots=\[1,\[2\],3\]: a list of numbers is asked for"
-    ):
+    with pytest.raises(UserError, match=r"probe.shots=\[1,\[2\],3\]: expected a list of numbers"):
         command.main(["recipe=study/masking_rate", "probe.shots=[1,[2],3]"])
-    with pytest.raises(UserError, match="out= : a folder is asked for"):
+    with pytest.raises(UserError, match="out= : expected a folder"):
         command.main(["recipe=study/masking_rate", "out= "])
     with pytest.raises(UserError, match="seeds=1000000000: "):
         command.main(["recipe=study/masking_rate", "seeds=1000000000"])

@@ -209,19 +209,19 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a place as architecture": (
         {"architecture": "hf-hub:evil/vit"},
-        "one of timm's architectures is asked for",
+        "one of timm's architectures",
     ),
     "ten million blocks": (
         {"model_args": {**ARGS, "depth": 10**7}},
-        "model.depth=10000000: a number from 1 to 1000",
+        "model.depth=10000000: expected a number above 0 and at most 1,000",
     ),
     "very wide": (
         {"model_args": {**ARGS, "embed_dim": 10**9}},
-        "model.width=1000000000: a number from 1 to 65536",
+        "model.width=1000000000: expected a number above 0 and at most 65,536",
     ),
     "very wide inside": (
         {"model_args": {**ARGS, "mlp_ratio": 1e9}},
-        "model.mlp=32000000000: a number from 1 to 65536",
+        "model.mlp=32000000000: expected a number above 0 and at most 65,536",
     ),
     "a missing value in the mean": (
         {"pretrained_cfg": {"mean": ["???"] * 3, "std": [0.5] * 3}},

@@ -400,7 +400,7 @@ def test_values_are_written_as_on_a_command_line():
 def test_refused_words_are_named_with_their_part_and_arm():
     study = altered(("parts/sweep/grid/optim.lr", [0.1, -1.0]))
     with pytest.raises(
-        UserError, match=r"part sweep, arm scratch: optim\.lr=-1\.0: a number above 0"
+        UserError, match=r"part sweep, arm scratch: optim\.lr=-1\.0: expected a number above 0"
     ):
         plans.check(plans.tasks(build(study, "x"), {}, {}))
     study = altered(("parts/pretrain/by_arm/mpp/corruption.rat", 0.5))

@@ -139,7 +139,7 @@ SWEEPS = {
     "an empty value": (["sweep", "corruption.rate=0.1,"], "corruption.rate=0.1,: a value is empty"),
     "a value of another type": (
         ["sweep", "corruption.rate=a,b"],
-        "corruption.rate=a: a number is asked for",
+        "corruption.rate=a: expected a number",
     ),
     "a value out of bounds": (
         ["sweep", "corruption.rate=0.5,7"],

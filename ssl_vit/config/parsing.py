@@ -17,12 +17,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError
+from .fields import LONGEST_NAME, LONGEST_PATH
 from .schema import flatten
 
 DEEPEST = 32  # levels of a YAML value; a recipe has three
 LARGEST = 2**26  # bytes of a YAML or JSON file
-LONGEST_NAME = 255  # bytes of a file's name, on every common file system
-LONGEST_PATH = 4095
 NUMBER = (int, float)
 TEXT = (str, type(None))
 METRICS = {str: {"value": NUMBER, "split": str, "n?": (int, type(None))}}

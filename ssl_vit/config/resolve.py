@@ -6,7 +6,6 @@ that preset's fields <- every other word.
 """
 
 import copy
-import dataclasses
 import difflib
 import hashlib
 import importlib.util
@@ -25,11 +24,11 @@ from omegaconf.errors import OmegaConfBaseException
 from ..errors import UserError, suggest
 from ..formatting import INSTALLED, PACKAGE, ROOT
 from . import init_source, uses
+from .fields import type_name
 from .parsing import load_yaml, parse_path, yaml_value
-from .schema import EMBEDDED, Recipe, computed_values, flatten, has_interpolation
+from .schema import EMBEDDED, OPTIONS, Recipe, computed_values, flatten, has_interpolation
 from .validate import check, check_place
 
-OWN = ("out", "resume", "plugin", "hub", "data.path", "eval.real")  # of one machine or one person
 EVALUATION = {"data.eval_mode", "data.eval_crop"}
 TABLES = ("models", "datasets", "vtab")  # files under recipes/ that are none
 # Unicode's categories of control characters, of bytes that are no UTF-8, of ends of lines
@@ -37,18 +36,7 @@ CONTROL = {"Cc", "Cs", "Zl", "Zp"}
 RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
 
 
-def _leaves(kind: type, prefix: str = "") -> dict[str, Any]:
-    """Every dotted key of the schema and its type."""
-    found: dict[str, Any] = {}
-    for f in dataclasses.fields(kind):
-        if dataclasses.is_dataclass(f.type):
-            found |= _leaves(typing.cast(type, f.type), f"{prefix}{f.name}.")
-        else:
-            found[prefix + f.name] = f.type
-    return found
-
-
-KEYS = _leaves(Recipe)
+KEYS = {key: option.kind for key, option in OPTIONS.items()}  # dotted key -> type
 
 
 # Keys of earlier versions and what they are called now
@@ -146,7 +134,7 @@ def _typed(key: str, value: Any) -> Any:
             return [_one(part, allowed) for part in value]
     except ValueError:
         pass
-    raise UserError(f"{key}={said}: {_asked(key)} is asked for")
+    raise UserError(f"{key}={said}: expected {type_name(OPTIONS[key])}")
 
 
 def _of_list(text: str) -> Any:
@@ -186,25 +174,6 @@ def _one(value: Any, allowed: tuple[Any, ...]) -> Any:
     return value
 
 
-ASKED = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "a text",
-    "None": "null",
-}
-
-
-def _asked(key: str) -> str:
-    """What a key's type is called in an error."""
-    if typing.get_origin(KEYS[key]) is list:
-        return "a list of numbers"
-    text = str(getattr(KEYS[key], "__name__", KEYS[key]))
-    for short, long in ASKED.items():
-        text = re.sub(rf"\b{short}\b", long, text)
-    return text.replace(" | ", " or ")
-
-
 def _build(values: dict[str, Any]) -> Recipe:
     """The typed recipe from {dotted key: value}."""
     config = OmegaConf.structured(Recipe)
@@ -214,7 +183,7 @@ def _build(values: dict[str, Any]) -> Recipe:
         try:
             OmegaConf.update(config, key, _typed(key, value))
         except OmegaConfBaseException:
-            raise UserError(f"{key}={value}: {_asked(key)} is asked for") from None
+            raise UserError(f"{key}={value}: expected {type_name(OPTIONS[key])}") from None
     try:
         return typing.cast(Recipe, OmegaConf.to_object(config))
     except OmegaConfBaseException as error:
@@ -316,11 +285,11 @@ def resolve(words: Iterable[str], here: bool = True) -> Recipe:
 def without_private(recipe: Recipe) -> Recipe:
     """The recipe without what is one machine's or one person's own: neither told to others nor
     taken from them."""
-    shown, fresh = copy.deepcopy(recipe), Recipe()
-    for key in OWN:
-        *group, name = key.split(".")
-        here, there = (getattr(one, group[0]) if group else one for one in (shown, fresh))
-        setattr(here, name, getattr(there, name))
+    shown = copy.deepcopy(recipe)
+    for key, option in OPTIONS.items():
+        if option.private:
+            *group, name = key.split(".")
+            setattr(getattr(shown, group[0]) if group else shown, name, option.default)
     shown.init = init_source.public_name(shown.init)
     return shown
 

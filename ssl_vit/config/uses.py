@@ -3,26 +3,7 @@
 import dataclasses
 
 from ..errors import UserError
-from .schema import EMBEDDED, OBJECTIVES, USES_LABELS, Recipe, flatten
-
-# key -> the key and the value of it without which it has no use
-USED_WITH = {
-    "optim.momentum": ("optim.name", "sgd"),
-    "optim.betas": ("optim.name", "adamw"),
-    "corruption.side": ("corruption.shape", "patches"),
-    "data.eval_crop": ("data.eval_mode", "crop"),
-}
-TRAINING = (
-    "optim.",
-    "checkpoint.",
-    "log.",
-    "hub.",
-    "eval.every",
-    "eval.images",
-    "eval.test",
-    "data.mixup",
-    "data.cutmix",
-)
+from .schema import EMBEDDED, OBJECTIVES, OPTIONS, USES_LABELS, Recipe, flatten
 
 
 def check(recipe: Recipe, given: dict[str, str]) -> None:
@@ -50,7 +31,7 @@ def check(recipe: Recipe, given: dict[str, str]) -> None:
             raise UserError(
                 f"{key}={given[key]}: that is for probes while pre-training; objective=probe has no use for it"
             )
-        if recipe.objective == "probe" and key.startswith(TRAINING):
+        if recipe.objective == "probe" and OPTIONS[key].training:
             raise UserError(
                 f"{key}={given[key]}: objective=probe trains nothing and has no use for it"
             )
@@ -58,11 +39,10 @@ def check(recipe: Recipe, given: dict[str, str]) -> None:
             raise UserError(
                 f"{key}={given[key]}: without hub.repo=USER/NAME there is no use for it"
             )
-        other, value = USED_WITH.get(key, ("", None))
-        if other and flat[other] != value:
-            raise UserError(
-                f"{key}={given[key]}: {other}={str(flat[other]).lower()} has no use for it"
-            )
+        required = OPTIONS[key].requires
+        if required and flat[required[0]] != required[1]:
+            now = f"{required[0]}={str(flat[required[0]]).lower()}"
+            raise UserError(f"{key}={given[key]}: {now} has no use for it")
 
 
 def _groups(recipe: Recipe) -> tuple[set[str], set[str]]:

@@ -1,20 +1,15 @@
-"""What a recipe's values may be, each by itself and to one another. No torch here."""
+"""Checks a recipe: each value against its schema, and the relations between keys. No torch here."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from .. import hub_files
 from ..errors import UserError, suggest
-from .parsing import LONGEST_NAME, LONGEST_PATH
 from .schema import (
     EMBEDDED,
-    MEASURES,
     OBJECTIVES,
-    PLAIN_NAME,
-    TARGETS,
+    OPTIONS,
     Compute,
     Corruption,
     Data,
@@ -25,203 +20,7 @@ from .schema import (
     learns_labels,
 )
 
-SHARE = "a share above 0 and at most 1 is asked for"
-SPLIT = "a split's name is asked for"
-FROM_0_TO_1 = "a share from 0 to 1 is asked for"
-FOLDER = "a folder's name of at most 200 characters is asked for"
-ABOVE_0 = "a number above 0 is asked for"
-POSITIVE = (
-    *(
-        "data.size",
-        "optim.steps",
-        "optim.batch",
-        "optim.lr",
-        "optim.clip",
-        "compute.batch",
-        "compute.threads",
-        "data.classes",
-    ),
-    "data.window",
-    *(
-        "probe.every",
-        "probe.images",
-        "probe.trials",
-        "probe.steps",
-        "probe.batch",
-        "probe.neighbors",
-        "probe.layer",
-    ),
-    *(
-        "corruption.side",
-        "checkpoint.every",
-        "checkpoint.failures",
-        "eval.every",
-        "eval.images",
-        "log.every",
-        "hub.every",
-    ),
-)
-CHOICES: dict[str, Collection[str]] = {
-    "objective": OBJECTIVES,
-    "target": TARGETS,
-    "data.eval_mode": ("crop", "squash"),
-    "corruption.source": ("image", "batch"),
-    "corruption.shape": ("patches", "blocks"),
-    "supervised.loss": ("softmax", "sigmoid"),
-    "supervised.pool": ("token", "avg"),
-    "probe.feature": ("encoder", "hidden"),
-    "optim.name": ("adamw", "sgd"),
-    "optim.nonfinite": ("stop", "skip", "back"),
-    "optim.schedule": ("cosine", "linear"),
-    "compute.precision": ("auto", "float32", "bfloat16"),
-}
-# The most that a number may be, far above what anybody trains with: what is above it is a slip, and
-# would fill the memory first
-MOST: dict[str, float] = {
-    "data.size": 2**14,
-    "data.window": 2**40,
-    "data.classes": 2**24,
-    "model.stem_width": 2**16,
-    "model.stem_work": 2**40,
-    "model.stem_size": 2**40,
-    "probe.batch": 2**22,
-    "optim.steps": 2**40,
-    "optim.batch": 2**22,
-    "optim.lr": 1e4,
-    "optim.weight_decay": 1e4,
-    "compute.threads": 2**20,
-    "compute.workers": 2**12,
-    "compute.patience": 1e9,
-    "checkpoint.keep": 2**31,
-    "hub.wait": 1e9,
-    **{f"joint.{name}": 1e9 for name in ("mpp", "supervised")},
-    **dict.fromkeys(
-        ("probe.every", "checkpoint.every", "eval.every", "log.every", "hub.every", "eval.images"),
-        2**40,
-    ),
-    **dict.fromkeys(
-        ("probe.images", "probe.trials", "probe.steps", "probe.neighbors", "checkpoint.failures"),
-        2**31,
-    ),
-}
-LISTS = {"probe.shots": 2**31, "probe.rates": 1e9}  # the same of each number in a list
-LONGEST_LIST = 100
-# with a most, so that the numbers of a foreign file do not fill the memory
-SIZES = ("patch", "width", "heads", "mlp")
-# key -> what its value must be like, and how that is said
-BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **{key: (lambda v: v is None or v > 0, ABOVE_0) for key in POSITIVE},
-    **{
-        key: (lambda v: 0 < v <= 1, SHARE)
-        for key in ("corruption.rate", "data.crop_area", "data.share")
-    },
-    "data.eval_crop": (
-        lambda v: 0.1 <= v <= 1,
-        "a share from 0.1 to 1 is asked for",
-    ),
-    "data.unreadable": (lambda v: 0 <= v <= 1, FROM_0_TO_1),
-    **{
-        f"corruption.{name}": (lambda v: 0 <= v <= 1, FROM_0_TO_1)
-        for name in ("mask", "random", "keep")
-    },
-    **{
-        f"data.{name}": (lambda v: 0 <= v <= 1, "a number from 0 to 1 is asked for")
-        for name in ("mixup", "cutmix")
-    },
-    "data.validation": (lambda v: _is_held_out(v), "a split's name or a share from 0 to below 1"),
-    **{
-        key: (lambda v: 0 <= v < 1, "a share from 0 to below 1 is asked for")
-        for key in ("optim.dropout", "optim.drop_path", "optim.momentum", "supervised.smoothing")
-    },
-    **{
-        f"joint.{name}": (lambda v: v >= 0, "a weight of at least 0 is asked for")
-        for name in ("mpp", "supervised")
-    },
-    **{
-        f"model.{key}": (lambda v: 0 < v <= 65536, "a number from 1 to 65536 is asked for")
-        for key in SIZES
-    },
-    "model.depth": (lambda v: 0 < v <= 1000, "a number from 1 to 1000 is asked for"),
-    "model.timm": (
-        lambda v: PLAIN_NAME.fullmatch(v) is not None,
-        "the name of one of timm's architectures is asked for",
-    ),
-    "hub.repo": (
-        lambda v: v is None or hub_files.NAME.fullmatch(v) is not None,
-        "USER/NAME on the Hugging Face Hub is asked for",
-    ),
-    "hub.wait": (lambda v: v >= 0, "seconds of at least 0 are asked for"),
-    "data.mean": (lambda v: len(v) == 3, "three numbers are asked for"),
-    "data.std": (lambda v: len(v) == 3 and min(v) > 0, "three numbers above 0 are asked for"),
-    "optim.betas": (
-        lambda v: len(v) == 2 and min(v) >= 0 and max(v) < 1,
-        "two numbers from 0 to below 1 are asked for",
-    ),
-    **{
-        f"model.stem_{key}": (lambda v: v >= 0, "a number of at least 0 is asked for")
-        for key in ("width", "work", "size")
-    },
-    "optim.weight_decay": (lambda v: v >= 0, "a number of at least 0 is asked for"),
-    "probe.measures": (
-        lambda v: v and set(v) <= set(MEASURES),
-        f"some of {', '.join(MEASURES)} are asked for",
-    ),
-    "probe.pool": (lambda v: v in (None, "token", "avg"), "token or avg is asked for"),
-    **{
-        f"probe.{key}": (lambda v: v and min(v) > 0, "a list of numbers above 0 is asked for")
-        for key in ("shots", "rates")
-    },
-    "optim.layer_decay": (lambda v: v is None or 0 < v <= 1, SHARE),
-    "optim.average": (lambda v: v is None or 0 < v < 1, "a share between 0 and 1 is asked for"),
-    "out": (lambda v: is_place(v), "a folder is asked for"),
-    **{
-        f"data.{key}": (lambda v: v.strip() != "" and _number(v) is None, SPLIT)
-        for key in ("train", "test")
-    },
-    "checkpoint.keep": (
-        lambda v: v >= 2,
-        "two at least are asked for: a damaged one needs another before it",
-    ),
-    "seed": (lambda v: -(2**63) <= v < 2**63, "a whole number of 64 bits is asked for"),
-    "compute.patience": (
-        lambda v: v >= 10,
-        "10 seconds at least are asked for: a healthy process speaks every 2",
-    ),
-    "compute.workers": (lambda v: v is None or v >= 0, "a number of at least 0 is asked for"),
-    # last: a default one tells of the other values
-    "name": (lambda v: len(v) <= 200 and is_name(v), FOLDER),
-}
-
-
-def is_place(text: str) -> bool:
-    """Whether a text can be a path: not blank, and no name in it is too long or begins or ends in a
-    blank."""
-    parts = text.split("/")
-    fits = all(
-        len(part.encode(errors="surrogatepass")) <= LONGEST_NAME and part == part.strip()
-        for part in parts
-    )
-    return fits and bool(text) and len(text.encode(errors="surrogatepass")) < LONGEST_PATH
-
-
-def is_name(text: str) -> bool:
-    """The same of a path that leads nowhere but into the folder that it is said beside."""
-    return is_place(text) and {"", ".", ".."}.isdisjoint(text.split("/"))
-
-
-def _number(text: str) -> float | None:
-    """The number that a text is; None of any other text."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _is_held_out(value: str | float | None) -> bool:
-    """Whether a value can be data.validation's."""
-    if isinstance(value, str):
-        return bool(value.strip()) and _number(value) is None
-    return value is None or 0 <= value < 1
+BOUNDS = dict(OPTIONS)  # the keys whose values are checked
 
 
 def check(recipe: Recipe) -> None:
@@ -231,30 +30,9 @@ def check(recipe: Recipe) -> None:
         UserError: the first key whose value cannot be.
     """
     flat = flatten(dataclasses.asdict(recipe))
-    for key, choices in CHOICES.items():
-        _bound(flat[key] in choices, key, flat[key], suggest(flat[key], choices))
-    for key, value in flat.items():
-        finite = all(
-            math.isfinite(v)
-            for v in (value if isinstance(value, list) else [value])
-            if isinstance(v, float)
-        )
-        _bound(finite, key, value, "a finite number is asked for")
-        most = MOST.get(key, LISTS.get(key, math.inf))
-        below = all(
-            v <= most
-            for v in (value if isinstance(value, list) else [value])
-            if isinstance(v, int | float)
-        )
-        _bound(below, key, value, f"at most {most:,.0f} is asked for")
-        _bound(
-            not isinstance(value, list) or len(value) <= LONGEST_LIST,
-            key,
-            value,
-            f"at most {LONGEST_LIST} values are asked for",
-        )
-    for key, (holds, text) in BOUNDS.items():
-        _bound(holds(flat[key]), key, flat[key], text)
+    # the name last: a default one repeats the other values
+    for key in sorted(BOUNDS, key=lambda key: key == "name"):
+        check_value(key, flat[key])
     _check_objective(recipe)
     _check_shares(recipe.corruption)
     _check_sizes(recipe.data, recipe.model)
@@ -263,6 +41,18 @@ def check(recipe: Recipe) -> None:
     _check_lengths(recipe.optim, recipe.compute)
     text = f"model.depth={recipe.model.depth} blocks are there"
     _bound((recipe.probe.layer or 1) <= recipe.model.depth, "probe.layer", recipe.probe.layer, text)
+
+
+def check_value(key: str, value: Any) -> None:
+    """Raises UserError where a key's value is out of the bounds of its schema."""
+    option = OPTIONS[key]
+    if option.allows(value):
+        return
+    if isinstance(value, str) and option.choices is not None:
+        raise UserError(f"{key}={value}: {suggest(value, option.choices)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{key}={value}: expected a finite number")
+    raise UserError(f"{key}={value}: expected {option.allowed}")
 
 
 def _check_objective(recipe: Recipe) -> None:

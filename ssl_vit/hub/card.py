@@ -262,11 +262,7 @@ def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     (0, false or null)."""
     used = {*GROUPS, *OBJECTIVES.get(recipe.objective, ())}
     for key, value in flatten(asdict(recipe)).items():
-        if (
-            key.split(".")[0] in used
-            and (value or key == "seed")
-            and not key.startswith(NOT_COMPUTED)
-        ):
+        if key.split(".")[0] in used and (value or key == "seed") and key not in NOT_COMPUTED:
             yield key, value
 
 

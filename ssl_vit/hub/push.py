@@ -19,7 +19,7 @@ from .. import hub_files
 from ..config.parsing import load_yaml, parse_path
 from ..config.resolve import parse, without_private
 from ..config.schema import computed_values, flatten
-from ..config.validate import BOUNDS
+from ..config.validate import check_value
 from ..errors import UserError, suggest
 from ..runs import lock
 from ..runs.folder import Run
@@ -263,9 +263,8 @@ def main(words: list[str]) -> None:
     run = open_run(folder)
     for key, value in said.items():
         setattr(run.recipe.hub, key.removeprefix("hub."), value)
-    repository, (holds, text) = run.recipe.hub.repo, BOUNDS["hub.repo"]
-    if not repository or not holds(repository):
-        raise UserError(f"hub.repo={repository}: {text}")
+    repository = run.recipe.hub.repo
+    check_value("hub.repo", repository or "")
     push(
         run,
         again=not quiet,

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from ..config import parsing
+from ..config.fields import is_name
 from ..config.schema import Recipe
-from ..config.validate import is_name
 from ..errors import UserError
 from ..runs.folder import Run
 from . import belonging

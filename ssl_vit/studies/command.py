@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..config.resolve import KEYS
 from ..config.schema import Recipe
-from ..config.validate import BOUNDS
+from ..config.validate import check_value
 from ..errors import UserError, suggest
 from ..formatting import (
     duration,
@@ -103,9 +103,7 @@ def parse_request(words: list[str]) -> StudyRequest:
         )
     name = own.get("name", stem)
     for key, value in (("name", name), ("out", own.get("out", "runs"))):
-        holds, said = BOUNDS[key]
-        if not holds(value):
-            raise UserError(f"{key}={value}: {said}")
+        check_value(key, value)
     _number(own, "parallel", 1)
     plan = tasks(study, places, over)
     return StudyRequest(study, plan, name, Path(own.get("out", "runs")) / name, own)

@@ -406,8 +406,4 @@ def _differs(name: str, before: dict[str, Any] | None, now: dict[str, Any] | Non
 def _counts(words: list[str]) -> dict[str, str]:
     """Those that change what is computed."""
     said = {key: value for key, _, value in (word.partition("=") for word in words)}
-    return {
-        key: value
-        for key, value in said.items()
-        if key == "compute.precision" or not key.startswith(NOT_COMPUTED)
-    }
+    return {key: value for key, value in said.items() if key not in NOT_COMPUTED}

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..config.parsing import LONGEST_NAME, load_yaml
+from ..config.fields import LONGEST_NAME
+from ..config.parsing import load_yaml
 from ..config.parsing import parse_path as place_of
 from ..config.resolve import RECIPES
 from ..config.schema import flatten, has_interpolation

@@ -38,7 +38,8 @@ def split(words: Iterable[str]) -> tuple[dict[str, str], list[str] | None]:
     if SWEEP not in words:
         return given, None
     after = [word.partition("=")[0] for word in words[words.index(SWEEP) + 1 :] if word != SWEEP]
-    return given, [key for key in after if "," in given[key] or not key.startswith(NOT_COMPUTED)]
+    single = (*NOT_COMPUTED, "compute.precision")  # kept as options unless they have several values
+    return given, [key for key in after if "," in given[key] or key not in single]
 
 
 def study(recipe: str | None, said: dict[str, str], axes: list[str]) -> tuple[Study, str]:

@@ -177,7 +177,7 @@ def _value(key: str, value: Any, where: str) -> Any:
         return str(value)
     try:
         _check_key(key, "")
-        idle = key.startswith(NOT_COMPUTED) and key not in PLACE
+        idle = key in NOT_COMPUTED and key not in PLACE
         hold(not idle, key, "changes nothing that is computed, so there is nothing to compare")
         typed = _typed(key, value)
     except UserError as error:
