@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from .errors import UserError, guard_streams, report_errors, suggest
+from .jobs.help import FLAGS, tool_help
 
 
 class Tool(NamedTuple):
@@ -43,7 +44,8 @@ TOOLS = {
 def usage() -> str:
     """The tools, one a line."""
     lines = [f"  {name:<9} {tool.summary}" for name, tool in TOOLS.items()]
-    return "\n".join(["usage: ssl-vit TOOL [key=value ...]", "", *lines])
+    head = ["usage: ssl-vit TOOL [key=value ...]", "       ssl-vit TOOL --help", ""]
+    return "\n".join([*head, *lines])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -56,11 +58,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     tool = TOOLS.get(name)
     guard_streams(lasting=tool is not None and tool.long)
     with report_errors():
-        if name in ("-h", "--help"):
+        if name in FLAGS:
             print(usage())
             sys.exit(0 if arguments else 2)
         if tool is None:
             raise UserError(f"{name}: unknown tool; {suggest(name, TOOLS)}")
+        if not FLAGS.isdisjoint(arguments[1:]):
+            print(tool_help(name, arguments[1:]))
+            sys.exit(0)
         run = getattr(import_module(f"{__package__}.{tool.module}"), tool.name)
         sys.exit(run(arguments[1:]))
 
