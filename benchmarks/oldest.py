@@ -75,7 +75,7 @@ def installed(folder: Path, python: str) -> Path:
     # DeepSpeed is built from source and looks for torch while it is: first everything else, then it
     late = [pin for pin in floors() if pin.startswith("deepspeed")]
     early = [pin for pin in floors() if pin not in late]
-    subprocess.run([*pip, *early, "setuptools>=77", "ninja"], check=True)
+    subprocess.run([*pip, *early, "setuptools>=77.0.3", "ninja"], check=True)
     subprocess.run([*pip, "--no-build-isolation", *late], check=True)
     subprocess.run([*pip, "--no-build-isolation", "-e", ROOT], check=True)  # checks the floors
     subprocess.run([inside, "-m", "pip", "check"], check=True)

@@ -66,7 +66,7 @@ CHANGED = {
         ["corruption.shape=block"],
         "corruption.shape=block: did you mean blocks?",
     ),
-    "squares as large as the image": (["corruption.side=4"], "a image has 4 x 4 patches"),
+    "squares as large as the image": (["corruption.side=4"], "an image has 4 x 4 patches"),
     "squares of blocks": (
         ["corruption.shape=blocks", "corruption.side=2"],
         "corruption.shape=blocks has no use for it",

@@ -29,7 +29,7 @@ def keys(count, seed=0):
 
 
 def slow_rank(key, patches, shape, side):
-    """Every patch of a image, those hit first before others, by walking over its squares or
+    """Every patch of an image, those hit first before others, by walking over its squares or
     rectangles."""
     grid, chosen = math.isqrt(patches), []
 

@@ -734,7 +734,7 @@ def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path
         f'timm.create_model("hf-hub:{REPO}", pretrained=True)' in text
         and f"init=hf-hub:{REPO}" in text
     )
-    assert "50% of a image's patches are corrupted, 80% of them by a learned mask token" in text
+    assert "50% of an image's patches are corrupted, 80% of them by a learned mask token" in text
     assert "Apache-2.0" in text and "| `corruption.rate` | 0.5 |" in text and "kWh" in text
     value = run.result()["metrics"]["accuracy_masked"]  # type: ignore[index]
     assert f"| {value['value']:.2%} | {proportion(value['value'], value['n']).low:.2%} to " in text

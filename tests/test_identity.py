@@ -116,7 +116,7 @@ SHARES = {
 
 
 def images(root: Path, first: int = 0) -> Path:
-    """An image folder of two classes and two splits; a image follows from its number."""
+    """An image folder of two classes and two splits; an image follows from its number."""
     for split, count in (("train", 40), ("test", 12)):
         for i in range(count):
             path = root / split / ("ant", "bee")[i % 2] / f"{i:03d}.png"
@@ -235,6 +235,18 @@ def test_every_key_is_refused_by_name_or_is_free_for_a_reason(
 def test_the_same_words_answer_with_the_result(place: Path) -> None:
     _, result = found(words(place))
     assert result == json.loads((place / "runs" / "joint" / "result.json").read_text())
+
+
+def test_a_result_that_does_not_tell_what_it_is_over_is_refused(
+    place: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(place / "runs", tmp_path / "runs")
+    path = tmp_path / "runs" / "joint" / "environment.json"
+    told = json.loads(path.read_text())
+    del told["options"]["eval.images"]
+    path.write_text(json.dumps(told))
+    refused = the_error(found, words(place, f"out={tmp_path}/runs"))
+    assert "eval.images (None there" in refused
 
 
 def test_a_test_that_was_not_made_is_not_answered(place: Path, tmp_path: Path) -> None:

@@ -114,7 +114,24 @@ def test_labels_that_are_no_classes_are_refused(value):
         metadata.encode_labels(["a", value], "data.label_column=x")
 
 
+def test_a_label_that_is_no_number_of_a_class_is_refused() -> None:
+    with pytest.raises(UserError, match=f"x: {10**25} is no number of a class"):
+        metadata.encode_labels(["1", str(10**25)], "x")
+
+
+def test_an_image_with_several_labels_is_counted(tmp_path):
+    images(tmp_path, _=4)
+    rows = [{"file_name": f"{n % 4}.png", "label": n % 3} for n in range(6)]
+    write(tmp_path, "csv", [*rows, rows[5]])
+    found = load(tmp_path, validation=0.0)
+    assert content(found.train) == {png(0): 1, png(1): 2, png(2): 2, png(3): 0}
+    assert found.guesses[0].endswith(
+        "2 images have several labels in the metadata, as 0.png: the last one counts"
+    )
+
+
 def test_labels_are_numbers_or_sorted_names():
+    assert metadata.encode_labels(["1_0", "10"], "x")[1] == ["10", "1_0"]
     numbers, names = metadata.encode_labels(["2", "", None, "10"], "x")
     assert numbers.tolist() == [2, -1, -1, 10] and names == []
     numbers, names = metadata.encode_labels(["b", 1, None, "a"], "x")

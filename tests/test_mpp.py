@@ -331,7 +331,7 @@ def test_baselines_are_the_slow_ones():
 
 
 def test_baselines_know_flat_images():
-    """Where a image is of one colour its neighbours tell it, and a set of one colour has no
+    """Where an image is of one colour its neighbours tell it, and a set of one colour has no
     entropy."""
     objective, given = mpp(0.9), batch(6)
     flat = given._replace(image=torch.full_like(given.image, 77))

@@ -154,7 +154,7 @@ def test_weights_of_one_and_nothing_are_each_objective_alone(weights: tuple[floa
 def test_what_a_part_of_weight_0_has_to_itself_is_frozen(
     weights, idle: str | None, pool: str
 ) -> None:
-    """And nothing else; what is exported as a image's feature is that of the part which runs."""
+    """And nothing else; what is exported as an image's feature is that of the part which runs."""
     shared = net()
     parts = {"mpp": mpp(shared), "supervised": supervised(shared)}
     joint = Joint(

@@ -139,7 +139,7 @@ def test_zero_chooses_what_is_told(capsys):
         ),
         (
             ["recipe=mpp", "data.size=16"],
-            "4 patches a image are few to learn from; try model=vit_n4",
+            "4 patches an image are few to learn from; try model=vit_n4",
         ),
     ],
 )

@@ -36,7 +36,7 @@ class Brightness(targets.Pixels):
         return (127.5 * (truth + 1)).clamp(0, 255).byte()[..., None, None].expand(*truth.shape[:2], 1, 1, 3)
 
 class Rotation(Objective):
-    """Which of two ways up a image stands."""
+    """Which of two ways up an image stands."""
     def __init__(self, encoder):
         super().__init__(encoder)
         self.head = torch.nn.Linear(encoder.width, 2)

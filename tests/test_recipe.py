@@ -13,8 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_run_folder import FREE
 
-from ssl_vit.config.resolve import RENAMED, resolve
-from ssl_vit.config.schema import Checkpoint, Data, Model, Optim, Recipe, computed_values, dump
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import (
+    RENAMED,
+    Checkpoint,
+    Data,
+    Model,
+    Optim,
+    Recipe,
+    computed_values,
+    dump,
+)
 from ssl_vit.errors import UserError
 
 MODELS, DATASETS, MPP = (

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,6 +19,7 @@ from conftest import ROOT
 from scipy import stats
 
 from ssl_vit import reports
+from ssl_vit.config import init_source
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
@@ -417,6 +419,42 @@ def test_a_copied_foreign_run_is_named_and_left_out(gap, copied, why):
     for seed in (0, 2):
         shutil.rmtree(gap / f"final-mpp-{seed}")
     assert f"left out: final-mpp-1 ({why})" in error(gap)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_run_of_other_first_weights_is_left_out(gap: Path, same: bool) -> None:
+    """Its words are those of the plan, which name a run; its weights came from another study's."""
+    about = json.loads((gap / "study.json").read_text())
+    for one in (one for one in about["tasks"] if one["name"].startswith("final-mpp")):
+        before = gap / f"pretrain-mpp-{one['seed']}"
+        one["words"] = ["recipe=finetune", f"init={{{before.name}}}"]
+        planned(gap, one, "recipe=finetune")
+        write(before / "environment.json", ENVIRONMENT | {"data": {}})
+        (before / "recipe.yaml").write_text("name: x\n")
+        (before / "export").mkdir()
+        (before / "export" / "config.json").write_text("{}")
+        (before / "export" / "model.safetensors").write_bytes(before.name.encode())
+        file = init_source.weights_hash(str(before)) if same else "0" * 16
+        altered(gap / one["name"] / "environment.json", init={"file": file})
+    write(gap / "study.json", about)
+    reports.write(gap) if same else None
+    why = "final-mpp-0 (its first weights are not those of pretrain-mpp-0)"
+    assert ("left out" not in (gap / "report.md").read_text()) if same else (why in error(gap))
+
+
+def test_runs_from_before_a_key_was_renamed_are_told(gap: Path) -> None:
+    about = json.loads((gap / "study.json").read_text())
+    one = next(one for one in about["tasks"] if one["name"] == "final-mpp-1")
+    one["words"] = ["recipe=finetune", "eval.pictures=7", "optim.steps=9", "optim.warmup=1"]
+    planned(gap, one, "recipe=finetune", "eval.images=7", "optim.steps=9", "optim.warmup=1")
+    path = gap / one["name"] / "recipe.yaml"
+    path.write_text(path.read_text().replace("  images: ", "  pictures: "))
+    write(gap / "study.json", about)
+    reports.write(gap)
+    assert "left out" not in (gap / "report.md").read_text()
+    planned(gap, one, "recipe=finetune", "eval.images=7", "optim.steps=8", "optim.warmup=1")
+    reports.write(gap)
+    assert "optim.steps 8 there, 9 planned" in (gap / "report.md").read_text()
 
 
 def test_the_same_study_gives_the_same_bytes(whole, tmp_path):

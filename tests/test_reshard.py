@@ -21,7 +21,7 @@ MANNER = reshard.Encoding(size=16, format="jpeg", quality=95)
 
 
 def smooth(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """A image that survives JPEG: two colours blended from corner to corner."""
+    """An image that survives JPEG: two colours blended from corner to corner."""
     one, other = np.random.default_rng(seed).integers(0, 256, (2, 3))
     share = (np.arange(height)[:, None] / height + np.arange(width)[None] / width)[..., None] / 2
     return (share * one + (1 - share) * other).astype(np.uint8)

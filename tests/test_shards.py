@@ -36,7 +36,7 @@ def cache(tmp_path_factory, monkeypatch):
 
 
 def png(number, side=6):
-    """A image of noise that no other number has."""
+    """An image of noise that no other number has."""
     file = io.BytesIO()
     Image.fromarray(
         np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)
@@ -118,7 +118,7 @@ def test_a_folder_of_shards_is_read_whole_and_by_its_splits(tmp_path, write, win
     st.data(),
 )
 def test_any_tar_is_read_as_its_members_say(tmp_path, samples, data):
-    """Long and odd names, members that are no images, any of tar's dialects; a image's bytes are
+    """Long and odd names, members that are no images, any of tar's dialects; an image's bytes are
     not looked at."""
     members = []
     for name, (raw, label) in samples.items():

@@ -39,7 +39,7 @@ def _away_from_home_and_hub(tmp_path_factory, monkeypatch):
 
 
 def png(number, grey=False):
-    """A image of noise that no other number has."""
+    """An image of noise that no other number has."""
     pixels = np.random.default_rng(number).integers(
         0, 256, (6, 7) if grey else (6, 7, 3), dtype=np.uint8
     )
@@ -202,11 +202,12 @@ def test_a_held_out_parquet_file_is_never_trained_on(tmp_path, file):
 
 
 @pytest.mark.parametrize("encoded", ["struct", "bytes"])
-def test_columns_of_other_names_are_found(tmp_path, encoded):
+@pytest.mark.parametrize("name", ["img", "picture", "photo"])
+def test_columns_of_other_names_are_found(tmp_path, name, encoded):
     image = cells(range(8)) if encoded == "struct" else [png(n) for n in range(8)]
     path = parquet(
         tmp_path / "x.parquet",
-        {"id": list(range(8)), "img": image, "fine_label": [n % 3 for n in range(8)]},
+        {"id": list(range(8)), name: image, "fine_label": [n % 3 for n in range(8)]},
     )
     assert everything(load(path)) == {png(n): n % 3 for n in range(8)}
 
@@ -278,7 +279,7 @@ def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_spli
 def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
     rows = {
         "image": cells(range(100)),
-        "label": [f"a image of {n // 2 if n < 60 else n}" for n in range(100)],
+        "label": [f"an image of {n // 2 if n < 60 else n}" for n in range(100)],
     }
     path = parquet(tmp_path / "x.parquet", rows)
     plain = load(path)

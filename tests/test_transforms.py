@@ -1,4 +1,4 @@
-"""Images: any format becomes the same bytes as elsewhere, and what is cut from a image follows from
+"""Images: any format becomes the same bytes as elsewhere, and what is cut from an image follows from
 its key alone."""
 
 import io
@@ -445,7 +445,7 @@ def test_ratios_are_log_uniform():
 
 
 def test_a_box_is_as_likely_in_every_place():
-    """The edges too, on a image so small that they are places of their own."""
+    """The edges too, on an image so small that they are places of their own."""
     found = boxes(6, 6, 0.3)
     for place, side in ((0, 2), (1, 3)):
         for length in (4, 5):

@@ -274,7 +274,7 @@ def _called(described_values: dict[str, Any]) -> str:
 
 
 def export_pool(init: InitSource) -> str:
-    """What the export gives as a image's feature: "avg" (the mean of the patches) where it says so,
+    """What the export gives as an image's feature: "avg" (the mean of the patches) where it says so,
     else "token"."""
     folder = export(init, "config.json")
     if folder is None:

@@ -26,7 +26,7 @@ from ..formatting import INSTALLED, PACKAGE, ROOT
 from . import init_source, uses
 from .fields import type_name
 from .parsing import load_yaml, parse_path, yaml_value
-from .schema import EMBEDDED, OPTIONS, Recipe, computed_values, flatten, has_interpolation
+from .schema import EMBEDDED, OPTIONS, RENAMED, Recipe, computed_values, flatten, has_interpolation
 from .validate import check, check_place
 
 EVALUATION = {"data.eval_mode", "data.eval_crop"}
@@ -37,10 +37,6 @@ RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
 
 
 KEYS = {key: option.kind for key, option in OPTIONS.items()}  # dotted key -> type
-
-
-# Keys of earlier versions and what they are called now
-RENAMED = {"eval.pictures": "eval.images", "probe.pictures": "probe.images"}
 
 
 def _check_key(key: str, where: str) -> None:

@@ -481,6 +481,8 @@ class Recipe:
 OPTIONS = options(Recipe)  # every dotted key
 # Where, how fast and how often something is done, but not what is computed
 NOT_COMPUTED = tuple(key for key, one in OPTIONS.items() if not one.identity)
+# Keys of earlier versions and what they are called now
+RENAMED = {"eval.pictures": "eval.images", "probe.pictures": "probe.images"}
 # May change while a run goes on, and no more once it has finished
 IN_RESULT = tuple(key for key, one in OPTIONS.items() if one.in_result)
 
@@ -512,8 +514,8 @@ def computed_values(recipe: Recipe) -> dict[str, Any]:
 
 
 def counts(key: str) -> bool:
-    """Whether a dotted key changes what is computed."""
-    return key not in NOT_COMPUTED
+    """Whether a dotted key, also by its name of an earlier version, changes what is computed."""
+    return RENAMED.get(key, key) not in NOT_COMPUTED
 
 
 def learns_labels(recipe: Recipe) -> bool:

@@ -161,7 +161,7 @@ def _check_shares(corruption: Corruption) -> None:
 
 def _check_side(recipe: Recipe) -> None:
     side, grid = recipe.corruption.side, recipe.data.size // recipe.model.patch
-    text = f"a image has {grid} x {grid} patches; squares of fewer on a side are asked for"
+    text = f"an image has {grid} x {grid} patches; squares of fewer on a side are asked for"
     _bound(side == 1 or side < grid, "corruption.side", side, text)
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import posixpath
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ import pyarrow.parquet
 from ..errors import UserError, suggest
 from .columns import LABEL_NAMES
 from .layout import Tree
+
+WHOLE = re.compile(r" *-?[0-9]{1,4000} *")  # not 1_000, which Python reads as 1000
 
 
 class Metadata(NamedTuple):
@@ -55,11 +58,19 @@ def read(root: Path, tree: Tree, label_column: str | None) -> Metadata:
         raise UserError(f"{text}; {suggest(label_column, columns)}")
     if "split" in columns:
         guesses.append("the column split of the metadata is not used: folders tell the splits")
-    label = {
-        posixpath.normpath(posixpath.join(path, str(row.get("file_name")))): row.get(column or "")
-        for path, rows in tables
-        for row in rows
-    }
+    label: dict[str, Any] = {}
+    for path, rows in tables:
+        inside = [
+            posixpath.normpath(posixpath.join(path, str(row.get("file_name")))) for row in rows
+        ]
+        values = [row.get(column or "") for row in rows]
+        found = dict(zip(inside, values, strict=True))
+        if odd := {
+            file for file, value in zip(inside, values, strict=True) if found[file] != value
+        }:
+            text = f"{len(odd):,} images have several labels in the metadata, as {min(odd)}"
+            guesses.append(f"{text}: the last one counts")
+        label |= found
     return Metadata(label, columns, column, guesses)
 
 
@@ -98,10 +109,13 @@ def encode_labels(values: Sequence[Any], where: str) -> tuple[np.ndarray, list[s
         if odd or not isinstance(value, str | int | float | None):
             raise UserError(f"{where}: {value} is neither a whole number nor the name of a class")
     given = {value for value in values if value is not None and value != ""}
-    try:
-        number = {value: int(value) for value in given}
-        names: list[str] = []
-    except ValueError:
+    number = {
+        value: int(value) for value in given if not isinstance(value, str) or WHOLE.fullmatch(value)
+    }
+    names: list[str] = []
+    if any(abs(value) >= 2**63 for value in number.values()):
+        raise UserError(f"{where}: {max(number.values(), key=abs)} is no number of a class")
+    if len(number) < len(given):
         names = sorted({str(value) for value in given})
         place = {name: i for i, name in enumerate(names)}
         number = {value: place[str(value)] for value in given}

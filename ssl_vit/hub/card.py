@@ -224,7 +224,7 @@ def _terms(data: Data) -> dict[str, str]:
 def _objective(recipe: Recipe) -> str:
     c, s = recipe.corruption, recipe.supervised
     mpp = (
-        f"Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2): {c.rate:.0%} of a image's patches are"
+        f"Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2): {c.rate:.0%} of an image's patches are"
         f" corrupted, {c.mask:.0%} of them by a learned mask token, {c.random:.0%} by another patch, {c.keep:.0%} left as they"
         f" are; of each the encoder tells {TARGETS.get(recipe.target, escape_markdown(recipe.target))}."
     )
@@ -282,7 +282,7 @@ def _spent(
     recipe: Recipe, result: Mapping[str, Any] | None, known: Mapping[str, Any]
 ) -> dict[str, str]:
     size, adds = _many(costs.encoder_parameters(recipe)), _many(costs.multiply_adds(recipe))
-    work = f"It has {size} parameters and needs {adds} multiply-adds a image."
+    work = f"It has {size} parameters and needs {adds} multiply-adds an image."
     if result is None:
         return {"compute": work}
     hours, device = result["device_hours"], escape_markdown(known.get("device", "cpu"))

@@ -20,7 +20,7 @@ MEANINGS = {
     "real": "the share right by ImageNet-ReaL's labels",
 }
 SHARED = (*SHARES, "commonest", "neighbors", "chance")  # what is told in per cent
-COUNTED = "corrupted"  # how many patches of a image; no measure of the model
+COUNTED = "corrupted"  # how many patches of an image; no measure of the model
 
 
 class Baseline(NamedTuple):

@@ -53,7 +53,7 @@ def print_banner(job: Job) -> None:
         print(f"warning: {limit}", flush=True)
     net = job.objective.encoder
     if isinstance(net, Encoder) and net.patches < 16:
-        few = f"warning: {net.patches} patches a image are few to learn from"
+        few = f"warning: {net.patches} patches an image are few to learn from"
         print(f"{few}; {suggest_model(job.recipe)}", flush=True)
 
 
@@ -74,7 +74,7 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     size = (
         f"{sum(getattr(p, 'ds_numel', p.numel()) for p in net.parameters()) / 1e6:.2f}M parameters"
     )
-    work = f"{costs.multiply_adds(recipe) / 1e9:.3g}G multiply-adds a image"
+    work = f"{costs.multiply_adds(recipe) / 1e9:.3g}G multiply-adds an image"
     patches = (
         f"{net.patches} patches of {net.patch_size} px"
         if isinstance(net, Encoder)

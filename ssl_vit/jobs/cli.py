@@ -129,7 +129,7 @@ def _conclude(run: Run, result: Result) -> None:
     )
     _tell_metrics(result)
     for image in sorted(run.figures.glob("*.png")):
-        print(f"image     {image}")
+        print(f"image       {image}")
     print(
         f"curves      {typed(sys.executable, '-m', 'tensorboard.main', f'--logdir={run.folder.parent}')}"
     )

@@ -185,7 +185,7 @@ def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool:
 
 
 def _cut(data: Data) -> str:
-    """How a image is brought to the encoder's size."""
+    """How an image is brought to the encoder's size."""
     return (
         "squashed to a square" if data.eval_mode == "squash" else f"centre crop {data.eval_crop:g}"
     )

@@ -102,7 +102,7 @@ def warnings_for(
     if on is not None and sum(need.values()) > on.memory * GIB:
         yield _too_large(recipe, processes, on, need)
     if not recipe.model.convolutional and patches < 16:
-        yield f"{patches} patches a image are few to learn from; {suggest_model(recipe)}"
+        yield f"{patches} patches an image are few to learn from; {suggest_model(recipe)}"
 
 
 def _papers_rate(recipe: Recipe) -> bool:

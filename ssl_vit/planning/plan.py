@@ -76,7 +76,7 @@ def _rows(record: Record) -> Iterator[tuple[str, str]]:
     patches = f"{record['patches']} patches" if record["patches"] else "no patches"
     yield (
         "model",
-        f"{record['model']}: {size}; {patches}, {record['multiply_adds'] / 1e9:.3g}G multiply-adds a image",
+        f"{record['model']}: {size}; {patches}, {record['multiply_adds'] / 1e9:.3g}G multiply-adds an image",
     )
     yield "length", _length(record)
     if record["steps"]:
@@ -105,7 +105,7 @@ def _memory(record: Record) -> Iterator[tuple[str, str]]:
     kinds, batch = record["tensor_bytes"][STAGES[record["zero"]]], record["device_batch"]
     listed = ", ".join(f"{name} {_bytes(n)}" for name, n in kinds.items() if n)
     yield "memory", f"{listed}; {record['precision']}"
-    each = f"activations {_bytes(record['image_bytes'])} a image"
+    each = f"activations {_bytes(record['image_bytes'])} an image"
     yield (
         "",
         f"{each}, {batch} images a pass" if batch else f"{each}: say device= or compute.batch=",

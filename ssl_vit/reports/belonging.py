@@ -2,17 +2,19 @@
 torch here."""
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
-from ..config import parsing
+from ..config import init_source, parsing
 from ..config.resolve import resolve
-from ..config.schema import computed_values, flatten
+from ..config.schema import RENAMED, computed_values, flatten
 from ..errors import UserError
 from ..runs.folder import written_hash
 
 # what the run before a task decides
 FROM_INIT = ("model.", "data.mean", "data.std", "data.eval_mode", "data.eval_crop")
+INIT = re.compile(r"init=\{(.+)\}")
 OPEN = ("init", "compute.precision")  # where weights lie, and what auto became on that machine
 
 
@@ -33,7 +35,26 @@ def foreign(
         return "its result.json is of another recipe than its recipe.yaml"
     planned = _planned(task, tasks)
     differ = [key for key in planned if key in written and written[key] != planned[key]]
-    return "; ".join(f"{key} {written[key]} there, {planned[key]} planned" for key in differ)
+    if differ:
+        return "; ".join(f"{key} {written[key]} there, {planned[key]} planned" for key in differ)
+    return _other_weights(folder, task)
+
+
+def _other_weights(folder: Path, task: dict[str, Any]) -> str:
+    """Why its first weights are not those of the run that the plan names; empty where they are, or
+    are not here any more."""
+    found = (INIT.fullmatch(word) for word in task["words"])
+    for before in (one[1] for one in found if one):
+        environment = parsing.read_json(folder / "environment.json", parsing.ENVIRONMENT)
+        was, now = (environment.get("init") or {}).get("file"), _weights(folder.parent / before)
+        if was and now and was != now:
+            return f"its first weights are not those of {before}"
+    return ""
+
+
+@functools.cache  # a probe and a fine-tuning have the same
+def _weights(folder: Path) -> str | None:
+    return init_source.weights_hash(str(folder))
 
 
 def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -42,7 +63,7 @@ def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any
     begun = any(word.startswith("init={") for word in task["words"])
     chosen = {key for one in tasks if one["part"] == task.get("best") for key in one["values"]}
     words = tuple(
-        word for word in task["words"] if "{" not in word and not word.startswith("init=")
+        _current(word) for word in task["words"] if "{" not in word and not word.startswith("init=")
     )
     left = (*OPEN, *(FROM_INIT if begun else ()))
     known = {
@@ -51,6 +72,12 @@ def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any
         if key not in chosen and not key.startswith(left)
     }
     return known | {"seed": task["seed"]}
+
+
+def _current(word: str) -> str:
+    """A word by its key's name of today."""
+    key, equals, value = word.partition("=")
+    return RENAMED.get(key, key) + equals + value
 
 
 @functools.cache  # seeds have the same words

@@ -322,7 +322,7 @@ class Run:
         # the file is compared
         was["eval.real"], now["eval.real"] = bool(was.get("eval.real")), bool(now["eval.real"])
         differ = [
-            f"{key} ({was[key]} there, {now[key]} here)"
+            f"{key} ({was.get(key)} there, {now[key]} here)"
             for key in IN_RESULT
             if was.get(key) != now[key]
         ]

@@ -12,7 +12,7 @@ from .. import hub_files
 from ..config import init_source, parsing
 from ..config.parsing import load_yaml
 from ..config.resolve import find_recipe, resolve
-from ..config.schema import NOT_COMPUTED, OBJECTIVES, USES_LABELS, Recipe, computed_values, flatten
+from ..config.schema import OBJECTIVES, USES_LABELS, Recipe, computed_values, counts, flatten
 from ..errors import UserError
 from ..jobs import identity
 from ..runs.folder import Run, write_atomically
@@ -406,4 +406,4 @@ def _differs(name: str, before: dict[str, Any] | None, now: dict[str, Any] | Non
 def _counts(words: list[str]) -> dict[str, str]:
     """Those that change what is computed."""
     said = {key: value for key, _, value in (word.partition("=") for word in words)}
-    return {key: value for key, value in said.items() if key not in NOT_COMPUTED}
+    return {key: value for key, value in said.items() if counts(key)}

@@ -164,7 +164,7 @@ def _note_unread(state: State, passes: list[Batch], recipe: Recipe, callbacks: C
     state.images_seen += sum(len(batch.key) for batch in passes)
     for text in (text for batch in passes for text in batch.unreadable):
         state.images_unreadable += 1
-        callbacks.warn(f"a image was replaced by the next: {text}")
+        callbacks.warn(f"an image was replaced by the next: {text}")
         check_unreadable(state.images_unreadable, state.images_seen, recipe.data, text)
 
 
