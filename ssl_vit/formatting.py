@@ -118,8 +118,8 @@ def format_metrics(values: Mapping[str, float]) -> str:
     """The losses and accuracies among `values`; of an accuracy that is split by kind, the parts.
     Joint ones as mpp/loss."""
     split = [name for name in values if f"{name}_masked" in values and name.endswith("accuracy")]
-    told = [name for name in values if name.rpartition("/")[2] in MEASURED and name not in split]
-    return ", ".join(_said(name.replace("_", " "), values[name]) for name in told)
+    shown = [name for name in values if name.rpartition("/")[2] in MEASURED and name not in split]
+    return ", ".join(_said(name.replace("_", " "), values[name]) for name in shown)
 
 
 def _said(name: str, value: float) -> str:

@@ -33,7 +33,7 @@ def pinned(place: str) -> bool:
     return COMMIT.fullmatch(split(place)[1] or "") is not None
 
 
-def pin(place: str, said: str) -> str:
+def pin(place: str, source: str) -> str:
     """The same place with the commit that its revision means now.
 
     Raises:
@@ -42,10 +42,10 @@ def pin(place: str, said: str) -> str:
     """
     if pinned(place):
         return place
-    return f"{SCHEME}{split(place)[0]}@{fetch(place, said, ['config.json']).name}"
+    return f"{SCHEME}{split(place)[0]}@{fetch(place, source, ['config.json']).name}"
 
 
-def fetch(place: str, said: str, names: Collection[str]) -> Path:
+def fetch(place: str, source: str, names: Collection[str]) -> Path:
     """The folder with those of the files `names` that the repository has, whole; its own name is
     the commit.
 
@@ -60,21 +60,21 @@ def fetch(place: str, said: str, names: Collection[str]) -> Path:
 
     repository, revision = split(place)
     if not NAME.fullmatch(repository):
-        raise UserError(f"{said}: {repository} is no repository; USER/NAME is asked for")
+        raise UserError(f"{source}: {repository} is no repository; USER/NAME is asked for")
     calm()
     try:
         folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(names)))
         tree = {file.path: file for file in get_cached_repo_tree(repository, revision=folder.name)}
     except Exception as error:  # whatever a network makes of this
-        raise UserError(f"{said}: {why(error)}") from None
+        raise UserError(f"{source}: {why(error)}") from None
     for name in sorted(tree.keys() & set(names)):
-        _check(folder / name, tree[name], said)
+        _check(folder / name, tree[name], source)
     if not tree.keys() & set(names):
-        raise UserError(f"{said}: the repository has no {' and no '.join(names)}")
+        raise UserError(f"{source}: the repository has no {' and no '.join(names)}")
     return folder
 
 
-def _check(path: Path, listed: Any, said: str) -> None:
+def _check(path: Path, listed: Any, source: str) -> None:
     """That a file is what the Hub lists: LFS's SHA-256, or of a small one git's own sum."""
     if listed.lfs:
         with path.open("rb") as file:
@@ -84,7 +84,7 @@ def _check(path: Path, listed: Any, said: str) -> None:
         sound = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == listed.blob_id
     if not sound:
         raise UserError(
-            f"{said}: {path.name} is damaged; remove {path.resolve()} and type the same again"
+            f"{source}: {path.name} is damaged; remove {path.resolve()} and type the same again"
         )
 
 
@@ -136,10 +136,10 @@ def _default_client() -> Any:
 
 
 def _limit(request: Any) -> None:
-    asked = request.extensions.get("timeout", {})
+    given = request.extensions.get("timeout", {})
     kinds = ("connect", "read", "write", "pool")
     request.extensions["timeout"] = {
-        kind: min(asked.get(kind) or SILENCE, SILENCE) for kind in kinds
+        kind: min(given.get(kind) or SILENCE, SILENCE) for kind in kinds
     }
 
 
@@ -175,9 +175,9 @@ def why(error: BaseException) -> str:
             f"there is no such repository, or it is private and this token may not read it; {LOGIN}"
         )
     if status == 403:
-        said = clean(getattr(error, "server_message", None) or "no reason is said")
+        reason = clean(getattr(error, "server_message", None) or "no reason is said")
         text = "one with write access is made at https://huggingface.co/settings/tokens"
-        return f"this token may not write there ({said}); {text}"
+        return f"this token may not write there ({reason}); {text}"
     if _busy(status):
         return f"the Hub is busy (HTTP {status}); try later"
     if isinstance(error, errors.OfflineModeIsEnabled) or constants.is_offline_mode():
@@ -221,10 +221,10 @@ def retry_after(error: BaseException) -> float:
     from huggingface_hub.utils import parse_ratelimit_headers
 
     headers = getattr(getattr(_under(error), "response", None), "headers", {})
-    limit, asked = parse_ratelimit_headers(headers), headers.get("Retry-After", "")
+    limit, given = parse_ratelimit_headers(headers), headers.get("Retry-After", "")
     if limit and limit.remaining == 0:
         return limit.reset_in_seconds + 1.0
-    return float(asked) if asked.isdigit() else 0.0
+    return float(given) if given.isdigit() else 0.0
 
 
 def _unreachable(error: BaseException) -> bool:

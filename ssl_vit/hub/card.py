@@ -42,7 +42,7 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     )
     result = None if step else run.result()
     known, config = run.environment(), init_source.config(export)
-    said = (
+    values = (
         _told(run.recipe, config, step) | _measured(run, result) | _spent(run.recipe, result, known)
     )
     front = yaml.safe_dump(
@@ -50,7 +50,8 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     )
     revision = f" at {escape_markdown(known['revision'])}" if known.get("revision") else ""
     return (
-        environment.get_template("card.md.j2").render(**said, front=front, revision=revision) + "\n"
+        environment.get_template("card.md.j2").render(**values, front=front, revision=revision)
+        + "\n"
     )
 
 
@@ -190,20 +191,23 @@ def _again(recipe: Recipe) -> dict[str, str]:
         "eval.real=LABELS": ("ImageNet-ReaL's labels", recipe.eval.real),
         "plugin=FILE": ("the plugin's Python file", recipe.plugin),
     }
-    said = {
+    stand_ins = {
         word: f"{word.partition('=')[2]} for {text}"
         for word, (text, needed) in needs.items()
         if needed
     }
-    told = ", and ".join(said.values()).replace(" for ", " stands for ", 1)
+    sentence = ", and ".join(stand_ins.values()).replace(" for ", " stands for ", 1)
     lacks = (
-        f" {told}; this repository does not hold {'them' if len(said) > 1 else 'it'}."
-        if said
+        f" {sentence}; this repository does not hold {'them' if len(stand_ins) > 1 else 'it'}."
+        if stand_ins
         else ""
     )
     return {
         "command": " ".join(
-            [f"tools/{init_source.training_tool(recipe)}.py recipe=recipe.yaml name=again", *said]
+            [
+                f"tools/{init_source.training_tool(recipe)}.py recipe=recipe.yaml name=again",
+                *stand_ins,
+            ]
         ),
         "lacks": lacks,
     }

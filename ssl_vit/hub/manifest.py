@@ -96,11 +96,11 @@ def _listed(branches: list[str]) -> str:
 def _command(run: Run) -> str:
     """What pushes the rest: the tool, the folder, and of hub.repo=, .private= and .state= what the
     folder's recipe lacks."""
-    saved, asked = asdict(open_run(run.folder).recipe.hub), asdict(run.recipe.hub)
+    saved, given = asdict(open_run(run.folder).recipe.hub), asdict(run.recipe.hub)
     words = [
-        f"hub.{key}={_word(asked[key])}"
+        f"hub.{key}={_word(given[key])}"
         for key in ("repo", "private", "state")
-        if asked[key] != saved[key]
+        if given[key] != saved[key]
     ]
     return shlex.join([sys.executable, *tool_command("push"), str(run.folder), *words])
 

@@ -79,13 +79,13 @@ def results(metrics: Mapping[str, Any]) -> str:
 def _row(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
     value, n = entry["value"], entry.get("n") or 0
     interval = proportion(value, n) if _last(name) in SHARES and n else None
-    told = f"{interval.low:.2%} to {interval.high:.2%}" if interval else "-"
+    text = f"{interval.low:.2%} to {interval.high:.2%}" if interval else "-"
     return (
         inline_code(name),
         _meaning(_last(name)),
         escape_markdown(entry["split"]),
         number(name, value),
-        told,
+        text,
         f"{n:,}",
     )
 
@@ -132,7 +132,7 @@ class Comparison(NamedTuple):
         return BASELINES[_last(self.baseline)].called
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         values = f"{number(self.measure, self.here)} against {number(self.measure, self.there)}"
         return f"{self.called} ({values})"
 
@@ -174,8 +174,8 @@ def baselines(fought: Sequence[Comparison]) -> str:
 
 def verdict(fought: Sequence[Comparison]) -> str:
     """One sentence: which baselines the model beats, and which it does not."""
-    told = {verb: [one.told for one in fought if one.verb == verb] for verb in (WON, LOST, OPEN)}
-    return f"The model {', and '.join(f'{verb} {_listed(texts)}' for verb, texts in told.items() if texts)}."
+    by_verb = {verb: [one.text for one in fought if one.verb == verb] for verb in (WON, LOST, OPEN)}
+    return f"The model {', and '.join(f'{verb} {_listed(texts)}' for verb, texts in by_verb.items() if texts)}."
 
 
 def _listed(texts: Sequence[str]) -> str:

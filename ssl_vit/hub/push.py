@@ -182,26 +182,27 @@ def _check_whose(run: Run, info: Any) -> None:
     Raises:
         UserError: it holds something else, or the run of another recipe or of other data.
     """
-    said, names = f"hub.repo={run.recipe.hub.repo}", {file.rfilename for file in info.siblings}
+    repo = f"hub.repo={run.recipe.hub.repo}"
+    names = {file.rfilename for file in info.siblings}
     if "recipe.yaml" not in names:
         if other := sorted(names - BLANK):
             raise UserError(
-                f"{said}: it holds what is no run ({', '.join(other[:3])}); say another hub.repo="
+                f"{repo}: it holds what is no run ({', '.join(other[:3])}); say another hub.repo="
             )
         return
-    source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", said, ["recipe.yaml", "run.json"])
+    source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, ["recipe.yaml", "run.json"])
     there, here = (
         flatten(_theirs(source / "recipe.yaml")),
         computed_values(without_private(run.recipe)),
     )
     if differ := [key for key in here if there.get(key) != here[key]]:
         raise UserError(
-            f"{said}: it holds the run of another recipe ({', '.join(differ[:5])}); say another hub.repo="
+            f"{repo}: it holds the run of another recipe ({', '.join(differ[:5])}); say another hub.repo="
         )
     was, now = _theirs(source / "run.json"), identity(run)
     if differ := [key for key in now if key in was and was[key] != now[key]]:
         raise UserError(
-            f"{said}: it holds a run of this recipe with another {differ[0]}; say another hub.repo="
+            f"{repo}: it holds a run of this recipe with another {differ[0]}; say another hub.repo="
         )
 
 
@@ -259,9 +260,9 @@ def main(words: list[str]) -> None:
         UserError: as `asked`, `opened` and `push`.
     """
     quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
-    folder, said = parse_options(words)
+    folder, overrides = parse_options(words)
     run = open_run(folder)
-    for key, value in said.items():
+    for key, value in overrides.items():
         setattr(run.recipe.hub, key.removeprefix("hub."), value)
     repository = run.recipe.hub.repo
     check_value("hub.repo", repository or "")

@@ -80,7 +80,7 @@ def pack_newest(root: Path) -> tuple[bytes, bytes]:
     return pack(checkpoint.load(sound))
 
 
-def unpack_checkpoint(root: Path, structure: bytes, tensors: bytes, said: str) -> int:
+def unpack_checkpoint(root: Path, structure: bytes, tensors: bytes, source: str) -> int:
     """Write a packed state as the checkpoint that it was; its step.
 
     Raises:
@@ -91,7 +91,7 @@ def unpack_checkpoint(root: Path, structure: bytes, tensors: bytes, said: str) -
         step = int(state["step"])
     except Exception as error:  # whatever is wrong in somebody's file
         raise UserError(
-            f"{said}: state.json or state.safetensors holds no training state: {error!r}"[:300]
+            f"{source}: state.json or state.safetensors holds no training state: {error!r}"[:300]
         ) from None
     checkpoint.save(root, step, state, keep=1)
     return step

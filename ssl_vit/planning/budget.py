@@ -97,8 +97,8 @@ def warnings_for(
         yield f"optim.warmup={o.warmup} {share}; try optim.warmup={max(1, o.steps // 10)}"
     if o.name == "adamw" and o.batch != PAPER_BATCH and _papers_rate(recipe):
         ratio = o.batch / PAPER_BATCH
-        said = f"optim.lr={o.lr:g} is the paper's for a batch of {PAPER_BATCH}, and is never scaled; for optim.batch={o.batch}"
-        yield f"{said} try {o.lr * ratio:.2g} (in proportion) to {o.lr * ratio**0.5:.2g} (by the square root)"
+        text = f"optim.lr={o.lr:g} is the paper's for a batch of {PAPER_BATCH}, and is never scaled; for optim.batch={o.batch}"
+        yield f"{text} try {o.lr * ratio:.2g} (in proportion) to {o.lr * ratio**0.5:.2g} (by the square root)"
     if on is not None and sum(need.values()) > on.memory * GIB:
         yield _too_large(recipe, processes, on, need)
     if not recipe.model.convolutional and patches < 16:
@@ -117,9 +117,9 @@ def _papers_rate(recipe: Recipe) -> bool:
 
 def _too_large(recipe: Recipe, processes: int, on: Device, need: dict[str, int]) -> str:
     """That the tensors do not fit, and what would."""
-    said = f"{sum(need.values()) / GIB:.1f} GiB of tensors a process, device={on.name} has {on.memory:g}"
+    text = f"{sum(need.values()) / GIB:.1f} GiB of tensors a process, device={on.name} has {on.memory:g}"
     left = on.memory * GIB - sum(need.values()) + need["activations"]
     most = int(left / activation_bytes(recipe, fused=True))
     if most > 0:
-        return f"{said}; compute.batch={_divisor(recipe.optim.batch // processes, most)} would fit"
-    return f"{said}, too few for one image a pass; say zero= with more processes="
+        return f"{text}; compute.batch={_divisor(recipe.optim.batch // processes, most)} would fit"
+    return f"{text}, too few for one image a pass; say zero= with more processes="

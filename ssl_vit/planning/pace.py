@@ -75,14 +75,14 @@ def _pace(made: "Job", took: list[float], load: float) -> Pace:
 
     timed = took[min(WARM, len(took) - 1) :]
     on = torch.cuda.get_device_name() if made.accelerator.device.type == "cuda" else "cpu"
-    said = (
+    facts = (
         on,
         torch.get_num_threads(),
         made.recipe.compute.precision,
         made.batch_layout.device_batch,
         load,
     )
-    return Pace(statistics.median(timed), min(timed), max(timed), len(timed), *said)
+    return Pace(statistics.median(timed), min(timed), max(timed), len(timed), *facts)
 
 
 def _steps(made: "Job") -> list[float]:

@@ -39,9 +39,9 @@ def main(words: list[str]) -> None:
     """
     own = parse(word for word in words if word.partition("=")[0] in OWN)
     rest = [word for word in words if word.partition("=")[0] not in (*OWN, *FLAGS)]
-    asked = _asked(own, "--probe" in words)
+    options = _asked(own, "--probe" in words)
     of_study = is_study(rest)
-    record = study(rest, asked) if of_study else run(rest, asked)
+    record = study(rest, options) if of_study else run(rest, options)
     for name, text in _study_rows(record) if of_study else _rows(record):
         print(f"{name:<11} {text}")
     for text in record["warnings"]:
@@ -58,14 +58,14 @@ def _asked(own: dict[str, str], probe: bool) -> PlanOptions:
         if own["device"] not in known:
             raise UserError(f"device={own['device']}: unknown; {suggest(own['device'], known)}")
         values["device"] = known[own["device"]]
-    for key, (kind, holds, said) in NUMBERS.items():
+    for key, (kind, holds, expected) in NUMBERS.items():
         if key in own:
             try:
                 values[key] = kind(own[key])
             except ValueError:
                 values[key] = math.nan  # which no bound holds for
             if not holds(values[key]):
-                raise UserError(f"{key}={own[key]}: {said}")
+                raise UserError(f"{key}={own[key]}: {expected}")
     return PlanOptions(**values)
 
 
@@ -90,14 +90,14 @@ def _length(record: Record) -> str:
     """Steps, images and epochs, as the words that say them."""
     if record["images"] is None:
         return "not known: how many images the splits have"
-    told = f"{record['images']:,} images, {_number(record['exaflop'])} exaFLOP"
+    length = f"{record['images']:,} images, {_number(record['exaflop'])} exaFLOP"
     if not record["steps"]:
-        return f"{told}: each image forward, once"
+        return f"{length}: each image forward, once"
     count = record["training_images"]
     epochs = (
         f"epochs={record['epochs']:.4g} of {count:,}" if count else "epochs not known: say images="
     )
-    return f"optim.steps={record['steps']} x {record['batch']} = {told}; {epochs}"
+    return f"optim.steps={record['steps']} x {record['batch']} = {length}; {epochs}"
 
 
 def _memory(record: Record) -> Iterator[tuple[str, str]]:

@@ -33,12 +33,12 @@ def write(folder: Path) -> Report:
             runs in one table were tested on different images.
     """
     study = finished.read(folder)
-    report, drawn, told = (_varied if study.vary else _compared)(study)
+    report, drawn, found = (_varied if study.vary else _compared)(study)
     (folder / "figures").mkdir(exist_ok=True)
     for plot in drawn:
         write_atomically(folder / plot.path, plot.light)
-    write_atomically(folder / "report.md", pages.markdown(report.numbers.title, told))
-    write_atomically(folder / "report.html", pages.html(report.numbers.title, told))
+    write_atomically(folder / "report.md", pages.markdown(report.numbers.title, found))
+    write_atomically(folder / "report.html", pages.html(report.numbers.title, found))
     return report
 
 

@@ -25,27 +25,27 @@ class Axes(NamedTuple):
         return bool(self.ticks)
 
 
-def axes(settings: Mapping[str, Mapping[str, Any]], asked: str | None = None) -> Axes:
+def axes(settings: Mapping[str, Mapping[str, Any]], wanted: str | None = None) -> Axes:
     """The axes of these settings: of one key that all have, of two whose every combination is
     there, or of `asked`."""
     keys = list(dict.fromkeys(key for setting in settings.values() for key in setting))
     full = all(len(setting) == len(keys) for setting in settings.values())
     lines = ""
     if full and len(keys) == 2 and _product(settings, keys):
-        asked = asked or keys[0]
-        (lines,) = (key for key in keys if key != asked)
-    elif asked is None and full and len(keys) == 1:
-        asked = keys[0]
-    values = [setting.get(asked) if asked else arm for arm, setting in settings.items()]
+        wanted = wanted or keys[0]
+        (lines,) = (key for key in keys if key != wanted)
+    elif wanted is None and full and len(keys) == 1:
+        wanted = keys[0]
+    values = [setting.get(wanted) if wanted else arm for arm, setting in settings.items()]
     label = [
         f"{lines}={format_value(setting[lines])}" if lines else "" for setting in settings.values()
     ]
-    if asked and all(
+    if wanted and all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in values
     ):
         numbers = [float(value) for value in values if isinstance(value, int | float)]
         return Axes(
-            asked,
+            wanted,
             lines,
             dict(zip(settings, zip(numbers, label, strict=True), strict=True)),
             [],
@@ -54,7 +54,7 @@ def axes(settings: Mapping[str, Mapping[str, Any]], asked: str | None = None) ->
     ticks = list(dict.fromkeys(format_value(value) for value in values))
     spots = [float(ticks.index(format_value(value))) for value in values]
     return Axes(
-        asked or "",
+        wanted or "",
         lines,
         dict(zip(settings, zip(spots, label, strict=True), strict=True)),
         ticks,

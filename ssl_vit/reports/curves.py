@@ -112,8 +112,8 @@ def compute(
 def label(text: str) -> str:
     """Somebody's text as a label that shows it: no formula between dollars, nothing hidden for its
     first underscore."""
-    told = text_line(text).replace("$", r"\$")
-    return f" {told}" if told.startswith("_") else told
+    escaped = text_line(text).replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
 
 
 def _figure(look: Style, width: float, height: float) -> Figure:

@@ -105,7 +105,7 @@ class Study(NamedTuple):
         )
 
     @property
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         """The parts that the report is about."""
         final = self.report.get("final")
         return [*self.extra, *([final] if final else []), *self.probes]
@@ -225,7 +225,7 @@ def _check_arms(study: Study) -> None:
 
 def _check_varied(study: Study) -> None:
     """Raises UserError where nothing of the settings is finished."""
-    parts = study.told or study.trained
+    parts = study.reported or study.trained
     having = {run.arm for run in study.done.values() if run.part in parts}
     state = f"{len(study.missing)} of {len(study.about['tasks'])} tasks are not finished, see tools/study.py"
     state += left_out(study)
@@ -247,12 +247,12 @@ def _tested(study: Study) -> list[Finished]:
 
 
 def _check_fingerprints(study: Study) -> None:
-    told = [
+    tested = [
         (run, run.environment["data"].get("test"))
         for run in study.done.values()
-        if run.part in study.told
+        if run.part in study.reported
     ]
-    known = [(run, test) for run, test in told if test is not None]
+    known = [(run, test) for run, test in tested if test is not None]
     for run, test in known:
         if test != known[0][1]:
             raise _different(known[0][0], run)
@@ -274,11 +274,11 @@ def _right(runs: Iterable[Finished]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     first: tuple[Finished, np.ndarray, np.ndarray] | None = None
     for run in runs:
-        index, label, hit = _predictions(run.run.predictions)
+        index, label, correct = _predictions(run.run.predictions)
         first = first or (run, index, label)
         if not np.array_equal(index, first[1]) or not np.array_equal(label, first[2]):
             raise _different(first[0], run)
-        found[run.name] = hit[label >= 0]
+        found[run.name] = correct[label >= 0]
     return found
 
 

@@ -129,7 +129,9 @@ def _rows(study: Study) -> Iterable[Row]:
 def _row(study: Study, part: str, arm: str, runs: Mapping[int, Finished]) -> Row:
     extra = part in study.extra
     seeds = {seed: run.metric("top1") for seed, run in runs.items()}
-    told = all("top5" in run.on("test") for run in runs.values())  # not with five classes or fewer
+    has_top5 = all(
+        "top5" in run.on("test") for run in runs.values()
+    )  # not with five classes or fewer
     paper = None if extra else (study.report.get("paper") or {}).get(arm)
     return Row(
         arm,
@@ -140,7 +142,7 @@ def _row(study: Study, part: str, arm: str, runs: Mapping[int, Finished]) -> Row
         stats.resampled(
             np.stack([study.right[run.name] for run in runs.values()]).astype(np.int64)
         ),
-        stats.summarize([run.metric("top5") for run in runs.values()]) if told else None,
+        stats.summarize([run.metric("top5") for run in runs.values()]) if has_top5 else None,
         {
             seed: run.result.get("total_exaflop", run.result["exaflop"])
             for seed, run in runs.items()

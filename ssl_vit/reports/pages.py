@@ -40,11 +40,11 @@ def _table(table: Table) -> str:
     left = [i < table.labels for i in range(len(widths))]
 
     def line(cells: list[str]) -> str:
-        told = [
+        padded = [
             cell.ljust(width) if text else cell.rjust(width)
             for cell, width, text in zip(cells, widths, left, strict=True)
         ]
-        return f"| {' | '.join(told)} |"
+        return f"| {' | '.join(padded)} |"
 
     ruler = [
         "-" * width if text else "-" * (width - 1) + ":"

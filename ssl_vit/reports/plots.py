@@ -85,11 +85,11 @@ def _panel(title: str, arms: dict[str, list[Finished]]) -> Iterable[curves.Panel
     measure."""
     rows = {run.name: run.run.rows() for runs in arms.values() for run in runs}
     for measure, (label, scale) in CURVES.items():
-        told = {run: [row for row in found if measure in row] for run, found in rows.items()}
-        if all(told.values()):
+        known = {run: [row for row in found if measure in row] for run, found in rows.items()}
+        if all(known.values()):
             lines = {
                 run: curves.Curve([r["step"] for r in f], [scale * r[measure] for r in f])
-                for run, f in told.items()
+                for run, f in known.items()
             }
             by_arm = {arm: [lines[run.name] for run in runs] for arm, runs in arms.items()}
             yield curves.Panel(title, _said(label, arms), by_arm)

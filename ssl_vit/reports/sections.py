@@ -51,7 +51,7 @@ class Section(NamedTuple):
 
 def build(study: Study, numbers: Numbers, drawn: list[Plot]) -> list[Section]:
     """All that the report says, in order; sections without content are left out."""
-    told = [
+    found = [
         Section("", list(_first(study, numbers))),
         Section("Arms", list(_arms(study, numbers))),
         Section("In pairs", list(_in_pairs(study, numbers))),
@@ -61,7 +61,7 @@ def build(study: Study, numbers: Numbers, drawn: list[Plot]) -> list[Section]:
         Section("Learning curves", [*drawn[1:]]),
         Section("How it was made", list(made(study))),
     ]
-    return [section for section in told if section.blocks]
+    return [section for section in found if section.blocks]
 
 
 def points(share: float, signed: bool = False) -> str:
@@ -182,13 +182,13 @@ def _in_pairs(study: Study, numbers: Numbers) -> Iterable[Block]:
         if apart is None:
             rows.append([label, "0", *[NONE] * 4])
         else:
-            told = [
+            cells = [
                 points(apart.mean, True),
                 deviation(apart),
                 span(apart.interval, True),
                 span(pair.resampled, True),
             ]
-            rows.append([label, str(apart.n), *told])
+            rows.append([label, str(apart.n), *cells])
     yield Table([MINUS, "n", "difference, points", "sd", SEEDS, BOTH], rows)
     yield Text(SIGN)
     yield Text(_width(numbers.pair(study.report["candidate"], study.report["baseline"])))
@@ -277,10 +277,10 @@ def _values(values: dict[str, Any]) -> str:
 
 
 def _tried(sweep: Sweep, labels: list[str]) -> list[str]:
-    told = {}
+    shown = {}
     for i, (values, accuracy) in enumerate(sweep.tried):
-        told[_values(values)] = f"({points(accuracy)})" if i == sweep.best else points(accuracy)
-    return [told.get(label, NONE) for label in labels]
+        shown[_values(values)] = f"({points(accuracy)})" if i == sweep.best else points(accuracy)
+    return [shown.get(label, NONE) for label in labels]
 
 
 def _spent(study: Study, numbers: Numbers) -> Iterable[Block]:
@@ -296,28 +296,28 @@ def _spent(study: Study, numbers: Numbers) -> Iterable[Block]:
         for one in numbers.spent
     ]
     yield Table(["arm", "stage", "runs", "images", "exaFLOP", "device-hours"], rows, labels=2)
-    said = "Pre-training and fine-tuning: the mean of a seed. Sweep: all its runs together."
+    text = "Pre-training and fine-tuning: the mean of a seed. Sweep: all its runs together."
     pre = {one.arm: one.exaflop for one in numbers.spent if one.stage == "pre-training"}
     candidate, baseline = study.report["candidate"], study.report["baseline"]
     if pre.get(candidate) and pre.get(baseline):
-        said += f" {candidate} was pre-trained with {pre[candidate] / pre[baseline]:.2f} times the exaFLOP of {baseline}."
-    yield Text(said)
+        text += f" {candidate} was pre-trained with {pre[candidate] / pre[baseline]:.2f} times the exaFLOP of {baseline}."
+    yield Text(text)
 
 
 def made(study: Study) -> Iterable[Block]:
     """Commands, where study.json tells them; hardware and versions; when."""
-    told: dict[tuple[str, str], str] = {}
+    commands: dict[tuple[str, str], str] = {}
     for task in study.about["tasks"]:
         if task.get("words"):
-            told.setdefault(
+            commands.setdefault(
                 (task["part"], task["arm"]),
                 shlex.join([f"tools/{task['tool']}.py", *map(str, task["words"])]),
             )
-    if told:
+    if commands:
         yield Text(
             "Of each part and arm the first run. {NAME} is that run's folder; seed=, and what a sweep chose, are added:"
         )
-        yield Commands(list(told.values()))
+        yield Commands(list(commands.values()))
     yield Listing(sorted({_machine(run) for run in study.done.values()}))
     finished = sorted(run.result["finished"] for run in study.done.values())
     hours = sum(run.result["device_hours"] for run in study.done.values())
@@ -328,17 +328,18 @@ def made(study: Study) -> Iterable[Block]:
 
 def _machine(run: Finished) -> str:
     """Where a run was made and with what."""
-    told, host = run.environment, run.environment.get("host") or {}
-    device = f"{told.get('processes', 1)} x {told.get('device', 'unknown device')} ({host.get('cpu', 'unknown processor')})"
-    if isinstance(told.get("sharding"), dict):  # older runs do not tell
-        device = f"{device}, {sharded(told['sharding'])}"
-    spread = (
-        f"{told.get('threads', 'unknown')} threads, precision {told.get('precision', 'unknown')}"
-    )
+    environment = run.environment
+    host = environment.get("host") or {}
+    count = environment.get("processes", 1)
+    cpu = host.get("cpu", "unknown processor")
+    device = f"{count} x {environment.get('device', 'unknown device')} ({cpu})"
+    if isinstance(environment.get("sharding"), dict):  # older runs do not tell
+        device = f"{device}, {sharded(environment['sharding'])}"
+    spread = f"{environment.get('threads', 'unknown')} threads, precision {environment.get('precision', 'unknown')}"
     packages = ", ".join(
-        f"{package} {version}" for package, version in (told.get("packages") or {}).items()
+        f"{package} {version}" for package, version in (environment.get("packages") or {}).items()
     )
-    revision = (told.get("revision") or "unknown")[:10] + (
-        "+" if (told.get("revision") or "").endswith("+") else ""
+    revision = (environment.get("revision") or "unknown")[:10] + (
+        "+" if (environment.get("revision") or "").endswith("+") else ""
     )
-    return f"{device}, {spread}; Python {told.get('python', 'unknown')}, {packages}; revision {revision}"
+    return f"{device}, {spread}; Python {environment.get('python', 'unknown')}, {packages}; revision {revision}"

@@ -111,11 +111,11 @@ def _scale(axis: Axes, places: Sequence[float], ticks: Sequence[str], log: bool)
         axis.xaxis.set_minor_formatter(NullFormatter())
 
 
-def grid(told: Grid, look: Style) -> str:
+def grid(means: Grid, look: Style) -> str:
     """Means as colours, each with its number."""
-    figure = _figure(look, 1.8 + 0.9 * len(told.columns), 1.2 + 0.5 * len(told.rows))
+    figure = _figure(look, 1.8 + 0.9 * len(means.columns), 1.2 + 0.5 * len(means.rows))
     axis = figure.subplots()
-    mean_RC = np.array([[np.nan if mean is None else mean for mean in row] for row in told.means])
+    mean_RC = np.array([[np.nan if mean is None else mean for mean in row] for row in means.means])
     low, high = float(np.nanmin(mean_RC)), float(np.nanmax(mean_RC))
     axis.pcolormesh(
         np.ma.masked_invalid(mean_RC),
@@ -137,9 +137,9 @@ def grid(told: Grid, look: Style) -> str:
                 fontsize=9,
             )
     axis.set_xticks(
-        [i + 0.5 for i in range(len(told.columns))], [label(name) for name in told.columns]
+        [i + 0.5 for i in range(len(means.columns))], [label(name) for name in means.columns]
     )
-    axis.set_yticks([i + 0.5 for i in range(len(told.rows))], [label(name) for name in told.rows])
-    _dress(axis, look, told.x, told.y, told.label)
+    axis.set_yticks([i + 0.5 for i in range(len(means.rows))], [label(name) for name in means.rows])
+    _dress(axis, look, means.x, means.y, means.label)
     axis.grid(False)
     return _svg(figure, look)

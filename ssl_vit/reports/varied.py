@@ -75,7 +75,7 @@ class Cost(NamedTuple):
 
     arm: str
     steps: list[int]
-    hit: float | None
+    corrupted: float | None
     each: float
     runs: int
     exaflop: float
@@ -271,22 +271,22 @@ def _measure(
 
 def _claim(study: Study, measures: Mapping[str, Measure], main: str) -> Claim | None:
     """The claim's difference; the words of it are the study's."""
-    told = study.report.get("claim")
-    if not told:
+    claim = study.report.get("claim")
+    if not claim:
         return None
-    asked = measures[told.get("measure") or main]
-    seeds = {one.arm: one.seeds for one in asked.results}
-    first, second = (seeds.get(told[role], {}) for role in ("better", "worse"))
-    sign = 1 if asked.higher else -1
+    measure = measures[claim.get("measure") or main]
+    seeds = {one.arm: one.seeds for one in measure.results}
+    first, second = (seeds.get(claim[role], {}) for role in ("better", "worse"))
+    sign = 1 if measure.higher else -1
     apart = [sign * (first[seed] - second[seed]) for seed in first if seed in second]
     difference = stats.summarize(apart) if apart else None
     return Claim(
-        told["better"],
-        told["worse"],
-        asked,
+        claim["better"],
+        claim["worse"],
+        measure,
         difference,
-        str(told.get("source", "")),
-        str(told.get("says", "")),
+        str(claim.get("source", "")),
+        str(claim.get("says", "")),
     )
 
 

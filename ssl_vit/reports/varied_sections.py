@@ -66,17 +66,17 @@ def answer(numbers: Varied) -> str:
 def _claimed(claim: Claim, numbers: Varied) -> str:
     """In one sentence: the difference, its interval, and what that makes of the claim."""
     worse, better = (label(arm, numbers.settings) for arm in (claim.worse, claim.better))
-    said = f"{claim.source or 'the claim'}{f': {claim.says}' if claim.says else ''}"
+    source = f"{claim.source or 'the claim'}{f': {claim.says}' if claim.says else ''}"
     found = claim.difference
     if found is None:
-        return f"{worse} and {better} have no seed in common yet, so nothing is said about the claim ({said})."
+        return f"{worse} and {better} have no seed in common yet, so nothing is said about the claim ({source})."
     size = f"On {_gain(claim.measure)}, {minus(better, worse)} is {_size(found.mean, claim.measure, True)}"
     if found.interval is None:
-        return f"{size}, on one seed, which cannot answer the claim ({said})."
+        return f"{size}, on one seed, which cannot answer the claim ({source})."
     ends = (
         f"95% interval in pairs {_span(found.interval, claim.measure, True)} over {found.n} seeds"
     )
-    return f"{size} ({ends}, which {zero(found.interval)} zero): {_verdict(found)} ({said})."
+    return f"{size} ({ends}, which {zero(found.interval)} zero): {_verdict(found)} ({source})."
 
 
 def _gain(measure: Measure) -> str:
@@ -119,17 +119,17 @@ def _best(measure: Measure, numbers: Varied) -> str:
     best, drawn = measure.best, [one for one in measure.results if one.probability is not None]
     apart = [label(one.arm, numbers.settings) for one in measure.results if one.probability is None]
     value = f"{_figure(best.value.mean, measure)}{'%' if measure.percent else ''}"
-    said = f"{'Highest' if measure.higher else 'Lowest'} {measure.label}: {label(best.arm, numbers.settings)} with {value}"
-    said += f" (n = {best.value.n})"
+    text = f"{'Highest' if measure.higher else 'Lowest'} {measure.label}: {label(best.arm, numbers.settings)} with {value}"
+    text += f" (n = {best.value.n})"
     if best.probability is None:
-        return f"{said} of {len(measure.results)} settings; two seeds or more that differ are needed to say how sure that is."
-    said += f", which is the best of {len(drawn)} settings with a probability of {_chance(best.probability)}"
+        return f"{text} of {len(measure.results)} settings; two seeds or more that differ are needed to say how sure that is."
+    text += f", which is the best of {len(drawn)} settings with a probability of {_chance(best.probability)}"
     second = max((one for one in drawn if one is not best), key=lambda one: one.probability or 0.0)
-    said += f"; next {label(second.arm, numbers.settings)} with {_chance(second.probability)}."
+    text += f"; next {label(second.arm, numbers.settings)} with {_chance(second.probability)}."
     return (
-        f"{said} Not among them, for want of seeds that differ: {', '.join(apart)}."
+        f"{text} Not among them, for want of seeds that differ: {', '.join(apart)}."
         if apart
-        else said
+        else text
     )
 
 
@@ -193,16 +193,16 @@ def _row(one: Result, measure: Measure) -> list[str]:
 def _method(numbers: Varied) -> str:
     """What n, the intervals and the probability are, and what they cannot say."""
     n = max(one.value.n for measure in numbers.measures for one in measure.results)
-    said = "n counts seeds, each of which covers pre-training and probe; intervals are Student's t over seeds. All settings are"
-    said += " tested on the same images; what other images would say is in no interval."
+    text = "n counts seeds, each of which covers pre-training and probe; intervals are Student's t over seeds. All settings are"
+    text += " tested on the same images; what other images would say is in no interval."
     if n < 2:
-        return f"{said} One seed has no interval, and no probability of being the best."
+        return f"{text} One seed has no interval, and no probability of being the best."
     low, high = stats.sd_reach(n)
-    said += f" Best with: the share of {stats.DRAWS:,} draws in which the setting's mean is the highest (of a loss the"
-    said += " lowest), each mean drawn from its seeds as mean + sd / sqrt(n) x Student's t with n - 1 degrees of freedom, every"
-    said += f" setting by itself. From n = {n} the true sd is known no better than between {low:.2f} and {high:.2f} times the one"
-    said += " here, which the t's tails allow for: with few seeds the probabilities lean towards undecided. They are about these"
-    return f"{said} settings alone; what lies between or beyond them is not asked."
+    text += f" Best with: the share of {stats.DRAWS:,} draws in which the setting's mean is the highest (of a loss the"
+    text += " lowest), each mean drawn from its seeds as mean + sd / sqrt(n) x Student's t with n - 1 degrees of freedom, every"
+    text += f" setting by itself. From n = {n} the true sd is known no better than between {low:.2f} and {high:.2f} times the one"
+    text += " here, which the t's tails allow for: with few seeds the probabilities lean towards undecided. They are about these"
+    return f"{text} settings alone; what lies between or beyond them is not asked."
 
 
 def _interaction(numbers: Varied, along: Axes, drawn: Mapping[str, Plot]) -> Iterable[Block]:
@@ -234,10 +234,10 @@ def _bracketed(means: list[float | None], higher: bool) -> list[str]:
 
 def _spent(numbers: Varied) -> Iterable[Block]:
     """What each arm cost and all together."""
-    hits = any(cost.hit is not None for cost in numbers.costs)
+    known = any(cost.corrupted is not None for cost in numbers.costs)
     rows = []
     for cost in numbers.costs:
-        hit = [f"{cost.hit:g}" if cost.hit is not None else NONE] if hits else []
+        corrupted = [f"{cost.corrupted:g}" if cost.corrupted is not None else NONE] if known else []
         steps = " to ".join(
             f"{count:,}" for count in dict.fromkeys((*cost.steps[:1], *cost.steps[-1:]))
         )
@@ -245,14 +245,22 @@ def _spent(numbers: Varied) -> Iterable[Block]:
             [
                 label(cost.arm, numbers.settings),
                 steps or NONE,
-                *hit,
+                *corrupted,
                 f"{cost.each:.3g}",
                 *_sum([cost]),
             ]
         )
-    rows.append(["all", NONE, *([NONE] if hits else []), NONE, *_sum(numbers.costs)])
-    hit = ["patches hit"] if hits else []
-    head = ["arm", "steps", *hit, "exaFLOP of one pre-training", "runs", "exaFLOP", "device-hours"]
+    rows.append(["all", NONE, *([NONE] if known else []), NONE, *_sum(numbers.costs)])
+    corrupted = ["patches hit"] if known else []
+    head = [
+        "arm",
+        "steps",
+        *corrupted,
+        "exaFLOP of one pre-training",
+        "runs",
+        "exaFLOP",
+        "device-hours",
+    ]
     yield Table(head, rows, marked=frozenset([len(rows) - 1]))
     varied = "optim.steps" in {key for setting in numbers.settings.values() for key in setting}
     yield Text("The number of steps is what was varied." if varied else EQUAL[numbers.match])

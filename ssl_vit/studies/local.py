@@ -30,8 +30,8 @@ PR_SET_PDEATHSIG = 1
 def gpus() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; found without asking
     CUDA."""
-    if (said := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [name for name in said.split(",") if name.strip()]
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [name for name in visible.split(",") if name.strip()]
     return [str(number) for number in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
 
 
@@ -62,8 +62,8 @@ class Child(Running):
         with self.log.open("rb") as file:
             file.seek(self.start)
             lines = file.read().decode(errors="replace").split("\n")
-        told = [line.split("\r")[-1].strip() for line in lines if line.strip()]
-        return told[-1] if told else "it said nothing"
+        shown = [line.split("\r")[-1].strip() for line in lines if line.strip()]
+        return shown[-1] if shown else "it said nothing"
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Local:
     failed: dict[str, str] = field(default_factory=dict)  # task -> why; those left out are here too
     retried: set[str] = field(default_factory=set)
     turn: Iterator[int] = field(default_factory=itertools.count)
-    asked: int = 0  # the signal that ended the study
+    stopped_by: int = 0  # the signal that ended the study
     waits: set[str] = field(default_factory=set)  # tasks that were told to wait for memory
     # task -> when memory is looked at again for it
     look: dict[str, float] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Local:
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         with self._signals():
             try:
-                while self.running or (not self.asked and self._waiting()):
+                while self.running or (not self.stopped_by and self._waiting()):
                     self._reap()
                     self._leave_out()
                     self._start()
@@ -110,7 +110,7 @@ class Local:
             finally:
                 for child in self.running.values():
                     _send(child, signal.SIGKILL)
-        if self.asked:
+        if self.stopped_by:
             raise KeyboardInterrupt
         return self.failed
 
@@ -125,7 +125,7 @@ class Local:
     def _start(self) -> None:
         """Start what is ready, up to the limit."""
         for task in self._waiting():
-            if self.asked or len(self.running) >= self.parallel:
+            if self.stopped_by or len(self.running) >= self.parallel:
                 return
             patient = time.monotonic() - self.begun < PATIENCE
             ready = set(task.needs) <= self.done | self.failed.keys()
@@ -187,8 +187,8 @@ class Local:
         self.running[task.name] = child = Child(
             self.folder / task.name, process=process, log=log, start=start
         )
-        if self.asked:  # a signal that came meanwhile did not know of this process
-            _send(child, self.asked)
+        if self.stopped_by:  # a signal that came meanwhile did not know of this process
+            _send(child, self.stopped_by)
         return None
 
     def _reap(self) -> None:
@@ -200,7 +200,7 @@ class Local:
             if status == 0 and finished(self.folder, name):
                 self.done.add(name)
                 self.screen.say(f"finished  {name} in {duration(time.monotonic() - child.begun)}")
-            elif not self.asked:
+            elif not self.stopped_by:
                 self._ended_badly(name, child, status)
 
     def _ended_badly(self, name: str, child: Child, status: int) -> None:
@@ -233,8 +233,8 @@ class Local:
 
         def pass_on(number: int, frame: Any) -> None:
             for child in self.running.values():
-                _send(child, signal.SIGKILL if self.asked else number)
-            self.asked = number
+                _send(child, signal.SIGKILL if self.stopped_by else number)
+            self.stopped_by = number
 
         before = {
             number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)

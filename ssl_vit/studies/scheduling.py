@@ -64,8 +64,8 @@ def _groups() -> Iterator[int]:
 def _left(folder: Path, most: str, now: str, stat: str) -> Iterator[int]:
     try:
         limit, memory_used = (int((folder / f"memory.{name}").read_text()) for name in (most, now))
-        told = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        yield limit - memory_used + int(told[stat])
+        stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        yield limit - memory_used + int(stats[stat])
     except (OSError, ValueError, KeyError):  # no such group, or no limit ("max")
         return
 
@@ -79,9 +79,9 @@ def memory_used(process: int) -> int:
         return 0
 
 
-def fits(asked: int, running: Iterable[tuple[int, int]]) -> bool:
+def fits(wanted: int, running: Iterable[tuple[int, int]]) -> bool:
     """Whether `asked` bytes will be free once each running (process, need) has taken what it has
     not taken yet."""
-    return asked <= free_memory() - sum(
+    return wanted <= free_memory() - sum(
         max(0, wants - memory_used(process)) for process, wants in running
     )

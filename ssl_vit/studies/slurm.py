@@ -109,11 +109,11 @@ def _sbatch(path: Path, after: list[str], jobs: dict[str, str]) -> str:
     # afterany, not afterok: an arm that failed holds up no other; each task looks for what it needs
     # itself
     waits = [f"--dependency=afterany:{':'.join(after)}"] if after else []
-    said = subprocess.run(
+    done = subprocess.run(
         ["sbatch", "--parsable", *waits, str(path)], capture_output=True, text=True
     )
-    if said.returncode:
-        line = (said.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    if done.returncode:
+        line = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         queued = f"; submitted before it: {', '.join(jobs.values())}" if jobs else ""
         raise UserError(f"launcher=slurm: sbatch refuses {path}: {line}{queued}")
-    return said.stdout.strip().partition(";")[0]
+    return done.stdout.strip().partition(";")[0]

@@ -231,12 +231,12 @@ def _check_part(part: Part, study: Study, where: str) -> None:
             _check_need(part, study.parts[part.best], arm, f"best: of={part.best}", where)
 
 
-def _check_need(part: Part, other: Part | None, arm: str, said: str, where: str) -> None:
+def _check_need(part: Part, other: Part | None, arm: str, reference: str, where: str) -> None:
     absent = other is not None and arm not in other.words
     hold(
         not absent,
         where,
-        f"{said}: that part has no arm {arm}; name part {part.name}'s arms in its by_arm",
+        f"{reference}: that part has no arm {arm}; name part {part.name}'s arms in its by_arm",
     )
 
 
@@ -286,8 +286,8 @@ def _check_report(study: Study, where: str) -> None:
         *listed(report, "extra", where),
     ]:
         part = study.parts[name]
-        told = f"{name} is no part of tool finetune without a grid, whose test images could be compared"
-        hold(part.tool == "finetune" and not part.grid, where, told)
+        message = f"{name} is no part of tool finetune without a grid, whose test images could be compared"
+        hold(part.tool == "finetune" and not part.grid, where, message)
     for arm, value in mapping(report, "paper", where).items():
         hold(isinstance(value, int | float), where, f"paper: {arm}: {value}: a number is asked for")
 

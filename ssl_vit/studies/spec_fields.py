@@ -6,10 +6,10 @@ from typing import Any
 from ..errors import UserError, suggest
 
 
-def hold(holds: Any, where: str, said: str) -> None:
+def hold(holds: Any, where: str, message: str) -> None:
     """Raises UserError `where: said` unless it holds."""
     if not holds:
-        raise UserError(f"{where}: {said}")
+        raise UserError(f"{where}: {message}")
 
 
 def known(node: dict[str, Any], keys: tuple[str, ...], where: str) -> None:

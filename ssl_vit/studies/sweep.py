@@ -42,7 +42,7 @@ def split(words: Iterable[str]) -> tuple[dict[str, str], list[str] | None]:
     return given, [key for key in after if "," in given[key] or key not in single]
 
 
-def study(recipe: str | None, said: dict[str, str], axes: list[str]) -> tuple[Study, str]:
+def study(recipe: str | None, given: dict[str, str], axes: list[str]) -> tuple[Study, str]:
     """The study and its name: pre-training with each combination, then probes. `said`: the recipe's
     words, `axes` among them.
 
@@ -57,13 +57,13 @@ def study(recipe: str | None, said: dict[str, str], axes: list[str]) -> tuple[St
         raise UserError(
             f"recipe={recipe}: {SWEEP} starts from an ordinary recipe; a study says under vary: what it varies"
         )
-    vary = {key: COMMA.split(said[key]) for key in axes}
+    vary = {key: COMMA.split(given[key]) for key in axes}
     if empty := [key for key in axes if "" in vary[key]]:
-        raise UserError(f"{empty[0]}={said[empty[0]]}: a value is empty")
+        raise UserError(f"{empty[0]}={given[empty[0]]}: a value is empty")
     if alone := [key for key in axes if len(vary[key]) == 1]:
         wanted = f"two values at least are asked for after {SWEEP}; what every arm is told stands before it"
-        raise UserError(f"{alone[0]}={said[alone[0]]}: {wanted}")
-    start = {key: value for key, value in said.items() if key not in axes} | (
+        raise UserError(f"{alone[0]}={given[alone[0]]}: {wanted}")
+    start = {key: value for key, value in given.items() if key not in axes} | (
         {"recipe": recipe} if recipe else {}
     )
     trained = {key: value for key, value in start.items() if not key.startswith("probe.")}
