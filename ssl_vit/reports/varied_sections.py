@@ -92,10 +92,8 @@ def _paired(claim: Claim | None, numbers: Varied) -> Iterable[Block]:
     """The claim's difference as a table."""
     if claim is None or claim.difference is None:
         return
-    found, label = (
-        claim.difference,
-        minus(*(label(arm, numbers.settings) for arm in (claim.better, claim.worse))),
-    )
+    found = claim.difference
+    difference = minus(*(label(arm, numbers.settings) for arm in (claim.better, claim.worse)))
     sd = NONE if found.sd is None else _figure(found.sd, claim.measure)
     size = _figure(found.mean, claim.measure, True)
     head = [
@@ -105,7 +103,9 @@ def _paired(claim: Claim | None, numbers: Varied) -> Iterable[Block]:
         "sd",
         SEEDS,
     ]
-    yield Table(head, [[label, str(found.n), size, sd, _span(found.interval, claim.measure, True)]])
+    yield Table(
+        head, [[difference, str(found.n), size, sd, _span(found.interval, claim.measure, True)]]
+    )
     yield Text(SIGN)
 
 
