@@ -9,6 +9,7 @@ from ssl_vit import costs, objectives
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, sources
+from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
 from ssl_vit.planning import budget
 from ssl_vit.training import optim
@@ -57,7 +58,7 @@ def held(words, size, fused=False):
     net = encoder.build_backbone(recipe.model, recipe.data, recipe.optim.dropout)
     for block in net.backbone.blocks:
         block.attn.fused_attn = fused
-    objective = objectives.build(recipe, net, 10)
+    objective = objectives.build(objective_settings(recipe), net, 10)
     averaged, (optimizer, _) = (
         optim.averaged(objective, recipe.optim.average),
         optim.build(objective, recipe.optim),

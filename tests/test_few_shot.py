@@ -93,18 +93,20 @@ class Broken:
 
 def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() -> None:
     recipe = resolve([*COMMON, "init=scratch", "probe.shots=[2,5]", "probe.trials=3"])
-    accelerator, spread = Accelerator(cpu=True), batching.BatchLayout(7, 7, 0, 1)
+    accelerator = Accelerator(cpu=True)
+    layout = batching.BatchLayout(7, 7, 0, 1)
 
     def draw(
         unreadable: set[int],
     ) -> tuple[features.FewShotSamples, dict[tuple[int, int], list[int]]]:
+        source = Broken(unreadable)
         told = features.sample_few_shot(
             lambda image: image[:, :1, 0, 0].float(),
-            Broken(unreadable),
-            recipe,
-            spread,
-            accelerator,
+            source,
+            lambda rows: loaders.rows_loader(source, rows, recipe.data, layout, 0),
+            recipe.probe,
             2,
+            accelerator,
         )
         row_S = (told.features[0][:, 0] / 2).int()  # an image's grey is its row
         return told, {key: row_S[places].tolist() for key, places in told.picks.items()}

@@ -62,7 +62,7 @@ def slow_colors(image_3HW):
 def slow_losses(objective, given):
     """[(image, patch, kind, loss, right)] of every hit patch, from features of corrupted
     embeddings, by the definition."""
-    drawn = objective.draw(given)
+    drawn = objective.sample_corruption(given)
     x_BND = objective.encoder.patch(given.image)
     clean, corrupted = x_BND.flatten(0, 1), x_BND.clone()
     for b in range(len(x_BND)):
@@ -122,7 +122,7 @@ def test_only_hit_patches_and_their_exact_colors_teach_the_head(precision):
     step.loss.backward()
     used = (1 / 512 - objective.head.bias.grad.double()) * 8 * 8
     expected = torch.zeros(512, dtype=torch.float64)
-    for b, hits in enumerate(objective.draw(given).corrupted_BK.tolist()):
+    for b, hits in enumerate(objective.sample_corruption(given).corrupted_BK.tolist()):
         colors = slow_colors(given.image[b])
         for hit in hits:
             expected[colors[hit]] += 1
@@ -214,7 +214,7 @@ def test_metrics_are_split_by_kind_and_sum_to_the_whole():
 def test_accuracy_counts_right_answers():
     objective, given = mpp(0.5, 0.4, 0.3, trained=False), batch(20)
     colors = torch.tensor([slow_colors(image) for image in given.image])
-    drawn = objective.draw(given)
+    drawn = objective.sample_corruption(given)
     color_BK = colors.gather(1, drawn.corrupted_BK)
     always = int(color_BK[drawn.kind_BK == corruption.KEEP].mode().values)
     objective.head.bias.data[always] = 1
@@ -273,13 +273,13 @@ def test_it_compiles_as_one_graph():
 def test_corruption_and_targets_do_not_depend_on_precision():
     objective, given = mpp(), batch(8)
     exact = (
-        objective.draw(given),
+        objective.sample_corruption(given),
         targets.mean_color(given.image, 4),
         objective.baselines(given)["neighbors"],
     )
     with torch.autocast("cpu", torch.bfloat16):
         low = (
-            objective.draw(given),
+            objective.sample_corruption(given),
             targets.mean_color(given.image, 4),
             objective.baselines(given)["neighbors"],
         )
@@ -302,7 +302,7 @@ def test_baselines_are_the_slow_ones():
     assert objective.target.count.tolist() == counts.tolist() and counts.sum() == 50 * N
     assert made["entropy"][0] / made["entropy"][1] == pytest.approx(stats.entropy(counts))
 
-    drawn = objective.draw(given)
+    drawn = objective.sample_corruption(given)
     common, guessed, masked = 0, 0, 0
     for b, image in enumerate(given.image):
         truth, hidden = slow_colors(image), drawn.corrupted_BK[b].tolist()
@@ -356,7 +356,7 @@ def test_no_global_random_number_is_drawn_and_the_same_batch_gives_the_same():
 def test_predictions_are_the_likeliest_colors():
     objective, given = mpp(), batch(4)
     drawn, made = objective.predict(given)
-    assert torch.equal(drawn.corrupted_BK, objective.draw(given).corrupted_BK)
+    assert torch.equal(drawn.corrupted_BK, objective.sample_corruption(given).corrupted_BK)
     right = made[..., 0] == torch.tensor([slow_colors(image) for image in given.image]).gather(
         1, drawn.corrupted_BK
     )

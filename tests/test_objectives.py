@@ -15,6 +15,7 @@ from ssl_vit.config.schema import Data, Model, Recipe
 from ssl_vit.config.schema import Joint as recipe_joint
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs import train as train_job
+from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
 from ssl_vit.objectives import Joint, MaskedPatchPrediction, Supervised, targets
 from ssl_vit.runs.folder import Run
@@ -187,7 +188,9 @@ def test_every_weight_that_is_trained_gets_a_gradient(tiny: list[str], own: list
     """DDP fails where one does not."""
     recipe = resolve(altered(tiny, *own, "name=x"))
     objective = objectives.build(
-        recipe, encoder.build_backbone(recipe.model, recipe.data, 0, recipe.optim.drop_path), 5
+        objective_settings(recipe),
+        encoder.build_backbone(recipe.model, recipe.data, 0, recipe.optim.drop_path),
+        5,
     )
     objective.train()(batch()).loss.backward()
     assert not [

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ssl_vit import costs, objectives
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
+from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
 
 IMAGES = {"jft": 303_000_000, "imagenet21k": 14_197_122, "imagenet": 1_281_167}
@@ -144,7 +145,7 @@ def test_every_recipe_of_the_paper_builds(name: str, tmp_path: Path) -> None:
     recipe = resolve([f"recipe=paper/{name}", f"data.path={tmp_path}"])
     with torch.device("meta"):
         net = encoder.build_encoder(recipe.model, recipe.data, recipe.optim.dropout)
-        objective = objectives.build(recipe, net, recipe.data.classes or 0)
+        objective = objectives.build(objective_settings(recipe), net, recipe.data.classes or 0)
     assert net.patches == (recipe.data.size // recipe.model.patch) ** 2
     size = sum(p.numel() for p in net.parameters())
     assert costs.encoder_parameters(recipe) == size < sum(p.numel() for p in objective.parameters())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ssl_vit import rng
-from ssl_vit.config.schema import Data, Recipe
+from ssl_vit.config.schema import Data
 from ssl_vit.data import (
     base,
     batching,
@@ -273,7 +273,7 @@ def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_spli
         rows = np.arange(len(part))
         assert np.array_equal(base.labels_of(part, rows), part.fetch(rows)[1])
     assert found.train.labels[0] == -1 and found.test.labels[0] == 0
-    assert sources.num_classes(found, recipe()) == 4
+    assert supervised_classes(found) == 4
 
 
 def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
@@ -454,19 +454,19 @@ def test_tiny_imagenet_is_read_as_it_is_and_its_grey_images_get_three_channels(r
         assert image.shape == (3, 64, 64) and (image == image[:1]).all()
 
 
-def recipe(**words):
-    return Recipe(objective="supervised", data=Data(name="own", **words))
+def supervised_classes(splits, **words):
+    return sources.num_classes(splits, Data(name="own", **words), "supervised")
 
 
 def test_classes_are_those_named_or_counted(tmp_path):
     named = load(labelled(tmp_path / "a.parquet", range(8)))
-    assert sources.num_classes(named, recipe()) == 2
+    assert supervised_classes(named) == 2
     plain = load(
         parquet(tmp_path / "b.parquet", {"image": cells(range(8)), "label": [0, 4, 2, 3] * 2})
     )
-    assert sources.num_classes(plain, recipe()) == 5
-    assert sources.num_classes(plain, recipe(classes=7)) == 7
-    assert sources.num_classes(plain, Recipe(objective="mpp")) == 0, "nobody asks"
+    assert supervised_classes(plain) == 5
+    assert supervised_classes(plain, classes=7) == 7
+    assert sources.num_classes(plain, Data(name="own"), "mpp") == 0, "nobody asks"
 
 
 def test_labels_that_are_missing_or_out_of_range_are_said(tmp_path):
@@ -474,14 +474,14 @@ def test_labels_that_are_missing_or_out_of_range_are_said(tmp_path):
     with pytest.raises(
         UserError, match=r"no labels in its train split \(columns: .*\); say data\.label_column="
     ):
-        sources.num_classes(none, recipe())
+        supervised_classes(none)
     plain = load(
         parquet(tmp_path / "b.parquet", {"image": cells(range(8)), "label": [0, 4, 2, 3] * 2})
     )
     with pytest.raises(UserError, match=r"labels from 0 to 4 .* with 3 classes"):
-        sources.num_classes(plain, recipe(classes=3))
+        supervised_classes(plain, classes=3)
     below = load(
         parquet(tmp_path / "c.parquet", {"image": cells(range(8)), "label": [0, -2, 2, 3] * 2})
     )
     with pytest.raises(UserError, match=r"labels from -2 to 3"):
-        sources.num_classes(below, recipe())
+        supervised_classes(below)

@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from ..config.schema import EMBEDDED, OBJECTIVES, USES_LABELS, Data, Recipe
+from ..config.schema import EMBEDDED, OBJECTIVES, USES_LABELS, Data
 from ..errors import UserError, suggest
 from . import formats, layout, synthetic
 from .base import ReadUnits, ShardedSource, ShardedSubset, Source, Subset
@@ -269,38 +269,38 @@ def _embedded(data: Data) -> dict[str, Source]:
     return {split: SyntheticImages(split, data.size) for split in synthetic.SIZES}
 
 
-def num_classes(splits: Splits, recipe: Recipe) -> int:
-    """How many classes the labels have; 0 where no objective asks for labels.
+def num_classes(splits: Splits, data: Data, objective: str) -> int:
+    """The number of classes, for an objective that uses labels; 0 for others.
 
     Raises:
-        UserError: labels are asked for and there are none, or one is out of range.
+        UserError: as `count_classes`.
     """
-    return count_classes(splits, recipe) if USES_LABELS & set(OBJECTIVES[recipe.objective]) else 0
+    if not USES_LABELS & set(OBJECTIVES[objective]):
+        return 0
+    return count_classes(splits, data, objective)
 
 
-def count_classes(splits: Splits, recipe: Recipe) -> int:
-    """How many classes the labels have.
+def count_classes(splits: Splits, data: Data, objective: str) -> int:
+    """The number of classes: data.classes, else the number of their names, else of the labels.
 
     Raises:
-        UserError: there are no labels, or one is out of range.
+        UserError: a split has no labels, or one is out of range; the message names `objective`.
     """
-    data = recipe.data
-    named = {"train": splits.train, "validation": splits.validation} | (
-        {"test": splits.test} if splits.test else {}
-    )
+    named = {"train": splits.train, "validation": splits.validation}
+    if splits.test:
+        named["test"] = splits.test
     for split, source in named.items():
         low, high = source.labels
         if high < 0:
             raise UserError(
-                f"objective={recipe.objective}: data={data.name} has no labels in its {split} split{source.columns}"
+                f"objective={objective}: data={data.name} has no labels in its {split} split"
+                f"{source.columns}"
             )
         known = data.classes or len(source.classes) or high + 1
         if low < -1 or high >= known:
             raise UserError(
-                f"data={data.name}: labels from {low} to {high} in its {split} split, with {known} classes"
+                f"data={data.name}: labels from {low} to {high} in its {split} split, "
+                f"with {known} classes"
             )
-    return (
-        data.classes
-        or len(splits.train.classes)
-        or max(source.labels[1] for source in named.values()) + 1
-    )
+    highest = max(source.labels[1] for source in named.values())
+    return data.classes or len(splits.train.classes) or highest + 1

@@ -15,13 +15,12 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from ..callbacks import Row
-from ..config.schema import Probe, Recipe
-from ..data import batching, loaders, sources
+from ..config.schema import Probe
 from ..data.base import Source, labels_of
 from ..data.batching import Batch
 from ..models.encoder import Backbone
 from ..objectives import Objective
-from ..training.loop import autocast, to_device
+from ..training.loop import to_device
 from . import probes
 
 SEED = 0  # of the few-shot choices and of the linear probe's batches: the same in every run
@@ -35,12 +34,10 @@ def feature_reader(net: Backbone, pool: str, layer: int | None) -> Reader:
     return lambda image_B3HW: net.feature(image_B3HW, pool, layer)
 
 
-def extract(
-    read: Reader, seen: Iterable[Batch], recipe: Recipe, accelerator: Accelerator
-) -> Features:
-    """Features and labels of the labelled images in all processes' batches, by their place in the
-    split, on the device."""
-    _, label_N, x_ND = _gathered(read, seen, recipe, accelerator)
+def extract(read: Reader, batches: Iterable[Batch], accelerator: Accelerator) -> Features:
+    """Features and labels of the labelled images in all processes' batches, in the order of the
+    split, on the device. The caller enters autocast."""
+    _, label_N, x_ND = _gathered(read, batches, accelerator)
     known_N = label_N >= 0
     device = accelerator.device
     return torch.from_numpy(x_ND[known_N]).to(device), torch.from_numpy(label_N[known_N]).to(device)
@@ -48,14 +45,13 @@ def extract(
 
 @torch.no_grad()
 def _gathered(
-    read: Reader, seen: Iterable[Batch], recipe: Recipe, accelerator: Accelerator
+    read: Reader, batches: Iterable[Batch], accelerator: Accelerator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Index (N,), ascending, label (N,) and features (N, D) of all processes' batches."""
     parts = []
-    with autocast(recipe, accelerator):
-        for batch in seen:
-            x_BD = read(to_device(batch, accelerator.device).image)
-            parts.append((batch.index.numpy(), batch.label.numpy(), x_BD.float().cpu().numpy()))
+    for batch in batches:
+        x_BD = read(to_device(batch, accelerator.device).image)
+        parts.append((batch.index.numpy(), batch.label.numpy(), x_BD.float().cpu().numpy()))
     index, label_N, x_ND = (
         np.concatenate(arrays) for arrays in zip(*gather_object(parts), strict=True)
     )
@@ -67,7 +63,7 @@ class FewShotSamples(NamedTuple):
     """The training images that few-shot draws: their features, which of them each trial takes, and
     how many images were forwarded."""
 
-    extract: Features
+    features: Features
     picks: Picks
     images: int
 
@@ -75,13 +71,16 @@ class FewShotSamples(NamedTuple):
 def sample_few_shot(
     read: Reader,
     source: Source,
-    recipe: Recipe,
-    batch_layout: batching.BatchLayout,
-    accelerator: Accelerator,
+    load_rows: Callable[[np.ndarray], Iterable[Batch]],
+    probe: Probe,
     classes: int,
+    accelerator: Accelerator,
 ) -> FewShotSamples:
-    """Draw from the labels first, then read the images drawn: on ImageNet, 5 shots in 3 trials are
-    15,000 of 1.28 million. One that cannot be read gives way to the next of its class.
+    """Choose images by their labels, then extract features of those alone: on ImageNet, 5 shots in
+    3 trials are 15,000 of 1.28 million images. An unreadable image is replaced by the next of its
+    class.
+
+    `load_rows` gives this process's batches of some rows of `source`. The caller enters autocast.
 
     Raises:
         UserError: a class has fewer images than shots.
@@ -93,15 +92,12 @@ def sample_few_shot(
     read_L = np.zeros(len(place_L), bool)
     parts: list[tuple[np.ndarray, np.ndarray]] = []
     while True:
-        picks = _picks(label_L, recipe.probe, classes, unreadable_L)
+        picks = _picks(label_L, probe, classes, unreadable_L)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
         new = row_S[~read_L[row_S]]
         if not len(new):
             break
-        loader = loaders.rows_loader(
-            source, place_L[new], recipe.data, batch_layout, recipe.compute.workers or 0
-        )
-        _, found, x_ND = _gathered(read, loader, recipe, accelerator)
+        _, found, x_ND = _gathered(read, load_rows(place_L[new]), accelerator)
         read_L[new] = True
         unreadable_L[new] = found < 0
         parts.append((new, x_ND))
@@ -169,45 +165,45 @@ def run_probes(
 
 
 class ProbesDuringTraining:
-    """An observer: the probes on the encoder as it stands, learned from fixed training images,
-    judged on held-out ones.
+    """An evaluator: probes on the current encoder, trained on fixed training images and tested on
+    held-out ones.
 
-    It reads no random number: the same images, cut alike, in every run. `latest` holds {name:
-    (value, n)} of its last look.
+    It draws no random number: the same images, identically cropped, in every run. `latest` holds
+    {name: (value, n)} of its last evaluation.
     """
 
     def __init__(
         self,
-        splits: sources.Splits,
+        train: list[Batch],
         held_out: list[Batch],
-        recipe: Recipe,
-        batch_layout: batching.BatchLayout,
+        probe: Probe,
+        classes: int,
         accelerator: Accelerator,
     ):
-        self.held_out, self.recipe, self.accelerator = held_out, recipe, accelerator
-        self.classes = sources.count_classes(splits, recipe)
-        self.learned = loaders.held_out_batches(
-            splits.train, recipe.data, batch_layout, recipe.probe.images
-        )
+        self.train = train
+        self.held_out = held_out
+        self.probe = probe
+        self.classes = classes
+        self.accelerator = accelerator
         self.latest: dict[str, tuple[float, int]] = {}
-        self.has_run = False  # all processes alike
+        self.has_run = False  # the same on all processes
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
-        self.latest, self.has_run = {}, True
-        pool = self.recipe.probe.pool or objective.pool
-        read = feature_reader(objective.encoder, pool, self.recipe.probe.layer)
-        learned, test = (
-            extract(read, seen, self.recipe, self.accelerator)
-            for seen in (self.learned, self.held_out)
-        )
+        self.latest = {}
+        self.has_run = True
+        pool = self.probe.pool or objective.pool
+        read = feature_reader(objective.encoder, pool, self.probe.layer)
+        train_ND, label_N = extract(read, self.train, self.accelerator)
+        test = extract(read, self.held_out, self.accelerator)
         if not self.accelerator.is_main_process:
             return
-        # of these the linear probe's learning rate is chosen on
-        count = max(1, len(learned[1]) // 10)
+        # the linear probe's learning rate is chosen on the first tenth
+        count = max(1, len(label_N) // 10)
         seen = {
-            "train": (learned[0][count:], learned[1][count:]),
-            "validation": (learned[0][:count], learned[1][:count]),
+            "train": (train_ND[count:], label_N[count:]),
+            "validation": (train_ND[:count], label_N[:count]),
+            "test": test,
         }
-        for name, value in run_probes(seen | {"test": test}, self.recipe.probe, self.classes):
+        for name, value in run_probes(seen, self.probe, self.classes):
             self.latest[name] = (value, len(test[1]))
             yield f"probe/{name}", value

@@ -2,10 +2,12 @@
 tools/evaluate.py calls it."""
 
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
@@ -67,7 +69,7 @@ def _measured(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits)
     )
     said, classes = (
         environment_facts(recipe, accelerator, batch_layout, splits),
-        sources.num_classes(splits, recipe),
+        sources.num_classes(splits, recipe.data, recipe.objective),
     )
     check_same(accelerator, {f"images of {name}": text for name, text in said["data"].items()})
     torch.manual_seed(recipe.seed)
@@ -116,17 +118,22 @@ def _features(
         del named["validation"]  # which only chooses its learning rate
     picks, images = None, 0
     seen: dict[str, features.Features] = {}
-    if probed == {"few_shot"}:
-        drawn = features.sample_few_shot(
-            read, named.pop("train"), recipe, batch_layout, accelerator, classes
-        )
-        seen["train"], picks, images = drawn
-    for name, source in named.items():
-        with _all(source, recipe, batch_layout) as brought:
-            seen[name] = features.extract(
-                read, accelerator.watch_loader(brought), recipe, accelerator
+    with loop.autocast(recipe, accelerator):
+        if probed == {"few_shot"}:
+            train = named.pop("train")
+
+            def load_rows(rows: np.ndarray) -> Iterable[batching.Batch]:
+                workers = recipe.compute.workers or 0
+                return loaders.rows_loader(train, rows, recipe.data, batch_layout, workers)
+
+            drawn = features.sample_few_shot(
+                read, train, load_rows, recipe.probe, classes, accelerator
             )
-        images += len(source)
+            seen["train"], picks, images = drawn
+        for name, source in named.items():
+            with _all(source, recipe, batch_layout) as batches:
+                seen[name] = features.extract(read, accelerator.watch_loader(batches), accelerator)
+            images += len(source)
     return seen, picks, images
 
 

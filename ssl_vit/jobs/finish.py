@@ -75,7 +75,7 @@ def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
         )
     if job.accelerator.is_main_process:
         told.save(job.run.predictions)
-    classes = sources.num_classes(job.splits, recipe)
+    classes = sources.num_classes(job.splits, recipe.data, recipe.objective)
     return classify.accuracies(told, classes) | (
         classify.real_accuracy(told, source, recipe.eval.real) if recipe.eval.real else {}
     )

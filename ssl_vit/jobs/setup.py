@@ -17,7 +17,7 @@ from ..evaluation.features import ProbesDuringTraining
 from ..evaluation.held_out import HeldOutEvaluator
 from ..hub import background
 from ..models import encoder, weights
-from ..objectives import Objective
+from ..objectives import Objective, ObjectiveSettings
 from ..runs.folder import Run, environment, recipe_hash
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.state import State
@@ -68,14 +68,14 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         accelerator,
         _shared(recipe) | {f"images of {name}": text for name, text in said["data"].items()},
     )
-    classes = sources.num_classes(splits, recipe)
+    classes = sources.num_classes(splits, recipe.data, recipe.objective)
     torch.manual_seed(recipe.seed)
     net = encoder.build_backbone(
         recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path
     )
     said |= _first(net, run)
     distributed.on_main(accelerator, lambda: run.open(environment(said)))
-    objective = objectives.build(recipe, net, classes).to(accelerator.device)
+    objective = objectives.build(objective_settings(recipe), net, classes).to(accelerator.device)
     average = optim.averaged(objective, recipe.optim.average)
     optimizer, schedule = optim.build(objective, recipe.optim)
     setup = distributed.sharding_facts(accelerator)
@@ -91,15 +91,32 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         loaders.StreamReader(splits.stream, recipe.data, batch_layout) if splits.stream else None
     )
     state = State(objective, strategy, schedule, average, reading)
-    probes = (
-        ProbesDuringTraining(splits, held_out.batches, recipe, batch_layout, accelerator)
-        if recipe.probe.every
-        else None
-    )
+    probes = None
+    if recipe.probe.every:
+        probes = ProbesDuringTraining(
+            loaders.held_out_batches(splits.train, recipe.data, batch_layout, recipe.probe.images),
+            held_out.batches,
+            recipe.probe,
+            sources.count_classes(splits, recipe.data, recipe.objective),
+            accelerator,
+        )
     pusher = background.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
     workers = distributed.workers(recipe, accelerator)
     return Job(
         run, accelerator, batch_layout, splits, state, held_out, probes, workers, sharded, pusher
+    )
+
+
+def objective_settings(recipe: Recipe) -> ObjectiveSettings:
+    """The values of a recipe from which an objective is built."""
+    return ObjectiveSettings(
+        objective=recipe.objective,
+        target=recipe.target,
+        corruption=recipe.corruption,
+        supervised=recipe.supervised,
+        joint=recipe.joint,
+        mean=recipe.data.mean,
+        std=recipe.data.std,
     )
 
 
