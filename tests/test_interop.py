@@ -179,7 +179,7 @@ def test_transformers_reads_an_encoder_as_its_own_vit(tmp_path: Path) -> None:
     normal = processor(list(pixels()), return_tensors="pt")["pixel_values"]
     cut = transforms.eval_transform(list(pixels()), 16, DATA.eval_mode, DATA.eval_crop)
     with torch.no_grad():
-        torch.testing.assert_close(normal, made.normal(cut), atol=1e-5, rtol=0)
+        torch.testing.assert_close(normal, made.normalize(cut), atol=1e-5, rtol=0)
         told, h_BTD = loaded.eval()(normal), made(made.patch(cut))
         torch.testing.assert_close(told.last_hidden_state, h_BTD, atol=1e-5, rtol=0)
         torch.testing.assert_close(told.pooler_output, h_BTD[:, 0], atol=1e-5, rtol=0)

@@ -73,7 +73,7 @@ def test_a_run_from_its_options_to_its_encoder(tmp_path: Path) -> None:
         assert not encoder.training
         with torch.no_grad():
             torch.testing.assert_close(
-                encoder.feature(image, "avg"), exported(encoder.normal(image))
+                encoder.feature(image, "avg"), exported(encoder.normalize(image))
             )
     larger = ssl_vit.load_encoder(run.folder, "data.size=32")
     assert larger.feature(torch.zeros(1, 3, 32, 32), "token").shape == (1, 32)
