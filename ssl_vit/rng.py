@@ -1,9 +1,10 @@
-"""Counted randomness: a hash of (key, slot) gives uniform numbers, the same bits in numpy and
-torch, on CPU and GPU.
+"""Stateless RNG: hashes (key, slot) to uniform numbers, bit-identical in NumPy and torch, on CPU
+and GPU.
 
-Nothing here has state. A sample's key follows from (seed, epoch, index); each use of it takes its
-own stream by name. All arithmetic is on int64 arrays or tensors, which wrap around; `x` and `key`
-may be either, and the answer is like them.
+A sample's key is a hash of (seed, epoch, index); each use of it (crop, flip, corruption) derives a
+stream of its own by name, so that a sample is the same on any number of workers and processes and
+after any interruption. All arithmetic is on int64 arrays or tensors, which wrap around; arguments
+may be either, and the result is of the same type.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 GAMMA = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64: splitmix64's step
-SORTED = 64  # up to so many items are permuted by sorting their hashes
+SORTED = 64  # up to this many items are permuted by sorting their hashes
 
 
 def _shift(x: Any, n: int) -> Any:
@@ -28,13 +29,13 @@ def _mix(x: Any) -> Any:
 
 
 def bits(key: Any, slot: Any) -> Any:
-    """64 random bits as int64 for each (key, slot), broadcast: splitmix64's output number `slot`
-    when started at `key`."""
-    if isinstance(slot, int):  # Python's integers do not wrap
+    """64 random bits as int64 for each (key, slot), broadcast: output number `slot` of splitmix64
+    started at `key`."""
+    if isinstance(slot, int):  # Python's integers do not wrap around
         step = ((slot + 1) * GAMMA + 2**63) % 2**64 - 2**63
-    # nor do the symbols that torch's compiler makes of an arange; xor with a value makes them
-    # values
     else:
+        # nor do the symbols that torch.compile makes of an arange: xor with a tensor makes them
+        # tensors
         step = ((slot ^ (key & 0)) + 1) * GAMMA
     return _mix(key + step)
 
@@ -49,8 +50,8 @@ def key(*parts: Any) -> np.ndarray:
 
 
 def stream_id(purpose: str) -> int:
-    """A stream's number: its name's 32-bit FNV-1a hash. Not in compiled code: torch 2.11 cannot
-    trace a loop over bytes."""
+    """32-bit FNV-1a hash of a stream's name. Not for compiled code: torch 2.11 cannot trace a loop
+    over bytes."""
     hashed = 0x811C9DC5
     for byte in purpose.encode():
         hashed = (hashed ^ byte) * 0x01000193 % 2**32
@@ -80,19 +81,19 @@ def integers(key: Any, slot: Any, n: int) -> Any:
 
 
 def rounded_count(rate: float, n: int) -> int:
-    """floor(rate n + 1/2), at least 1: how many of n a share is. 0.58 x 25 is 14.5, no float
-    below."""
+    """floor(rate n + 1/2), at least 1: the number of n items that `rate` selects. Rounded to 9
+    decimals first, so that 0.58 x 25 is 14.5 and not the float below it."""
     return max(1, int(round(rate * n, 9) + 0.5))
 
 
 def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
-    """Where each position 0 .. n-1 lands under the permutation that `key` names; numpy only, O(1)
+    """The image of each position 0 .. n-1 under the permutation selected by `key`; NumPy only, O(1)
     memory in n.
 
-    Up to SORTED items are sorted by (hash, index): all orders are equally likely. More go through a
-    balanced Feistel network over the next power of four, walked on until the value is below n
-    (Black and Rogaway, 2002). On small domains that network is biased (visibly below 20 items), and
-    at powers of four its permutations are always even.
+    Up to SORTED items are sorted by (hash, index): all orders are equally likely. Larger n use a
+    balanced Feistel network over the next power of four, applied again while the value is not below
+    n (cycle walking: Black and Rogaway, 2002). On small domains that network is biased (visibly
+    below 20 items), and at powers of four its permutations are always even.
     """
     x, key = np.broadcast_arrays(
         np.atleast_1d(np.asarray(position, np.int64)), np.asarray(key, np.int64)

@@ -1,2 +1,2 @@
-"""Images: sources, sampler, transforms, batches and loaders; the synthetic set, shards and
-streaming."""
+"""Data: sources (folders, parquet, tars, the Hub, a synthetic set) -> sampler -> transforms -> Batch
+-> loaders."""

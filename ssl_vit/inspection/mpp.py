@@ -1,5 +1,5 @@
-"""Masked patch prediction as an image: originals, what the encoder saw, the colours it told, the
-true ones."""
+"""Figure of masked patch prediction: original images, corrupted input, predicted and true
+patches."""
 
 from pathlib import Path
 
@@ -17,9 +17,8 @@ TITLES = ("original", "corrupted", "predicted", "true")
 def panels(objective: MaskedPatchPrediction, batch: Batch) -> Tensor:
     """The four columns of each image: uint8 (B, 4, 3, H, W).
 
-    Corrupted: masked patches grey, random ones with the patch they were given. Predicted: the hit
-    patches as they were told, the others as the encoder saw them. True: what would be told of every
-    patch.
+    Corrupted: masked patches grey, random ones showing their source patch. Predicted: predictions
+    for corrupted patches, the input elsewhere. True: the ground truth of every patch.
     """
     target, patch, grid = objective.target, objective.encoder.patch_size, objective.encoder.grid
     drawn, predicted_BK = objective.predict(batch)

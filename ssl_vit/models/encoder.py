@@ -1,5 +1,5 @@
-"""A timm Vision Transformer behind one seam: patch(pixels) -> x_BND, forward(x_BND) -> h_BTD.
-Corruption goes between.
+"""A timm Vision Transformer in two steps: patch(pixels) -> x_BND, forward(x_BND) -> h_BTD. Patch
+embeddings are corrupted between the two.
 
 Legend: B batch, N patches, T tokens (prefix + N), D width, H W the image's height and width.
 """
@@ -16,13 +16,11 @@ from torch import Tensor, nn
 from ..config.schema import Data, Model
 from ..errors import UserError
 
-PATCHES = (
-    "a Vision Transformer with a class token, patches and the width that model= says is asked for"
-)
+EXPECTED = "expected a Vision Transformer with a class token, patches and the width of model="
 
 
 class Backbone(nn.Module, ABC):
-    """A timm backbone and the normalisation that its weights expect."""
+    """A timm backbone and the normalisation of its input."""
 
     backbone: Any  # timm's classes share no type that names their parts
     mean: Tensor
@@ -44,20 +42,20 @@ class Backbone(nn.Module, ABC):
 
 
 class Convolutional(Backbone):
-    """A classifier without patches (BiT's ResNets, EfficientNets), to be compared with: whole,
-    without its own head."""
+    """A convolutional network as a baseline (BiT's ResNets, EfficientNets), without its classifier;
+    it has no patches to corrupt."""
 
     def __init__(self, backbone: Any, mean: list[float], std: list[float]) -> None:
         super().__init__(backbone, mean, std)
         self.width = backbone.num_features
 
     def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
-        """What the network's own pooling gives, whatever `pool` says."""
+        """The output of the network's own pooling (B, D); `pool` and `layer` are ignored."""
         return self.backbone(self.normalize(pixels_B3HW))
 
 
 class Encoder(Backbone):
-    """A Vision Transformer behind the seam that corruption needs."""
+    """A Vision Transformer whose patch embeddings can be corrupted before positions are added."""
 
     def __init__(self, backbone: Any, mean: list[float], std: list[float]) -> None:
         super().__init__(backbone, mean, std)
@@ -81,7 +79,7 @@ class Encoder(Backbone):
         return self.backbone.norm(self._up_to(x_BND, len(self.backbone.blocks)))
 
     def _up_to(self, x_BND: Tensor, layer: int) -> Tensor:
-        """Features (B, T, D) as block number `layer`, from 1, leaves them."""
+        """Features (B, T, D) after block number `layer`, from 1."""
         backbone = self.backbone
         return backbone.blocks[:layer](
             backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND)))
@@ -89,17 +87,17 @@ class Encoder(Backbone):
 
     def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
         """One feature (B, D) an image: its class token ("token") or the mean of its patches ("avg"),
-        after the final norm or, with `layer` from 1, as that block leaves it."""
+        after the final norm or, with `layer` from 1, after that block."""
         x_BND = self.patch(pixels_B3HW)
         h_BTD = self(x_BND) if layer is None else self._up_to(x_BND, layer)
         return h_BTD[:, 0] if pool == "token" else h_BTD[:, self.prefix :].mean(1)
 
 
 class DropPath(nn.Module):
-    """Leaves out a residual branch for some samples and scales the others, as timm's.
+    """Stochastic depth as timm's: drops a residual branch for some samples and scales the others.
 
-    The rate is a tensor: a float would be compiled in, and blocks that are compiled one by one,
-    each with a rate of its own, would exceed the compiler's limit of graphs and run uncompiled.
+    The rate is a tensor: a float would be a constant of the graph, and blocks compiled one by one,
+    each with a rate of its own, would exceed torch.compile's limit of graphs and run eagerly.
     """
 
     keep: Tensor
@@ -116,8 +114,7 @@ class DropPath(nn.Module):
 
 
 def timm_args(model: Model, size: int) -> dict[str, Any]:
-    """What timm's create_model needs beside the architecture's name to build this model for images
-    of side `size`."""
+    """Keyword arguments of timm.create_model for this model and images of side `size` pixels."""
     if model.convolutional:
         return {}
     # a hybrid's follows from its ResNet
@@ -134,7 +131,7 @@ def timm_args(model: Model, size: int) -> dict[str, Any]:
 def build_backbone(
     model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
 ) -> Backbone:
-    """What `build_encoder` gives, or for a convolutional model its network with fresh weights.
+    """The encoder of `build_encoder`, or a convolutional network with fresh weights.
 
     Raises:
         UserError: model.timm is no such architecture.
@@ -145,7 +142,7 @@ def build_backbone(
         backbone = timm.create_model(model.timm, num_classes=0, drop_path_rate=drop_path)
     except Exception as error:
         raise UserError(
-            f"model.timm={model.timm}: timm says: {' '.join(str(error).split())[:200]}"
+            f"model.timm={model.timm}: timm: {' '.join(str(error).split())[:200]}"
         ) from None
     return Convolutional(backbone, data.mean, data.std)
 
@@ -168,10 +165,10 @@ def build_encoder(
         backbone = timm.create_model(model.timm, num_classes=0, weight_init="jax", **args)
     except Exception as error:  # whatever timm makes of another architecture's arguments
         why = " ".join((str(error) or repr(error)).split())[:200]
-        raise UserError(f"model.timm={model.timm}: {PATCHES}; timm says: {why}") from None
+        raise UserError(f"model.timm={model.timm}: {EXPECTED}; timm: {why}") from None
     plain = type(backbone) is VisionTransformer and backbone.cls_token is not None
     if not plain or isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
-        raise UserError(f"model.timm={model.timm}: {PATCHES}")
+        raise UserError(f"model.timm={model.timm}: {EXPECTED}")
     embed: Any = backbone.patch_embed
     stem = embed.proj.in_channels if model.hybrid else 0
     net = Encoder(backbone, data.mean, data.std)
@@ -187,7 +184,7 @@ def build_encoder(
                 setattr(parent, name, DropPath(child.drop_prob))
     backbone.fc_norm.requires_grad_(False)  # part of timm's own head, which never runs here
     for module in backbone.modules():
-        # on a CPU the fused kernel's backward is the slower (docs/speed.md)
+        # on a CPU the fused kernel's backward is slower (docs/speed.md)
         if hasattr(module, "fused_attn"):
             module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]
     return net

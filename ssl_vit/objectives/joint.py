@@ -1,4 +1,4 @@
-"""Several objectives on one encoder: a weighted sum, each seeing the batch as if it were alone."""
+"""Several objectives on one encoder: the weighted sum of their losses, each on the whole batch."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,15 +11,15 @@ from .base import Metrics, Objective, Step
 
 
 class Joint(Objective):
-    """`parts` share `encoder` and run one after the other; one of weight 0 does not run, so 1, 0 is
-    the first one alone."""
+    """`parts` share `encoder` and run one after the other. A part of weight 0 does not run, so weights
+    (1, 0) give the first part alone."""
 
     def __init__(self, encoder: Backbone, parts: Mapping[str, tuple[Objective, float]]) -> None:
         super().__init__(encoder)
         self.parts = nn.ModuleDict({name: part for name, (part, _) in parts.items()})
         self.weights = {name: weight for name, (_, weight) in parts.items()}
         self.uses_labels = any(part.uses_labels for _, part in self._all())
-        self.pool = self._all()[-1][1].pool  # the feature that the labels' head learned, if it did
+        self.pool = self._all()[-1][1].pool  # the supervised part's, if it is trained
         self._freeze_idle()
 
     def describe(self) -> str:

@@ -24,8 +24,8 @@ def _tanh_layer(width: int) -> nn.Sequential:
 
 
 class Supervised(Objective):
-    """A head on the class token or the mean of the patches: hidden layer (D, tanh) if asked for,
-    then a linear layer, zero at first.
+    """A head on the class token or the mean of the patches: an optional hidden layer (D, tanh), then a
+    linear layer that starts at zero.
 
     `loss` is softmax (cross-entropy, with label smoothing) or sigmoid (binary cross-entropy summed
     over the classes). Images without a label (-1) take part in neither loss nor metrics.
@@ -64,7 +64,8 @@ class Supervised(Objective):
         return self.head(self.hidden(self.encoder.feature(batch.image, self.pool)))
 
     def forward(self, batch: Batch) -> Step:
-        logits_BC, known_B = self.logits(batch).float(), batch.label >= 0
+        logits_BC = self.logits(batch).float()
+        known_B = batch.label >= 0
         label_B = batch.label.clamp(min=0)
         loss_B = self._loss(logits_BC, label_B) * known_B
         # mixed in pairs: the labels as the images
@@ -73,8 +74,8 @@ class Supervised(Objective):
             loss_B = batch.own_share * loss_B + (1 - batch.own_share) * other_B
         correct_B = (logits_BC.detach().argmax(-1) == label_B) & known_B
         count = known_B.double().sum()
-        # the sum over labelled images over their count in the global batch, of which the engine
-        # says this pass's even share
+        # the training loop counts the labelled images of the global batch before the step, so that
+        # the passes' losses average to the mean over them
         share = count if batch.labels_per_pass is None else batch.labels_per_pass
         metrics = {
             "loss": (loss_B.detach().double().sum(), count),
@@ -91,9 +92,10 @@ class Supervised(Objective):
         return F.binary_cross_entropy_with_logits(logits_BC, one_hot_BC, reduction="none").sum(-1)
 
     def baselines(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """What saying 1 / C of every class gives: its cross-entropy in nats, and its accuracy."""
-        count, c = (batch.label >= 0).double().sum(), self.classes
-        loss = math.log(c) - (
-            0 if self.loss == "softmax" or c == 1 else (c - 1) * math.log1p(-1 / c)
-        )
+        """Uniform predictions (1 / C): their loss in nats, and their accuracy."""
+        count = (batch.label >= 0).double().sum()
+        c = self.classes
+        loss = math.log(c)
+        if self.loss == "sigmoid" and c > 1:
+            loss -= (c - 1) * math.log1p(-1 / c)
         return {"chance_loss": (count * loss, count), "chance": (count / c, count)}

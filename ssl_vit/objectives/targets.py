@@ -1,8 +1,8 @@
-"""What masked patch prediction must tell of a patch: colour classes in integers from the bytes, or
-pixels (paper, B.1.2).
+"""Targets of masked patch prediction: colour classes, computed in integers from the bytes, or pixels
+(paper, B.1.2).
 
-Legend: B batch, N patches (row by row), K hit patches, P patch side in pixels, H = W image side, A
-answers to a patch.
+Legend: B batch, N patches (row by row), K corrupted patches, P patch side in pixels, H = W image
+side, A head outputs for a patch, X pixels of a patch.
 """
 
 from abc import ABC, abstractmethod
@@ -28,9 +28,8 @@ def color_class(sum_3: Tensor, pixels: Tensor | int) -> Tensor:
     A channel's bin is floor(8 v) of its mean v in [0, 1], with 1.0 in bin 7 (paper, B.1.2: "3-bit
     mean color"), here floor(8 S / (255 n)): exact for every sum, edges included.
     """
-    bin_3 = (8 * sum_3 // (255 * torch.as_tensor(pixels, device=sum_3.device).unsqueeze(-1))).clamp(
-        max=7
-    )
+    count = torch.as_tensor(pixels, device=sum_3.device).unsqueeze(-1)
+    bin_3 = (8 * sum_3 // (255 * count)).clamp(max=7)
     return 64 * bin_3[..., 0] + 8 * bin_3[..., 1] + bin_3[..., 2]
 
 
@@ -73,59 +72,61 @@ def neighbor_sums(image_B3HW: Tensor, patch: int, hidden_BN: Tensor) -> tuple[Te
     Neighbours are the patches not in `hidden_BN` (bool) on the nearest square ring around the patch
     that has one. An image with every patch hidden has none: sum 0 over one patch's pixels.
     """
-    rows, columns = image_B3HW.shape[-2] // patch, image_B3HW.shape[-1] // patch
+    rows = image_B3HW.shape[-2] // patch
+    columns = image_B3HW.shape[-1] // patch
     sums_BN3 = patch_sums(image_B3HW, patch).double()  # exact: sums stay far below 2^53
     y, x = (
         rearrange(a, "h w -> (h w)")
         for a in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     )
     ring_NN = torch.maximum((y[:, None] - y).abs(), (x[:, None] - x).abs()).to(image_B3HW.device)
-    ring_BNN = ring_NN.masked_fill(ring_NN == 0, rows + columns).masked_fill(
-        hidden_BN[:, None, :], rows + columns
-    )
-    nearest_BNN = (ring_BNN == ring_BNN.amin(-1, keepdim=True)) & ~hidden_BN[:, None, :]
+    # the patch itself and hidden ones lie beyond every ring
+    outside = rows + columns
+    hidden_B1N = hidden_BN[:, None, :]
+    ring_BNN = ring_NN.masked_fill(ring_NN == 0, outside).masked_fill(hidden_B1N, outside)
+    nearest_BNN = (ring_BNN == ring_BNN.amin(-1, keepdim=True)) & ~hidden_B1N
     count_BN = nearest_BNN.sum(-1).clamp(min=1)
     return (nearest_BNN.double() @ sums_BN3).long(), count_BN * patch * patch
 
 
 def neighbor_color(image_B3HW: Tensor, patch: int, hidden_BN: Tensor) -> Tensor:
-    """Class of the mean colour of each patch's uncorrupted neighbours, the guess that MPP must
-    beat: int64 (B, N)."""
+    """Class of the mean colour of each patch's uncorrupted neighbours, a baseline for
+    MPP: int64 (B, N)."""
     return color_class(*neighbor_sums(image_B3HW, patch, hidden_BN))
 
 
 class Target(nn.Module, ABC):
-    """What is told of each hit patch, how telling it is scored, and what must be beaten. Its
-    buffers hold what `fit` saw."""
+    """The ground truth of a patch, the loss of a prediction, and baselines that a trained model must
+    beat. Buffers hold the statistics that `fit_baselines` computes."""
 
     num_outputs: int  # numbers that the head gives for a patch
 
     @abstractmethod
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
-        """What is to be told of every patch: (B, N, ...)."""
+        """The value to predict for every patch: (B, N, ...)."""
 
     @abstractmethod
     def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
-        """{"loss": (B, K), perhaps "accuracy": (B, K)}; the loss is the mean over what is told of a
-        patch."""
+        """{"loss": (B, K), optionally "accuracy": (B, K)}; the loss is the mean over the patch's
+        outputs."""
 
     @abstractmethod
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
-        """See training images, for what can be known without looking."""
+        """Compute statistics of training images, uint8 (B, 3, H, W) each, for `baselines`."""
 
     @abstractmethod
     def baselines(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
-        """Name -> (B, N): how well each patch would be told without a model. See
-        summary.TO_BEAT."""
+        """Name -> (B, N): the score of each patch without a model, from its neighbours that are not
+        in `hidden_BN` and from the statistics. Names as in formatting.TO_BEAT."""
 
     @abstractmethod
     def predict(self, output_BKA: Tensor) -> Tensor:
-        """What is told, in the form of the truth."""
+        """The prediction, in the form of `ground_truth`."""
 
     @abstractmethod
     def render(self, truth_BN: Tensor) -> Tensor:
-        """Truths as images of their patches: uint8 (B, N, c, c, 3) for some c that divides the
-        patch's side."""
+        """Ground truths or predictions as images of patches: uint8 (B, N, c, c, 3) for some c that
+        divides the patch's side."""
 
 
 class Colors(Target):
@@ -136,7 +137,9 @@ class Colors(Target):
 
     def __init__(self, patch: int, cells: int) -> None:
         super().__init__()
-        self.patch, self.cells, self.num_outputs = patch, cells, COLORS * cells**2
+        self.patch = patch
+        self.cells = cells
+        self.num_outputs = COLORS * cells**2
         self.register_buffer("count", torch.zeros(COLORS, dtype=torch.int64))
 
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
@@ -180,7 +183,10 @@ class Pixels(Target):
 
     def __init__(self, patch: int, mean: list[float], std: list[float]) -> None:
         super().__init__()
-        self.patch, self.mean, self.std, self.num_outputs = patch, mean, std, 3 * patch**2
+        self.patch = patch
+        self.mean = mean
+        self.std = std
+        self.num_outputs = 3 * patch**2
         self.register_buffer("mean_3", torch.zeros(3))
 
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
@@ -215,7 +221,7 @@ class Pixels(Target):
 
 
 # name -> the target for patches of a side, with the model's mean and std. A new one is a class and
-# a line here, and its name in recipe.TARGETS; from outside the package a plugin adds both
+# a line here, and its name in schema.TARGETS; from outside the package a plugin adds both
 # (docs/guide.md).
 BUILDERS: dict[str, Callable[[int, list[float], list[float]], Target]] = {
     "mean_color": lambda patch, mean, std: Colors(patch, cells=1),
