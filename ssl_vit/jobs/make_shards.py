@@ -148,7 +148,7 @@ def _make(asked: ShardOptions, splits: dict[str, Any]) -> None:
     made = DataLoader(making, batch_size=None, num_workers=min(asked.workers, len(left)))
     seen = kept = size = 0
     for done, one in enumerate(chain(map(reshard.finished_shard, there), made), 1):
-        seen, kept, size = seen + one.asked, kept + one.images, size + one.bytes
+        seen, kept, size = seen + one.requested, kept + one.images, size + one.bytes
         _tell(one, f"{done}/{len(shards)} {'made' if done > len(there) else 'there already'}")
         batching.check_unreadable(
             seen - kept,
