@@ -969,7 +969,7 @@ def test_places_of_this_machine_are_not_told(run: Run) -> None:
         "/home/me/own.py",
         "/home/me/runs/first",
     )
-    shown = card.public(run.recipe)
+    shown = card.without_private(run.recipe)
     assert (shown.out, shown.data.path, shown.plugin, shown.init, shown.hub.repo) == (
         "runs",
         None,
