@@ -474,7 +474,7 @@ def disarm() -> None:
     """Take out what accepted words would begin."""
     cli._train = cli._probe = _accept_run  # type: ignore[assignment]
     command.run_all = command.submit_all = _accept  # type: ignore[assignment]
-    command.os.execv = _accept  # type: ignore[assignment]
+    command.os.execve = _accept  # type: ignore[assignment]
     make_shards._make = _accept  # type: ignore[assignment]
     push.push = _accept  # type: ignore[assignment]
     from ssl_vit.planning import forecast
