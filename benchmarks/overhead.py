@@ -29,9 +29,10 @@ import torch
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import batching, loaders
 from ssl_vit.data.sampler import WindowSampler
-from ssl_vit.jobs.setup import Job, set_up
+from ssl_vit.jobs import resources
+from ssl_vit.jobs.setup import Job, loop_settings, set_up
 from ssl_vit.runs.folder import Run
-from ssl_vit.training import distributed, loop, optim
+from ssl_vit.training import loop, optim
 
 LENGTH = 303_000_000  # images
 STEP, BATCH = 10**6, 4096
@@ -55,7 +56,7 @@ def with_engine(job: Job, drawn: list[batching.Batch]) -> None:
     """The same with all that the engine does, and a row at the end."""
     recipe, state = copy.deepcopy(job.recipe), job.state
     state.step, recipe.optim.steps, recipe.log.every = 0, len(drawn), len(drawn)
-    loop.train(state, drawn, recipe, job.batch_layout, job.accelerator)
+    loop.train(state, drawn, loop_settings(recipe), job.batch_layout, job.accelerator)
 
 
 def seconds(do: Callable[[], Any]) -> float:
@@ -78,9 +79,9 @@ def overhead(words: list[str], pairs: int, steps: int) -> dict[str, Any]:
                 ]
             )
         )
-        with distributed.accelerator_session(run) as accelerator:
+        with resources.run_session(run) as accelerator:
             job = set_up(
-                run, accelerator, distributed.load_splits(run.recipe, accelerator, test=False)
+                run, accelerator, resources.load_splits(run.recipe, accelerator, test=False)
             )
             drawn = list(
                 loaders.training_loader(

@@ -13,10 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import cli, setup
+from ssl_vit.jobs import cli, resources, setup
 from ssl_vit.models import encoder
 from ssl_vit.runs.folder import Run
-from ssl_vit.training import distributed, loop
+from ssl_vit.training import loop
 
 NAMES = [
     n
@@ -96,15 +96,17 @@ def test_running_means_are_those_of_the_steps(tmp_path: Path) -> None:
             [*small, "compute.threads=1", "compute.compile=false", f"out={tmp_path}", "name=run"]
         )
     )
-    with distributed.accelerator_session(run) as accelerator:
+    with resources.run_session(run) as accelerator:
         job = setup.set_up(
-            run, accelerator, distributed.load_splits(run.recipe, accelerator, test=False)
+            run, accelerator, resources.load_splits(run.recipe, accelerator, test=False)
         )
         before = {name: value.clone() for name, value in job.objective.named_buffers()}
         assert any("running_mean" in name for name in before)
         one = job.held_out.batches[0]
         job.objective.train()
-        loop.seconds_per_step(job.state, one, run.recipe, job.batch_layout, accelerator)
+        loop.seconds_per_step(
+            job.state, one, setup.loop_settings(run.recipe), job.batch_layout, accelerator
+        )
         assert all(value.equal(before[name]) for name, value in job.objective.named_buffers())
 
 

@@ -1,6 +1,7 @@
 """The one import order of ssl_vit/, without circles; and what has to work without torch."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -143,3 +144,32 @@ def test_no_tool_hides_a_module_of_the_standard_library() -> None:
 def test_what_answers_a_command_line_does_without_torch(name: str) -> None:
     code = f"import sys, ssl_vit.{name}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
+
+
+NARROW = ("data", "models", "objectives", "training", "evaluation", "inspection")
+# Files that still take one; none may be added
+TAKE_A_RECIPE: set[str] = set()
+
+
+def takes_a_recipe(text: str) -> list[str]:
+    """Names of the functions with a parameter annotated Recipe or Run."""
+    return [
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef)
+        and any(
+            re.search(r"\b(Recipe|Run)\b", ast.unparse(parameter.annotation or ast.Constant("")))
+            for parameter in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        )
+    ]
+
+
+def test_a_parameter_that_is_a_recipe_is_found() -> None:
+    text = "def one(a: int, *, b: 'Recipe | None'): ...\ndef two(run: Run): ...\ndef three(r: Runs): ..."
+    assert takes_a_recipe(text) == ["one", "two"]
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if entry(name) in NARROW])
+def test_the_recipe_stops_at_the_jobs(name: str) -> None:
+    found = takes_a_recipe(MODULES[name].read_text())
+    assert not found or name.removeprefix("ssl_vit.") in TAKE_A_RECIPE

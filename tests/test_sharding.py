@@ -503,7 +503,7 @@ def test_a_launch_that_became_something_else_is_refused(
         monkeypatch.setenv(name, value)
     with (
         pytest.raises(UserError, match=said),
-        distributed.accelerator_session(Run(resolve([*tiny, "name=run"]))),
+        distributed.accelerator_session(resolve([*tiny, "name=run"]).compute),
     ):
         pass
 
@@ -534,7 +534,7 @@ def test_processes_that_would_share_a_gpu_are_refused(local_rank, kind, monkeypa
     with pytest.raises(
         UserError, match=r"LOCAL_WORLD_SIZE=2: .* this machine has 1; choices: --num_processes 1"
     ) as told:
-        distributed._start(resolve([*tiny, "name=run"]))
+        distributed._start(resolve([*tiny, "name=run"]).compute)
     assert type(told.value) is kind
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     distributed._check_gpus()

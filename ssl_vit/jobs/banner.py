@@ -12,7 +12,7 @@ from ..data import loaders
 from ..models.encoder import Encoder
 from ..runs import console
 from ..training import distributed, loop
-from .setup import Job
+from .setup import Job, loop_settings
 
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
 
@@ -22,7 +22,9 @@ def print_banner(job: Job) -> None:
     batch_layout, left = job.batch_layout, job.recipe.optim.steps - job.state.step
     one = job.held_out.batches[0]
     batch = one.map(lambda x: x[:1].repeat(batch_layout.device_batch, *[1] * (x.ndim - 1)))
-    pace = loop.seconds_per_step(job.state, batch, job.recipe, batch_layout, job.accelerator)
+    pace = loop.seconds_per_step(
+        job.state, batch, loop_settings(job.recipe), batch_layout, job.accelerator
+    )
     if not job.accelerator.is_main_process:
         return
     if job.recipe.data.hub and not job.recipe.data.path and not job.recipe.data.verified:

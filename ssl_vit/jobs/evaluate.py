@@ -27,17 +27,13 @@ from ..runs.folder import Run, environment, recipe_hash
 from ..training import loop
 from ..training.distributed import (
     WatchedAccelerator,
-    accelerator_session,
     broadcast_from_main,
     check_same,
-    device_batch,
-    environment_facts,
-    load_splits,
     macos_warning,
     on_main,
 )
 from ..training.heartbeat import Watchdog
-from . import identity
+from . import identity, resources
 
 
 def evaluate(run: Run) -> dict[str, Any]:
@@ -46,13 +42,13 @@ def evaluate(run: Run) -> dict[str, Any]:
     Raises:
         UserError: the images, the weights or the folder do not suit the recipe.
     """
-    with accelerator_session(run) as accelerator, ExitStack() as held:
+    with resources.run_session(run) as accelerator, ExitStack() as held:
         watchdog = Watchdog(
             accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience
         )
         accelerator.watch_loader = held.enter_context(watchdog).watch_loader
         held.enter_context(loaders.report_lost_workers())
-        splits = load_splits(run.recipe, accelerator, test=True)
+        splits = resources.load_splits(run.recipe, accelerator, test=True)
         on_main(accelerator, lambda: held.enter_context(run.lock()))
         if done := broadcast_from_main(
             accelerator, lambda: identity.finished(run)
@@ -63,12 +59,12 @@ def evaluate(run: Run) -> dict[str, Any]:
 
 def _measured(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) -> dict[str, Any]:
     recipe, began = run.recipe, time.perf_counter()
-    size, processes = device_batch(recipe, accelerator), accelerator.num_processes
+    size, processes = resources.device_batch(recipe, accelerator), accelerator.num_processes
     batch_layout = batching.BatchLayout(
         size * processes, size, accelerator.process_index, processes
     )
     said, classes = (
-        environment_facts(recipe, accelerator, batch_layout, splits),
+        resources.environment_facts(recipe, accelerator, batch_layout, splits),
         sources.num_classes(splits, recipe.data, recipe.objective),
     )
     check_same(accelerator, {f"images of {name}": text for name, text in said["data"].items()})
@@ -118,7 +114,7 @@ def _features(
         del named["validation"]  # which only chooses its learning rate
     picks, images = None, 0
     seen: dict[str, features.Features] = {}
-    with loop.autocast(recipe, accelerator):
+    with loop.autocast(recipe.compute.precision, accelerator):
         if probed == {"few_shot"}:
             train = named.pop("train")
 
@@ -210,7 +206,10 @@ def _with_its_head(
     learned."""
     assert splits.test is not None
     objective = _classifier(net, init, "probe.measures=top1").to(accelerator.device).eval()
-    with loop.autocast(recipe, accelerator), _all(splits.test, recipe, batch_layout) as images:
+    with (
+        loop.autocast(recipe.compute.precision, accelerator),
+        _all(splits.test, recipe, batch_layout) as images,
+    ):
         told = classify.predict(objective, accelerator.watch_loader(images), accelerator)
     if told.label.max() >= objective.classes:
         text = f"{objective.classes} classes, data={recipe.data.name} has labels up to {told.label.max()}"

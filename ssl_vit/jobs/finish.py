@@ -15,17 +15,19 @@ from ..objectives import Objective
 from ..runs.folder import recipe_hash
 from ..runs.trackers import WarningLog
 from ..training import loop
-from .setup import Job
+from .setup import Job, loop_settings
 
 
 def finish(job: Job) -> dict[str, Any]:
     """The export, the image, result.json, and what to type next."""
     if job.probes and not job.probes.has_run:  # resumed after the last step
         callbacks = loop.Callbacks([WarningLog(job.run)])
-        loop.evaluate(job.probes, job.state, {}, job.recipe, job.accelerator, callbacks)
+        loop.evaluate(
+            job.probes, job.state, {}, loop_settings(job.recipe), job.accelerator, callbacks
+        )
     with job.state.evaluation_model() as trained:
         if not job.held_out.latest:  # resumed after the last step
-            with torch.no_grad(), loop.autocast(job.recipe, job.accelerator):
+            with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
                 dict(job.held_out(job.state.step, {}, trained.eval()))
         told = _test(job, trained.eval())
         return _concluded(job, trained, told) if job.accelerator.is_main_process else {}
@@ -64,7 +66,10 @@ def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
     if source is None:
         return {}
     loader = loaders.evaluation_loader(source, recipe.data, job.batch_layout, job.workers)
-    with loop.autocast(recipe, job.accelerator), loaders.InterruptibleLoader(loader) as test:
+    with (
+        loop.autocast(recipe.compute.precision, job.accelerator),
+        loaders.InterruptibleLoader(loader) as test,
+    ):
         told = classify.predict(trained, job.accelerator.watch_loader(test), job.accelerator)
     for text in told.unreadable:
         job.run.write_log(f"warning: a test image is left out: {text}")
@@ -89,7 +94,7 @@ def _class_names(splits: sources.Splits, count: int) -> list[str]:
 def _draw(job: Job, trained: Objective) -> None:
     """The images; without them the run is finished all the same."""
     try:
-        with loop.autocast(job.recipe, job.accelerator):
+        with loop.autocast(job.recipe.compute.precision, job.accelerator):
             few = loop.to_device(job.held_out.batches[0], job.accelerator.device)
             inspection.save_figures(trained, few, job.run.figures)
     except Exception as error:

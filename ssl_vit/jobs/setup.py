@@ -20,7 +20,9 @@ from ..models import encoder, weights
 from ..objectives import Objective, ObjectiveSettings
 from ..runs.folder import Run, environment, recipe_hash
 from ..training import checkpoint, distributed, optim, sharding
+from ..training.loop import LoopSettings
 from ..training.state import State
+from . import resources
 
 
 @dataclass
@@ -59,11 +61,11 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     batch_layout = batching.batch_layout(
         recipe.optim.batch,
         recipe.compute.batch,
-        distributed.max_device_batch(recipe, accelerator),
+        resources.max_device_batch(recipe, accelerator),
         rank,
         processes,
     )
-    said = distributed.environment_facts(recipe, accelerator, batch_layout, splits)
+    said = resources.environment_facts(recipe, accelerator, batch_layout, splits)
     distributed.check_same(
         accelerator,
         _shared(recipe) | {f"images of {name}": text for name, text in said["data"].items()},
@@ -79,7 +81,18 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     average = optim.averaged(objective, recipe.optim.average)
     optimizer, schedule = optim.build(objective, recipe.optim)
     setup = distributed.sharding_facts(accelerator)
-    strategy = sharding.build_strategy(objective, optimizer, recipe, batch_layout, accelerator)
+    compiles = recipe.compute.compile
+    if compiles is None:
+        compiles = accelerator.device.type == "cuda"
+    strategy = sharding.build_strategy(
+        objective,
+        optimizer,
+        recipe.optim,
+        recipe.compute.precision,
+        compiles,
+        batch_layout,
+        accelerator,
+    )
     said["sharding"] = sharded = setup | strategy.facts()
     distributed.on_main(accelerator, lambda: run.open(environment(said)))
     held_out = HeldOutEvaluator(
@@ -101,7 +114,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
             accelerator,
         )
     pusher = background.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
-    workers = distributed.workers(recipe, accelerator)
+    workers = resources.workers(recipe, accelerator)
     return Job(
         run, accelerator, batch_layout, splits, state, held_out, probes, workers, sharded, pusher
     )
@@ -117,6 +130,19 @@ def objective_settings(recipe: Recipe) -> ObjectiveSettings:
         joint=recipe.joint,
         mean=recipe.data.mean,
         std=recipe.data.std,
+    )
+
+
+def loop_settings(recipe: Recipe) -> LoopSettings:
+    """The values that the training loop needs."""
+    return LoopSettings(
+        steps=recipe.optim.steps,
+        batch=recipe.optim.batch,
+        log_every=recipe.log.every,
+        checkpoint_every=recipe.checkpoint.every,
+        seed=recipe.seed,
+        precision=recipe.compute.precision,
+        data=recipe.data,
     )
 
 

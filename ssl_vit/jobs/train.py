@@ -14,9 +14,9 @@ from ..runs.trackers import MetricsLog, TensorBoard, WarningLog
 from ..training import checkpoint, distributed, loop, nonfinite, preemption
 from ..training.heartbeat import Watchdog
 from ..training.loop import Scheduled
-from . import finish, identity
+from . import finish, identity, resources
 from .banner import print_banner
-from .setup import Job, resume, set_up
+from .setup import Job, loop_settings, resume, set_up
 
 BASELINE_IMAGES = 2048  # training images whose colours are counted
 
@@ -31,11 +31,11 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> dict[str
     """
     with ExitStack() as held:
         signals = signals or held.enter_context(preemption.SignalHandler())
-        accelerator = held.enter_context(distributed.accelerator_session(run))
+        accelerator = held.enter_context(resources.run_session(run))
         rank, processes = accelerator.process_index, accelerator.num_processes
         watchdog = held.enter_context(Watchdog(rank, processes, run.recipe.compute.patience))
         held.enter_context(loaders.report_lost_workers())
-        splits = distributed.load_splits(run.recipe, accelerator, test=run.recipe.eval.test)
+        splits = resources.load_splits(run.recipe, accelerator, test=run.recipe.eval.test)
         distributed.on_main(accelerator, lambda: held.enter_context(run.lock(signals.request_stop)))
         # while this one waited
         if done := distributed.broadcast_from_main(accelerator, lambda: identity.finished(run)):
@@ -134,8 +134,17 @@ def _fit(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> i
             job.pusher, lambda folder, trained: finish.export(job, trained, folder)
         )
         evaluators.append(Scheduled(milestones, recipe.hub.every))
+
+    def samples_of(step: int) -> list[int]:
+        indices = loaders.step_indices(step, job.images, recipe.data, recipe.optim.batch, seed)
+        return indices.tolist()
+
     policy = nonfinite.NonFinitePolicy(
-        run, job.images, seed, callbacks.warn, accelerator.is_main_process
+        recipe.optim.nonfinite,
+        run.folder / "not_finite.json",
+        samples_of,
+        callbacks.warn,
+        accelerator.is_main_process,
     )
     try:
         with loaders.InterruptibleLoader(loader, consensus.alone) as brought:
@@ -143,7 +152,7 @@ def _fit(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> i
             loop.train(
                 state,
                 passes,
-                recipe,
+                loop_settings(recipe),
                 job.batch_layout,
                 accelerator,
                 evaluators,

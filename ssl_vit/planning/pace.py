@@ -49,8 +49,7 @@ def measure(recipe: Recipe) -> Pace:
     """
     if recipe.objective == "probe":
         raise UserError("--probe: an evaluation takes no steps to be measured; leave it out")
-    from ..jobs import setup
-    from ..training import distributed
+    from ..jobs import resources, setup
 
     load, recipe = os.getloadavg()[0], copy.deepcopy(recipe)
     recipe.name, recipe.eval.images, recipe.eval.test, recipe.log.every, recipe.probe.every = (
@@ -62,10 +61,10 @@ def measure(recipe: Recipe) -> Pace:
     )
     with (
         tempfile.TemporaryDirectory() as recipe.out,
-        distributed.accelerator_session(run := Run(recipe)) as accelerator,
+        resources.run_session(run := Run(recipe)) as accelerator,
     ):
         made = setup.set_up(
-            run, accelerator, distributed.load_splits(recipe, accelerator, test=False)
+            run, accelerator, resources.load_splits(recipe, accelerator, test=False)
         )
         return _pace(made, _steps(made), load)
 
@@ -89,6 +88,7 @@ def _steps(made: "Job") -> list[float]:
     """Seconds of each of the first steps, from one's end to the next one's, waiting for images
     included."""
     from ..data import loaders
+    from ..jobs import setup
     from ..training import loop
 
     recipe, ends = made.recipe, [time.perf_counter()]
@@ -112,7 +112,7 @@ def _steps(made: "Job") -> list[float]:
         loop.train(
             made.state,
             passes,
-            recipe,
+            setup.loop_settings(recipe),
             made.batch_layout,
             made.accelerator,
             callbacks=loop.Callbacks([Clock()]),

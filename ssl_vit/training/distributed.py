@@ -12,7 +12,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
@@ -24,12 +23,10 @@ from accelerate.utils import (
 )
 from torch import distributed
 
-from .. import costs
-from ..config.schema import Recipe
-from ..data import batching, fingerprints, sources
+from ..config.schema import Compute
 from ..data.batching import Batch
 from ..errors import ReportedError, UserError, one_line
-from ..runs.folder import Run, cores
+from ..runs.folder import cores
 
 T = TypeVar("T")
 # How long the processes wait for one another: who is lost, liveness.Life finds out, and what the
@@ -57,24 +54,18 @@ class WatchedAccelerator(Accelerator):
 
 
 @contextmanager
-def accelerator_session(run: Run) -> Iterator[WatchedAccelerator]:
-    """The processes of a run, given back when the body ends, so that one process can hold one run
-    after another.
+def accelerator_session(compute: Compute) -> Iterator[WatchedAccelerator]:
+    """Start the process group, and destroy it when the body ends, so that one process can hold one
+    run after another.
 
     Raises:
-        UserError: as `_start`; or some place of the run's folder cannot be read or written.
+        UserError: as `_start`.
     """
     accelerator = None
     try:
-        accelerator = _start(run.recipe)
+        accelerator = _start(compute)
         yield accelerator
         accelerator.wait_for_everyone()  # so that none leaves while another still speaks to it
-    except OSError as error:
-        place, why = error.filename, error.strerror or str(error)
-        if place and not Path(os.fsdecode(place)).resolve().is_relative_to(run.folder.resolve()):
-            # nothing of the run's own: out= would lead astray
-            raise UserError(f"{place}: {why}") from None
-        raise UserError(f"out={run.recipe.out}: {place or run.folder}: {why}") from None
     finally:
         _end(accelerator)
 
@@ -100,15 +91,15 @@ def _end_deepspeed() -> None:
     comm.cdb = None
 
 
-def _start(recipe: Recipe) -> WatchedAccelerator:
+def _start(compute: Compute) -> WatchedAccelerator:
     """Threads, precision and processes. A precision of auto is settled here, on the first process,
-    and written into the recipe.
+    and written into `compute`.
 
     Raises:
         UserError: as `_check_gpus`, `_check_processes` and `_check_sharding`.
     """
     torch.set_num_threads(
-        recipe.compute.threads or max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        compute.threads or max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     )
     cpu, sharded = not torch.cuda.is_available(), _requested("DEEPSPEED")
     _check_gpus()
@@ -130,9 +121,9 @@ def _start(recipe: Recipe) -> WatchedAccelerator:
             **({"backend": "gloo"} if cpu and sharded else {}),
         )
     _check_processes(state.num_processes)
-    if recipe.compute.precision == "auto":
+    if compute.precision == "auto":
         settled = [_native_precision(state.device) if state.is_main_process else None]
-        recipe.compute.precision = str(broadcast_object_list(settled)[0])
+        compute.precision = str(broadcast_object_list(settled)[0])
     # the engine casts
     accelerator = WatchedAccelerator(cpu=cpu and not sharded, mixed_precision="no")
     _check_sharding(accelerator)
@@ -322,54 +313,12 @@ def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
                 raise (UserError if accelerator.is_main_process else ReportedError)(text)
 
 
-def load_splits(recipe: Recipe, accelerator: WatchedAccelerator, test: bool) -> sources.Splits:
-    """The splits, on the first process before the others, so that they find what it prepared and
-    are told what it met."""
-    first = max(
-        sources.PREVIEW, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0
-    )
-    found = on_main(accelerator, lambda: sources.load(recipe.data, test, first, recipe.seed))
-    return found or sources.load(recipe.data, test, first, recipe.seed)
-
-
 def macos_warning() -> str | None:
     """What a user of a Mac should know."""
     if sys.platform != "darwin" or torch.cuda.is_available():
         return None
     slower = "the CPU computes, which is much slower than a CUDA GPU"
     return f"macOS is untested: {slower}; the Mac's own GPU (MPS) is not used"
-
-
-def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
-    """Images whose activations take half of the memory of one process."""
-    return max(
-        1,
-        int(
-            _memory(accelerator)
-            / 2
-            / costs.activation_bytes(recipe, fused=accelerator.device.type == "cuda")
-        ),
-    )
-
-
-def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
-    """Images of one pass without training."""
-    return recipe.compute.batch or min(256, max_device_batch(recipe, accelerator))
-
-
-def _memory(accelerator: Accelerator) -> float:
-    """Bytes of memory for one process: its GPU's, or its share of the machine's."""
-    if accelerator.device.type == "cuda":
-        return torch.cuda.get_device_properties(accelerator.device).total_memory
-    return psutil.virtual_memory().total / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def workers(recipe: Recipe, accelerator: Accelerator) -> int:
-    if recipe.compute.workers is not None:
-        return recipe.compute.workers
-    share = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    # on a CPU they only take cores away
-    return min(16, max(1, share - 1)) if accelerator.device.type == "cuda" else 0
 
 
 def sharding_facts(accelerator: Accelerator) -> dict[str, Any]:
@@ -380,33 +329,4 @@ def sharding_facts(accelerator: Accelerator) -> dict[str, Any]:
         "backend": distributed.get_backend() if together else None,
         "processes": accelerator.num_processes,
         "machines": gather_object([accelerator.local_process_index]).count(0) if together else 1,
-    }
-
-
-def _first_there(recipe: Recipe, accelerator: Accelerator) -> bool:
-    """Whether this process is the first of those on its machine that read the same place, which
-    need not all hash it."""
-    here = (socket.gethostname(), recipe.data.path)
-    return gather_object([here]).index(here) == accelerator.process_index
-
-
-def environment_facts(
-    recipe: Recipe,
-    accelerator: Accelerator,
-    batch_layout: batching.BatchLayout,
-    splits: sources.Splits,
-) -> dict[str, Any]:
-    """What environment.json says beyond versions and hardware."""
-    device = accelerator.device
-    return {
-        "data": fingerprints.fingerprint_splits(splits, recipe.data.path)
-        if _first_there(recipe, accelerator)
-        else {},
-        "classes": list(splits.train.classes),  # label 0 is the first
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "processes": batch_layout.processes,
-        "device_batch": batch_layout.device_batch,
-        "accumulation": batch_layout.accumulation_steps,
-        "threads": torch.get_num_threads(),
-        "precision": recipe.compute.precision,
     }

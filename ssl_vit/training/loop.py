@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from operator import methodcaller
 from typing import NamedTuple, Protocol
 
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from .. import rng
 from ..callbacks import Callbacks, Row
-from ..config.schema import Recipe
+from ..config.schema import Data
 from ..data.batching import Batch, BatchLayout, check_unreadable
 from ..data.loaders import Interrupted
 from ..objectives import Objective, Step
@@ -37,6 +38,19 @@ class Scheduled(NamedTuple):
 
     evaluator: Evaluator
     every: int
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """The values of a recipe that the loop needs."""
+
+    steps: int  # optimiser steps in total
+    batch: int  # images of one optimiser step, over all processes
+    log_every: int  # steps
+    checkpoint_every: int  # steps
+    seed: int
+    precision: str  # float32 or bfloat16
+    data: Data
 
 
 class Clock:
@@ -65,7 +79,7 @@ class Clock:
 def train(
     state: State,
     batches: Iterable[Batch],
-    recipe: Recipe,
+    settings: LoopSettings,
     batch_layout: BatchLayout,
     accelerator: Accelerator,
     evaluators: Iterable[Scheduled] = (),
@@ -74,7 +88,7 @@ def train(
     stop: Callable[[int], object] = lambda step: False,
     on_nonfinite: Callable[[list[int]], None] = lambda steps: None,
 ) -> None:
-    """Train from state.step to the recipe's last step, or to one at which `stop` says so on all
+    """Train from state.step to the last step, or to one at which `stop` says so on all
     processes; save there.
 
     `batches` brings this process's passes from state.step on, spread.accumulation_steps to a step. An
@@ -85,16 +99,16 @@ def train(
         UserError: too many images cannot be read.
     """
     passes, clock, callbacks = iter(batches), Clock(), callbacks or Callbacks([])
-    while state.step < recipe.optim.steps:
+    while state.step < settings.steps:
         if stop(state.step):
             return save()
         try:
             with clock.running(state, batch_layout.processes):
-                _update(state, passes, recipe, batch_layout, accelerator, clock, callbacks)
-                last = state.step == recipe.optim.steps
+                _update(state, passes, settings, batch_layout, accelerator, clock, callbacks)
+                last = state.step == settings.steps
                 values = (
                     _read(state, accelerator, on_nonfinite)
-                    if last or state.step % recipe.log.every == 0
+                    if last or state.step % settings.log_every == 0
                     else {}
                 )
         except Interrupted:  # while data were waited for: nothing of the step was done
@@ -102,16 +116,16 @@ def train(
             return save()
         row: Row = {}
         if values:
-            row, clock = _row(values, state, recipe, accelerator, clock), Clock()
+            row, clock = _row(values, state, settings, accelerator, clock), Clock()
         callbacks.notify(methodcaller("on_step", state.step))
         for watch in evaluators:
             if last or state.step % watch.every == 0:
                 row |= {"step": state.step} | evaluate(
-                    watch.evaluator, state, row, recipe, accelerator, callbacks
+                    watch.evaluator, state, row, settings, accelerator, callbacks
                 )
         if row:
             callbacks.notify(methodcaller("on_row", row))
-        if last or state.step % recipe.checkpoint.every == 0:
+        if last or state.step % settings.checkpoint_every == 0:
             save()
     return None
 
@@ -119,7 +133,7 @@ def train(
 def _update(
     state: State,
     passes: Iterator[Batch],
-    recipe: Recipe,
+    settings: LoopSettings,
     batch_layout: BatchLayout,
     accelerator: Accelerator,
     clock: Clock,
@@ -132,17 +146,19 @@ def _update(
         to_device(clock.wait(passes), accelerator.device)
         for _ in range(batch_layout.accumulation_steps)
     ]
-    _note_unread(state, step_passes, recipe, callbacks)
+    _note_unread(state, step_passes, settings, callbacks)
     if state.objective.uses_labels:
         step_passes = _counted_labels(step_passes, accelerator)
     made: list[Step] = []
     for micro, batch in enumerate(step_passes):
         # dropout, drop path
-        torch.manual_seed(int(rng.key(recipe.seed, state.step, batch_layout.chunk_index(micro))[0]))
+        torch.manual_seed(
+            int(rng.key(settings.seed, state.step, batch_layout.chunk_index(micro))[0])
+        )
         made.append(
             state.strategy.run_pass(
                 batch,
-                autocast(recipe, accelerator),
+                autocast(settings.precision, accelerator),
                 last=micro == batch_layout.accumulation_steps - 1,
             )
         )
@@ -155,7 +171,9 @@ def _update(
     state.step += 1
 
 
-def _note_unread(state: State, passes: list[Batch], recipe: Recipe, callbacks: Callbacks) -> None:
+def _note_unread(
+    state: State, passes: list[Batch], settings: LoopSettings, callbacks: Callbacks
+) -> None:
     """Name and count the images of this process that could not be read.
 
     Raises:
@@ -165,15 +183,13 @@ def _note_unread(state: State, passes: list[Batch], recipe: Recipe, callbacks: C
     for text in (text for batch in passes for text in batch.unreadable):
         state.images_unreadable += 1
         callbacks.warn(f"an image was replaced by the next: {text}")
-        check_unreadable(state.images_unreadable, state.images_seen, recipe.data, text)
+        check_unreadable(state.images_unreadable, state.images_seen, settings.data, text)
 
 
-def autocast(recipe: Recipe, accelerator: Accelerator) -> torch.autocast:
-    """The recipe's precision. Entered outside the objective, so that a compiled one stays one
+def autocast(precision: str, accelerator: Accelerator) -> torch.autocast:
+    """Autocast to bfloat16, or none for float32. Entered outside the objective, so that a compiled one stays one
     graph."""
-    return torch.autocast(
-        accelerator.device.type, torch.bfloat16, enabled=recipe.compute.precision == "bfloat16"
-    )
+    return torch.autocast(accelerator.device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -239,10 +255,14 @@ def _read(
 
 
 def _row(
-    values: dict[str, float], state: State, recipe: Recipe, accelerator: Accelerator, clock: Clock
+    values: dict[str, float],
+    state: State,
+    settings: LoopSettings,
+    accelerator: Accelerator,
+    clock: Clock,
 ) -> Row:
     """A row of metrics.jsonl: where the run is, the means since the last row, and how it went."""
-    steps, batch = values.pop("steps"), recipe.optim.batch
+    steps, batch = values.pop("steps"), settings.batch
     return {
         "step": state.step,
         "images": state.step * batch,
@@ -267,7 +287,7 @@ def evaluate(
     evaluator: Evaluator,
     state: State,
     row: Row,
-    recipe: Recipe,
+    settings: LoopSettings,
     accelerator: Accelerator,
     callbacks: Callbacks,
 ) -> Row:
@@ -275,7 +295,11 @@ def evaluate(
     gpus = [accelerator.device] if accelerator.device.type == "cuda" else []
     with state.evaluation_model() as watched:
         try:
-            with torch.no_grad(), autocast(recipe, accelerator), torch.random.fork_rng(gpus):
+            with (
+                torch.no_grad(),
+                autocast(settings.precision, accelerator),
+                torch.random.fork_rng(gpus),
+            ):
                 return dict(evaluator(state.step, row, watched.eval()))
         except Exception as error:
             callbacks.warn(f"{type(evaluator).__name__} failed at step {state.step}: {error!r}")
@@ -285,15 +309,19 @@ def evaluate(
 
 
 def seconds_per_step(
-    state: State, batch: Batch, recipe: Recipe, batch_layout: BatchLayout, accelerator: Accelerator
+    state: State,
+    batch: Batch,
+    settings: LoopSettings,
+    batch_layout: BatchLayout,
+    accelerator: Accelerator,
 ) -> float:
     """Measured here: forward and backward of one batch (the second of two, the first warms up)
     times the accumulation. Running means, which a forward moves, are put back."""
-    batch = _as_trained(batch, state, recipe, accelerator)
+    batch = _as_trained(batch, state, settings, accelerator)
     took, kept = 0.0, [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
     for _ in range(2):
         start = time.perf_counter()
-        state.strategy.dry_run(batch, autocast(recipe, accelerator))
+        state.strategy.dry_run(batch, autocast(settings.precision, accelerator))
         if accelerator.device.type == "cuda":
             torch.cuda.synchronize(accelerator.device)
         took = time.perf_counter() - start
@@ -302,11 +330,13 @@ def seconds_per_step(
     return took * batch_layout.accumulation_steps
 
 
-def _as_trained(batch: Batch, state: State, recipe: Recipe, accelerator: Accelerator) -> Batch:
+def _as_trained(
+    batch: Batch, state: State, settings: LoopSettings, accelerator: Accelerator
+) -> Batch:
     """A batch with all that a training pass has, so that no graph is compiled for the rehearsal
     alone."""
     batch = to_device(batch, accelerator.device)
-    if max(recipe.data.mixup, recipe.data.cutmix) > 0:
+    if max(settings.data.mixup, settings.data.cutmix) > 0:
         share = torch.ones(len(batch.key), device=accelerator.device)
         batch = batch._replace(partner_label=batch.label.clone(), own_share=share)
     return _counted_labels([batch], accelerator)[0] if state.objective.uses_labels else batch

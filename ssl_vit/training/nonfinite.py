@@ -1,5 +1,5 @@
-"""What becomes of a run whose loss or gradient is not finite; the engine has left those updates out
-already."""
+"""Policy for non-finite losses and gradients: stop, skip or roll back. The loop has skipped those
+updates already."""
 
 import json
 from collections.abc import Callable
@@ -7,11 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from .. import rng
-from ..data import loaders
-from ..data.base import Source
-from ..data.loaders import StreamReader
 from ..errors import UserError
-from ..runs.folder import Run, write_atomically
+from ..runs.folder import write_atomically
 from .state import State
 
 MAX_ROLLBACKS = 3  # times that a run goes back before it gives up
@@ -32,55 +29,58 @@ def stream_seed(seed: int, rollbacks: int) -> int:
 
 
 class NonFinitePolicy:
-    """Told of the steps whose updates were left out, on every process: dumps their samples, then
-    does as optim.nonfinite says.
+    """Called on every process with the steps whose updates were skipped: writes their samples to
+    `path`, then acts.
 
-    not_finite.json: {"steps": {step: the indices of its samples in the training split}}, as in
-    Batch.
+    The file: {"steps": {step: the indices of its samples in the training split}}, as in Batch.
+
+    Args:
+        action: optim.nonfinite: stop, skip or back.
+        path: the file, not_finite.json in the run folder.
+        samples_of: step -> the indices of its samples.
+        is_main: whether this process writes and warns.
 
     Raises:
-        UserError: "stop". GoBack: "back".
+        UserError: `action` is "stop".
+        Rollback: `action` is "back".
     """
 
     def __init__(
         self,
-        run: Run,
-        images: Source | StreamReader,
-        seed: int,
+        action: str,
+        path: Path,
+        samples_of: Callable[[int], list[int]],
         warn: Callable[[str], None],
-        main: bool,
+        is_main: bool,
     ) -> None:
-        self.run, self.images, self.seed, self.warn, self.main = run, images, seed, warn, main
+        self.action = action
+        self.path = path
+        self.samples_of = samples_of
+        self.warn = warn
+        self.is_main = is_main
 
     def __call__(self, steps: list[int]) -> None:
-        optim, path = self.run.recipe.optim, self.run.folder / "not_finite.json"
-        if self.main:
-            self._dump(path, steps)
+        if self.is_main:
+            self._dump(steps)
         many = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
-        text = f"{many}: loss or gradient not finite in {len(steps)}, not learned from; the samples are in {path}"
-        if optim.nonfinite == "stop":
+        text = f"{many}: loss or gradient not finite in {len(steps)}, not learned from; the samples are in {self.path}"
+        if self.action == "stop":
             raise UserError(f"optim.nonfinite=stop: {text}; {MAY_HELP}")
-        if self.main:
+        if self.is_main:
             self.warn(text)
-        if optim.nonfinite == "back":
+        if self.action == "back":
             raise Rollback(steps[0])
 
-    def _dump(self, path: Path, steps: list[int]) -> None:
+    def _dump(self, steps: list[int]) -> None:
         """Add the steps' samples to the file, or begin it where it is damaged; where the disk is
         full, training goes on."""
-        told = {str(step): self._indices(step) for step in steps}
+        steps_found = {str(step): self.samples_of(step) for step in steps}
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            told = {**json.loads(path.read_text())["steps"], **told}
+            steps_found = {**json.loads(self.path.read_text())["steps"], **steps_found}
         try:
-            write_atomically(path, json.dumps({"steps": told}) + "\n")
+            write_atomically(self.path, json.dumps({"steps": steps_found}) + "\n")
         except OSError as error:
-            self.warn(f"{path} could not be written: {error.strerror}")
-
-    def _indices(self, step: int) -> list[int]:
-        recipe = self.run.recipe
-        return loaders.step_indices(
-            step, self.images, recipe.data, recipe.optim.batch, self.seed
-        ).tolist()
+            self.warn(f"{self.path} could not be written: {error.strerror}")
 
 
 def roll_back(state: State, back: Rollback, resume: Callable[[int], None]) -> None:

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from ..config.schema import Recipe
+from ..config.schema import Optim
 from ..data.batching import Batch, BatchLayout
 from ..errors import UserError
 from ..objectives import Objective
@@ -304,7 +304,9 @@ class Fsdp2Strategy(ShardedStrategy):
 def build_strategy(
     objective: Objective,
     optimizer: Optimizer,
-    recipe: Recipe,
+    settings: Optim,
+    precision: str,
+    compiles: bool,
     batch_layout: BatchLayout,
     accelerator: Accelerator,
 ) -> Strategy:
@@ -319,15 +321,15 @@ def build_strategy(
         DistributedType.FSDP: Fsdp2Strategy,
     }
     made = kinds.get(accelerator.distributed_type, Strategy)(
-        objective, optimizer, recipe, batch_layout, accelerator
+        objective, optimizer, settings, precision, compiles, batch_layout, accelerator
     )
     if (
         isinstance(made, ShardedStrategy)
         and made.full_copy is not None
-        and recipe.optim.average is not None
+        and settings.average is not None
     ):
         text = "the mean of weights that no process has whole is not kept; leave it out, or take DDP or ZeRO 1 or 2"
-        raise UserError(f"optim.average={recipe.optim.average}: {text}")
+        raise UserError(f"optim.average={settings.average}: {text}")
     return made
 
 

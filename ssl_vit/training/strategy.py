@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..config.schema import Recipe
+from ..config.schema import Optim
 from ..data.batching import Batch, BatchLayout
 from ..errors import ReportedError, UserError
 from ..objectives import Objective, Step
@@ -31,15 +31,16 @@ class Strategy:
         self,
         objective: Objective,
         optimizer: Optimizer,
-        recipe: Recipe,
+        settings: Optim,
+        precision: str,
+        compiles: bool,
         batch_layout: BatchLayout,
         accelerator: Accelerator,
     ) -> None:
         self.objective, self.optimizer, self.accelerator = objective, optimizer, accelerator
-        self.settings, self.batch_layout = recipe.optim, batch_layout
-        self.bfloat16 = recipe.compute.precision == "bfloat16"
-        asked = recipe.compute.compile
-        self.compiles = asked if asked is not None else accelerator.device.type == "cuda"
+        self.settings, self.batch_layout = settings, batch_layout
+        self.bfloat16 = precision == "bfloat16"
+        self.compiles = compiles
         self.losses: list[Tensor] = []  # of this step's passes so far
         self.prepared: Any = self.prepare()
         self.weights = list(self.prepared.parameters())
