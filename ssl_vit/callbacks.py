@@ -1,5 +1,4 @@
-"""What may follow a run: the callback interface, the rows it gets, and the signals that end a run.
-No torch here."""
+"""Callbacks of a run, the rows that they get, and the signals that stop a run. No torch."""
 
 import signal
 from collections.abc import Callable, Iterable
@@ -10,8 +9,7 @@ Row = dict[str, Any]
 
 
 class Callback:
-    """Told of each step, each row and each warning; not of the model. Every method may be left
-    out."""
+    """Base class: called at each step, metrics row and warning. It never gets the model."""
 
     def on_step(self, step: int) -> None: ...
     def on_row(self, row: Row) -> None: ...
@@ -20,7 +18,7 @@ class Callback:
 
 
 class Callbacks:
-    """The listeners of a run. One that fails is dropped with a warning; training goes on."""
+    """The callbacks of a run. One that raises is removed with a warning; training goes on."""
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks = list(callbacks)

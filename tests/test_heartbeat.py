@@ -206,11 +206,11 @@ cli.evaluate({words!r})
     assert "error: process 1 on" in said[0] and f"gave no sign of life for {PATIENCE} s" in said[0]
 
 
-def judged(*signs: heartbeat.Heartbeat, patience: float = 10, stood: float = 0) -> str:
+def diagnosed(*signs: heartbeat.Heartbeat, patience: float = 10, stood: float = 0) -> str:
     """What the first process says of the processes' signs, the others' marks being so old."""
     watchdog = heartbeat.Watchdog(0, len(signs), patience)
     now = time.monotonic()
-    watchdog.heard = {
+    watchdog.peers = {
         rank: heartbeat.PeerStatus(sign, now, now - stood) for rank, sign in enumerate(signs)
     }
     return watchdog._diagnose()
@@ -221,14 +221,18 @@ def test_nobody_is_named_where_all_wait_or_have_left() -> None:
     long way to the first."""
     within, between = heartbeat.Heartbeat(1, 7, 10, "here"), heartbeat.Heartbeat(1, 7, 60, "here")
     left = heartbeat.Heartbeat(1, 3, 10, "here", heartbeat.FINISHED)
-    assert judged(within, within, left, stood=25) == judged(between, between, left, stood=1e6) == ""
-    assert "no process has moved for 30 s" in judged(within, within, left, stood=31)
-    assert "process 1 on here has not moved for 10 s" in judged(
+    assert (
+        diagnosed(within, within, left, stood=25)
+        == diagnosed(between, between, left, stood=1e6)
+        == ""
+    )
+    assert "no process has moved for 30 s" in diagnosed(within, within, left, stood=31)
+    assert "process 1 on here has not moved for 10 s" in diagnosed(
         within._replace(ticks=8), within, left, stood=11
     )
-    assert judged(within._replace(ticks=8), between, left, stood=11) == ""
-    assert "process 0 on here has not moved for 60 s" in judged(
+    assert diagnosed(within._replace(ticks=8), between, left, stood=11) == ""
+    assert "process 0 on here has not moved for 60 s" in diagnosed(
         between, within._replace(ticks=8), left, stood=61
     )
     before = heartbeat.Heartbeat(1, 0, inf, "here")
-    assert judged(before, before._replace(ticks=1), stood=1e6) == ""
+    assert diagnosed(before, before._replace(ticks=1), stood=1e6) == ""

@@ -249,10 +249,10 @@ WORDS = {
         ["out=x", "size=big"],
         "size=big: the shorter side in pixels, 1 to 16,384",
     ),
-    "nothing": (["out=x", "rows=0"], "rows=0: images to a shard, at least 1, are asked for"),
+    "nothing": (["out=x", "rows=0"], "rows=0: expected images to a shard, at least 1"),
     "too good": (
         ["out=x", "quality=101"],
-        "quality=101: a whole number from 1 to 100 is asked for",
+        "quality=101: expected a whole number from 1 to 100",
     ),
     "another format": (["out=x", "format=gif"], "format=gif: unknown; choices: jpeg, webp"),
     "an unknown set": (["out=x", "data=cifar"], "data=cifar: unknown; did you mean cifar10?"),

@@ -159,5 +159,5 @@ def test_one_process_alone_is_judged_within_a_step_only() -> None:
 
 def test_the_watch_over_one_process_ends_with_it() -> None:
     with heartbeat.Watchdog(0, 1, 1.0) as watchdog:
-        assert list(watchdog.track([1, 2], 0)) == [1, 2] and watchdog.watch.is_alive()
-    assert not watchdog.watch.is_alive() and not watchdog.talk.is_alive()
+        assert list(watchdog.track([1, 2], 0)) == [1, 2] and watchdog.watch_thread.is_alive()
+    assert not watchdog.watch_thread.is_alive() and not watchdog.exchange_thread.is_alive()

@@ -103,8 +103,8 @@ def _probes(recipe: Recipe, words: list[str]) -> None:
 
 def _starts(recipe: Recipe, words: list[str]) -> None:
     """That where the weights come from is said: scratch is too easily a slip here."""
-    said = any(word == f"init={SCRATCH}" or word.endswith((".yaml", ".yml")) for word in words)
-    if recipe.init == SCRATCH and not said:
+    named = any(word == f"init={SCRATCH}" or word.endswith((".yaml", ".yml")) for word in words)
+    if recipe.init == SCRATCH and not named:
         raise UserError(f"init= is missing; {CHOICES}")
 
 

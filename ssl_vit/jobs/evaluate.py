@@ -63,16 +63,14 @@ def _measured(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits)
     batch_layout = batching.BatchLayout(
         size * processes, size, accelerator.process_index, processes
     )
-    said, classes = (
-        resources.environment_facts(recipe, accelerator, batch_layout, splits),
-        sources.num_classes(splits, recipe.data, recipe.objective),
-    )
-    check_same(accelerator, {f"images of {name}": text for name, text in said["data"].items()})
+    facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
+    classes = sources.num_classes(splits, recipe.data, recipe.objective)
+    check_same(accelerator, {f"images of {name}": text for name, text in facts["data"].items()})
     torch.manual_seed(recipe.seed)
     net = encoder.build_backbone(recipe.model, recipe.data).to(accelerator.device).eval()
     start_from = init_source.parse_init(recipe.init)
-    said |= weights.load_init(net, recipe.init, exported=False)
-    on_main(accelerator, lambda: run.open(environment(said)))
+    facts |= weights.load_init(net, recipe.init, exported=False)
+    on_main(accelerator, lambda: run.open(environment(facts)))
     read, pool = _reader(net, start_from, recipe, accelerator.device)
     _introduce(run, accelerator, splits, pool)
     seen, picks, images = _features(read, splits, batch_layout, recipe, accelerator, classes)
@@ -210,15 +208,19 @@ def _with_its_head(
         loop.autocast(recipe.compute.precision, accelerator),
         _all(splits.test, recipe, batch_layout) as images,
     ):
-        told = classify.predict(objective, accelerator.watch_loader(images), accelerator)
-    if told.label.max() >= objective.classes:
-        text = f"{objective.classes} classes, data={recipe.data.name} has labels up to {told.label.max()}"
+        predictions = classify.predict(objective, accelerator.watch_loader(images), accelerator)
+    if predictions.label.max() >= objective.classes:
+        text = f"{objective.classes} classes, data={recipe.data.name} has labels up to {predictions.label.max()}"
         raise UserError(f"probe.measures=top1: the head of init={init.place} knows {text}")
-    seen = classify.real_accuracy(told, splits.test, recipe.eval.real) if recipe.eval.real else {}
-    return classify.accuracies(told, objective.classes) | seen
+    seen = (
+        classify.real_accuracy(predictions, splits.test, recipe.eval.real)
+        if recipe.eval.real
+        else {}
+    )
+    return classify.accuracies(predictions, objective.classes) | seen
 
 
-def _classifier(net: Backbone, init: init_source.InitSource, asked_by: str) -> Supervised:
+def _classifier(net: Backbone, init: init_source.InitSource, option: str) -> Supervised:
     """The supervised objective of the run that made the weights, with its heads; of a joint run,
     that part."""
     path = init.export / "heads.safetensors" if init.run and init.export else None
@@ -232,13 +234,13 @@ def _classifier(net: Backbone, init: init_source.InitSource, asked_by: str) -> S
     made = read(init.run / "recipe.yaml") if init.run else None
     known = made is not None and made.objective in OBJECTIVES
     if made is None or not known or not learns_labels(made) or "head.bias" not in heads:
-        raise UserError(f"{asked_by}: init={init.place} is no run that learned labels")
-    asked = made.supervised
+        raise UserError(f"{option}: init={init.place} is no run that learned labels")
+    supervised = made.supervised
     words = {
-        "loss": asked.loss,
-        "smoothing": asked.smoothing,
-        "hidden": asked.hidden,
-        "pool": asked.pool,
+        "loss": supervised.loss,
+        "smoothing": supervised.smoothing,
+        "hidden": supervised.hidden,
+        "pool": supervised.pool,
     }
     objective = Supervised(net, len(heads["head.bias"]), **words)  # type: ignore[arg-type]
     objective.load_state_dict(heads, strict=False)

@@ -29,16 +29,18 @@ def finish(job: Job) -> dict[str, Any]:
         if not job.held_out.latest:  # resumed after the last step
             with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
                 dict(job.held_out(job.state.step, {}, trained.eval()))
-        told = _test(job, trained.eval())
-        return _concluded(job, trained, told) if job.accelerator.is_main_process else {}
+        test_metrics = _test(job, trained.eval())
+        return _concluded(job, trained, test_metrics) if job.accelerator.is_main_process else {}
 
 
-def _concluded(job: Job, trained: Objective, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
+def _concluded(
+    job: Job, trained: Objective, test_metrics: dict[str, tuple[float, int]]
+) -> dict[str, Any]:
     run = job.run
     run.check_not_moved()
     export(job, trained, run.export)
     _draw(job, trained)
-    result = _result(job, told)
+    result = _result(job, test_metrics)
     run.finish(result)
     run.write_log("finished")
     if job.pusher:
@@ -70,19 +72,22 @@ def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
         loop.autocast(recipe.compute.precision, job.accelerator),
         loaders.InterruptibleLoader(loader) as test,
     ):
-        told = classify.predict(trained, job.accelerator.watch_loader(test), job.accelerator)
-    for text in told.unreadable:
+        predictions = classify.predict(trained, job.accelerator.watch_loader(test), job.accelerator)
+    for text in predictions.unreadable:
         job.run.write_log(f"warning: a test image is left out: {text}")
         job.accelerator.print(f"warning: a test image is left out: {text}")
-    if told.unreadable:
+    if predictions.unreadable:
         batching.check_unreadable(
-            len(told.unreadable), len(told.index), recipe.data, told.unreadable[-1]
+            len(predictions.unreadable),
+            len(predictions.index),
+            recipe.data,
+            predictions.unreadable[-1],
         )
     if job.accelerator.is_main_process:
-        told.save(job.run.predictions)
+        predictions.save(job.run.predictions)
     classes = sources.num_classes(job.splits, recipe.data, recipe.objective)
-    return classify.accuracies(told, classes) | (
-        classify.real_accuracy(told, source, recipe.eval.real) if recipe.eval.real else {}
+    return classify.accuracies(predictions, classes) | (
+        classify.real_accuracy(predictions, source, recipe.eval.real) if recipe.eval.real else {}
     )
 
 
@@ -102,7 +107,7 @@ def _draw(job: Job, trained: Objective) -> None:
         print(f"warning: no images: {error!r}", flush=True)
 
 
-def _result(job: Job, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
+def _result(job: Job, test_metrics: dict[str, tuple[float, int]]) -> dict[str, Any]:
     """What result.json says; the totals count the runs that the first weights came from."""
     state = job.state
     images = state.step * job.recipe.optim.batch
@@ -117,7 +122,7 @@ def _result(job: Job, told: dict[str, tuple[float, int]]) -> dict[str, Any]:
     probed = (
         {f"probe_{name}": pair for name, pair in job.probes.latest.items()} if job.probes else {}
     )
-    measured = {watched: job.held_out.latest | probed, "test": told}
+    measured = {watched: job.held_out.latest | probed, "test": test_metrics}
     return {
         "steps": state.step,
         "images": images,

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from ..data.reshard import FinishedShard, Shard
 
 FORMATS = ("jpeg", "webp")
-# The tool's own numbers -> what is taken without a word, the most, and how both are said
+# The tool's own numbers -> default, largest value, message of the error
 NUMBERS: dict[str, tuple[int, float, str]] = {
-    "size": (256, 2**14, "the shorter side in pixels, 1 to 16,384, is asked for"),
-    "rows": (10_000, 2**31, "images to a shard, at least 1, are asked for"),
-    "quality": (90, 100, "a whole number from 1 to 100 is asked for"),
-    "workers": (cores(), 4096, "processes, 1 to 4,096, are asked for"),
+    "size": (256, 2**14, "expected the shorter side in pixels, 1 to 16,384"),
+    "rows": (10_000, 2**31, "expected images to a shard, at least 1"),
+    "quality": (90, 100, "expected a whole number from 1 to 100"),
+    "workers": (cores(), 4096, "expected processes, 1 to 4,096"),
 }
 
 
@@ -76,9 +76,9 @@ def parse_options(words: list[str]) -> ShardOptions:
 
 
 def _number(key: str, text: str) -> int:
-    _, most, said = NUMBERS[key]
+    _, most, message = NUMBERS[key]
     if not (text.isascii() and text.isdecimal() and len(text) < 20) or not 1 <= int(text) <= most:
-        raise UserError(f"{key}={text}: {said}")
+        raise UserError(f"{key}={text}: {message}")
     return int(text)
 
 
@@ -89,25 +89,25 @@ def main(words: list[str]) -> None:
         UserError: a mistake in the words, a folder that holds something else, or too many images
         that cannot be read.
     """
-    asked = parse_options(words)
+    options = parse_options(words)
     from ..data import fingerprints, loaders, sources
 
     # then they are not copied into the cache first
-    window = asked.rows if sources.in_parquet(asked.data) else None
-    found = sources.every_split(dataclasses.replace(asked.data, window=window))
+    window = options.rows if sources.in_parquet(options.data) else None
+    found = sources.every_split(dataclasses.replace(options.data, window=window))
     splits = {name: source for name, source in found.splits.items() if len(source)}
     _tell_found(found, splits)
     prints = {name: fingerprints.fingerprint_source(source) for name, source in splits.items()}
-    manner = {key: getattr(asked, key) for key in ("size", "rows", "format", "quality")}
+    manner = {key: getattr(options, key) for key in ("size", "rows", "format", "quality")}
     try:
-        _check_folder(asked.out)
-        with Run(Recipe(name=asked.out.name, out=str(asked.out.parent))).lock():
-            _open(asked.out, {"data": prints, **manner})
+        _check_folder(options.out)
+        with Run(Recipe(name=options.out.name, out=str(options.out.parent))).lock():
+            _open(options.out, {"data": prints, **manner})
             with loaders.report_lost_workers():
-                _make(asked, splits)
+                _make(options, splits)
     except OSError as error:  # one of a worker's carries its traceback along
         text = error.strerror or str(error).strip().splitlines()[-1]
-        raise UserError(f"out={asked.out}: {error.filename or 'not written'}: {text}") from None
+        raise UserError(f"out={options.out}: {error.filename or 'not written'}: {text}") from None
 
 
 def _check_folder(out: Path) -> None:
@@ -136,16 +136,18 @@ def _open(out: Path, now: dict[str, Any]) -> None:
         torn.unlink()
 
 
-def _make(asked: ShardOptions, splits: dict[str, Any]) -> None:
+def _make(options: ShardOptions, splits: dict[str, Any]) -> None:
     """Every shard that is not there yet, several at once; each is told when it is finished."""
     from torch.utils.data import DataLoader
 
     from ..data import batching, reshard
 
-    shards = [shard for name, source in splits.items() for shard in _cut(name, source, asked)]
+    shards = [shard for name, source in splits.items() for shard in _cut(name, source, options)]
     there, left = ([s for s in shards if s.file.exists() == exists] for exists in (True, False))
-    making = reshard.ShardMaker(left, reshard.Encoding(asked.size, asked.format, asked.quality))
-    made = DataLoader(making, batch_size=None, num_workers=min(asked.workers, len(left)))
+    making = reshard.ShardMaker(
+        left, reshard.Encoding(options.size, options.format, options.quality)
+    )
+    made = DataLoader(making, batch_size=None, num_workers=min(options.workers, len(left)))
     seen = kept = size = 0
     for done, one in enumerate(chain(map(reshard.finished_shard, there), made), 1):
         seen, kept, size = seen + one.requested, kept + one.images, size + one.bytes
@@ -153,11 +155,11 @@ def _make(asked: ShardOptions, splits: dict[str, Any]) -> None:
         batching.check_unreadable(
             seen - kept,
             seen,
-            asked.data,
+            options.data,
             one.unreadable[-1] if one.unreadable else f"in {one.file.name}",
         )
-    print(f"finished    {kept:,} of {seen:,} images, {size / 1e6:.1f} MB: {asked.out}")
-    words = ["recipe=mpp", f"data.path={asked.out}", f"data.window={10 * asked.rows}"]
+    print(f"finished    {kept:,} of {seen:,} images, {size / 1e6:.1f} MB: {options.out}")
+    words = ["recipe=mpp", f"data.path={options.out}", f"data.window={10 * options.rows}"]
     print(f"next        {typed('accelerate', 'launch', *tool_command('pretrain'), *words)}")
 
 
@@ -180,13 +182,13 @@ def _tell(made: "FinishedShard", state: str) -> None:
         print(f"warning: left out: {text}", flush=True)
 
 
-def _cut(split: str, source: Any, asked: ShardOptions) -> Iterator["Shard"]:
+def _cut(split: str, source: Any, options: ShardOptions) -> Iterator["Shard"]:
     """The shards of a split, named as the Hub names them."""
     from ..data.reshard import Shard
 
-    count = math.ceil(len(source) / asked.rows)
+    count = math.ceil(len(source) / options.rows)
     for i in range(count):
-        last = min((i + 1) * asked.rows, len(source))
+        last = min((i + 1) * options.rows, len(source))
         yield Shard(
-            source, i * asked.rows, last, asked.out / f"{split}-{i:05d}-of-{count:05d}.parquet"
+            source, i * options.rows, last, options.out / f"{split}-{i:05d}-of-{count:05d}.parquet"
         )

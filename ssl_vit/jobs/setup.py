@@ -65,18 +65,18 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         rank,
         processes,
     )
-    said = resources.environment_facts(recipe, accelerator, batch_layout, splits)
+    facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
     distributed.check_same(
         accelerator,
-        _shared(recipe) | {f"images of {name}": text for name, text in said["data"].items()},
+        _shared(recipe) | {f"images of {name}": text for name, text in facts["data"].items()},
     )
     classes = sources.num_classes(splits, recipe.data, recipe.objective)
     torch.manual_seed(recipe.seed)
     net = encoder.build_backbone(
         recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path
     )
-    said |= _first(net, run)
-    distributed.on_main(accelerator, lambda: run.open(environment(said)))
+    facts |= _first(net, run)
+    distributed.on_main(accelerator, lambda: run.open(environment(facts)))
     objective = objectives.build(objective_settings(recipe), net, classes).to(accelerator.device)
     average = optim.averaged(objective, recipe.optim.average)
     optimizer, schedule = optim.build(objective, recipe.optim)
@@ -93,8 +93,9 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         batch_layout,
         accelerator,
     )
-    said["sharding"] = sharded = setup | strategy.facts()
-    distributed.on_main(accelerator, lambda: run.open(environment(said)))
+    sharded = setup | strategy.facts()
+    facts["sharding"] = sharded
+    distributed.on_main(accelerator, lambda: run.open(environment(facts)))
     held_out = HeldOutEvaluator(
         loaders.held_out_batches(splits.validation, recipe.data, batch_layout, recipe.eval.images),
         accelerator,
@@ -152,8 +153,11 @@ def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
     here."""
     if not checkpoint.list_checkpoints(run.checkpoints):
         return weights.load_init(net, run.recipe.init)
-    said, file = run.initial_weights(), init_source.weights_hash(run.recipe.init)
-    return said | ({"init": said.get("init", {}) | {"file": file}} if file else {})
+    facts = run.initial_weights()
+    file_hash = init_source.weights_hash(run.recipe.init)
+    if file_hash:
+        facts["init"] = facts.get("init", {}) | {"file": file_hash}
+    return facts
 
 
 def _shared(recipe: Recipe) -> dict[str, Any]:
@@ -203,13 +207,13 @@ def _restore(job: Job, path: Path) -> None:
     Raises:
         UserError: it is another run's, or no training state of this model.
     """
-    said = f"name={job.recipe.name}: {path}"
+    prefix = f"name={job.recipe.name}: {path}"
     try:
         saved = checkpoint.load(path)
         if saved.get("recipe", recipe_hash(job.recipe)) != recipe_hash(job.recipe) or saved[
             "step"
         ] != checkpoint.step_of(path):
-            raise UserError(f"{said} is another run's, or another step's; remove it")
+            raise UserError(f"{prefix} is another run's, or another step's; remove it")
         job.state.load(saved, job.accelerator)
     except UserError:
         raise
@@ -217,7 +221,7 @@ def _restore(job: Job, path: Path) -> None:
     except Exception as error:
         text = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{said} holds no training state of this run ({type(error).__name__}: {text}); remove it"
+            f"{prefix} holds no training state of this run ({type(error).__name__}: {text}); remove it"
         ) from None
 
 

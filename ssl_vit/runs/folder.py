@@ -202,8 +202,8 @@ class Run:
             if (file := self.folder / name).exists()
         ]
         known = {file: _read(file, {}).get("recipe") for file in found}
-        for file, told in known.items():
-            if told is not None and told != _hash_of_file(path):
+        for file, recorded in known.items():
+            if recorded is not None and recorded != _hash_of_file(path):
                 text = f"{path} is not the recipe that {file.name} was made with; restore it, or take another name="
                 raise UserError(f"name={self.recipe.name}: {text}")
 
@@ -301,14 +301,14 @@ class Run:
         if not differ and (key != "plugin" or was.keys() == now.keys()):
             return
         images = f"data.path={recipe.data.path}" if recipe.data.path else f"data={recipe.data.name}"
-        said = {
+        subject = {
             "data": f"{images}: the images of {', '.join(sorted(differ))}",
             "init": f"init={recipe.init}: the weights",
             "plugin": f"plugin={recipe.plugin}: its text",
             "real": f"eval.real={recipe.eval.real}: the labels",
         }
         raise UserError(
-            f"{said[key]} differ from what {self.folder} was made with; take another name="
+            f"{subject[key]} differ from what {self.folder} was made with; take another name="
         )
 
     def check_options(self) -> None:

@@ -65,7 +65,7 @@ def open_file(path: Path) -> IO[str]:
     )
 
 
-def check_own(said: str, folder: Path, names: Iterable[str]) -> None:
+def check_own(prefix: str, folder: Path, names: Iterable[str]) -> None:
     """That what a run writes in its folder is its own: no link, and no other run.
 
     Raises:
@@ -74,16 +74,16 @@ def check_own(said: str, folder: Path, names: Iterable[str]) -> None:
     for path in (folder / name for name in names):
         if path.is_symlink():
             raise UserError(
-                f"{said}: {path} is a link, and a run writes what is its own alone; remove it, or link the whole folder"
+                f"{prefix}: {path} is a link, and a run writes what is its own alone; remove it, or link the whole folder"
             )
         if is_run(path):
             raise UserError(
-                f"{said}: {path} holds another run, which this one would overwrite; move it, or take another name="
+                f"{prefix}: {path} holds another run, which this one would overwrite; move it, or take another name="
             )
     for above in folder.resolve().parents:
         if is_run(above):
             raise UserError(
-                f"{said}: {folder} lies inside another run's folder, {above}; take another name= or out="
+                f"{prefix}: {folder} lies inside another run's folder, {above}; take another name= or out="
             )
 
 
@@ -206,11 +206,11 @@ def _beats(path: Path, held: str) -> bool:
 def _beat(place: HeldFolder, gone: Callable[[], None], done: threading.Event) -> None:
     """Give signs of life; a file system that fails once, as one on the network may, is tried
     again."""
-    told = False
+    reported = False
     while not done.wait(HEARTBEAT):
         if place.is_in_place():
             with suppress(OSError):
                 os.utime(place.folder / "lock")
-        elif not told:
-            told = True
+        elif not reported:
+            reported = True
             gone()

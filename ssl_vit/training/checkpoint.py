@@ -111,12 +111,12 @@ def step_of(path: Path) -> int:
 def is_intact(path: Path) -> bool:
     """Whether a checkpoint's files are those that were written."""
     try:
-        told = read_json(path / MANIFEST, {"files": {"state.pt": {"bytes": int, "sha256": str}}})[
+        files = read_json(path / MANIFEST, {"files": {"state.pt": {"bytes": int, "sha256": str}}})[
             "files"
         ]
         # what else it may be could be endless
         regular = stat.S_ISREG((path / STATE).lstat().st_mode)
-        return set(told) == {STATE} and regular and _facts(path / STATE) == told[STATE]
+        return set(files) == {STATE} and regular and _facts(path / STATE) == files[STATE]
     except (OSError, ValueError):
         return False
 

@@ -1,5 +1,4 @@
-"""The machine under a run: processes, threads, precision, memory, and what environment.json says of
-them."""
+"""Process group, threads and precision of a run, and collectives that carry errors to all ranks."""
 
 import os
 import re
@@ -29,8 +28,8 @@ from ..errors import ReportedError, UserError, one_line
 from ..runs.folder import cores
 
 T = TypeVar("T")
-# How long the processes wait for one another: who is lost, liveness.Life finds out, and what the
-# first one does before the others may take hours. More milliseconds would not fit into 32 bits.
+# Collectives do not time out: heartbeat.Watchdog finds lost ranks, and what rank 0 does before the
+# others may take hours. More milliseconds would not fit into 32 bits.
 COLLECTIVE_TIMEOUT = timedelta(days=20)
 # Flags of CPUs whose instructions multiply bfloat16: x86 (AVX-512, AMX), and ARM from 8.6 on
 # (BFDOT, BFMMLA).
@@ -40,8 +39,8 @@ RENDEZVOUS_NOTICE, RENDEZVOUS_TIMEOUT = 10.0, 1800.0
 
 
 class WatchedAccelerator(Accelerator):
-    """Accelerate's. `mark` is called before what the processes do together; what a loader brings
-    comes through `watch_loader`."""
+    """Accelerate's, watched: `tick` is called before each collective; loaders are iterated through
+    `watch_loader`."""
 
     tick: Callable[[], None] = staticmethod(lambda: None)
     watch_loader: Callable[[Iterable[Batch]], Iterable[Batch]] = staticmethod(
@@ -161,11 +160,11 @@ def _rendezvous_timers(place: str, choices: str) -> list[threading.Timer]:
     """What is said and done if the processes do not come; one of each machine speaks."""
     count, speaks = os.environ["WORLD_SIZE"], os.environ.get("LOCAL_RANK", "0") == "0"
 
-    def told() -> None:
+    def print_notice() -> None:
         if speaks:
             print(f"waiting for {count} processes at {place}", flush=True)
 
-    def given_up() -> None:
+    def abort() -> None:
         if speaks:
             sys.stderr.write(
                 f"error: {place}: not all of {count} processes came in {RENDEZVOUS_TIMEOUT:g} s; {choices}\n"
@@ -173,7 +172,10 @@ def _rendezvous_timers(place: str, choices: str) -> list[threading.Timer]:
             sys.stderr.flush()
         os._exit(2)  # the main thread waits outside Python
 
-    return [threading.Timer(RENDEZVOUS_NOTICE, told), threading.Timer(RENDEZVOUS_TIMEOUT, given_up)]
+    return [
+        threading.Timer(RENDEZVOUS_NOTICE, print_notice),
+        threading.Timer(RENDEZVOUS_TIMEOUT, abort),
+    ]
 
 
 def _prepare_deepspeed_on_cpu() -> None:
@@ -271,27 +273,27 @@ def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
-    """Do something on the first process, and have it there; what a user did wrong there is raised
-    on all.
+    """Call `do` on rank 0 and return its value there, None elsewhere. A UserError is raised on
+    all ranks.
 
     Raises:
-        UserError: what `do` raises; ToldError on the other processes.
+        UserError: what `do` raises; ReportedError on the other processes.
     """
-    said: list[str | None] = [None]
+    messages: list[str | None] = [None]
     done = None
     if accelerator.is_main_process:
         try:
             done = do()
         except UserError as error:
-            said = [str(error)]
+            messages = [str(error)]
     accelerator.tick()
-    if text := broadcast_object_list(said)[0]:
+    if text := broadcast_object_list(messages)[0]:
         raise (UserError if accelerator.is_main_process else ReportedError)(text)
     return done
 
 
 def broadcast_from_main(accelerator: WatchedAccelerator, find: Callable[[], T]) -> T:
-    """What the first process finds, on all.
+    """Call `find` on rank 0 and return its value on all ranks.
 
     Raises:
         UserError: as `on_main`.
@@ -300,14 +302,14 @@ def broadcast_from_main(accelerator: WatchedAccelerator, find: Callable[[], T]) 
 
 
 def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
-    """That all processes have what the first one has.
+    """Check that all ranks have the values of rank 0.
 
     Raises:
         UserError: one has not; it names the process, its machine, and what differs.
     """
     (_, wanted), *others = gather_object([(socket.gethostname(), mine)])
-    for rank, (host, said) in enumerate(others, 1):
-        for key, value in said.items():
+    for rank, (host, theirs) in enumerate(others, 1):
+        for key, value in theirs.items():
             if value != wanted[key]:
                 text = f"{key}={value} on process {rank}, on {host}; process 0 has {wanted[key]}; all need the same"
                 raise (UserError if accelerator.is_main_process else ReportedError)(text)

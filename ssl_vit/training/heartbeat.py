@@ -1,10 +1,10 @@
-"""Who is still there: a process that died, hangs or failed is named by the others, who then leave,
-and do not wait for ever. One process alone is watched by a thread of its own.
+"""Watchdog over the processes of a run: names the one that died, hangs or failed, and ends the
+others. A single process is watched by a thread of its own.
 
-Each process says every INTERVAL seconds, in a key-value store on the CPU, that it lives, and how many
-marks its main thread made. All make the same marks in the same order, and each makes one before
-whatever they do together: so the one that the others wait for has the fewest. The first process
-watches all; the others watch the first and hear its verdict.
+Every INTERVAL seconds each rank writes a heartbeat with its progress counter to the process group's
+key-value store on the CPU. Every rank counts up before each collective, in the same order, so the
+lowest count identifies the straggler. Rank 0 watches all ranks; the others watch rank 0 and read its
+verdict.
 """
 
 import json
@@ -27,14 +27,12 @@ from ..errors import LostError, ReportedError, one_line
 from .preemption import exit_process, key_value_store
 
 LOST = LostError.status  # exit status: another process was lost; the same command goes on
-INTERVAL = 2.0  # seconds between signs of life
+INTERVAL = 2.0  # seconds between heartbeats
 DEAD_AFTER = 60.0  # seconds without one, or the patience where that is less
 DEAD_AFTER_ERROR = 3 * INTERVAL  # the same once a connection to another process has broken
-BETWEEN_STEPS = (
-    6  # times the patience for what is done between steps: saves, looks at held-out images
-)
-STALLED = 3  # times the patience for all standing still within a step
-SHARED = "/dev/shm"  # where data workers lay their batches
+BETWEEN_STEPS = 6  # times the patience, for work between steps: checkpoints, evaluation
+STALLED = 3  # times the patience, for no rank moving within a step
+SHARED = "/dev/shm"  # through which data workers hand over batches
 FINISHED = "left"
 RESUME_HINT = "the same command goes on from the last checkpoint"
 END = object()
@@ -42,57 +40,61 @@ Item = TypeVar("Item")
 
 
 class Heartbeat(NamedTuple):
-    """What a process says of itself."""
+    """What a rank writes to the store."""
 
-    beat: int = 0
-    ticks: int = 0
-    allowed: float = inf  # seconds that it may stand where it is while others are further
+    beats: int = 0
+    ticks: int = 0  # progress counter
+    allowed: float = inf  # seconds that it may stay behind others
     host: str = "?"
-    end: str = ""  # FINISHED, once it has; or the error that it ended by
+    end: str = ""  # FINISHED or the error by which it ended
 
 
 class PeerStatus(NamedTuple):
-    """The last sign of a process that was new, when it came, and when its marks last changed."""
+    """The last new heartbeat of a rank, and when it arrived (time.monotonic)."""
 
-    sign: Heartbeat
-    at: float
-    moved: float
+    heartbeat: Heartbeat
+    received_at: float
+    moved_at: float  # when its ticks last changed
 
 
 class Watchdog:
-    """The watch over the processes while its body runs.
+    """Context manager that watches the processes while its body runs.
 
-    `patience`: seconds that a process may stay behind the others within a step, and that one
-    process alone waits for data. What comes before the first step is not judged.
+    The time before the first step is not limited.
+
+    Args:
+        rank: of this process.
+        processes: of the run.
+        patience: seconds that a rank may stay behind the others within a step, and that a single
+            process waits for a batch.
     """
 
     def __init__(self, rank: int, processes: int, patience: float) -> None:
-        self.rank, self.processes, self.patience, self.dead = (
-            rank,
-            processes,
-            patience,
-            min(DEAD_AFTER, patience),
-        )
-        self.beats = self.ticks = self.step = self.read = 0
-        self.waits = False  # for data
+        self.rank = rank
+        self.processes = processes
+        self.patience = patience
+        self.dead_after = min(DEAD_AFTER, patience)
+        self.sent = self.ticks = self.step = self.batches_read = 0
+        self.waiting_for_data = False
         self.allowed = inf
-        self.verdict, self.end = "", FINISHED
+        self.verdict = ""
+        self.end = FINISHED
         now = time.monotonic()
-        self.heard = {
+        self.peers = {
             other: PeerStatus(Heartbeat(), now, now)
             for other in (range(processes) if rank == 0 else (0,))
         }
         self.done = threading.Event()
-        self.talk = threading.Thread(target=self._talk, daemon=True)
-        self.watch = threading.Thread(
+        self.exchange_thread = threading.Thread(target=self._exchange_loop, daemon=True)
+        self.watch_thread = threading.Thread(
             target=self._watch if processes > 1 else self._watch_alone, daemon=True
         )
 
     def __enter__(self) -> "Watchdog":
         if self.processes > 1:
             self.store: Any = key_value_store("watchdog")
-            self.talk.start()
-        self.watch.start()
+            self.exchange_thread.start()
+        self.watch_thread.start()
         return self
 
     def __exit__(
@@ -101,27 +103,27 @@ class Watchdog:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        """Leave, and say by which error. A broken connection is the sign of a lost process, whose
-        name is waited for."""
+        """Report how this rank ended. A RuntimeError may be a connection broken by a lost process:
+        wait until the watch has named it."""
         if self.processes == 1:
             self.done.set()
-            self.watch.join()
+            self.watch_thread.join()
             return
         if isinstance(error, RuntimeError):
-            self.dead = min(self.dead, DEAD_AFTER_ERROR)
-            time.sleep(self.dead + 3 * INTERVAL)  # the watch ends this process if it is so
+            self.dead_after = min(self.dead_after, DEAD_AFTER_ERROR)
+            time.sleep(self.dead_after + 3 * INTERVAL)  # the watch ends this process if it is so
         if error is not None and not isinstance(error, SystemExit | ReportedError):
             self.end = one_line(error)
         self.done.set()
-        self.watch.join()
+        self.watch_thread.join()
 
     def tick(self) -> None:
-        """This process has come so far."""
+        """Count progress of this rank; called before each collective."""
         self.ticks += 1
 
     def track(self, items: Iterable[Item], step: int) -> Iterator[Item]:
-        """The passes of the steps from `step` on. From where one is asked for until `stepped` this
-        process is within a step."""
+        """Yield the passes of the steps from `step` on. From the request of a pass until
+        `note_step` this rank counts as within a step."""
         self.step = step
         self._within()
         for item in self.watch_loader(items):
@@ -130,8 +132,7 @@ class Watchdog:
             self._within()
 
     def watch_loader(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items of a loader, each of which one process alone waits for no longer than its
-        patience."""
+        """Yield a loader's items; a single process waits `patience` seconds for each at most."""
         left = iter(items)
         while True:
             with self._waiting():
@@ -142,25 +143,24 @@ class Watchdog:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        self.read += 1
-        self.waits = True
+        self.batches_read += 1
+        self.waiting_for_data = True
         try:
             yield
         finally:
-            self.waits = False
+            self.waiting_for_data = False
 
     def _within(self) -> None:
         self.allowed = self.patience
         self.tick()
 
     def note_step(self, step: int) -> None:
-        """A step is done; what comes before the next one may take longer."""
+        """Mark the end of a step; the time until the next one has the longer limit."""
         self.step, self.allowed = step, BETWEEN_STEPS * self.patience
         self.tick()
 
-    def _talk(self) -> None:
-        """Say and hear; where the first process stands still, whose the store is, this may wait as
-        long."""
+    def _exchange_loop(self) -> None:
+        """Write and read heartbeats. Blocks while rank 0, which hosts the store, is stopped."""
         with suppress(distributed.DistError):
             self.store = self.store.clone()  # a connection of its own
         while True:
@@ -168,133 +168,126 @@ class Watchdog:
                 self._exchange()
             if self.done.wait(INTERVAL):
                 break
-        self._say(self.end)
+        self._send(self.end)
         if self.rank == 0 and self.end != FINISHED:
             self._linger()
 
     def _linger(self) -> None:
-        """The store goes with this process: the others hear first how it ended, unless they end as
-        well."""
+        """Keep rank 0, which hosts the store, alive until the others have read how it ended."""
         for _ in range(20):
-            if all(heard.sign.end for rank, heard in self.heard.items() if rank):
+            if all(peer.heartbeat.end for rank, peer in self.peers.items() if rank):
                 return
             time.sleep(INTERVAL / 10)
-            for rank in self.heard:
-                self._hear(rank, self._said(str(rank)))
+            for rank in self.peers:
+                self._receive(rank, self._get(str(rank)))
 
     def _exchange(self) -> None:
-        self.beats += 1
-        self._say()
-        for rank in self.heard:
-            self._hear(rank, self._said(str(rank)))
-        self.verdict = self._said("verdict")
+        self.sent += 1
+        self._send()
+        for rank in self.peers:
+            self._receive(rank, self._get(str(rank)))
+        self.verdict = self._get("verdict")
 
-    def _say(self, end: str = "") -> None:
+    def _send(self, end: str = "") -> None:
         self._set(
             str(self.rank),
-            json.dumps(Heartbeat(self.beats, self.ticks, self.allowed, socket.gethostname(), end)),
+            json.dumps(Heartbeat(self.sent, self.ticks, self.allowed, socket.gethostname(), end)),
         )
 
     def _set(self, key: str, text: str) -> None:
         with suppress(distributed.DistError):  # the store went with the first process
             self.store.set(key, text)
 
-    def _said(self, key: str) -> str:
+    def _get(self, key: str) -> str:
         return self.store.get(key).decode() if self.store.check([key]) else ""
 
-    def _hear(self, rank: int, text: str) -> None:
-        before, now, sign = (
-            self.heard[rank],
-            time.monotonic(),
-            Heartbeat(*json.loads(text)) if text else Heartbeat(),
-        )
-        if sign != before.sign:
-            self.heard[rank] = PeerStatus(
-                sign, now, before.moved if sign.ticks == before.sign.ticks else now
-            )
+    def _receive(self, rank: int, text: str) -> None:
+        last = self.peers[rank]
+        now = time.monotonic()
+        heartbeat = Heartbeat(*json.loads(text)) if text else Heartbeat()
+        if heartbeat != last.heartbeat:
+            moved = heartbeat.ticks != last.heartbeat.ticks
+            self.peers[rank] = PeerStatus(heartbeat, now, now if moved else last.moved_at)
 
     def _watch(self) -> None:
-        while self.talk.is_alive():
+        while self.exchange_thread.is_alive():
             if verdict := self.verdict or self._diagnose():
-                self._leave(verdict)
-            self.talk.join(INTERVAL)
+                self._abort(verdict)
+            self.exchange_thread.join(INTERVAL)
 
     def _watch_alone(self) -> None:
-        """Count the beats in which nothing moved, not the time: one that was stopped, and goes on,
-        has not been waiting."""
+        """Counts intervals without progress, not wall-clock time: a process that was suspended
+        and resumed has not been waiting."""
         before, stood = (0, 0, False), 0.0
         while not self.done.wait(INTERVAL):
-            now = (self.ticks, self.read, self.waits)
+            now = (self.ticks, self.batches_read, self.waiting_for_data)
             stood = 0.0 if now != before else stood + INTERVAL
             before = now
             if verdict := self._diagnose_alone(stood):
                 exit_process(LOST, f"error: {verdict}")
 
     def _diagnose_alone(self, stood: float) -> str:
-        """What this process waits for in vain, if it does."""
-        if self.waits and stood > self.patience:
+        """The error message if this single process is stuck, else ""."""
+        if self.waiting_for_data and stood > self.patience:
             return f"compute.patience={self.patience:g}: no data came for so many seconds, {_loader()}; {RESUME_HINT}"
         if self.allowed == self.patience and stood > STALLED * self.patience:
             return f"this process has not moved for {STALLED * self.patience:g} s, after step {self.step}; {RESUME_HINT}"
         return ""
 
     def _diagnose(self) -> str:
-        """Who is lost, in words, if somebody is."""
-        here = {rank: heard for rank, heard in self.heard.items() if heard.sign.end != FINISHED}
+        """The error message that names a lost rank, else ""."""
+        active = {rank: peer for rank, peer in self.peers.items() if peer.heartbeat.end != FINISHED}
         return (
-            self._ended(here)
-            or self._silent(here)
-            or (self._behind(here) if self.rank == 0 and here else "")
+            self._ended(active)
+            or self._silent(active)
+            or (self._behind(active) if self.rank == 0 and active else "")
         )
 
-    def _ended(self, here: dict[int, PeerStatus]) -> str:
-        """Who ended by an error, a beat after it said so: what all of them meet each tells
-        itself."""
-        for rank, (sign, at, _) in here.items():
-            if (
-                rank != self.rank
-                and sign.end
-                and time.monotonic() - at > INTERVAL
-                and not self.done.is_set()
-            ):
-                return f"process {rank} on {sign.host} ended: {sign.end}"
+    def _ended(self, active: dict[int, PeerStatus]) -> str:
+        """A rank that ended by an error, one interval after its report: an error that all ranks
+        meet is reported by each itself."""
+        for rank, peer in active.items():
+            if rank == self.rank or self.done.is_set():
+                continue
+            if peer.heartbeat.end and time.monotonic() - peer.received_at > INTERVAL:
+                return f"process {rank} on {peer.heartbeat.host} ended: {peer.heartbeat.end}"
         return ""
 
-    def _silent(self, here: dict[int, PeerStatus]) -> str:
-        for rank, heard in here.items():
-            if rank != self.rank and time.monotonic() - heard.at > self.dead:
-                return f"process {rank} on {heard.sign.host} gave no sign of life for {self.dead:g} s; {RESUME_HINT}"
+    def _silent(self, active: dict[int, PeerStatus]) -> str:
+        for rank, peer in active.items():
+            if rank != self.rank and time.monotonic() - peer.received_at > self.dead_after:
+                return f"process {rank} on {peer.heartbeat.host} gave no sign of life for {self.dead_after:g} s; {RESUME_HINT}"
         return ""
 
-    def _behind(self, here: dict[int, PeerStatus]) -> str:
-        """The process with the fewest marks, or all where none has more, if it lives and has not
-        moved for too long."""
-        rank, last = min(here.items(), key=lambda item: item[1].sign.ticks)
-        stood = time.monotonic() - last.moved
-        if time.monotonic() - last.at > 2 * INTERVAL:
+    def _behind(self, active: dict[int, PeerStatus]) -> str:
+        """The live rank with the lowest tick count, or all where the counts are equal, if it has
+        not moved for too long."""
+        rank, last = min(active.items(), key=lambda item: item[1].heartbeat.ticks)
+        stood = time.monotonic() - last.moved_at
+        if time.monotonic() - last.received_at > 2 * INTERVAL:
             return ""
-        if any(heard.sign.ticks > last.sign.ticks for heard in here.values()):
-            where = f"process {rank} on {last.sign.host} has not moved for {last.sign.allowed:g} s"
+        if any(peer.heartbeat.ticks > last.heartbeat.ticks for peer in active.values()):
+            where = f"process {rank} on {last.heartbeat.host} has not moved for {last.heartbeat.allowed:g} s"
             return (
                 f"{where}; the others wait for it; {RESUME_HINT}"
-                if stood > last.sign.allowed
+                if stood > last.heartbeat.allowed
                 else ""
             )
-        within = all(heard.sign.allowed == self.patience for heard in here.values())
+        within = all(peer.heartbeat.allowed == self.patience for peer in active.values())
         where = f"no process has moved for {STALLED * self.patience:g} s, after step {self.step}; {RESUME_HINT}"
         return where if within and stood > STALLED * self.patience else ""
 
-    def _leave(self, verdict: str) -> None:
+    def _abort(self, verdict: str) -> None:
         if self.rank == 0:
             self._set("verdict", verdict)
         print(f"error: {verdict}", file=sys.stderr, flush=True)
-        # the store is the first one's: the others hear it first
+        # rank 0 hosts the store: let the others read the verdict first
         time.sleep(2 * INTERVAL if self.rank == 0 else 0)
         os._exit(LOST)
 
 
 def _loader() -> str:
-    """What brings the data, and how much room it has."""
+    """Where batches come from, and the free shared memory, for an error message."""
     workers = len(multiprocessing.active_children())
     if not workers:
         return "read by this process itself"

@@ -244,11 +244,11 @@ def _read(
     unread = int(
         accelerator.reduce(torch.tensor(state.images_unreadable, device=accelerator.device), "sum")
     )
-    told = {"grad_norm": norm / count} if count else {}
+    grad_norm = {"grad_norm": norm / count} if count else {}
     counts = {"unreadable": unread, "left_out": len(bad)}
     return (
         values
-        | told
+        | grad_norm
         | {"steps": steps}
         | {name: number for name, number in counts.items() if number}
     )

@@ -11,12 +11,12 @@ from ..errors import UserError
 from ..runs.folder import write_atomically
 from .state import State
 
-MAX_ROLLBACKS = 3  # times that a run goes back before it gives up
+MAX_ROLLBACKS = 3  # per run
 MAY_HELP = "a lower optim.lr= or a longer optim.warmup= may help"
 
 
 class Rollback(Exception):
-    """To the newest checkpoint before `step`."""
+    """Raised to return to the newest checkpoint before `step`."""
 
     def __init__(self, step: int) -> None:
         super().__init__(step)
@@ -24,7 +24,7 @@ class Rollback(Exception):
 
 
 def stream_seed(seed: int, rollbacks: int) -> int:
-    """The seed of the samples' stream: the recipe's or, after going back, another."""
+    """Seed of the sample stream: the recipe's, or another one after each rollback."""
     return seed if rollbacks == 0 else int(rng.stream(rng.key(seed), f"detour {rollbacks}")[0])
 
 
@@ -72,8 +72,7 @@ class NonFinitePolicy:
             raise Rollback(steps[0])
 
     def _dump(self, steps: list[int]) -> None:
-        """Add the steps' samples to the file, or begin it where it is damaged; where the disk is
-        full, training goes on."""
+        """Add the steps' samples to the file; a damaged file is replaced, a full disk is a warning."""
         steps_found = {str(step): self.samples_of(step) for step in steps}
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             steps_found = {**json.loads(self.path.read_text())["steps"], **steps_found}
@@ -84,10 +83,10 @@ class NonFinitePolicy:
 
 
 def roll_back(state: State, back: Rollback, resume: Callable[[int], None]) -> None:
-    """To the checkpoint before `back.step`, from where on other samples are taken.
+    """Resume from the checkpoint before `back.step`, with another sample stream from there on.
 
     Raises:
-        UserError: there is none, or the run has gone back too often.
+        UserError: there is none, or MAX_ROLLBACKS rollbacks were made already.
     """
     rollbacks, was = state.rollbacks + 1, state.step
     if rollbacks > MAX_ROLLBACKS:

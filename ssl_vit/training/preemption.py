@@ -1,9 +1,9 @@
-"""How a run ends before its last step: a signal on any process becomes one step after which all of
-them save and leave.
+"""Preemption: a signal on any rank becomes one step after which all ranks save and exit.
 
-The processes agree through a key-value store on the CPU, so no device waits. Every CONSENSUS_EVERY steps each
-says whether it was asked to stop, and reads what all of them said CONSENSUS_EVERY steps before: a signal takes
-at most 2 CONSENSUS_EVERY steps. Torch comes in late here, after the signals are taken.
+The ranks agree through the process group's key-value store on the CPU, so no device waits. Every
+CONSENSUS_EVERY steps each rank writes whether it got a signal and reads the result of the round
+before: a signal takes at most 2 CONSENSUS_EVERY steps. No torch at import: signals are handled before
+torch is loaded.
 """
 
 import itertools
@@ -33,8 +33,8 @@ _uses = itertools.count()  # of the store in this process, all processes alike
 
 
 def key_value_store(purpose: str) -> Any:
-    """The process group's key-value store, for one use in one run; the processes ask in the same
-    order."""
+    """The process group's key-value store with a prefix for one use. Ranks must call this in the
+    same order."""
     from torch import distributed
 
     return distributed.PrefixStore(
@@ -43,9 +43,11 @@ def key_value_store(purpose: str) -> Any:
 
 
 class SignalHandler:
-    """Takes the signals while its body runs; `reason` is the first one's, or empty. A second one ends
-    the process at once, also where the main thread waits for something and runs no handler: a
-    thread reads what the system writes."""
+    """Context manager that handles SIGNALS; `reason` is the name of the first one, or "".
+
+    A second signal exits at once, also while the main thread is blocked in C code, where Python
+    handlers do not run: a thread reads the wakeup file descriptor.
+    """
 
     reason = ""
 
@@ -72,7 +74,7 @@ class SignalHandler:
             os.close(self.writing)  # the thread reads to its end
 
     def request_stop(self, reason: str) -> None:
-        """Stop for this reason, unless there was one before."""
+        """Stop the run for this reason; the first reason counts."""
         self.reason = self.reason or reason
 
     def _take(self, number: int, frame: FrameType | None) -> None:
@@ -80,8 +82,8 @@ class SignalHandler:
 
 
 def _exit_on_second_signal(reading: int) -> None:
-    """Read the numbers of signals; end this process at the second of SIGNALS. A Ctrl-C is a
-    person's: it counts at once."""
+    """Exit at the second of SIGNALS. A second one within REPEAT_WINDOW is a launcher's repetition
+    of the first, but a Ctrl-C counts at once."""
     with os.fdopen(reading, "rb", buffering=0) as signals:
         first: float | None = None
         while number := signals.read(1):
@@ -98,8 +100,8 @@ def _exit_on_second_signal(reading: int) -> None:
 
 
 def exit_process(status: int, text: str) -> None:
-    """End this process from any thread, whatever its main thread waits for, and the data workers
-    with it: a stopped one would stay for ever."""
+    """Exit from any thread, whatever the main thread waits for, and kill the data workers: a
+    suspended one would stay for ever."""
     for worker in multiprocessing.active_children():
         worker.kill()
     with suppress(OSError, ValueError):
@@ -108,8 +110,8 @@ def exit_process(status: int, text: str) -> None:
 
 
 class StopConsensus:
-    """Before each step: the signal that all processes stop for now, or "". All make one, and ask it
-    at the same steps."""
+    """Called before each step, at the same steps on all ranks: the reason for which all stop now,
+    or ""."""
 
     def __init__(self, signals: SignalHandler, rank: int, processes: int) -> None:
         self.signals, self.rank, self.processes = signals, rank, processes
@@ -119,7 +121,7 @@ class StopConsensus:
             self.store = key_value_store("stop")
 
     def alone(self) -> bool:
-        """Whether the only process was asked to stop, and need wait for nobody's step."""
+        """Whether the only process got a signal, and so may stop at once."""
         return self.processes == 1 and bool(self.signals.reason)
 
     def __call__(self, step: int) -> str:
@@ -131,26 +133,30 @@ class StopConsensus:
     def _agreed(self, step: int) -> str:
         if self.last is not None and step % CONSENSUS_EVERY:
             return ""
-        before, self.last = self.last, step
-        said = "" if before is None else self._read(before)
+        before = self.last
+        self.last = step
+        if before is None:
+            self._vote(step, None)
+            return self._read(step)
+        reason = self._read(before)
         self._vote(step, before)
-        return self._read(step) if before is None else said
+        return reason
 
     def _vote(self, step: int, before: int | None) -> None:
-        """Say whether this process was asked; the last one to speak sums up, and forgets the vote
-        that all have read."""
+        """Write this rank's request; the last rank of the round writes the result and deletes the
+        round before, which all have read."""
         if self.signals.reason:
-            self.store.set(f"{step}/asked", f"{self.signals.reason} on process {self.rank}")
+            self.store.set(f"{step}/request", f"{self.signals.reason} on process {self.rank}")
         if self.store.add(f"{step}/count", 1) == self.processes:
-            said = (
-                self.store.get(f"{step}/asked").decode()
-                if self.store.check([f"{step}/asked"])
+            reason = (
+                self.store.get(f"{step}/request").decode()
+                if self.store.check([f"{step}/request"])
                 else ""
             )
-            self.store.set(f"{step}/said", f"={said}")
-            for key in ("asked", "count", "said") if before is not None else ():
+            self.store.set(f"{step}/result", f"={reason}")
+            for key in ("request", "count", "result") if before is not None else ():
                 self.store.delete_key(f"{before}/{key}")
 
     def _read(self, step: int) -> str:
-        """What was said at a vote, once all have spoken."""
-        return self.store.get(f"{step}/said").decode()[1:]
+        """The result of a round; blocks until all ranks have voted."""
+        return self.store.get(f"{step}/result").decode()[1:]

@@ -1,5 +1,4 @@
-"""What a run must find again to go on as if it had never stopped, however many processes it stopped
-on and goes on with."""
+"""Training state for exact resume on any number of processes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,8 +56,8 @@ class State:
 
     @contextmanager
     def evaluation_model(self) -> Iterator[Objective]:
-        """What is looked at and exported: the averaged weights where there are any. All processes
-        enter and leave together.
+        """The objective to evaluate and export, with the averaged weights if there are any.
+        Collective: all ranks enter and exit together.
 
         Not compiled: evaluation mode and a last batch that is smaller would be two graphs more,
         for a few images now and then.
@@ -104,15 +103,15 @@ class State:
         settings, now = self.strategy.settings, self.strategy.batch_layout.device_batch
         was = saved.get("device_batch", now)  # older checkpoints do not tell
         used = {name: getattr(settings, name) for name in ("dropout", "drop_path")}
-        said = [f"optim.{name}={rate:g}" for name, rate in used.items() if rate > 0]
-        if said and was != now:
-            why = f"the run was stopped with {was} images a pass, and masks of {said[0]} are drawn by pass"
+        drawn = [f"optim.{name}={rate:g}" for name, rate in used.items() if rate > 0]
+        if drawn and was != now:
+            why = f"the run was stopped with {was} images a pass, and masks of {drawn[0]} are drawn by pass"
             raise UserError(
                 f"compute.batch={now}: {why}; say compute.batch={was}, on any number of processes that it suits"
             )
 
     def load(self, saved: dict[str, Any], accelerator: Accelerator) -> None:
-        """Go on from there. What was summed over processes is the first one's from here on.
+        """Restore a saved state. Sums over processes are kept on rank 0 from here on.
 
         Raises:
             UserError: an older version saved it; a stream was read by another number of processes;
@@ -140,9 +139,8 @@ class State:
             self.average.load_state_dict(saved["average"])
         for name in ("step", "rollbacks", "seconds", "device_seconds", "names"):
             setattr(self, name, saved[name])
-        self.images_seen, self.images_unreadable = (
-            (saved["images_seen"], saved["images_unreadable"]) if main else (0, 0)
-        )
+        self.images_seen = saved["images_seen"] if main else 0
+        self.images_unreadable = saved["images_unreadable"] if main else 0
         self.sums = None if saved["sums"] is None else saved["sums"].to(device) * main
         self.norms = None if saved["norms"] is None else saved["norms"].to(device)
         if self.stream:
