@@ -248,10 +248,10 @@ def test_two_pushes_of_one_run_at_once(server: Hub, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["hub.repo=vit"], "hub.repo=vit: USER/NAME"),
-        (["hub.repo=a/../b"], "hub.repo=a/../b: USER/NAME"),
+        (["hub.repo=vit"], "hub.repo=vit: expected USER/NAME"),
+        (["hub.repo=a/../b"], "hub.repo=a/../b: expected USER/NAME"),
         (["hub.every=5"], "hub.every=5: without hub.repo=USER/NAME there is no use for it"),
-        (["hub.repo=a/b", "hub.every=0"], "hub.every=0: a number above 0"),
+        (["hub.repo=a/b", "hub.every=0"], "hub.every=0: expected a number above 0"),
     ],
 )
 def test_words_of_the_recipe(tiny: list[str], words: list[str], says: str) -> None:
@@ -265,7 +265,7 @@ def test_words_of_the_recipe(tiny: list[str], words: list[str], says: str) -> No
     [
         ([], "say one run's folder"),
         (["nowhere"], "nowhere is no run"),
-        (["RUN"], "hub.repo=None: USER/NAME"),
+        (["RUN"], "hub.repo=: expected USER/NAME"),
         (["RUN", "hub.rep=a/b"], "did you mean hub.repo?"),
         (["RUN", "hub.repo=a/b", "hub.private=no"], "true or false"),
     ],
