@@ -354,7 +354,7 @@ def test_a_row_group_that_cannot_be_read_is_named(tmp_path):
 def test_shards_of_another_table_are_named(tmp_path):
     parquet(tmp_path / "0.parquet", range(4))
     other = tmp_path / "1.parquet"
-    datasets.Dataset.from_dict({"image": [png(n) for n in range(4)]}).to_parquet(str(other))
+    datasets.Dataset.from_dict({"photo": [png(n) for n in range(4)]}).to_parquet(str(other))
     found = load(tmp_path, window=4, validation=0.5)
     with pytest.raises(UserError, match=rf"^data.path={other}: cannot be read: .*image"):
         for part in found[:2]:
