@@ -378,9 +378,9 @@ def test_what_was_deleted_on_the_hub_is_made_anew(server: Hub, run: Run) -> None
     "name", ["someone/a--b", "someone/a..b", "someone/-a", "someone/a.", "someone/a.git"]
 )
 def test_names_that_the_hub_refuses_are_refused_at_the_start(run: Run, name: str) -> None:
-    with pytest.raises(UserError, match=f"^hub.repo={name}: USER/NAME"):
+    with pytest.raises(UserError, match=f"^hub.repo={name}: expected USER/NAME"):
         push.main([str(run.folder), f"hub.repo={name}"])
-    with pytest.raises(UserError, match=f"^hub.repo={name}: USER/NAME"):
+    with pytest.raises(UserError, match=f"^hub.repo={name}: expected USER/NAME"):
         cli.resolve([*TINY, f"hub.repo={name}"])
 
 
