@@ -9,7 +9,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ssl_vit.__main__ import main
+from ssl_vit import streams
+from ssl_vit.interop import main
+from ssl_vit.recipe import plain_errors
 
 if __name__ == "__main__":
-    main(["export", *sys.argv[1:]])
+    streams.prepare()
+    with plain_errors():
+        main(sys.argv[1:])

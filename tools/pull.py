@@ -1,5 +1,4 @@
-"""Bring a pushed training state (hub.state=true) back from the Hugging Face Hub, as a run that can
-go on.
+"""Bring a pushed training state (hub.state=true) back from the Hugging Face Hub, as a run that can go on.
 
 python tools/pull.py hf-hub:USER/NAME
 python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again
@@ -10,7 +9,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ssl_vit.__main__ import main
+from ssl_vit import streams
+from ssl_vit.hub.pull import main
+from ssl_vit.recipe import plain_errors
 
 if __name__ == "__main__":
-    main(["pull", *sys.argv[1:]])
+    streams.prepare()
+    with plain_errors():
+        main(sys.argv[1:])

@@ -1,5 +1,4 @@
-"""Push a run to the Hugging Face Hub: what is not there yet of its milestones, its end and, if
-asked for, its training state.
+"""Push a run to the Hugging Face Hub: what is not there yet of its milestones, its end and, if asked for, its training state.
 
 python tools/push.py runs/mpp hub.repo=USER/NAME
 python tools/push.py runs/mpp
@@ -10,7 +9,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ssl_vit.__main__ import main
+from ssl_vit import streams
+from ssl_vit.hub.push import main
+from ssl_vit.recipe import plain_errors
 
 if __name__ == "__main__":
-    main(["push", *sys.argv[1:]])
+    streams.prepare(lasting=True)
+    with plain_errors():
+        main(sys.argv[1:])

@@ -1,52 +1,30 @@
-"""The contract of every objective: a module around one encoder, `objective(batch) -> Step`."""
+"""What every objective is: a module around one encoder that turns a Batch into a Step."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from ..config.schema import Corruption, Joint, Supervised
-from ..data.batching import Batch
-from ..models.encoder import Backbone
+from ..data.batches import Batch
+from ..encoder import Backbone
 
-# name -> (sum, count), which add up over passes and processes
-Metrics = dict[str, tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class ObjectiveSettings:
-    """The values of a recipe that a builder of BUILDERS receives.
-
-    `objective` and `target` are names of `objectives.BUILDERS` and `targets.BUILDERS`; `mean` and
-    `std` normalise the encoder's input, one value a channel in [0, 1].
-    """
-
-    objective: str
-    target: str
-    corruption: Corruption
-    supervised: Supervised
-    joint: Joint
-    mean: list[float]
-    std: list[float]
+Metrics = dict[str, tuple[Tensor, Tensor]]  # name -> (sum, count), which add up over passes and processes
 
 
 class Step(NamedTuple):
-    """A scalar `loss` to minimise, and `metrics`, among them "loss" itself."""
+    """`loss`, a scalar to go down; `metrics`, among them "loss" itself."""
 
     loss: Tensor
     metrics: Metrics
 
 
 class Objective(nn.Module, ABC):
-    """`objective(batch) -> Step`. Parameters besides the encoder's (mask token, heads) belong to
-    the objective."""
+    """`objective(batch) -> Step`. Everything trained besides the encoder (tokens, heads) is the objective's own."""
 
     encoder: Backbone
-    pool: str = "token"  # an image's feature in the exported encoder: "token" or "avg"
-    # whether the loss is over labelled images only and needs Batch.labels_per_pass
-    uses_labels: bool = False
+    pool: str = "token"  # what an export gives as a picture's feature: "token" or "avg"
+    uses_labels: bool = False  # whether a loss is over labelled pictures only, and needs their count (Batch.labelled)
 
     def __init__(self, encoder: Backbone) -> None:
         super().__init__()
@@ -57,21 +35,16 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """One line for the log."""
+        """One line for people."""
 
     def logits(self, batch: Batch) -> Tensor:
-        """Class scores (B, C), for an objective that learns labels.
-
-        Raises:
-            TypeError: it learns none.
-        """
+        """Scores (B, C) of the classes, for an objective that learns labels."""
         raise TypeError(f"{type(self).__name__} learns no labels")
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        """Compute from training images what `baselines` needs. Called once, before the first
-        step."""
+        """Learn from training pictures what `baselines` needs to know. Called once, before the first step."""
         return
 
     def baselines(self, batch: Batch) -> Metrics:
-        """Metrics that a trained model must beat on this batch; none by default."""
+        """What a trained model must beat on this batch; nothing unless an objective says so."""
         return {}

@@ -1,2 +1,0 @@
-"""One run from its command line to its folder: command line, setup, training, evaluation,
-finish."""

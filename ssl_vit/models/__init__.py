@@ -1,1 +1,0 @@
-"""The encoder, weights in (init=) and out (timm, transformers, ONNX)."""

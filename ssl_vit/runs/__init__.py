@@ -1,1 +1,0 @@
-"""The run folder: names, lock, metrics; console and trackers. No torch at import."""
