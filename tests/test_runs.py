@@ -486,7 +486,8 @@ def test_without_locks_a_number_that_another_process_has_by_now_holds_nothing(tm
     held = {"host": socket.gethostname(), "pid": os.getppid(), "start": "1"}
     (tmp_path / "it").mkdir()
     (tmp_path / "it" / "lock").write_text(json.dumps(held))
-    take(Run(recipe(tmp_path)))
+    with Run(recipe(tmp_path)).lock():
+        assert json.loads((tmp_path / "it" / "lock").read_text())["pid"] == os.getpid()
 
 
 def test_without_locks_of_two_that_begin_at_once_the_first_to_write_gives_way(tmp_path, monkeypatch):
