@@ -1,9 +1,11 @@
-"""Kill a tiny run again and again, damage its checkpoints, fill its disk; then ask for the unbroken run's weights, bit for bit.
+"""Kill a tiny run again and again, damage its checkpoints, fill its disk; then ask for the unbroken
+run's weights, bit for bit.
 
     python benchmarks/chaos.py kills=100 out=FOLDER
 
-Every start is a child forked from this process, so that no time goes into imports; it is killed by SIGKILL at a random moment,
-in every second start while it saves. One JSON object comes out. tests/test_chaos.py does a few kills of each.
+Every start is a child forked from this process, so that no time goes into imports; it is killed by
+SIGKILL at a random moment, in every second start while it saves. One JSON object comes out.
+tests/test_chaos.py does a few kills of each.
 """
 
 import json
@@ -22,14 +24,35 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from safetensors.torch import load_file
 
-from ssl_vit import checkpoint, job
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.jobs import train as train_job
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import checkpoint
 
 WORDS = [
-    *("recipe=mpp", "data.size=16", "model.patch=4", "model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64"),
-    *("optim.batch=16", "optim.warmup=2", "checkpoint.every=2", "eval.every=50", "eval.pictures=24", "log.every=5"),
-    *("log.tensorboard=false", "compute.precision=float32", "compute.threads=1", "optim.dropout=0.1"),
+    *(
+        "recipe=mpp",
+        "data.size=16",
+        "model.patch=4",
+        "model.width=32",
+        "model.depth=2",
+        "model.heads=2",
+        "model.mlp=64",
+    ),
+    *(
+        "optim.batch=16",
+        "optim.warmup=2",
+        "checkpoint.every=2",
+        "eval.every=50",
+        "eval.images=24",
+        "log.every=5",
+    ),
+    *(
+        "log.tensorboard=false",
+        "compute.precision=float32",
+        "compute.threads=1",
+        "optim.dropout=0.1",
+    ),
     "checkpoint.failures=10000",
 ]
 DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
@@ -46,8 +69,9 @@ def _flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-def begin(out: Path, name: str, steps: int, said: Path | None = None) -> int:
-    """A child process that trains the run, or goes on with it, and says so in a file; its number."""
+def init_moments(out: Path, name: str, steps: int, said: Path | None = None) -> int:
+    """A child process that trains the run, or goes on with it, and says so in a file; its
+    number."""
     child = os.fork()
     if child:
         return child
@@ -57,8 +81,8 @@ def begin(out: Path, name: str, steps: int, said: Path | None = None) -> int:
         os.dup2(sink, 1)
         os.dup2(sink, 2)
         run = Run(resolve([*WORDS, f"optim.steps={steps}", f"out={out}", f"name={name}"]))
-        run.adopt()
-        job.train(run)
+        run.reconcile()
+        train_job.train(run)
         status = 0
     finally:
         os._exit(status)
@@ -72,7 +96,7 @@ def ended(child: int) -> int | None:
 
 def whole(out: Path, name: str, steps: int) -> dict[str, Any]:
     """The weights of a run that nobody disturbs."""
-    child = begin(out, name, steps)
+    child = init_moments(out, name, steps)
     while (status := ended(child)) is None:
         time.sleep(0.01)
     assert status == 0, (out / f"{name}.txt").read_text()
@@ -80,17 +104,23 @@ def whole(out: Path, name: str, steps: int) -> dict[str, Any]:
 
 
 def weights(folder: Path) -> dict[str, Any]:
-    return {name: load_file(folder / "export" / f"{name}.safetensors") for name in ("model", "heads")}
+    return {
+        name: load_file(folder / "export" / f"{name}.safetensors") for name in ("model", "heads")
+    }
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether all tensors agree, bit for bit."""
-    return all(one[file][name].equal(other[file][name]) for file in one for name in one[file] | other[file])
+    return all(
+        one[file][name].equal(other[file][name]) for file in one for name in one[file] | other[file]
+    )
 
 
-def wait_and_kill(child: int, folder: Path, in_save: bool, longest: float) -> tuple[int | None, bool]:
-    """Let the child be for a random time, and until it saves if that is asked for, then kill it: its status if it ended before,
-    and whether it was inside a save."""
+def wait_and_kill(
+    child: int, folder: Path, in_save: bool, longest: float
+) -> tuple[int | None, bool]:
+    """Let the child be for a random time, and until it saves if that is asked for, then kill it:
+    its status if it ended before, and whether it was inside a save."""
     until = time.monotonic() + random.random() * longest
     while time.monotonic() < until + (5 if in_save else 0):
         if (status := ended(child)) is not None:
@@ -109,14 +139,18 @@ def saving(folder: Path) -> bool:
 
 
 def last_step(folder: Path) -> int:
-    known = [path for path in checkpoint.found(folder / "checkpoints") if checkpoint.sound(path)]
-    return checkpoint.step(known[-1]) if known else 0
+    known = [
+        path
+        for path in checkpoint.list_checkpoints(folder / "checkpoints")
+        if checkpoint.is_intact(path)
+    ]
+    return checkpoint.step_of(known[-1]) if known else 0
 
 
 def damage(folder: Path) -> str:
     """Harm the newest checkpoint, if another one is behind it; what was done."""
-    known = checkpoint.found(folder / "checkpoints")
-    if len(known) < 2 or not checkpoint.sound(known[-2]):
+    known = checkpoint.list_checkpoints(folder / "checkpoints")
+    if len(known) < 2 or not checkpoint.is_intact(known[-2]):
         return ""
     how, file = random.choice(list(DAMAGE)), random.choice(["state.pt", checkpoint.MANIFEST])
     path = known[-1] / file
@@ -128,14 +162,21 @@ def damage(folder: Path) -> str:
 
 
 def storm(out: Path, kills: int, steps: int, longest: float, harm: bool = False) -> dict[str, Any]:
-    """Kill a run until it has been killed so often, then let it end. `longest`: seconds to the latest kill after a start.
-    Lost are those rows of the unbroken run's metrics that the killed run has not, with the same loss to the last bit."""
+    """Kill a run until it has been killed so often, then let it end. `longest`: seconds to the
+    latest kill after a start. Lost are those rows of the unbroken run's metrics that the killed run
+    has not, with the same loss to the last bit."""
     wanted, name = whole(out, "whole", steps), "harmed" if harm else "killed"
-    told: dict[str, Any] = {"kills": 0, "inside a save": 0, "resumptions": 0, "steps repeated": 0, "damaged": {}}
+    told: dict[str, Any] = {
+        "kills": 0,
+        "inside a save": 0,
+        "resumptions": 0,
+        "steps repeated": 0,
+        "damaged": {},
+    }
     folder = out / name
     while True:
         before = last_step(folder)
-        child = begin(out, name, steps)
+        child = init_moments(out, name, steps)
         if told["kills"] == kills:
             while (status := ended(child)) is None:
                 time.sleep(0.01)
@@ -149,7 +190,9 @@ def storm(out: Path, kills: int, steps: int, longest: float, harm: bool = False)
         if harm and (how := damage(folder)):
             told["damaged"][how] = told["damaged"].get(how, 0) + 1
     assert status == 0, (out / f"{name}.txt").read_text()[-2000:]
-    assert last_step(folder) == steps and told["kills"] == kills, "the run ended before it was killed so often"
+    assert last_step(folder) == steps and told["kills"] == kills, (
+        "the run ended before it was killed so often"
+    )
     losses = {(row["step"], row["loss"]) for row in rows(folder)}
     told["lost"] = sum((row["step"], row["loss"]) not in losses for row in rows(out / "whole"))
     return told | {"rows": len(losses), "bit-equal": same(wanted, weights(folder))}
@@ -165,17 +208,18 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def full(out: Path, steps: int) -> dict[str, Any]:
-    """A run on a file system of 3 MiB, which somebody else fills to the last byte for a while, again and again."""
+    """A run on a file system of 3 MiB, which somebody else fills to the last byte for a while,
+    again and again."""
     wanted, small = whole(out, "roomy", steps), out / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], check=True)
     try:
         said, times, starts = out / "small.txt", 0, 1
-        child = begin(small, "run", steps, said)
+        child = init_moments(small, "run", steps, said)
         while (status := ended(child)) != 0:
             if status is not None:  # its last words had no room: the export, the result
                 assert last_step(small / "run") == steps, said.read_text()[-2000:]
-                child, starts = begin(small, "run", steps, said), starts + 1
+                child, starts = init_moments(small, "run", steps, said), starts + 1
             time.sleep(0.3 + random.random())
             if last_step(small / "run"):
                 fill(small / "filler")

@@ -1,4 +1,5 @@
-"""One case of a fuzz in a forked child, so that what crashes or hangs takes nothing with it; and what came of it."""
+"""One case of a fuzz in a forked child, so that what crashes or hangs takes nothing with it; and
+what came of it."""
 
 import json
 import os
@@ -13,7 +14,8 @@ from typing import Any, NamedTuple, NoReturn
 
 ANSWERED = "answered in one line"
 ACCEPTED = "accepted"
-TRACEBACK = "tracebacks"  # and whatever else is no answer in one line, as a crash of the interpreter
+# and whatever else is no answer in one line, as a crash of the interpreter
+TRACEBACK = "tracebacks"
 HANG = "hangs"
 
 
@@ -35,7 +37,8 @@ class Accepted(BaseException):
 
 
 def outcome(do: Callable[[], Any], cwd: Path, seconds: float = 120) -> Outcome:
-    """What comes of `do()` in a child whose working directory is `cwd`; a child that takes `seconds` hangs."""
+    """What comes of `do()` in a child whose working directory is `cwd`; a child that takes
+    `seconds` hangs."""
     with tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as told:
         sys.stdout.flush()
         child = os.fork()
@@ -49,7 +52,8 @@ def outcome(do: Callable[[], Any], cwd: Path, seconds: float = 120) -> Outcome:
 
 
 def _child(do: Callable[[], Any], cwd: Path, err: int, told: int) -> NoReturn:
-    """End as the interpreter would: an exception that reaches the top is a traceback on the error stream."""
+    """End as the interpreter would: an exception that reaches the top is a traceback on the error
+    stream."""
     status = 1
     try:
         os.setsid()  # what it leaves behind ends with it

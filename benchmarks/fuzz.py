@@ -2,11 +2,12 @@
 
     python benchmarks/fuzz.py count=3000 processes=60 seed=0
 
-Every case is a valid command line of one of tools/ with up to three mistakes in it: typos, values of other
-types, nested lists, NaN, infinities, huge and negative numbers, blanks, other alphabets, bytes that are no UTF-8,
-names too long. It runs in a forked child in which the work that accepted words would begin is taken out;
-`processes` of them run again as real processes, whose tools must answer the same. What was accepted is held
-against a list of what nobody can mean. One JSON object comes out; tests/test_fuzz.py does a few hundred.
+Every case is a valid command line of one of tools/ with up to three mistakes in it: typos, values
+of other types, nested lists, NaN, infinities, huge and negative numbers, blanks, other alphabets,
+bytes that are no UTF-8, names too long. It runs in a forked child in which the work that accepted
+words would begin is taken out; `processes` of them run again as real processes, whose tools must
+answer the same. What was accepted is held against a list of what nobody can mean. One JSON object
+comes out; tests/test_fuzz.py does a few hundred.
 """
 
 import dataclasses
@@ -14,7 +15,6 @@ import json
 import os
 import random
 import re
-import runpy
 import string
 import subprocess
 import sys
@@ -30,17 +30,81 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from forked import ACCEPTED, ANSWERED, HANG, TRACEBACK, Accepted, outcome
 
-from ssl_vit import interop, plan, reshard, training
+from ssl_vit.config.resolve import KEYS
+from ssl_vit.config.schema import flatten
+from ssl_vit.errors import report_errors
 from ssl_vit.hub import pull, push
-from ssl_vit.recipe import flatten, plain_errors
+from ssl_vit.jobs import cli, make_shards
+from ssl_vit.models import interop
+from ssl_vit.planning import plan
+from ssl_vit.reports import command as report
 from ssl_vit.studies import command
-from ssl_vit.words import KEYS
 
 TOOLS = Path(__file__).resolve().parent.parent / "tools"
-NUMBERS = ["0", "-1", "-0.0", "017", "0x10", "1e3", "1e-3", "1e-30", "1.5", "1e400", "nan", "inf", "-inf", ".inf", "1_0"]
-NUMBERS += ["1000000000", "9223372036854775808", "1" + "0" * 400, "1e308", "-1e308", "1" * 5000, "٣", "½", "1,5", "12:30:45"]
-TEXTS = ["", " ", "   ", "\t", "null", "none", "~", "true", "false", "yes", "off", "True", "''", '""', "a b", "../x", "/abs/x"]
-TEXTS += ["..", ".", "x/../../y", "x/", "//", "-", "--", "*", "a\nb", "a\rb", "\u2028", "日本", "é" * 130, "x" * 300]
+NUMBERS = [
+    "0",
+    "-1",
+    "-0.0",
+    "017",
+    "0x10",
+    "1e3",
+    "1e-3",
+    "1e-30",
+    "1.5",
+    "1e400",
+    "nan",
+    "inf",
+    "-inf",
+    ".inf",
+    "1_0",
+]
+NUMBERS += [
+    "1000000000",
+    "9223372036854775808",
+    "1" + "0" * 400,
+    "1e308",
+    "-1e308",
+    "1" * 5000,
+    "٣",
+    "½",
+    "1,5",
+    "12:30:45",
+]
+TEXTS = [
+    "",
+    " ",
+    "   ",
+    "\t",
+    "null",
+    "none",
+    "~",
+    "true",
+    "false",
+    "yes",
+    "off",
+    "True",
+    "''",
+    '""',
+    "a b",
+    "../x",
+    "/abs/x",
+]
+TEXTS += [
+    "..",
+    ".",
+    "x/../../y",
+    "x/",
+    "//",
+    "-",
+    "--",
+    "*",
+    "a\nb",
+    "a\rb",
+    "\u2028",
+    "日本",
+    "é" * 130,
+    "x" * 300,
+]
 TEXTS += [
     "x" * 90_000,
     "\udcff\udc80",
@@ -62,7 +126,21 @@ TEXTS += [
     "!!x",
 ]
 TEXTS += ["2024-01-01", "=", "==", "a=b", ":", "a: b", "\\", "`", "|", ">", "'", '"', "con", "\x7f"]
-LISTS = ["[]", "[1,[2],3]", "[[[]]]", "[null]", "[a,b]", "[1,2", "1]", "[1,,2]", "[true]", "[1e400]", "[nan]", "[-1]", "[1.5]"]
+LISTS = [
+    "[]",
+    "[1,[2],3]",
+    "[[[]]]",
+    "[null]",
+    "[a,b]",
+    "[1,2",
+    "1]",
+    "[1,,2]",
+    "[true]",
+    "[1e400]",
+    "[nan]",
+    "[-1]",
+    "[1.5]",
+]
 LISTS += [
     "{}",
     "{a:1}",
@@ -109,15 +187,44 @@ BASES: dict[str, list[list[str]]] = {
         TRAIN,
         ["recipe=mpp", "data.path=own", "data.size=32", "model.patch=8", "name=x"],
         ["recipe=joint", "data=cifar10", "data.path=own", "joint.mpp=0.5"],
-        ["recipe=supervised", "data.path=own", "supervised.loss=sigmoid", "eval.test=true", "hub.repo=a/b"],
-        ["recipe=mpp", "probe.every=10", "probe.shots=[1,2]", "optim.betas=[0.9,0.95]", "data.mean=[0.5,0.5,0.5]"],
-        ["recipe=mpp", "seed=3", "resume=true", "compute.workers=0", "compute.precision=float32", "log.tensorboard=false"],
+        [
+            "recipe=supervised",
+            "data.path=own",
+            "supervised.loss=sigmoid",
+            "eval.test=true",
+            "hub.repo=a/b",
+        ],
+        [
+            "recipe=mpp",
+            "probe.every=10",
+            "probe.shots=[1,2]",
+            "optim.betas=[0.9,0.95]",
+            "data.mean=[0.5,0.5,0.5]",
+        ],
+        [
+            "recipe=mpp",
+            "seed=3",
+            "resume=true",
+            "compute.workers=0",
+            "compute.precision=float32",
+            "log.tensorboard=false",
+        ],
     ],
-    "finetune": [["recipe=finetune", "init=scratch", "data.path=own", "data.validation=0.1", "optim.lr=0.01"]],
-    "evaluate": [["recipe=evaluate", "init=run/export", "probe.shots=[1,5]", "probe.rates=[0.1,1]", "probe.measures=[knn]"]],
+    "finetune": [
+        ["recipe=finetune", "init=scratch", "data.path=own", "data.validation=0.1", "optim.lr=0.01"]
+    ],
+    "evaluate": [
+        [
+            "recipe=evaluate",
+            "init=run/export",
+            "probe.shots=[1,5]",
+            "probe.rates=[0.1,1]",
+            "probe.measures=[knn]",
+        ]
+    ],
     "plan": [
         ["recipe=mpp", "device=h100", "processes=8", "price=2.5", "zero=1"],
-        ["recipe=finetune", "init=scratch", "epochs=3", "pictures=1000", "efficiency=0.4", "--json"],
+        ["recipe=finetune", "init=scratch", "epochs=3", "images=1000", "efficiency=0.4", "--json"],
         ["recipe=study/gap", "device=h100"],
     ],
     "study": [
@@ -128,15 +235,52 @@ BASES: dict[str, list[list[str]]] = {
         ["recipe=study/masking_rate", "only=pretrain", "index=1"],
     ],
     "report": [["study"], ["study", "--json"]],
-    "export": [["run", "format=transformers", "out=there"], ["run/export", "format=onnx", "out=there.onnx"]],
-    "push": [["run", "hub.repo=a/b", "hub.private=true"], ["run", "hub.repo=a/b", "hub.state=false", "--quiet"]],
+    "export": [
+        ["run", "format=transformers", "out=there"],
+        ["run/export", "format=onnx", "out=there.onnx"],
+    ],
+    "push": [
+        ["run", "hub.repo=a/b", "hub.private=true"],
+        ["run", "hub.repo=a/b", "hub.state=false", "--quiet"],
+    ],
     "pull": [["hf-hub:a/b", "out=runs", "name=y"]],
-    "shards": [["data.path=own", "out=there", "size=32", "rows=10", "format=jpeg", "quality=90", "workers=1"]],
+    "shards": [
+        [
+            "data.path=own",
+            "out=there",
+            "size=32",
+            "rows=10",
+            "format=jpeg",
+            "quality=90",
+            "workers=1",
+        ]
+    ],
 }
 OTHER = {  # keys of the tools' own that a base may lack
-    "study": ["match", "seeds", "parallel", "launcher", "only", "index", "slurm.time", "slurm.gpus", "name", "out"],
-    "plan": ["device", "processes", "price", "zero", "efficiency", "epochs", "pictures"],
-    "shards": ["size", "rows", "quality", "workers", "format", "out", "data.image_column", "data.window", "data.path"],
+    "study": [
+        "match",
+        "seeds",
+        "parallel",
+        "launcher",
+        "only",
+        "index",
+        "slurm.time",
+        "slurm.gpus",
+        "name",
+        "out",
+    ],
+    "plan": ["device", "processes", "price", "zero", "efficiency", "epochs", "images"],
+    "shards": [
+        "size",
+        "rows",
+        "quality",
+        "workers",
+        "format",
+        "out",
+        "data.image_column",
+        "data.window",
+        "data.path",
+    ],
     "push": ["hub.repo", "hub.private", "hub.state"],
     "pull": ["out", "name"],
     "export": ["out", "format"],
@@ -147,7 +291,9 @@ OTHER = {  # keys of the tools' own that a base may lack
 def cases(seed: int, count: int) -> Iterator[tuple[str, list[str]]]:
     """Tools and words; the same for the same seed."""
     draw = random.Random(seed)
-    tools = [tool for tool in BASES for _ in range({"pretrain": 6, "study": 4, "plan": 2}.get(tool, 1))]
+    tools = [
+        tool for tool in BASES for _ in range({"pretrain": 6, "study": 4, "plan": 2}.get(tool, 1))
+    ]
     for number in range(count):
         tool = tools[number % len(tools)]
         words = list(draw.choice(BASES[tool]))
@@ -169,7 +315,10 @@ def _mistaken(words: list[str], tool: str, draw: random.Random) -> list[str]:
         if tool in ("study", "plan") and draw.random() < 0.6:
             keys = [*KEYS]
         key = draw.choice(keys) if keys else "x"
-        return [*(word for word in words if not word.startswith(f"{key}=")), f"{key}={_value(draw, 'text')}"]
+        return [
+            *(word for word in words if not word.startswith(f"{key}=")),
+            f"{key}={_value(draw, 'text')}",
+        ]
     if kind < 0.8 and words:
         return [*words[:at], _typo(words[at], draw), *words[at + 1 :]]
     if kind < 0.87:
@@ -189,7 +338,10 @@ def _value(draw: random.Random, was: str) -> str:
         return draw.choice(LISTS)
     if kind < 0.95:
         return _typo(was, draw)
-    return "".join(chr(draw.choice([draw.randrange(1, 128), draw.randrange(128, 0xD800)])) for _ in range(draw.randrange(40)))
+    return "".join(
+        chr(draw.choice([draw.randrange(1, 128), draw.randrange(128, 0xD800)]))
+        for _ in range(draw.randrange(40))
+    )
 
 
 def _typo(word: str, draw: random.Random) -> str:
@@ -208,23 +360,41 @@ def nonsense(recipe: dict[str, Any], words: list[str]) -> str | None:
     """What of an accepted recipe nobody can mean; None where nothing is."""
     for key, value in recipe.items():
         for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, float | int) and not isinstance(one, bool) and not abs(one) < 2**63 + 1:
+            if (
+                isinstance(one, float | int)
+                and not isinstance(one, bool)
+                and not abs(one) < 2**63 + 1
+            ):
                 return f"{key}={value}: not finite, or of more than 64 bits"
             if isinstance(one, list | dict):
                 return f"{key}={value}: nested"
-            if isinstance(one, str) and (one != one.strip() or not one.isprintable()) and key != "data.path":
+            if (
+                isinstance(one, str)
+                and (one != one.strip() or not one.isprintable())
+                and key != "data.path"
+            ):
                 return f"{key}={one!r}: blanks, or what cannot be printed"
-            if isinstance(one, str) and any(len(part.encode(errors="replace")) > 255 for part in one.split("/")):
+            if isinstance(one, str) and any(
+                len(part.encode(errors="replace")) > 255 for part in one.split("/")
+            ):
                 return f"{key}=...: longer than a file's name can be"
     for key in ("out", "data.train", "data.test", "target", "objective"):
         if not str(recipe[key]).strip():
             return f"{key} is blank"
     for key in ("data.train", "data.test", "data.validation"):
-        if isinstance(recipe[key], str) and re.fullmatch(r"[-+]?[\d._]+(e[-+]?\d+)?|nan|[-+]?inf", recipe[key].lower()):
+        if isinstance(recipe[key], str) and re.fullmatch(
+            r"[-+]?[\d._]+(e[-+]?\d+)?|nan|[-+]?inf", recipe[key].lower()
+        ):
             return f"{key}={recipe[key]}: a split called by a number"
     if ".." in str(recipe["name"]).split("/") or str(recipe["name"]).startswith("/"):
         return f"name={recipe['name']} leads out of out="
-    most = {"optim.batch": 2**22, "data.size": 2**14, "optim.lr": 1e4, "optim.weight_decay": 1e4, "compute.workers": 4096}
+    most = {
+        "optim.batch": 2**22,
+        "data.size": 2**14,
+        "optim.lr": 1e4,
+        "optim.weight_decay": 1e4,
+        "compute.workers": 4096,
+    }
     most |= {
         "compute.threads": 2**20,
         "probe.batch": 2**24,
@@ -236,18 +406,21 @@ def nonsense(recipe: dict[str, Any], words: list[str]) -> str | None:
         if recipe[key] is not None and recipe[key] > limit:
             return f"{key}={recipe[key]}: above {limit}"
     if recipe["data.eval_crop"] < 0.1:
-        return (
-            f"data.eval_crop={recipe['data.eval_crop']}: would resize to {recipe['data.size'] / recipe['data.eval_crop']:g} px"
-        )
+        return f"data.eval_crop={recipe['data.eval_crop']}: would resize to {recipe['data.size'] / recipe['data.eval_crop']:g} px"
     for word in words:
         key, _, text = word.partition("=")
-        if key in KEYS and "bool" in str(KEYS[key]) and text.lower() not in ("true", "false", "null", "none"):
+        if (
+            key in KEYS
+            and "bool" in str(KEYS[key])
+            and text.lower() not in ("true", "false", "null", "none")
+        ):
             return f"{word}: a bool"
     return None
 
 
 def prepared(folder: Path) -> None:
-    """What the words name: pictures (`own`), a run (`run`) and a study (`study`); small, and none of them trained."""
+    """What the words name: images (`own`), a run (`run`) and a study (`study`); small, and none of
+    them trained."""
     import numpy as np
     from PIL import Image
 
@@ -259,7 +432,9 @@ def prepared(folder: Path) -> None:
                 Image.fromarray(pixels).save(folder / "own" / split / label / f"{number}.png")
     (folder / "run" / "export").mkdir(parents=True)
     (folder / "run" / "recipe.yaml").write_text("objective: mpp\n")
-    (folder / "run" / "export" / "config.json").write_text('{"architecture": "vit_base_patch16_224", "num_classes": 0}')
+    (folder / "run" / "export" / "config.json").write_text(
+        '{"architecture": "vit_base_patch16_224", "num_classes": 0}'
+    )
     (folder / "run" / "export" / "model.safetensors").write_bytes(b"")
     (folder / "study").mkdir()
     (folder / "study" / "study.json").write_text("{}")
@@ -273,41 +448,36 @@ def _accept_run(run: Any, *_: Any) -> Any:
     raise Accepted(flatten(dataclasses.asdict(run.recipe)))
 
 
-def _report(words: list[str]) -> None:
-    """tools/report.py, whose own main is no part of the package."""
-    runpy.run_path(str(TOOLS / "report.py"))["main"](words)
-
-
 def _plain(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
     def call(words: list[str]) -> Any:
-        with plain_errors():
+        with report_errors():
             return main(words)
 
     return call
 
 
 MAINS: dict[str, Callable[[list[str]], Any]] = {
-    "pretrain": training.pretrain,
-    "finetune": training.finetune,
-    "evaluate": training.evaluate,
+    "pretrain": cli.pretrain,
+    "finetune": cli.finetune,
+    "evaluate": cli.evaluate,
     "plan": _plain(plan.main),
     "study": _plain(command.main),
-    "report": _report,
+    "report": _plain(report.main),
     "export": _plain(interop.main),
     "push": _plain(push.main),
     "pull": _plain(pull.main),
-    "shards": _plain(reshard.main),
+    "shards": _plain(make_shards.main),
 }
 
 
 def disarm() -> None:
     """Take out what accepted words would begin."""
-    training._train = training._probe = _accept_run  # type: ignore[assignment]
-    command.everything = command.submitted = _accept  # type: ignore[assignment]
-    command.os.execv = _accept  # type: ignore[assignment]
-    reshard._make = _accept  # type: ignore[assignment]
+    cli._train = cli._probe = _accept_run  # type: ignore[assignment]
+    command.run_all = command.submit_all = _accept  # type: ignore[assignment]
+    command.os.execve = _accept  # type: ignore[assignment]
+    make_shards._make = _accept  # type: ignore[assignment]
     push.push = _accept  # type: ignore[assignment]
-    from ssl_vit import forecast
+    from ssl_vit.planning import forecast
 
     forecast.measure = _accept  # type: ignore[assignment]
 
@@ -315,7 +485,14 @@ def disarm() -> None:
 def fuzz(seed: int, count: int, folder: Path) -> dict[str, Any]:
     """Run the cases in forked children; counts, and what failed."""
     disarm()
-    told: dict[str, Any] = {"command lines": 0, ANSWERED: 0, ACCEPTED: 0, TRACEBACK: 0, HANG: 0, "nonsense accepted": 0}
+    told: dict[str, Any] = {
+        "command lines": 0,
+        ANSWERED: 0,
+        ACCEPTED: 0,
+        TRACEBACK: 0,
+        HANG: 0,
+        "nonsense accepted": 0,
+    }
     found: list[dict[str, Any]] = []
     cwd = folder / "one" / "two"
     cwd.mkdir(parents=True)
@@ -324,17 +501,32 @@ def fuzz(seed: int, count: int, folder: Path) -> dict[str, Any]:
         came = outcome(lambda tool=tool, words=words: MAINS[tool](words), cwd)  # type: ignore[misc]
         told["command lines"] += 1
         told[came.kind] += 1
-        why = nonsense(came.told, words) if came.kind == ACCEPTED and isinstance(came.told, dict) else None
+        why = (
+            nonsense(came.told, words)
+            if came.kind == ACCEPTED and isinstance(came.told, dict)
+            else None
+        )
         told["nonsense accepted"] += why is not None
         if came.kind in (TRACEBACK, HANG) or why:
-            found.append({"tool": tool, "words": [word[:200] for word in words], "what": why or came.err[-1500:] or came.kind})
-    if outside := sorted(str(path) for path in [*folder.glob("*"), *folder.glob("one/*")] if path.name not in ("one", "two")):
+            found.append(
+                {
+                    "tool": tool,
+                    "words": [word[:200] for word in words],
+                    "what": why or came.err[-1500:] or came.kind,
+                }
+            )
+    if outside := sorted(
+        str(path)
+        for path in [*folder.glob("*"), *folder.glob("one/*")]
+        if path.name not in ("one", "two")
+    ):
         found.append({"what": f"written outside: {outside}"})
     return told | {"found": found}
 
 
 def processes(seed: int, count: int, folder: Path) -> dict[str, Any]:
-    """Some of the cases as a user would start them, none of which is accepted: tools themselves must answer in one line."""
+    """Some of the cases as a user would start them, none of which is accepted: tools themselves
+    must answer in one line."""
     disarm()
     told = {"processes": 0, ANSWERED: 0, "otherwise": []}
     cwd = folder / "three" / "four"
@@ -350,10 +542,16 @@ def processes(seed: int, count: int, folder: Path) -> dict[str, Any]:
         line = [sys.executable, os.fsencode(TOOLS / f"{tool}.py"), *map(os.fsencode, words)]
         done = subprocess.run(line, cwd=cwd, capture_output=True, timeout=300)
         told["processes"] += 1
-        if done.returncode > 0 and done.stderr.count(b"\n") == 1 and done.stderr.startswith(b"error: "):
+        if (
+            done.returncode > 0
+            and done.stderr.count(b"\n") == 1
+            and done.stderr.startswith(b"error: ")
+        ):
             told[ANSWERED] += 1
         else:
-            told["otherwise"].append([tool, words, done.returncode, done.stderr.decode(errors="replace")[-500:]])
+            told["otherwise"].append(
+                [tool, words, done.returncode, done.stderr.decode(errors="replace")[-500:]]
+            )
     return told
 
 

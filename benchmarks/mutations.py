@@ -1,11 +1,14 @@
-"""Altered files of runs and studies, read by every tool that reads them: an answer in one line, or the right result.
+"""Altered files of runs and studies, read by every tool that reads them: an answer in one line, or
+the right result.
 
     python benchmarks/mutations.py count=750 seed=0
 
-A finished run, a stopped one and a study are made once. Each case copies one of them, alters one file (flipped bits, torn,
-emptied, values of other types, nested, huge, missing or strange keys, bytes that are no UTF-8, deep YAML and JSON, and of
-checkpoints states whose manifest agrees with them) and lets a tool read it in a forked child. A wrong result is a run that
-went on to other weights than the unbroken run's, or told other numbers than its file holds. One JSON object comes out.
+A finished run, a stopped one and a study are made once. Each case copies one of them, alters one
+file (flipped bits, torn, emptied, values of other types, nested, huge, missing or strange keys,
+bytes that are no UTF-8, deep YAML and JSON, and of checkpoints states whose manifest agrees with
+them) and lets a tool read it in a forked child. A wrong result is a run that went on to other
+weights than the unbroken run's, or told other numbers than its file holds. One JSON object comes
+out.
 """
 
 import copy
@@ -36,22 +39,58 @@ from safetensors.torch import load_file
 from ssl_vit.hub import push
 
 WORDS = [
-    *("recipe=mpp", "data.size=16", "model.patch=4", "model.width=32", "model.depth=1", "model.heads=2", "model.mlp=64"),
+    *(
+        "recipe=mpp",
+        "data.size=16",
+        "model.patch=4",
+        "model.width=32",
+        "model.depth=1",
+        "model.heads=2",
+        "model.mlp=64",
+    ),
     *(
         "optim.steps=4",
         "optim.warmup=1",
         "optim.batch=8",
         "checkpoint.every=2",
         "eval.every=50",
-        "eval.pictures=8",
+        "eval.images=8",
         "log.every=1",
     ),
-    *("log.tensorboard=false", "compute.precision=float32", "compute.threads=1", "compute.compile=false", "name=run"),
+    *(
+        "log.tensorboard=false",
+        "compute.precision=float32",
+        "compute.threads=1",
+        "compute.compile=false",
+        "name=run",
+    ),
     "checkpoint.background=false",
 ]
-PROBE = ["recipe=evaluate", "init=runs/run", "probe.measures=[knn]", "data.size=16", "compute.precision=float32"]
+PROBE = [
+    "recipe=evaluate",
+    "init=runs/run",
+    "probe.measures=[knn]",
+    "data.size=16",
+    "compute.precision=float32",
+]
 PROBE += ["compute.threads=1", "name=probed"]
-STRANGE: list[Any] = [None, True, -1, 0, 1.5, 1e400, -1e400, math.nan, 10**400, 10**30, "", " ", "x", "../x", "/dev/zero"]
+STRANGE: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    1e400,
+    -1e400,
+    math.nan,
+    10**400,
+    10**30,
+    "",
+    " ",
+    "x",
+    "../x",
+    "/dev/zero",
+]
 STRANGE += [
     "\ud800",
     "\x1b[31m",
@@ -66,15 +105,24 @@ STRANGE += [
     ["x"] * 3,
     "${oc.env:HOME}",
 ]
-TEXTUAL = ("recipe.yaml", "environment.json", "result.json", "metrics.jsonl", "config.json", "study.json", "manifest.json")
+TEXTUAL = (
+    "recipe.yaml",
+    "environment.json",
+    "result.json",
+    "metrics.jsonl",
+    "config.json",
+    "study.json",
+    "manifest.json",
+)
 
 
 def _pushed(words: list[str]) -> None:
-    """tools/push.py as far as it reads the run's folder: all that would go to the Hub is put together."""
-    from ssl_vit.hub.parcels import parcels
+    """tools/push.py as far as it reads the run's folder: all that would go to the Hub is put
+    together."""
+    from ssl_vit.hub.payload import uploads
 
     def collect(run: Any, **_: Any) -> None:
-        for parcel in parcels(run):
+        for parcel in uploads(run):
             parcel.files()
 
     push.push = collect  # type: ignore[assignment]
@@ -90,7 +138,13 @@ READERS: dict[str, tuple[str, tuple[str, ...], Callable[[], Any]]] = {
     ),
     "resume": (
         "stopped",
-        ("recipe.yaml", "environment.json", "metrics.jsonl", "checkpoints/step-000000002/state.pt", "lock")
+        (
+            "recipe.yaml",
+            "environment.json",
+            "metrics.jsonl",
+            "checkpoints/step-000000002/state.pt",
+            "lock",
+        )
         + ("checkpoints/step-000000002/manifest.json",) * 2,
         lambda: MAINS["pretrain"]([*WORDS, "out=runs"]),
     ),
@@ -111,7 +165,14 @@ READERS: dict[str, tuple[str, tuple[str, ...], Callable[[], Any]]] = {
     ),
     "push": (
         "finished",
-        ("recipe.yaml", "environment.json", "result.json", "metrics.jsonl", "export/config.json", "hub.json"),
+        (
+            "recipe.yaml",
+            "environment.json",
+            "result.json",
+            "metrics.jsonl",
+            "export/config.json",
+            "hub.json",
+        ),
         lambda: _pushed(["runs/run", "hub.repo=a/b"]),
     ),
     "report": ("study", (), lambda: MAINS["report"](["runs/gap"])),
@@ -122,13 +183,19 @@ SHARE = {"resume": 3, "report": 6, "evaluate init=": 2}  # of the cases
 
 
 def prepare(folder: Path) -> dict[str, Any]:
-    """The folders that are altered, and what the unbroken run came to: its weights, and its result."""
+    """The folders that are altered, and what the unbroken run came to: its weights, and its
+    result."""
     (folder / "finished").mkdir(parents=True)
     came = outcome(lambda: MAINS["pretrain"]([*WORDS, "out=runs"]), folder / "finished", 600)
     assert came.kind == ACCEPTED, came.err
     made = folder / "finished" / "runs" / "run"
-    assert outcome(lambda: MAINS["evaluate"]([*PROBE, "out=runs"]), folder / "finished", 600).kind == ACCEPTED
-    probed = json.loads((folder / "finished" / "runs" / "probed" / "result.json").read_text())["metrics"]
+    assert (
+        outcome(lambda: MAINS["evaluate"]([*PROBE, "out=runs"]), folder / "finished", 600).kind
+        == ACCEPTED
+    )
+    probed = json.loads((folder / "finished" / "runs" / "probed" / "result.json").read_text())[
+        "metrics"
+    ]
     shutil.rmtree(folder / "finished" / "runs" / "probed")
     (made / "hub.json").write_text('{"pushed": {"a/b": {}}}')
     shutil.copytree(folder / "finished", folder / "stopped")
@@ -160,13 +227,14 @@ def planned(folder: Path) -> None:
     (folder / "study.yaml").write_text(STUDY)
     from ssl_vit.studies import command
 
-    command.everything = lambda asked, needs: 0  # type: ignore[assignment]
+    command.run_all = lambda asked, needs: 0  # type: ignore[assignment]
     came = outcome(lambda: MAINS["study"](["recipe=study.yaml", "name=gap"]), folder)
     assert came.kind == ACCEPTED, came.err
 
 
 def study(folder: Path) -> None:
-    """A finished study's folder, made up: two arms, two seeds, a sweep, a probe; and one that varies a key beside it."""
+    """A finished study's folder, made up: two arms, two seeds, a sweep, a probe; and one that
+    varies a key beside it."""
     folder.mkdir(parents=True)
     tasks = []
     for arm in ("scratch", "mpp"):
@@ -176,28 +244,66 @@ def study(folder: Path) -> None:
             tasks.append(_task("sweep", arm, seed, "finetune", {"optim.lr": 0.1}, needs))
             tasks.append(_task("final", arm, seed, "finetune", {}, needs))
             tasks.append(_task("probe", arm, seed, "evaluate", {}, needs))
-    report = {"final": "final", "probes": ["probe"], "baseline": "scratch", "candidate": "mpp", "paper": {"mpp": 79.9}}
-    about = {"name": "gap", "title": "A gap", "arms": {"scratch": "a", "mpp": "b"}, "seeds": [0, 1], "report": report}
+    report = {
+        "final": "final",
+        "probes": ["probe"],
+        "baseline": "scratch",
+        "candidate": "mpp",
+        "paper": {"mpp": 79.9},
+    }
+    about = {
+        "name": "gap",
+        "title": "A gap",
+        "arms": {"scratch": "a", "mpp": "b"},
+        "seeds": [0, 1],
+        "report": report,
+    }
     (folder / "study.json").write_text(json.dumps(about | {"tasks": tasks}))
     for number, one in enumerate(tasks):
         _finish(folder / one["name"], one, number)
 
 
-def _task(part: str, arm: str, seed: int, tool: str, values: dict[str, Any], needs: list[str]) -> dict[str, Any]:
+def _task(
+    part: str, arm: str, seed: int, tool: str, values: dict[str, Any], needs: list[str]
+) -> dict[str, Any]:
     name = f"{part}-{arm}-{seed}"
     words = ["recipe=mpp", "optim.steps=4"]
-    told = {"part": part, "tool": tool, "arm": arm, "seed": seed, "values": values, "needs": needs, "words": words}
+    told = {
+        "part": part,
+        "tool": tool,
+        "arm": arm,
+        "seed": seed,
+        "values": values,
+        "needs": needs,
+        "words": words,
+    }
     return {"name": name, **told, "best": None, "by": ""}
 
 
 def _finish(folder: Path, task: dict[str, Any], number: int) -> None:
     folder.mkdir()
-    name, split = ("accuracy", "validation") if task["tool"] == "pretrain" or task["values"] else ("top1", "test")
+    name, split = (
+        ("accuracy", "validation")
+        if task["tool"] == "pretrain" or task["values"]
+        else ("top1", "test")
+    )
     value = {"value": 0.2 + number / 100, "n": 100, "split": split}
-    result = {"steps": 4, "images": 32, "exaflop": 0.1, "device_hours": 0.5, "seconds": 9.0, "metrics": {name: value}}
+    result = {
+        "steps": 4,
+        "images": 32,
+        "exaflop": 0.1,
+        "device_hours": 0.5,
+        "seconds": 9.0,
+        "metrics": {name: value},
+    }
     result |= {"recipe": "0" * 16, "finished": "2026-01-01T00:00:00+00:00"}
     (folder / "result.json").write_text(json.dumps(result))
-    environment = {"packages": {"torch": "2"}, "revision": "0" * 40, "host": {"cpu": "x"}, "data": {"test": "x", "train": "y"}}
+    environment = {
+        "packages": {"torch": "2"},
+        "revision": "0" * 40,
+        "host": {"cpu": "x"},
+        "data": {"test": "x", "train": "y"},
+    }
     (folder / "environment.json").write_text(json.dumps(environment))
     rows = [{"step": step, "loss": 1 / step, "validation/accuracy": 0.1} for step in (1, 2, 3)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -250,7 +356,9 @@ def _deep(data: bytes, draw: random.Random, path: Path) -> bytes:
 
 def _deep_yaml(data: bytes, draw: random.Random, path: Path) -> bytes:
     many = draw.choice([100, 2000, 200_000])
-    return data + draw.choice([b"a: " + b"[" * many, b"a:\n" + b"- " * many + b"x", b"a: " + b"{a: " * many])
+    return data + draw.choice(
+        [b"a: " + b"[" * many, b"a:\n" + b"- " * many + b"x", b"a: " + b"{a: " * many]
+    )
 
 
 def _json(data: bytes, draw: random.Random, path: Path) -> bytes:
@@ -276,7 +384,13 @@ def _strange(value: Any, draw: random.Random) -> Any:
     places: list[tuple[Any, Any]] = []
 
     def walk(node: Any) -> None:
-        for key, inner in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        for key, inner in (
+            node.items()
+            if isinstance(node, dict)
+            else enumerate(node)
+            if isinstance(node, list)
+            else ()
+        ):
             places.append((node, key))
             walk(inner)
 
@@ -300,7 +414,9 @@ def _state(data: bytes, draw: random.Random, path: Path) -> bytes:
     torch.save(changed, path)
     whole = path.read_bytes()
     facts = {"bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
-    (path.parent / "manifest.json").write_text(json.dumps({"step": 2, "files": {"state.pt": facts}}))
+    (path.parent / "manifest.json").write_text(
+        json.dumps({"step": 2, "files": {"state.pt": facts}})
+    )
     return whole
 
 
@@ -323,7 +439,14 @@ def mutations(seed: int, count: int, folder: Path, only: str = "") -> dict[str, 
     draw = random.Random(seed)
     wanted = prepare(folder)
     readers = [name for name in READERS for _ in range(SHARE.get(name, 1)) if only in name]
-    told: dict[str, Any] = {"mutations": 0, ANSWERED: 0, ACCEPTED: 0, TRACEBACK: 0, HANG: 0, "wrong results": 0}
+    told: dict[str, Any] = {
+        "mutations": 0,
+        ANSWERED: 0,
+        ACCEPTED: 0,
+        TRACEBACK: 0,
+        HANG: 0,
+        "wrong results": 0,
+    }
     by: Counter[str] = Counter()
     found = []
     for number in range(count):
@@ -342,7 +465,12 @@ def mutations(seed: int, count: int, folder: Path, only: str = "") -> dict[str, 
         told["wrong results"] += why is not None
         if came.kind in (TRACEBACK, HANG) or why:
             what = why or f"{came.kind}, status {came.status}: {came.err[-1500:]}"
-            where = {"reader": reader, "file": str(path.relative_to(cwd)), "how": how, "case": number}
+            where = {
+                "reader": reader,
+                "file": str(path.relative_to(cwd)),
+                "how": how,
+                "case": number,
+            }
             found.append(where | {"what": what, "after": str(after)})
         shutil.rmtree(cwd)
     return told | {"by": dict(by), "found": found}
@@ -363,7 +491,12 @@ def _chosen(reader: str, cwd: Path, files: tuple[str, ...], draw: random.Random)
 def main() -> None:
     words = dict(word.split("=", 1) for word in sys.argv[1:])
     with tempfile.TemporaryDirectory() as folder:
-        told = mutations(int(words.get("seed", 0)), int(words.get("count", 750)), Path(folder), words.get("only", ""))
+        told = mutations(
+            int(words.get("seed", 0)),
+            int(words.get("count", 750)),
+            Path(folder),
+            words.get("only", ""),
+        )
     print(json.dumps({"seed": int(words.get("seed", 0)), **told}, indent=2))
 
 

@@ -1,8 +1,11 @@
-"""The oldest versions that pyproject.toml allows, installed into a fresh environment, and the tests that depend on them most.
+"""The oldest versions that pyproject.toml allows, installed into a fresh environment, and the tests
+that depend on them most.
 
-    python benchmarks/oldest.py FOLDER [PYTHON] [TESTS]     (about 6 GB; PYTHON: python3.12 where there is one)
+    python benchmarks/oldest.py FOLDER [PYTHON] [TESTS]     (about 6 GB; PYTHON: python3.12 where
+    there is one)
 
-Exits as pytest does. Its last lines are the versions and pytest's count. To be run after every change of a floor.
+Exits as pytest does. Its last lines are the versions and pytest's count. To be run after every
+change of a floor.
 """
 
 import os
@@ -14,8 +17,29 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ("golden", "objectives", "mpp", "corruption", "counted", "machine", "interop", "checkpoint", "cli", "hub_safety")
-SHOWN = ("torch", "torchvision", "timm", "accelerate", "transformers", "huggingface_hub", "datasets", "deepspeed", "numpy")
+TESTS = (
+    "golden",
+    "objectives",
+    "mpp",
+    "corruption",
+    "rng",
+    "precision",
+    "interop",
+    "checkpoint",
+    "cli",
+    "hub_safety",
+)
+SHOWN = (
+    "torch",
+    "torchvision",
+    "timm",
+    "accelerate",
+    "transformers",
+    "huggingface_hub",
+    "datasets",
+    "deepspeed",
+    "numpy",
+)
 
 
 def floors() -> list[str]:
@@ -51,7 +75,7 @@ def installed(folder: Path, python: str) -> Path:
     # DeepSpeed is built from source and looks for torch while it is: first everything else, then it
     late = [pin for pin in floors() if pin.startswith("deepspeed")]
     early = [pin for pin in floors() if pin not in late]
-    subprocess.run([*pip, *early, "setuptools>=77", "ninja"], check=True)
+    subprocess.run([*pip, *early, "setuptools>=77.0.3", "ninja"], check=True)
     subprocess.run([*pip, "--no-build-isolation", *late], check=True)
     subprocess.run([*pip, "--no-build-isolation", "-e", ROOT], check=True)  # checks the floors
     subprocess.run([inside, "-m", "pip", "check"], check=True)
@@ -64,7 +88,9 @@ def main(words: list[str]) -> int:
     folder = Path(words[0]).resolve()
     inside = installed(folder, words[1] if len(words) > 1 else interpreter())
     tests = [f"tests/test_{name}.py" for name in words[2:] or TESTS]
-    done = subprocess.run([inside, "-m", "pytest", "-q", *tests], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        [inside, "-m", "pytest", "-q", *tests], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     show = (
         "import platform, importlib.metadata as m, sys;"
         "print('python', platform.python_version(), *(n + ' ' + m.version(n) for n in sys.argv[1:]), sep=', ')"

@@ -1,8 +1,10 @@
-"""What the engine costs beside a bare loop of the same steps: CPU time, one thread, pairs in turn; and what seeking costs.
+"""What the engine costs beside a bare loop of the same steps: CPU time, one thread, pairs in turn;
+and what seeking costs.
 
     python benchmarks/overhead.py pairs=15 steps=20 WORDS
 
-One JSON object comes out. The batches are drawn before, the same for both; the bare loop is what anyone would write.
+One JSON object comes out. The batches are drawn before, the same for both; the bare loop is what
+anyone would write.
 """
 
 import copy
@@ -24,22 +26,22 @@ os.environ |= {"OMP_NUM_THREADS": "1"}
 import numpy as np
 import torch
 
-from ssl_vit import engine, optim
-from ssl_vit.assembly import Job, assemble
-from ssl_vit.data import batches, loaders
-from ssl_vit.data.order import Windows
-from ssl_vit.processes import machine
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.data import batching, loaders
+from ssl_vit.data.sampler import WindowSampler
+from ssl_vit.jobs import resources
+from ssl_vit.jobs.setup import Job, loop_settings, set_up
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import loop, optim
 
-LENGTH = 303_000_000  # pictures
+LENGTH = 303_000_000  # images
 STEP, BATCH = 10**6, 4096
 
 
-def bare(job: Job, drawn: list[batches.Batch]) -> None:
+def bare(job: Job, drawn: list[batching.Batch]) -> None:
     """Train on the batches, without an engine."""
     state, recipe = job.state, job.recipe
-    optimizer, objective = state.learner.optimizer, state.objective.train()
+    optimizer, objective = state.strategy.optimizer, state.objective.train()
     for batch in drawn:
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.compute.precision == "bfloat16"):
             loss = objective(batch).loss
@@ -50,11 +52,11 @@ def bare(job: Job, drawn: list[batches.Batch]) -> None:
         state.schedule.step()
 
 
-def with_engine(job: Job, drawn: list[batches.Batch]) -> None:
+def with_engine(job: Job, drawn: list[batching.Batch]) -> None:
     """The same with all that the engine does, and a row at the end."""
     recipe, state = copy.deepcopy(job.recipe), job.state
     state.step, recipe.optim.steps, recipe.log.every = 0, len(drawn), len(drawn)
-    engine.train(state, drawn, recipe, job.spread, job.accelerator)
+    loop.train(state, drawn, loop_settings(recipe), job.batch_layout, job.accelerator)
 
 
 def seconds(do: Callable[[], Any]) -> float:
@@ -65,13 +67,31 @@ def seconds(do: Callable[[], Any]) -> float:
 
 def overhead(words: list[str], pairs: int, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as out:
-        run = Run(resolve(["recipe=mpp", "compute.threads=1", "compute.workers=0", *words, f"out={out}", "name=run"]))
-        with machine.started(run) as accelerator:
-            job = assemble(run, accelerator, machine.load(run.recipe, accelerator, test=False))
-            drawn = list(loaders.training(job.splits.train, run.recipe.data, job.spread, 0, 0, steps, 0))
+        run = Run(
+            resolve(
+                [
+                    "recipe=mpp",
+                    "compute.threads=1",
+                    "compute.workers=0",
+                    *words,
+                    f"out={out}",
+                    "name=run",
+                ]
+            )
+        )
+        with resources.run_session(run) as accelerator:
+            job = set_up(
+                run, accelerator, resources.load_splits(run.recipe, accelerator, test=False)
+            )
+            drawn = list(
+                loaders.training_loader(
+                    job.splits.train, run.recipe.data, job.batch_layout, 0, 0, steps, 0
+                )
+            )
             bare(job, drawn[:2]), with_engine(job, drawn[:2])
             ratios = []
-            for first in itertools.islice(itertools.cycle((True, False)), pairs):  # each goes first in turn
+            # each goes first in turn
+            for first in itertools.islice(itertools.cycle((True, False)), pairs):
                 took = {
                     way: seconds(lambda way=way: way(job, drawn))
                     for way in ((bare, with_engine) if first else (with_engine, bare))
@@ -82,20 +102,32 @@ def overhead(words: list[str], pairs: int, steps: int) -> dict[str, Any]:
 
 
 def told(values: list[float]) -> dict[str, float]:
-    return {name: round(f(values), 5) for name, f in (("median", statistics.median), ("least", min), ("most", max))}
+    return {
+        name: round(f(values), 5)
+        for name, f in (("median", statistics.median), ("least", min), ("most", max))
+    }
 
 
 def seeking() -> dict[str, Any]:
-    """Milliseconds to a batch's samples, at step 0 and at step 1,000,000; and how the process grew meanwhile."""
+    """Milliseconds to a batch's samples, at step 0 and at step 1,000,000; and how the process grew
+    meanwhile."""
     said: dict[str, Any] = {}
-    for name, windows in (("permuted", None), ("windows", Windows(np.full(303_000, 1000), 2**20, BATCH))):
+    for name, windows in (
+        ("permuted", None),
+        ("windows", WindowSampler(np.full(303_000, 1000), 2**20, BATCH)),
+    ):
         for step in (0, STEP):
             timed = []
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             for turn in range(20):  # each its own epoch
                 epoch = turn * LENGTH
                 timed.append(
-                    1000 * seconds(lambda at=epoch + step * BATCH, w=windows: batches.samples(at, BATCH, LENGTH, 0, w))
+                    1000
+                    * seconds(
+                        lambda at=epoch + step * BATCH, w=windows: batching.samples_at(
+                            at, BATCH, LENGTH, 0, w
+                        )
+                    )
                 )
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
             said[f"{name}, step {step:,}, ms"] = told(timed) | {"grown, MiB": round(grown, 1)}
@@ -103,13 +135,19 @@ def seeking() -> dict[str, Any]:
 
 
 def main() -> None:
-    own = {key: int(value) for key, _, value in (w.partition("=") for w in sys.argv[1:]) if key in ("pairs", "steps")}
+    own = {
+        key: int(value)
+        for key, _, value in (w.partition("=") for w in sys.argv[1:])
+        if key in ("pairs", "steps")
+    }
     words = [word for word in sys.argv[1:] if word.partition("=")[0] not in own]
     load = round(os.getloadavg()[0], 1)
     print(
         json.dumps(
             {
-                "engine over bare loop": overhead(words, own.get("pairs", 15), own.get("steps", 20)),
+                "engine over bare loop": overhead(
+                    words, own.get("pairs", 15), own.get("steps", 20)
+                ),
                 "seeking": seeking(),
                 "load": load,
             },

@@ -1,8 +1,10 @@
-"""The gap study, shortened, twice: in peace, then killed at random moments and started again. Both must give the same tables.
+"""The gap study, shortened, twice: in peace, then killed at random moments and started again. Both
+must give the same tables.
 
     python benchmarks/same_tables.py kills=5 out=FOLDER
 
-The tables are the report's without what a clock says (hours). SIGKILL goes to the study alone, whose runs end with it.
+The tables are the report's without what a clock says (hours). SIGKILL goes to the study alone,
+whose runs end with it.
 """
 
 import json
@@ -15,18 +17,32 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WORDS = ("recipe=study/gap", "seeds=2", "optim.steps=40", "optim.warmup=4", "checkpoint.every=10", "eval.every=40")
+WORDS = (
+    "recipe=study/gap",
+    "seeds=2",
+    "optim.steps=40",
+    "optim.warmup=4",
+    "checkpoint.every=10",
+    "eval.every=40",
+)
 
 
 def study(out: Path, name: str) -> subprocess.Popen:
     words = [*WORDS, "probe.steps=50", "parallel=2", f"out={out}", f"name={name}"]
     with (out / f"{name}.txt").open("a") as log:
-        return subprocess.Popen([sys.executable, "tools/study.py", *words], cwd=ROOT, stdout=log, stderr=log)
+        return subprocess.Popen(
+            [sys.executable, "tools/study.py", *words], cwd=ROOT, stdout=log, stderr=log
+        )
 
 
 def tables(folder: Path) -> list[str]:
     """The report's lines without its columns of hours, and without the folder's name."""
-    subprocess.run([sys.executable, "tools/report.py", str(folder)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "tools/report.py", str(folder)],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     lines = (folder / "report.md").read_text().replace(folder.name, "NAME").splitlines()
     return [line for line in lines if not re.search(r"hour|\d+ (s|min)\b", line)]
 
@@ -44,9 +60,21 @@ def main() -> None:
         process.wait()
     assert study(out, "killed").wait() == 0, (out / "killed.txt").read_text()[-2000:]
     one, other = tables(out / "whole"), tables(out / "killed")
-    again = sum("going on after step" in log.read_text() for log in (out / "killed" / "logs").glob("*.txt"))
+    again = sum(
+        "going on after step" in log.read_text() for log in (out / "killed" / "logs").glob("*.txt")
+    )
     differ = [pair for pair in zip(one, other, strict=True) if pair[0] != pair[1]]
-    print(json.dumps({"kills": kills, "runs gone on with": again, "lines": len(one), "lines that differ": differ}, indent=2))
+    print(
+        json.dumps(
+            {
+                "kills": kills,
+                "runs gone on with": again,
+                "lines": len(one),
+                "lines that differ": differ,
+            },
+            indent=2,
+        )
+    )
 
 
 if __name__ == "__main__":

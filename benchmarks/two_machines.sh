@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 python=${1:-python}
 out=$(mktemp -d)
 words=(recipe=mpp data.size=16 model.patch=4 model.width=64 model.depth=4 model.heads=2 model.mlp=128 optim.batch=32
-    optim.steps=120 optim.warmup=12 log.every=1 eval.every=60 eval.pictures=64 compute.precision=float32 compute.threads=1
+    optim.steps=120 optim.warmup=12 log.every=1 eval.every=60 eval.images=64 compute.precision=float32 compute.threads=1
     log.tensorboard=false "out=$out")
 
 for i in 1 2; do ip netns add "vit$i"; done

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Pre-train under SLURM, one task a GPU, again and again until it is finished:
-#     sbatch launch/slurm.sh recipe=mpp data.path=PICTURES
-#     sbatch --nodes=2 --export=ALL,ZERO=2 launch/slurm.sh recipe=mpp data.path=PICTURES
+#     sbatch launch/slurm.sh recipe=mpp data.path=IMAGES
+#     sbatch --nodes=2 --export=ALL,ZERO=2 launch/slurm.sh recipe=mpp data.path=IMAGES
 # Two minutes before the time is over SLURM signals the tasks; they save and end with status 75, and the job goes back into the
 # queue, to go on from there; so does one that lost a process (status 69), eight times at most. Not through `accelerate launch`: it dies of that signal, and turns every status into 1.
 #SBATCH --job-name=ssl_vit

@@ -1,4 +1,5 @@
-"""What the tests share: no network, calm threads, a run small enough to repeat, and the folder of real pictures."""
+"""What the tests share: no network, calm threads, a run small enough to repeat, and the folder of
+real images."""
 
 import os
 import socket
@@ -14,8 +15,23 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = [
-    *("recipe=mpp", "data.size=16", "model.patch=4", "model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64"),
-    *("optim.steps=12", "optim.batch=16", "optim.warmup=2", "checkpoint.every=4", "eval.every=4", "eval.pictures=24"),
+    *(
+        "recipe=mpp",
+        "data.size=16",
+        "model.patch=4",
+        "model.width=32",
+        "model.depth=2",
+        "model.heads=2",
+        "model.mlp=64",
+    ),
+    *(
+        "optim.steps=12",
+        "optim.batch=16",
+        "optim.warmup=2",
+        "checkpoint.every=4",
+        "eval.every=4",
+        "eval.images=24",
+    ),
     *("log.every=2", "log.tensorboard=false", "compute.precision=float32", "compute.threads=1"),
     "compute.compile=false",  # where there is a GPU the default is true: minutes a run
 ]
@@ -34,11 +50,11 @@ def tiny(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def real_pictures() -> Path:
+def real_images() -> Path:
     """The folder with cifar10/ and tinyimagenet/."""
     folder = os.environ.get("SSL_VIT_DATA")
     if not folder:
-        pytest.skip("SSL_VIT_DATA does not name a folder of real pictures")
+        pytest.skip("SSL_VIT_DATA does not name a folder of real images")
     return Path(folder)
 
 
@@ -47,7 +63,12 @@ def together(count: int, *command: str, **environment: str) -> list[subprocess.P
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    found = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    found = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+    }
     found |= {"CUDA_VISIBLE_DEVICES": ""}  # on the CPU: no two of them may share a GPU
     return [
         subprocess.Popen(
@@ -62,7 +83,9 @@ def together(count: int, *command: str, **environment: str) -> list[subprocess.P
     ]
 
 
-def outcome(processes: Iterable[subprocess.Popen], seconds: float = 300) -> tuple[list[int], list[str]]:
+def outcome(
+    processes: Iterable[subprocess.Popen], seconds: float = 300
+) -> tuple[list[int], list[str]]:
     """Exit statuses and outputs; whatever still runs after `seconds` is killed."""
     processes = list(processes)
     try:

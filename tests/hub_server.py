@@ -1,6 +1,8 @@
-"""A small Hugging Face Hub for tests: real HTTP on this machine, repositories in memory, and faults that can be switched on.
+"""A small Hugging Face Hub for tests: real HTTP on this machine, repositories in memory, and faults
+that can be switched on.
 
-It speaks what huggingface_hub says when it creates, uploads (LFS, not Xet), commits, branches, lists and downloads.
+It speaks what huggingface_hub says when it creates, uploads (LFS, not Xet), commits, branches,
+lists and downloads.
 """
 
 import base64
@@ -16,15 +18,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-WRITER, READER, STRANGER = "hf_writerWRITER0123456789", "hf_readerREADER0123456789", "hf_strangeSTRANGE0123456789"
-USERS = {WRITER: ("someone", True), READER: ("someone", False), STRANGER: ("another", True)}  # token -> name, may write
+WRITER, READER, STRANGER = (
+    "hf_writerWRITER0123456789",
+    "hf_readerREADER0123456789",
+    "hf_strangeSTRANGE0123456789",
+)
+# token -> name, may write
+USERS = {WRITER: ("someone", True), READER: ("someone", False), STRANGER: ("another", True)}
 DATE = "2026-01-01T00:00:00.000Z"
 LARGE = (".safetensors", ".npz", ".png")  # kept by LFS
 
 
 @dataclass
 class Fault:
-    """What happens, `times` times, to requests whose method and path match: a status, "cut", "hang", "slow" or "garbage"."""
+    """What happens, `times` times, to requests whose method and path match: a status, "cut",
+    "hang", "slow" or "garbage"."""
 
     match: str  # a regular expression for "METHOD /path"
     does: int | str
@@ -91,7 +99,9 @@ class Hub:
         self.requests: list[str] = []
         self.listed: list[dict[str, Any]] = []  # further entries of every tree, to lie with
         self.stopped = threading.Event()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": self}))
+        self.server = ThreadingHTTPServer(
+            ("127.0.0.1", 0), type("Bound", (Handler,), {"hub": self})
+        )
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
@@ -102,9 +112,13 @@ class Hub:
                 return fault
         return None
 
-    def put(self, name: str, files: dict[str, bytes], branch: str = "main", private: bool = False) -> str:
+    def put(
+        self, name: str, files: dict[str, bytes], branch: str = "main", private: bool = False
+    ) -> str:
         """A repository made by hand; its commit."""
-        return self.repositories.setdefault(name, Repository(name, private)).commit(branch, files).oid
+        return (
+            self.repositories.setdefault(name, Repository(name, private)).commit(branch, files).oid
+        )
 
 
 @contextmanager
@@ -177,7 +191,8 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(status, {"error": message}, {"X-Error-Code": code, "X-Error-Message": message})
 
     def _user(self) -> tuple[str, bool] | None:
-        """Who asks and whether they may write; None for a token that nobody has, ("", False) for no token."""
+        """Who asks and whether they may write; None for a token that nobody has, ("", False) for no
+        token."""
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         return USERS.get(token) if token else ("", False)
 
@@ -194,7 +209,10 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(401, "", "Invalid credentials in Authorization header")
         if path == "/api/repos/create":
             return self._create(json.loads(body), *user)
-        found = re.match(r"^/(?:api/models/)?([^/]+/[^/]+?)(?:\.git/info/lfs/objects/batch|/([\w-]+)(?:/(.*))?)?$", path)
+        found = re.match(
+            r"^/(?:api/models/)?([^/]+/[^/]+?)(?:\.git/info/lfs/objects/batch|/([\w-]+)(?:/(.*))?)?$",
+            path,
+        )
         assert found, path
         name, verb, rest = found[1], found[2] or "", found[3] or ""
         repository = self.hub.repositories.get(name)
@@ -211,10 +229,21 @@ class Handler(BaseHTTPRequestHandler):
         if not user:
             return self._refuse(401, "", "Invalid username or password.")
         if not writes or user != asked["organization"]:
-            return self._refuse(403, "", f"You don't have the rights to create a model under {asked['organization']}")
+            return self._refuse(
+                403,
+                "",
+                f"You don't have the rights to create a model under {asked['organization']}",
+            )
         if name in self.hub.repositories:
-            return self._answer(409, {"error": "You already created this model repo", "url": f"{self.hub.url}/{name}"})
-        self.hub.put(name, {".gitattributes": b"*.safetensors filter=lfs\n"}, private=asked.get("visibility") == "private")
+            return self._answer(
+                409,
+                {"error": "You already created this model repo", "url": f"{self.hub.url}/{name}"},
+            )
+        self.hub.put(
+            name,
+            {".gitattributes": b"*.safetensors filter=lfs\n"},
+            private=asked.get("visibility") == "private",
+        )
         return self._answer(200, {"url": f"{self.hub.url}/{name}", "name": name})
 
     def _batch(self, asked: dict[str, Any]) -> None:
@@ -225,9 +254,13 @@ class Handler(BaseHTTPRequestHandler):
             objects.append({"oid": entry["oid"], "size": entry["size"]} | ({} if known else upload))
         self._answer(200, {"transfer": "basic", "objects": objects})
 
-    def _talk(self, repository: Repository, name: str, verb: str, rest: str, body: bytes, garbage: bool) -> None:
+    def _talk(
+        self, repository: Repository, name: str, verb: str, rest: str, body: bytes, garbage: bool
+    ) -> None:
         if verb == "branch":
-            return self._branch(repository, rest, json.loads(body or b"{}").get("startingPoint", "main"))
+            return self._branch(
+                repository, rest, json.loads(body or b"{}").get("startingPoint", "main")
+            )
         revision = {"": "main", "revision": rest}.get(verb, rest)
         if verb == "resolve":
             revision, _, rest = rest.partition("/")
@@ -236,13 +269,22 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         if verb in ("", "revision"):
             siblings = [{"rfilename": path} for path in commit.files]
-            told = {"id": name, "sha": commit.oid, "private": repository.private, "siblings": siblings}
+            told = {
+                "id": name,
+                "sha": commit.oid,
+                "private": repository.private,
+                "siblings": siblings,
+            }
             return self._answer(200, told)
         if verb == "tree":
-            return self._answer(200, [_entry(path, content) for path, content in commit.files.items()] + self.hub.listed)
+            return self._answer(
+                200,
+                [_entry(path, content) for path, content in commit.files.items()] + self.hub.listed,
+            )
         if verb == "commits":
             told = [
-                {"id": one.oid, "authors": [], "date": DATE, "title": "", "message": ""} for one in repository.log(revision)
+                {"id": one.oid, "authors": [], "date": DATE, "title": "", "message": ""}
+                for one in repository.log(revision)
             ]
             return self._answer(200, told)
         if verb == "super-squash":
@@ -274,25 +316,40 @@ class Handler(BaseHTTPRequestHandler):
         files = dict(repository.commits[repository.branches[branch]].files)
         for line in map(json.loads, body.splitlines()):
             value = line["value"]
-            if line["key"] == "header" and value.get("parentCommit") not in (None, repository.branches[branch]):
-                self._answer(412, {"error": "A commit has happened since. Please refresh and try again."})
+            if line["key"] == "header" and value.get("parentCommit") not in (
+                None,
+                repository.branches[branch],
+            ):
+                self._answer(
+                    412, {"error": "A commit has happened since. Please refresh and try again."}
+                )
                 return
             if line["key"] == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
                 files[value["path"]] = self.hub.large[value["oid"]]
         made = repository.commit(branch, files)
-        self._answer(200, {"commitUrl": f"{self.hub.url}/{name}/commit/{made.oid}", "commitOid": made.oid})
+        self._answer(
+            200, {"commitUrl": f"{self.hub.url}/{name}/commit/{made.oid}", "commitOid": made.oid}
+        )
 
     def _resolve(self, commit: Commit, path: str, garbage: bool) -> None:
         if path not in commit.files:
             return self._refuse(404, "EntryNotFound", f"{path} does not exist")
         content = commit.files[path]
-        headers = {"X-Repo-Commit": commit.oid, "ETag": f'"{oid(path, content)}"', "X-Linked-Size": str(len(content))}
+        headers = {
+            "X-Repo-Commit": commit.oid,
+            "ETag": f'"{oid(path, content)}"',
+            "X-Linked-Size": str(len(content)),
+        }
         return self._answer(200, content[::-1] if garbage else content, headers)
 
 
 def _entry(path: str, content: bytes) -> dict[str, Any]:
     """A file of a tree's listing."""
-    large = {"lfs": {"oid": oid(path, content), "size": len(content), "pointerSize": 130}} if path.endswith(LARGE) else {}
+    large = (
+        {"lfs": {"oid": oid(path, content), "size": len(content), "pointerSize": 130}}
+        if path.endswith(LARGE)
+        else {}
+    )
     return {"type": "file", "path": path, "size": len(content), "oid": git_oid(content)} | large

@@ -1,4 +1,5 @@
-"""What a user reads after each mistake: one line on the error stream, status 2, nothing written over."""
+"""What a user reads after each mistake: one line on the error stream, status 2, nothing written
+over."""
 
 import io
 import json
@@ -15,21 +16,23 @@ import pytest
 from conftest import ROOT, altered
 from PIL import Image
 
-from ssl_vit import training
+from ssl_vit.jobs import cli
 
 TRAIN, HELD_OUT = 24, 4
 
 
-def picture(number: int, kind: str = "PNG") -> bytes:
+def image(number: int, kind: str = "PNG") -> bytes:
     data = io.BytesIO()
     noise = np.random.default_rng(number).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     Image.fromarray(noise).save(data, kind)
     return data.getvalue()
 
 
-def table(path: Path, labels: list | None, images: list[bytes] | None = None, name: str = "label") -> Path:
-    """A parquet file of pictures and, where there are labels, a column of them."""
-    images = images or [picture(n) for n in range(TRAIN)]
+def table(
+    path: Path, labels: list | None, images: list[bytes] | None = None, name: str = "label"
+) -> Path:
+    """A parquet file of images and, where there are labels, a column of them."""
+    images = images or [image(n) for n in range(TRAIN)]
     columns: dict[str, list] = {"image": [{"bytes": b, "path": None} for b in images]}
     datasets.Dataset.from_dict(columns | ({name: labels} if labels else {})).to_parquet(path)
     return path
@@ -39,10 +42,10 @@ def table(path: Path, labels: list | None, images: list[bytes] | None = None, na
 def said(tiny: list[str], capsys: pytest.CaptureFixture) -> Callable[..., str]:
     """The line that pretrain.py answers to these words, which name the run `run`."""
 
-    def say(*words: str, tool: Callable[[list[str]], None] = training.pretrain) -> str:
+    def say(*words: str, tool: Callable[[list[str]], None] = cli.pretrain) -> str:
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
-            tool(altered([*tiny, "eval.pictures=2", "name=run"], *words))
+            tool(altered([*tiny, "eval.images=2", "name=run"], *words))
         (line,) = capsys.readouterr().err.splitlines()
         assert left.value.code == 2 and line.startswith("error: ")
         return line
@@ -51,22 +54,49 @@ def said(tiny: list[str], capsys: pytest.CaptureFixture) -> Callable[..., str]:
 
 
 CHANGED = {
-    "shares that do not sum to 1": (["corruption.mask=0.7"], "corruption.mask + .random + .keep=0.9"),
-    "a batch that does not divide": (["compute.batch=5"], "compute.batch=5: does not divide optim.batch=16"),
-    "a shape that is none": (["corruption.shape=block"], "corruption.shape=block: did you mean blocks?"),
-    "squares as large as the picture": (["corruption.side=4"], "a picture has 4 x 4 patches"),
-    "squares of blocks": (["corruption.shape=blocks", "corruption.side=2"], "corruption.shape=blocks has no use for it"),
+    "shares that do not sum to 1": (
+        ["corruption.mask=0.7"],
+        "corruption.mask + .random + .keep=0.9",
+    ),
+    "a batch that does not divide": (
+        ["compute.batch=5"],
+        "compute.batch=5: does not divide optim.batch=16",
+    ),
+    "a shape that is none": (
+        ["corruption.shape=block"],
+        "corruption.shape=block: did you mean blocks?",
+    ),
+    "squares as large as the image": (["corruption.side=4"], "an image has 4 x 4 patches"),
+    "squares of blocks": (
+        ["corruption.shape=blocks", "corruption.side=2"],
+        "corruption.shape=blocks has no use for it",
+    ),
     "a misspelt key": (["corruption.mas=0.7"], "did you mean corruption.mask?"),
     "a misspelt group": (["optimm.lr=1"], "unknown key optimm.lr"),
-    "an option without use": (["recipe=supervised", "corruption.rate=0.3"], "objective=supervised has no use for it"),
-    "a part without weight": (["recipe=joint", "joint.mpp=0", "corruption.rate=0.3"], "no use for it with joint.mpp=0"),
+    "an option without use": (
+        ["recipe=supervised", "corruption.rate=0.3"],
+        "objective=supervised has no use for it",
+    ),
+    "a part without weight": (
+        ["recipe=joint", "joint.mpp=0", "corruption.rate=0.3"],
+        "no use for it with joint.mpp=0",
+    ),
     "momentum of AdamW": (["optim.momentum=0.5"], "optim.name=adamw has no use for it"),
-    "columns of drawn pictures": (["data.image_column=x"], "drawn and has no columns"),
+    "columns of drawn images": (["data.image_column=x"], "drawn and has no columns"),
     "MPP on a hybrid": (["model=r50_vit_b16", "data.size=64"], "needs patches of pixels"),
-    "joint on a hybrid": (["recipe=joint", "model=r50_vit_b16", "data.size=64"], "needs patches of pixels"),
-    "a backbone without patches": (["model.timm=resnet50"], "model.timm=resnet50: a Vision Transformer with a class token"),
-    "mixed pictures for MPP": (["data.mixup=0.8"], "no use for mixed pictures"),
-    "a window of drawn pictures": (["data.window=100"], "data.window=100: data=shapes is drawn and has no shards"),
+    "joint on a hybrid": (
+        ["recipe=joint", "model=r50_vit_b16", "data.size=64"],
+        "needs patches of pixels",
+    ),
+    "a backbone without patches": (
+        ["model.timm=resnet50"],
+        "model.timm=resnet50: a Vision Transformer with a class token",
+    ),
+    "mixed images for MPP": (["data.mixup=0.8"], "no use for mixed images"),
+    "a window of drawn images": (
+        ["data.window=100"],
+        "data.window=100: data=shapes is drawn and has no shards",
+    ),
     "a split that is not there": (["data.train=trian"], "did you mean train?"),
     "a study": (["recipe=study/gap"], "tools/study.py"),
 }
@@ -78,14 +108,18 @@ def test_words(said: Callable[..., str], tmp_path: Path, words: list[str], says:
     assert not list(tmp_path.glob("runs/run/recipe.yaml"))
 
 
-def test_a_hybrid_whose_patch_is_said_wrong(said: Callable[..., str], tiny: list[str], capsys: pytest.CaptureFixture) -> None:
+def test_a_hybrid_whose_patch_is_said_wrong(
+    said: Callable[..., str], tiny: list[str], capsys: pytest.CaptureFixture
+) -> None:
     words = [w for w in tiny if not w.startswith(("model.", "recipe", "data.size"))]
     with pytest.raises(SystemExit):
-        training.pretrain([*words, "recipe=supervised", "model=r50_vit_b16", "model.patch=8", "data.size=64"])
+        cli.pretrain(
+            [*words, "recipe=supervised", "model=r50_vit_b16", "model.patch=8", "data.size=64"]
+        )
     assert "model.patch=8: model.timm=vit_base_r50_s16_224 has 16" in capsys.readouterr().err
 
 
-PICTURES = {
+IMAGES = {
     "no labels": (lambda p: table(p, None), [], "has no labels in its train split (columns: image"),
     "labels that are no classes": (lambda p: table(p, [0.5, 1.5] * 12), [], "label (float64)"),
     "a label column that is not there": (
@@ -93,30 +127,42 @@ PICTURES = {
         ["data.label_column=klass"],
         "no such column; choices: image, label",
     ),
-    "labels out of range": (lambda p: table(p, [0, 7] * 12), ["data.classes=5"], "labels from 0 to 7 in its train split"),
+    "labels out of range": (
+        lambda p: table(p, [0, 7] * 12),
+        ["data.classes=5"],
+        "labels from 0 to 7 in its train split",
+    ),
     "labels below none": (lambda p: table(p, [0, -2] * 12), [], "labels from -2 to 0"),
 }
 
 
-@pytest.mark.parametrize(("make", "words", "says"), PICTURES.values(), ids=PICTURES)
-def test_labels(said: Callable[..., str], tmp_path: Path, make: Callable, words: list[str], says: str) -> None:
-    line = said("recipe=supervised", f"data.path={make(tmp_path / 'own.parquet')}", "data.validation=0.2", *words)
+@pytest.mark.parametrize(("make", "words", "says"), IMAGES.values(), ids=IMAGES)
+def test_labels(
+    said: Callable[..., str], tmp_path: Path, make: Callable, words: list[str], says: str
+) -> None:
+    line = said(
+        "recipe=supervised",
+        f"data.path={make(tmp_path / 'own.parquet')}",
+        "data.validation=0.2",
+        *words,
+    )
     assert says in line and "own" in line
-    assert not (tmp_path / "runs/run/recipe.yaml").exists()  # so that the mended command is not held up by this one's folder
+    # so that the mended command is not held up by this one's folder
+    assert not (tmp_path / "runs/run/recipe.yaml").exists()
 
 
-def test_mixed_pictures_in_windows(said: Callable[..., str], tmp_path: Path) -> None:
+def test_mixed_images_in_windows(said: Callable[..., str], tmp_path: Path) -> None:
     path = table(tmp_path / "own.parquet", [0, 1] * 12)
     line = said("recipe=supervised", f"data.path={path}", "data.window=8", "data.mixup=0.5")
-    assert "data.window=8: pictures are mixed with any of the set, not of a window" in line
-    assert "data.window=0: a number above 0 is asked for" in said(f"data.path={path}", "data.window=0")
+    assert "data.window=8: images are mixed with any of the set, not of a window" in line
+    assert "data.window=0: expected a number above 0" in said(f"data.path={path}", "data.window=0")
 
 
 def tar(path: Path, count: int = TRAIN) -> Path:
     with tarfile.open(path, "w") as file:
         for n in range(count):
             info = tarfile.TarInfo(f"{n}.png")
-            info.size = len(raw := picture(n))
+            info.size = len(raw := image(n))
             file.addfile(info, io.BytesIO(raw))
     return path
 
@@ -135,8 +181,13 @@ def test_a_cut_off_shard(said: Callable[..., str], tmp_path: Path, kind: str, wi
 
 
 def test_tars_without_labels(said: Callable[..., str], tmp_path: Path) -> None:
-    line = said("recipe=supervised", f"data.path={tar(tmp_path / 'own.tar')}", "data.validation=0.2")
-    assert "data=own has no labels in its train split; a tar has them as key.cls or key.json with a whole number" in line
+    line = said(
+        "recipe=supervised", f"data.path={tar(tmp_path / 'own.tar')}", "data.validation=0.2"
+    )
+    assert (
+        "data=own has no labels in its train split; a tar has them as key.cls or key.json with a whole number"
+        in line
+    )
 
 
 def test_an_empty_split(said: Callable[..., str], tmp_path: Path) -> None:
@@ -146,15 +197,17 @@ def test_an_empty_split(said: Callable[..., str], tmp_path: Path) -> None:
     empty = datasets.Dataset.from_parquet(str(folder / "train.parquet")).select([])
     empty.to_parquet(folder / "validation.parquet")
     line = said(f"data.path={folder}", "data.validation=validation")
-    assert f"data.path={folder}: its split validation has no pictures" in line
+    assert f"data.path={folder}: its split validation has no images" in line
 
 
 def files(folder: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "lock"}
 
 
-def test_a_folder_that_holds_another_recipe(said: Callable[..., str], tiny: list[str], tmp_path: Path) -> None:
-    training.pretrain(altered([*tiny, "name=run"], "optim.steps=4"))
+def test_a_folder_that_holds_another_recipe(
+    said: Callable[..., str], tiny: list[str], tmp_path: Path
+) -> None:
+    cli.pretrain(altered([*tiny, "name=run"], "optim.steps=4"))
     before = files(tmp_path / "runs")
     line = said("optim.lr=0.5")
     assert "optim.lr (0.001 there, 0.5 here)" in line and "name=" in line
@@ -168,16 +221,25 @@ def test_a_folder_that_another_process_holds(said: Callable[..., str], tmp_path:
         "import fcntl, json, sys, time; f = open(sys.argv[1], 'a+'); fcntl.lockf(f, fcntl.LOCK_EX); "
         "f.write(json.dumps({'host': 'there', 'pid': 12})); f.flush(); print('held', flush=True); time.sleep(60)"
     )
-    with subprocess.Popen([sys.executable, "-c", code, folder / "lock"], stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, folder / "lock"], stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout and holder.stdout.readline() == "held\n"
         line = said()
         holder.kill()
-    assert "is being written by process 12 on there" in line and not (folder / "recipe.yaml").exists()
+    assert (
+        "is being written by process 12 on there" in line and not (folder / "recipe.yaml").exists()
+    )
 
 
-@pytest.mark.parametrize("place", ["runs", "runs/run", "runs/run/metrics.jsonl/x", "runs/run/checkpoints"])
-def test_a_folder_that_cannot_be_written(said: Callable[..., str], tmp_path: Path, place: str) -> None:
-    """A file where a folder should be, or a folder where a file should: refused to root as to everybody."""
+@pytest.mark.parametrize(
+    "place", ["runs", "runs/run", "runs/run/metrics.jsonl/x", "runs/run/checkpoints"]
+)
+def test_a_folder_that_cannot_be_written(
+    said: Callable[..., str], tmp_path: Path, place: str
+) -> None:
+    """A file where a folder should be, or a folder where a file should: refused to root as to
+    everybody."""
     (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / place).write_text("somebody's")
     line = said()
@@ -186,55 +248,78 @@ def test_a_folder_that_cannot_be_written(said: Callable[..., str], tmp_path: Pat
 
 
 def broken(number: int) -> bytes:
-    return picture(number, "JPEG")[:-300]
+    return image(number, "JPEG")[:-300]
 
 
-def test_a_cut_off_jpeg_is_named_and_replaced(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    images = [broken(n) if n in (5, 9) else picture(n, "JPEG") for n in range(TRAIN)]
+def test_a_cut_off_jpeg_is_named_and_replaced(
+    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    images = [broken(n) if n in (5, 9) else image(n, "JPEG") for n in range(TRAIN)]
     (tmp_path / "own").mkdir()
     table(tmp_path / "own" / "train.parquet", None, images)
     table(tmp_path / "own" / "validation.parquet", None)
-    training.pretrain(altered([*tiny, "name=run"], f"data.path={tmp_path}/own", "optim.steps=6"))
+    cli.pretrain(altered([*tiny, "name=run"], f"data.path={tmp_path}/own", "optim.steps=6"))
     out, folder = capsys.readouterr().out, tmp_path / "runs" / "run"
-    assert "replaced by the next: row 5: not a whole picture" in out and ".cpp" not in out
+    assert "replaced by the next: row 5: not a whole image" in out and ".cpp" not in out
     assert "replaced by the next: row 9" in (folder / "log.txt").read_text()
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     counts = [row["unreadable"] for row in rows if "unreadable" in row]
     assert counts == sorted(counts) and counts[-1] == 2 * 6 * 16 / TRAIN
 
 
-def test_too_many_unreadable_pictures(said: Callable[..., str], tiny: list[str], tmp_path: Path) -> None:
-    images = [broken(n) if n % 3 == 0 else picture(n) for n in range(TRAIN)]
+def test_too_many_unreadable_images(
+    said: Callable[..., str], tiny: list[str], tmp_path: Path
+) -> None:
+    images = [broken(n) if n % 3 == 0 else image(n) for n in range(TRAIN)]
     path = table(tmp_path / "own.parquet", None, images)
-    words = [f"data.path={path}", "data.validation=0.2", "eval.pictures=5"]
+    words = [f"data.path={path}", "data.validation=0.2", "eval.images=5"]
     assert "data.unreadable=0.0: " in (line := said(*words, "data.unreadable=0")) and "row " in line
-    training.pretrain(altered([*tiny, "name=run"], *words, "data.unreadable=0.5"))  # what the line asks for
+    # what the line asks for
+    cli.pretrain(altered([*tiny, "name=run"], *words, "data.unreadable=0.5"))
 
 
-def test_too_many_unreadable_held_out_pictures(said: Callable[..., str], tmp_path: Path) -> None:
+def test_too_many_unreadable_held_out_images(said: Callable[..., str], tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     table(folder / "train.parquet", None)
-    table(folder / "validation.parquet", None, [broken(n) if n else picture(n) for n in range(20)])
-    line = said(f"data.path={folder}", "eval.pictures=20", "data.unreadable=0.01")
-    assert "data.unreadable=0.01: 19 of 20 pictures cannot be read" in line
+    table(folder / "validation.parquet", None, [broken(n) if n else image(n) for n in range(20)])
+    line = said(f"data.path={folder}", "eval.images=20", "data.unreadable=0.01")
+    assert "data.unreadable=0.01: 19 of 20 images cannot be read" in line
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("def", "SyntaxError"), ("import nothing_of_that_name", "nothing_of_that_name"), ("raise SystemExit(3)", "SystemExit(3)")],
+    [
+        ("def", "SyntaxError"),
+        ("import nothing_of_that_name", "nothing_of_that_name"),
+        ("raise SystemExit(3)", "SystemExit(3)"),
+    ],
 )
-def test_a_plugin_that_does_not_run(said: Callable[..., str], tmp_path: Path, text: str, says: str) -> None:
+def test_a_plugin_that_does_not_run(
+    said: Callable[..., str], tmp_path: Path, text: str, says: str
+) -> None:
     path = tmp_path / "own.py"
     path.write_text(text)
     assert f"plugin={path}: " in (line := said(f"plugin={path}")) and says in line
 
 
 def test_two_processes_and_a_batch_that_does_not_divide(tiny: list[str], tmp_path: Path) -> None:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29577"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "--master_port",
+        "29577",
+    ]
     command = [*launch, "tools/pretrain.py", *altered(tiny, "optim.batch=15")]
-    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    }
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode != 0
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert lines == ["error: optim.batch=15: not divisible by 2 processes"]
@@ -243,8 +328,18 @@ def test_two_processes_and_a_batch_that_does_not_divide(tiny: list[str], tmp_pat
 @pytest.mark.parametrize("recipe", ["supervised", "joint"])
 def test_steps_without_a_label_are_no_mistake(tiny: list[str], tmp_path: Path, recipe: str) -> None:
     path = table(tmp_path / "own.parquet", [0, 1, *[None] * (TRAIN - 2)])
-    words = [f"recipe={recipe}", f"data.path={path}", "data.validation=0.2", "optim.batch=4", "log.every=1", "name=run"]
-    training.pretrain(altered(tiny, *words))
-    rows = [json.loads(line) for line in (tmp_path / "runs" / "run" / "metrics.jsonl").read_text().splitlines()]
+    words = [
+        f"recipe={recipe}",
+        f"data.path={path}",
+        "data.validation=0.2",
+        "optim.batch=4",
+        "log.every=1",
+        "name=run",
+    ]
+    cli.pretrain(altered(tiny, *words))
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "runs" / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     name = "loss" if recipe == "supervised" else "supervised/loss"
     assert 0 < sum(name in row for row in rows) < len(rows) == 12

@@ -1,24 +1,36 @@
-"""What a run will need: pictures against those that a run finds, bytes against those that torch holds, rates."""
+"""What a run will need: images against those that a run finds, bytes against those that torch
+holds, rates."""
 
 import pytest
 import torch
 from conftest import ROOT, altered
 
-from ssl_vit import budget, encoder, objectives, optim
-from ssl_vit.data import batches, sources
-from ssl_vit.recipe import Data
-from ssl_vit.words import resolve
+from ssl_vit import costs, objectives
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data
+from ssl_vit.data import batching, sources
+from ssl_vit.jobs.setup import objective_settings
+from ssl_vit.models import encoder
+from ssl_vit.planning import budget
+from ssl_vit.training import optim
 
 H100 = budget.devices()["h100"]
-SMALL = ("data=shapes", "data.size=32", "model=vit_p8", "optim.warmup=0", "compute.precision=float32")
+SMALL = (
+    "data=shapes",
+    "data.size=32",
+    "model=vit_p8",
+    "optim.warmup=0",
+    "compute.precision=float32",
+)
 
 
 @pytest.mark.parametrize(
-    "words", [{"share": 0.1}, {"validation": 0.2}, {"share": 0.03, "validation": 0.01}, {"validation": 0.0}]
+    "words",
+    [{"share": 0.1}, {"validation": 0.2}, {"share": 0.03, "validation": 0.01}, {"validation": 0.0}],
 )
-def test_training_pictures_are_those_that_a_run_finds(words):
+def test_training_images_are_those_that_a_run_finds(words):
     data = Data(**{"validation": "validation"} | words)
-    assert budget.trained_on(data) == len(sources.load(data).train)
+    assert costs.training_images(data) == len(sources.load(data).train)
 
 
 def test_the_papers_core_days_are_a_plausible_share_of_the_peak():
@@ -34,44 +46,60 @@ def test_the_papers_core_days_are_a_plausible_share_of_the_peak():
 def test_every_device_can_be_planned_for():
     for on in budget.devices().values():
         recipe = resolve(["recipe=mpp"])
-        budget.settle(recipe, on)
+        budget.settle_precision(recipe, on)
         assert on.rate(recipe.compute.precision) > 0 and on.memory > 0
 
 
 def held(words, size, fused=False):
-    """Bytes of weights, gradients, optimiser state and averaged weights after a step on `size` pictures, and of what autograd
-    keeps for it, parameters aside."""
+    """Bytes of weights, gradients, optimiser state and averaged weights after a step on `size`
+    images, and of what autograd keeps for it, parameters aside."""
     recipe = resolve([*words, f"optim.batch={size}"])
     torch.manual_seed(0)
-    net = encoder.build_any(recipe.model, recipe.data, recipe.optim.dropout)
+    net = encoder.build_backbone(recipe.model, recipe.data, recipe.optim.dropout)
     for block in net.backbone.blocks:
         block.attn.fused_attn = fused
-    objective = objectives.build(recipe, net, 10)
-    averaged, (optimizer, _) = optim.averaged(objective, recipe.optim.average), optim.build(objective, recipe.optim)
-    batch = batches.Pictures(sources.load(recipe.data).train, recipe.data, True).__getitems__(
-        batches.samples(0, size, 50_000, 0)
+    objective = objectives.build(objective_settings(recipe), net, 10)
+    averaged, (optimizer, _) = (
+        optim.averaged(objective, recipe.optim.average),
+        optim.build(objective, recipe.optim),
+    )
+    batch = batching.ImageDataset(sources.load(recipe.data).train, recipe.data, True).__getitems__(
+        batching.samples_at(0, size, 50_000, 0)
     )
     own, kept = {p.untyped_storage().data_ptr() for p in objective.parameters()}, {}
 
     def keep(tensor):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # held, so that no address is used twice
+            # held, so that no address is used twice
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
         return tensor
 
     low = recipe.compute.precision == "bfloat16"
-    with torch.autocast("cpu", torch.bfloat16, enabled=low), torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+    with (
+        torch.autocast("cpu", torch.bfloat16, enabled=low),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x),
+    ):
         loss = objective(batch).loss
     loss.backward()
     optimizer.step()
-    state = [x for values in optimizer.state.values() for x in values.values() if isinstance(x, torch.Tensor) and x.ndim]
+    state = [
+        x
+        for values in optimizer.state.values()
+        for x in values.values()
+        if isinstance(x, torch.Tensor) and x.ndim
+    ]
     found = {
         "weights": list(objective.parameters()),
         "gradients": [p.grad for p in objective.parameters()],
         "moments": state,
         "averaged": list(averaged.module.parameters()) if averaged else [],
     }
-    return recipe, {k: sum(x.untyped_storage().nbytes() for x in v) for k, v in found.items()}, sum(n for n, _ in kept.values())
+    return (
+        recipe,
+        {k: sum(x.untyped_storage().nbytes() for x in v) for k, v in found.items()},
+        sum(n for n, _ in kept.values()),
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,29 +115,46 @@ def held(words, size, fused=False):
     ],
 )
 def test_tensors_take_the_bytes_that_are_predicted(words, fused):
-    """Weights, gradients, moments and averaged weights exactly; activations within 10%, and so the sum."""
+    """Weights, gradients, moments and averaged weights exactly; activations within 10%, and so the
+    sum."""
     recipe, found, activations = held(altered(SMALL, *words), size=16, fused=fused)
-    said = budget.memory(recipe, processes=1, zero=0, batch=16, fused=fused)
+    said = costs.memory_bytes(recipe, processes=1, zero=0, batch=16, fused=fused)
     assert {name: said[name] for name in found} == found
     assert said["activations"] + said["copies"] == pytest.approx(activations, rel=0.1)
     assert sum(said.values()) == pytest.approx(sum(found.values()) + activations, rel=0.1)
 
 
 def test_zero_shards_by_its_papers_formula(monkeypatch):
-    """Rajbhandari et al., 2020, Figure 1: 7.5B parameters at 16 bytes on 64 devices, 120 GB and 1.9 GB. Here weights and
-    gradients have 4 bytes, the moments 8, so that ZeRO-2's 4 + 12 / 64 bytes are 31.4 GB and ZeRO-1's 8 + 8 / 64 are 60.9."""
-    monkeypatch.setattr(budget, "parameters", lambda recipe: 7_500_000_000)
+    """Rajbhandari et al., 2020, Figure 1: 7.5B parameters at 16 bytes on 64 devices, 120 GB and 1.9
+    GB. Here weights and gradients have 4 bytes, the moments 8, so that ZeRO-2's 4 + 12 / 64 bytes
+    are 31.4 GB and ZeRO-1's 8 + 8 / 64 are 60.9."""
+    monkeypatch.setattr(costs, "parameters", lambda recipe: 7_500_000_000)
     recipe = resolve(["recipe=mpp", "compute.precision=float32"])
-    found = [budget.memory(recipe, processes=64, zero=zero, batch=0, fused=True) for zero in range(4)]
+    found = [
+        costs.memory_bytes(recipe, processes=64, zero=zero, batch=0, fused=True)
+        for zero in range(4)
+    ]
     buckets = [each.pop("buckets") / 1e9 for each in found]
     assert buckets == [30, 0, 0, 0]  # DDP's, for its gradients
-    assert [sum(each.values()) / 1e9 for each in found] == pytest.approx([120, 60.94, 31.41, 1.875], abs=0.01)
-    assert found[1]["moments"] == 60e9 / 64 and found[2]["gradients"] == found[3]["weights"] == 30e9 / 64
+    assert [sum(each.values()) / 1e9 for each in found] == pytest.approx(
+        [120, 60.94, 31.41, 1.875], abs=0.01
+    )
+    assert (
+        found[1]["moments"] == 60e9 / 64
+        and found[2]["gradients"] == found[3]["weights"] == 30e9 / 64
+    )
 
 
-@pytest.mark.parametrize(("batch", "wanted", "processes"), [(4096, None, 8), (4096, 32, 4), (96, None, 1), (4092, None, 3)])
+@pytest.mark.parametrize(
+    ("batch", "wanted", "processes"),
+    [(4096, None, 8), (4096, 32, 4), (96, None, 1), (4092, None, 3)],
+)
 def test_the_device_batch_is_that_of_a_run(batch, wanted, processes):
     words = ["recipe=paper/mpp_b16_imagenet", "compute.precision=bfloat16", f"optim.batch={batch}"]
     recipe = resolve([*words, *([f"compute.batch={wanted}"] if wanted else [])])
-    limit = int(78 * 2**30 / 2 / budget.activations(recipe, fused=True))  # machine.py's rule, on this device
-    assert budget.device_batch(recipe, processes, H100) == batches.spread(batch, wanted, limit, 0, processes).device_batch
+    # machine.py's rule, on this device
+    limit = int(78 * 2**30 / 2 / costs.activation_bytes(recipe, fused=True))
+    assert (
+        budget.device_batch(recipe, processes, H100)
+        == batching.batch_layout(batch, wanted, limit, 0, processes).device_batch
+    )

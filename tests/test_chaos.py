@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from ssl_vit.engine import Row
-from ssl_vit.runs import Run
-from ssl_vit.tracking import Record
-from ssl_vit.words import resolve
+from ssl_vit.callbacks import Row
+from ssl_vit.config.resolve import resolve
+from ssl_vit.runs.folder import Run
+from ssl_vit.runs.trackers import MetricsLog
 
 FULL = """
 import json, random, sys
@@ -33,11 +33,17 @@ print(json.dumps(chaos.storm(Path(sys.argv[1]), kills=4, steps=200, longest=1.5,
 @pytest.mark.parametrize("harm", ["kill", "harm"])
 def test_kills_at_random_moments_lose_nothing(harm: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", STORM, str(tmp_path), harm], cwd=ROOT, capture_output=True, text=True, timeout=900
+        [sys.executable, "-c", STORM, str(tmp_path), harm],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
-    assert told["bit-equal"] and told["kills"] == 4 and told["rows"] == 40 and told["lost"] == 0, told
+    assert told["bit-equal"] and told["kills"] == 4 and told["rows"] == 40 and told["lost"] == 0, (
+        told
+    )
 
 
 def mounts(folder: Path) -> bool:
@@ -49,16 +55,24 @@ def mounts(folder: Path) -> bool:
 def test_a_tiny_file_system_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     if not mounts(tmp_path):
         pytest.skip("no file system may be mounted here")
-    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["bit-equal"] and told["filled"] and told["saves that failed"], told
 
 
-def test_rows_that_a_full_disk_refused_come_later_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_a_full_disk_refused_come_later_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Run(resolve(["recipe=mpp", f"out={tmp_path}", "name=run"]))
     run.folder.mkdir()
-    record, rows = Record(run), [Row(step=step) for step in range(4)]
+    record, rows = MetricsLog(run), [Row(step=step) for step in range(4)]
     record.on_row(rows[0])
     monkeypatch.setattr(run, "metrics", Path("/dev/full"))
     record.on_row(rows[1])

@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssl_vit import checkpoint
-from ssl_vit.recipe import Checkpoint, UserError
+from ssl_vit.config.schema import Checkpoint
+from ssl_vit.errors import UserError
+from ssl_vit.training import checkpoint
 
 
 class Killed(BaseException):
@@ -20,7 +21,12 @@ class Killed(BaseException):
 
 
 def state(step):
-    return {"step": step, "weights": torch.full((50,), float(step)), "names": ["loss"], "sums": None}
+    return {
+        "step": step,
+        "weights": torch.full((50,), float(step)),
+        "names": ["loss"],
+        "sums": None,
+    }
 
 
 def save(root, step, keep=2):
@@ -29,8 +35,8 @@ def save(root, step, keep=2):
 
 def steps(root):
     """The steps of the checkpoints found, each checked to be sound and to hold its own state."""
-    found = checkpoint.found(root)
-    assert all(checkpoint.sound(path) for path in found)
+    found = checkpoint.list_checkpoints(root)
+    assert all(checkpoint.is_intact(path) for path in found)
     loaded = [checkpoint.load(path) for path in found]
     assert all(torch.equal(some["weights"], state(some["step"])["weights"]) for some in loaded)
     return [some["step"] for some in loaded]
@@ -48,27 +54,36 @@ def test_a_state_comes_back_as_it_was(tmp_path):
         "seconds": 1.5,
         "names": ["loss", "accuracy"],
         "nothing": None,
-        "nested": {0: {"exp_avg": torch.randn(3, 4), "step": torch.tensor(7.0)}, "betas": (0.9, 0.999)},
+        "nested": {
+            0: {"exp_avg": torch.randn(3, 4), "step": torch.tensor(7.0)},
+            "betas": (0.9, 0.999),
+        },
         "low": torch.randn(5).bfloat16(),
         "count": torch.tensor([2**62, -1]),
         "bool": torch.tensor([True, False]),
         "odd": torch.tensor([float("nan"), float("inf"), -0.0, 5e-324], dtype=torch.float64),
     }
     path = checkpoint.save(tmp_path / "checkpoints", 7, saved, keep=1)
-    assert path == tmp_path / "checkpoints" / "step-000000007" and checkpoint.sound(path)
+    assert path == tmp_path / "checkpoints" / "step-000000007" and checkpoint.is_intact(path)
     got = checkpoint.load(path)
     torch.testing.assert_close(got.pop("nested"), saved.pop("nested"), rtol=0, atol=0)
     for name, value in saved.items():
         if isinstance(value, torch.Tensor):
             assert got[name].dtype == value.dtype
-            assert got[name].contiguous().view(torch.uint8).tolist() == value.contiguous().view(torch.uint8).tolist(), name
+            assert (
+                got[name].contiguous().view(torch.uint8).tolist()
+                == value.contiguous().view(torch.uint8).tolist()
+            ), name
         else:
             assert got[name] == value
     assert got.keys() == saved.keys()
 
 
 @settings(deadline=None, max_examples=20)
-@given(st.lists(st.integers(0, 999_999_999), min_size=1, max_size=6, unique=True).map(sorted), st.integers(1, 4))
+@given(
+    st.lists(st.integers(0, 999_999_999), min_size=1, max_size=6, unique=True).map(sorted),
+    st.integers(1, 4),
+)
 def test_the_newest_are_kept_in_the_order_of_their_steps(tmp_path_factory, at, keep):
     root = tmp_path_factory.mktemp("checkpoints")
     for i, step in enumerate(at, 1):
@@ -77,7 +92,7 @@ def test_the_newest_are_kept_in_the_order_of_their_steps(tmp_path_factory, at, k
 
 
 def test_there_is_nothing_to_find_before_the_first(tmp_path):
-    assert checkpoint.found(tmp_path / "nowhere") == []
+    assert checkpoint.list_checkpoints(tmp_path / "nowhere") == []
 
 
 def test_a_step_that_is_saved_again_is_replaced(tmp_path):
@@ -99,7 +114,8 @@ def test_what_another_kill_left_is_not_found_and_is_cleared_away(tmp_path):
 
 
 def dying(monkeypatch, owner, name, call, after=False):
-    """Let the process die before (or after) call number `call` of owner.name; the list of what it was called with."""
+    """Let the process die before (or after) call number `call` of owner.name; the list of what it
+    was called with."""
     real, calls = getattr(owner, name), []
 
     def act(*words, **options):
@@ -127,7 +143,9 @@ def dying(monkeypatch, owner, name, call, after=False):
     ],
 )
 @pytest.mark.parametrize("keep", [1, 2])
-def test_a_kill_while_saving_leaves_complete_checkpoints_only(tmp_path, owner, name, call, after, keep):
+def test_a_kill_while_saving_leaves_complete_checkpoints_only(
+    tmp_path, owner, name, call, after, keep
+):
     save(tmp_path, 10, keep)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
         calls = dying(patch, owner, name, call, after)
@@ -156,11 +174,17 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path):
     order = []
     real_sync, real_rename = os.fsync, Path.rename
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda number: (order.append(os.fstat(number).st_ino), real_sync(number)))
-        patch.setattr(Path, "rename", lambda path, to: (order.append("rename"), real_rename(path, to)))
+        patch.setattr(
+            os, "fsync", lambda number: (order.append(os.fstat(number).st_ino), real_sync(number))
+        )
+        patch.setattr(
+            Path, "rename", lambda path, to: (order.append("rename"), real_rename(path, to))
+        )
         path = save(tmp_path, 3)
     at = order.index("rename")
-    assert {some.stat().st_ino for some in (path, path / "state.pt", path / checkpoint.MANIFEST)} <= set(order[:at])
+    assert {
+        some.stat().st_ino for some in (path, path / "state.pt", path / checkpoint.MANIFEST)
+    } <= set(order[:at])
     assert tmp_path.stat().st_ino in order[at:]
 
 
@@ -188,8 +212,12 @@ def test_a_damaged_newer_one_does_not_push_out_what_is_saved_now(tmp_path, keep)
     damage(tmp_path / "step-000001000")
     for step in (850, 900):
         path = save(tmp_path, step, keep)
-        assert path.exists() and checkpoint.sound(path)
-    sound = [checkpoint.load(path)["step"] for path in checkpoint.found(tmp_path) if checkpoint.sound(path)]
+        assert path.exists() and checkpoint.is_intact(path)
+    sound = [
+        checkpoint.load(path)["step"]
+        for path in checkpoint.list_checkpoints(tmp_path)
+        if checkpoint.is_intact(path)
+    ]
     assert sound[-keep:] == [800, 850, 900][-keep:]
 
 
@@ -207,37 +235,49 @@ def test_one_wrong_bit_or_a_missing_end_is_noticed(kept, place, bit, cut):
     changed = bytearray(raw)
     changed[at] ^= 1 << bit
     path.write_bytes(raw[:at] if cut else changed)
-    assert not checkpoint.sound(kept)
+    assert not checkpoint.is_intact(kept)
     path.write_bytes(raw)
-    assert checkpoint.sound(kept)
+    assert checkpoint.is_intact(kept)
 
 
 def test_a_torn_or_changed_manifest_is_noticed(tmp_path):
     """Only a change outside its list of files may pass."""
     path = save(tmp_path, 1)
     whole = (path / checkpoint.MANIFEST).read_bytes()
-    flipped = [whole[:i] + bytes([whole[i] ^ 1 << bit]) + whole[i + 1 :] for i in range(len(whole)) for bit in range(8)]
-    for torn in [*(whole[:end] for end in range(len(whole) - 1)), bytes(len(whole)), b"{}", *flipped]:
+    flipped = [
+        whole[:i] + bytes([whole[i] ^ 1 << bit]) + whole[i + 1 :]
+        for i in range(len(whole))
+        for bit in range(8)
+    ]
+    for torn in [
+        *(whole[:end] for end in range(len(whole) - 1)),
+        bytes(len(whole)),
+        b"{}",
+        *flipped,
+    ]:
         (path / checkpoint.MANIFEST).write_bytes(torn)
         try:
             same = json.loads(torn).get("files") == json.loads(whole)["files"]
         except ValueError:
             same = False
-        assert checkpoint.sound(path) == same, torn
+        assert checkpoint.is_intact(path) == same, torn
 
 
 def test_a_missing_file_is_noticed(tmp_path):
     path = save(tmp_path, 1)
     (path / "state.pt").unlink()
-    assert not checkpoint.sound(path)
-    assert not checkpoint.sound(tmp_path / "nowhere")
+    assert not checkpoint.is_intact(path)
+    assert not checkpoint.is_intact(tmp_path / "nowhere")
 
 
 def test_the_manifest_says_size_and_hash(tmp_path):
     path = save(tmp_path, 1)
     raw = (path / "state.pt").read_bytes()
     facts = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-    assert json.loads((path / checkpoint.MANIFEST).read_text()) == {"step": 1, "files": {"state.pt": facts}}
+    assert json.loads((path / checkpoint.MANIFEST).read_text()) == {
+        "step": 1,
+        "files": {"state.pt": facts},
+    }
 
 
 class Touch:
@@ -265,13 +305,19 @@ def test_a_save_that_finds_no_memory_is_told_and_counted(tmp_path, monkeypatch, 
         raise MemoryError
 
     notes, warnings = [], []
-    saver = checkpoint.Saver(tmp_path, Checkpoint(failures=2, background=background), notes.append, warnings.append)
+    saver = checkpoint.Saver(
+        tmp_path, Checkpoint(failures=2, background=background), notes.append, warnings.append
+    )
     monkeypatch.setattr(checkpoint, place, full)
     if place == "_copied" and not background:
         pytest.skip("nothing is copied")
     saver.save(1, {"x": torch.ones(1)})
     saver.wait()
-    assert saver.failed == 1 and "step 1 could not be saved" in warnings[0] and warnings[0].endswith("kept: MemoryError")
+    assert (
+        saver.failed == 1
+        and "step 1 could not be saved" in warnings[0]
+        and warnings[0].endswith("kept: MemoryError")
+    )
     with pytest.raises(UserError, match=r"checkpoint\.failures=2: "):
         saver.save(2, {"x": torch.ones(1)})
         saver.wait()
@@ -289,4 +335,4 @@ def test_a_linked_step_blocks_no_save_and_its_target_stays(tmp_path):
     (root / ".step-000000009.77").symlink_to(theirs)
     for step in (2, 4, 6):
         save(root, step, keep=1)
-    assert steps(root) == [6] and checkpoint.sound(theirs)
+    assert steps(root) == [6] and checkpoint.is_intact(theirs)

@@ -1,4 +1,5 @@
-"""The command line's answers to a user's mistakes: one line, status 2, no traceback, and before torch is imported."""
+"""The command line's answers to a user's mistakes: one line, status 2, no traceback, and before
+torch is imported."""
 
 import os
 import subprocess
@@ -23,8 +24,17 @@ MISTAKES = {
 def answer(word, tmp_path, launcher=(), **environment):
     """What pretrain.py says to this word, with recipe=mpp unless the word is a recipe."""
     recipe = () if word.startswith("recipe=") else ("recipe=mpp",)
-    command = [sys.executable, *launcher, "tools/pretrain.py", *recipe, f"out={tmp_path}/runs", word]
-    env = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")} | environment
+    command = [
+        sys.executable,
+        *launcher,
+        "tools/pretrain.py",
+        *recipe,
+        f"out={tmp_path}/runs",
+        word,
+    ]
+    env = {
+        k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    } | environment
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
 
 
@@ -60,7 +70,8 @@ def test_only_the_first_process_answers(tmp_path, without_torch):
 
 def test_accelerate_passes_the_answer_on(tmp_path):
     launcher = ("-m", "accelerate.commands.launch", "-q")
-    said = answer("model=vit_s9", tmp_path, launcher, HF_HOME=str(tmp_path))  # no configuration of the user's own
+    # no configuration of the user's own
+    said = answer("model=vit_s9", tmp_path, launcher, HF_HOME=str(tmp_path))
     assert said.returncode != 0
     lines = [line for line in said.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and "model=vit_s9" in lines[0] and "vit_s8" in lines[0]

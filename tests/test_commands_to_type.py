@@ -1,4 +1,5 @@
-"""Commands that are printed to be typed, pasted into a shell; and those of SLURM's scripts. Paths are as awkward as can be."""
+"""Commands that are printed to be typed, pasted into a shell; and those of SLURM's scripts. Paths
+are as awkward as can be."""
 
 import json
 import shlex
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ssl_vit import reshard, summary, training
+from ssl_vit import formatting
+from ssl_vit.config.schema import Recipe
+from ssl_vit.errors import UserError
 from ssl_vit.hub import pull
-from ssl_vit.recipe import Recipe, UserError
-from ssl_vit.report import sections
-from ssl_vit.runs import Run
+from ssl_vit.jobs import cli, make_shards
+from ssl_vit.reports import sections
+from ssl_vit.runs.folder import Run
 from ssl_vit.studies import slurm
 
 AWKWARD = "a b'c\"d $(touch gone) `touch gone` ;&|*"
@@ -25,7 +28,9 @@ def pasted(line: str, folder: Path) -> list[str]:
     shown = folder / "bin" / "show"
     shown.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(SHOW)} "$@"\n')
     shown.chmod(0o755)
-    done = subprocess.run(["sh", "-c", f"{shown} {line}"], cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["sh", "-c", f"{shown} {line}"], cwd=folder, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert not (folder / "gone").exists()
     return json.loads(done.stdout)
@@ -35,23 +40,35 @@ def said(name: str, text: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(name))[12:]
 
 
-def test_what_a_finished_run_says_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_what_a_finished_run_says_can_be_pasted(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     run = Run(Recipe(out=str(tmp_path / AWKWARD), name="run"))
-    training._conclude(run, {"steps": 1, "seconds": 1.0, "finished": "now", "metrics": {}})
+    cli._conclude(run, {"steps": 1, "seconds": 1.0, "finished": "now", "metrics": {}})
     text = capsys.readouterr().out
-    assert pasted(said("curves", text), tmp_path)[1:] == ["-m", "tensorboard.main", f"--logdir={tmp_path / AWKWARD}"]
+    assert pasted(said("curves", text), tmp_path)[1:] == [
+        "-m",
+        "tensorboard.main",
+        f"--logdir={tmp_path / AWKWARD}",
+    ]
     code = pasted(said("next", text), tmp_path)[2]
     asked = []
     script = code.replace("import timm; ", "").replace("print(encoder.num_features)", "None")
-    exec(script, {"timm": type("Timm", (), {"create_model": lambda name, pretrained: asked.append(name)})})
+    exec(
+        script,
+        {"timm": type("Timm", (), {"create_model": lambda name, pretrained: asked.append(name)})},
+    )
     assert asked == [f"local-dir:{tmp_path / AWKWARD}/run/export"]
 
 
 def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
     words = ["recipe=evaluate", f"init={AWKWARD}"]
     with pytest.raises(UserError) as caught:
-        training._trains(Recipe(objective="probe"), words)
-    assert pasted(str(caught.value).partition("type ")[2], tmp_path) == [summary.tool("evaluate"), *words]
+        cli._trains(Recipe(objective="probe"), words)
+    assert pasted(str(caught.value).partition("type ")[2], tmp_path) == [
+        *formatting.tool_command("evaluate"),
+        *words,
+    ]
 
 
 def test_what_shards_say_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -60,12 +77,21 @@ def test_what_shards_say_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "own").mkdir()
     Image.new("RGB", (16, 16)).save(tmp_path / "own" / "a.png")
     out = tmp_path / "a b'c $(touch gone)"
-    reshard.main([f"data.path={tmp_path}/own", f"out={out}", "workers=1", "rows=4"])
+    make_shards.main([f"data.path={tmp_path}/own", f"out={out}", "workers=1", "rows=4"])
     words = pasted(said("next", capsys.readouterr().out), tmp_path)
-    assert words == ["accelerate", "launch", summary.tool("pretrain"), "recipe=mpp", f"data.path={out}", "data.window=40"]
+    assert words == [
+        "accelerate",
+        "launch",
+        *formatting.tool_command("pretrain"),
+        "recipe=mpp",
+        f"data.path={out}",
+        "data.window=40",
+    ]
 
 
-def test_what_pull_says_can_be_pasted(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
+def test_what_pull_says_can_be_pasted(
+    tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture
+) -> None:
     out = str(tmp_path / AWKWARD)
     monkeypatch.setattr(pull, "pull", lambda place, where, name: Run(Recipe(out=where, name="run")))
     pull.main(["hf-hub:me/run", f"out={out}"])
@@ -80,31 +106,49 @@ def test_the_commands_of_a_report_can_be_pasted(tmp_path: Path) -> None:
         "tool": "finetune",
         "words": ["recipe=finetune", f"data.path={AWKWARD}", "init={pretrain}"],
     }
-    done = {"one": type("Done", (), {"result": {"finished": "now", "device_hours": 1.0}, "environment": {}})}
+    done = {
+        "one": type(
+            "Done", (), {"result": {"finished": "now", "device_hours": 1.0}, "environment": {}}
+        )
+    }
     study = type("Study", (), {"about": {"tasks": [task]}, "done": done})
-    (command,) = next(block for block in sections.made(study) if isinstance(block, sections.Commands)).lines
+    (command,) = next(
+        block for block in sections.made(study) if isinstance(block, sections.Commands)
+    ).lines
     assert pasted(command, tmp_path) == ["tools/finetune.py", *task["words"]]
 
 
-def test_a_tool_is_found_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_is_found_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Path(summary.tool("report")).is_file()
-    monkeypatch.chdir(summary.ROOT)
-    assert summary.tool("report") == "tools/report.py"
+    (path,) = formatting.tool_command("report")
+    assert Path(path).is_file()
+    monkeypatch.chdir(formatting.ROOT)
+    assert formatting.tool_command("report") == ["tools/report.py"]
 
 
-def test_a_slurm_script_runs_nothing_of_a_folders_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slurm_script_runs_nothing_of_a_folders_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The working folder's name ends a line and begins another; the runs lie elsewhere."""
     here = tmp_path / "a\ntouch gone\n'$(touch gone)'"
     here.mkdir()
-    (tmp_path / "study.py").write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
-    monkeypatch.setattr(slurm, "TOOLS", tmp_path)
+    stand_in = tmp_path / "tool.py"
+    stand_in.write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
+    monkeypatch.setattr(formatting, "PROGRAM", [sys.executable, str(stand_in)])
     monkeypatch.chdir(here)
     words = ["recipe=study/gap", f"cifar10={AWKWARD}\ntouch gone"]
     text = slurm.script("gap", "final", [0, 2], tmp_path / "50% 'runs'", words, {"time": "4:00:00"})
-    done = subprocess.run(["bash", "-c", text], env={"SLURM_ARRAY_TASK_ID": "2"}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", text],
+        env={"SLURM_ARRAY_TASK_ID": "2"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == [*words, "only=final", "index=2"]
+    assert json.loads(done.stdout) == ["study", *words, "only=final", "index=2"]
     assert not list(tmp_path.rglob("gone"))
     (output,) = (line for line in text.splitlines() if line.startswith("#SBATCH --output="))
     assert shlex.split(output)[1] == f"--output={tmp_path}/50%% 'runs'/slurm/final-%a.txt"
@@ -119,7 +163,9 @@ def test_a_slurm_script_runs_nothing_of_a_folders_name(tmp_path: Path, monkeypat
         ("runs", {"account": "me\rtouch gone"}, "slurm.account="),
     ],
 )
-def test_what_cannot_stand_in_a_line_for_sbatch_is_refused(folder: str, options: dict, word: str, tmp_path: Path) -> None:
+def test_what_cannot_stand_in_a_line_for_sbatch_is_refused(
+    folder: str, options: dict, word: str, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match=f"launcher=slurm: {word}") as caught:
         slurm.script("gap", "final", [0], tmp_path / folder, [], options)
     assert len(str(caught.value).splitlines()) == 1

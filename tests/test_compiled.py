@@ -1,4 +1,5 @@
-"""How many graphs are compiled for a run: one of the training step, whatever is looked at beside it."""
+"""How many graphs are compiled for a run: one of the training step, whatever is looked at beside
+it."""
 
 from collections.abc import Iterator
 
@@ -8,18 +9,23 @@ from conftest import altered
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from ssl_vit import encoder, job, objectives
-from ssl_vit.processes import sharding
-from ssl_vit.recipe import Data, Model
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit import objectives
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.jobs import train as train_job
+from ssl_vit.models import encoder
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import sharding
 
 
 @pytest.fixture
 def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
-    """Counts graphs, and runs them as they are: no code is generated, so that a test takes seconds."""
+    """Counts graphs, and runs them as they are: no code is generated, so that a test takes
+    seconds."""
     counted, compile_ = CompileCounter(), nn.Module.compile
-    monkeypatch.setattr(nn.Module, "compile", lambda self, **how: compile_(self, backend=counted, **how))
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda self, **how: compile_(self, backend=counted, **how)
+    )
     torch._dynamo.reset()
     yield counted
     torch._dynamo.reset()
@@ -35,18 +41,25 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
     ],
 )
 def test_a_run_compiles_one_graph(counter: CompileCounter, tiny: list[str], own: list[str]) -> None:
-    """The rehearsal's is training's; looking at 24 held-out pictures, the last 8 alone, needs none."""
-    job.train(Run(resolve(altered(tiny, *own, "compute.compile=true", "optim.steps=4", "name=run"))))
+    """The rehearsal's is training's; looking at 24 held-out images, the last 8 alone, needs
+    none."""
+    train_job.train(
+        Run(resolve(altered(tiny, *own, "compute.compile=true", "optim.steps=4", "name=run")))
+    )
     assert counter.frame_count == 1
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler's own, on a block's input
+# the compiler's own, on a block's input
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_blocks_of_all_rates_of_drop_path_share_graphs(counter: CompileCounter) -> None:
-    """Compiled one by one, as under ZeRO 1, 2 and FSDP2: one graph, and one of the first block, whose rate is 0."""
+    """Compiled one by one, as under ZeRO 1, 2 and FSDP2: one graph, and one of the first block,
+    whose rate is 0."""
     torch.manual_seed(0)
     model = Model(patch=4, width=32, depth=12, heads=2, mlp=64)
-    net = encoder.build(model, Data(size=16), drop_path=0.5)
-    sharding.compile_blocks(objectives.Supervised(net, 5, loss="softmax", smoothing=0, hidden=False, pool="token"))
+    net = encoder.build_encoder(model, Data(size=16), drop_path=0.5)
+    sharding.compile_blocks(
+        objectives.Supervised(net, 5, loss="softmax", smoothing=0, hidden=False, pool="token")
+    )
     image = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
     for _ in range(2):
         net.train().feature(image, "token").sum().backward()
@@ -64,7 +77,9 @@ def test_drop_path_keeps_the_mean_and_drops_whole_samples() -> None:
 
 
 def test_drop_path_rises_linearly_from_0() -> None:
-    net = encoder.build(Model(patch=4, width=32, depth=5, heads=2, mlp=64), Data(size=16), drop_path=0.4)
+    net = encoder.build_encoder(
+        Model(patch=4, width=32, depth=5, heads=2, mlp=64), Data(size=16), drop_path=0.4
+    )
     rates = [1 - float(getattr(block.drop_path2, "keep", 1.0)) for block in net.backbone.blocks]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
     assert not [name for name in net.state_dict() if "keep" in name]

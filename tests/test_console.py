@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ssl_vit import console
+from ssl_vit.runs import console
 
 
 class Clock:
@@ -22,12 +22,21 @@ def clock(monkeypatch):
 
 
 def row(step, **more):
-    return {"step": step, "loss": 3.14159, "accuracy_masked": 0.25, "images_per_s": 1234.5, "data_wait": 0.07, **more}
+    return {
+        "step": step,
+        "loss": 3.14159,
+        "accuracy_masked": 0.25,
+        "images_per_s": 1234.5,
+        "data_wait": 0.07,
+        **more,
+    }
 
 
 def held_out(step):
     shares = {"accuracy_masked": 0.5, "accuracy_random": 0.125, "accuracy_kept": 1.0}
-    return {"step": step, "validation/loss": 2.5} | {f"validation/{name}": value for name, value in shares.items()}
+    return {"step": step, "validation/loss": 2.5} | {
+        f"validation/{name}": value for name, value in shares.items()
+    }
 
 
 def told(capsys):
@@ -35,7 +44,7 @@ def told(capsys):
 
 
 def test_lines_come_no_faster_than_every_few_seconds_and_after_the_last_step(clock, capsys):
-    lines = console.Lines(0, 1000)
+    lines = console.ProgressLines(0, 1000)
     said = []
     for step in range(1, 1001):
         clock.now += 0.1
@@ -44,22 +53,28 @@ def test_lines_come_no_faster_than_every_few_seconds_and_after_the_last_step(clo
         said += [(step, text) for text in told(capsys)]
     at = [step for step, _ in said]
     assert at[-1] == 1000
-    assert min(b - a for a, b in zip([0, *at[:-2]], at[:-1], strict=True)) * 0.1 >= console.QUIET - 1e-6
+    assert (
+        min(b - a for a, b in zip([0, *at[:-2]], at[:-1], strict=True)) * 0.1
+        >= console.LINE_INTERVAL - 1e-6
+    )
     assert len(at) in (19, 20)  # 100 s
     assert all(text.startswith(f"step {step:>6}/1000  loss 3.142  ") for step, text in said)
 
 
 def test_a_line_says_how_it_goes_and_how_long_it_takes(clock, capsys):
-    lines = console.Lines(40, 100)
+    lines = console.ProgressLines(40, 100)
     clock.now += 30
     lines.on_row(row(50))
     (text,) = told(capsys)
-    assert text == "step     50/100  loss 3.142  masked 25.0%  1,234 pictures/s  data wait 7%  left 2 min 30 s"
+    assert (
+        text
+        == "step     50/100  loss 3.142  masked 25.0%  1,234 images/s  data wait 7%  left 2 min 30 s"
+    )
 
 
 def test_the_last_step_is_told_even_at_once(clock, capsys):
-    lines = console.Lines(0, 10)
-    clock.now += console.QUIET
+    lines = console.ProgressLines(0, 10)
+    clock.now += console.LINE_INTERVAL
     lines.on_row(row(9))
     clock.now += 0.001
     lines.on_row(row(10))
@@ -67,18 +82,18 @@ def test_the_last_step_is_told_even_at_once(clock, capsys):
 
 
 def test_held_out_results_are_told_at_once(clock, capsys):
-    lines = console.Lines(0, 100)
+    lines = console.ProgressLines(0, 100)
     right = "held out at step {}: loss 2.500, accuracy masked 50.0%, accuracy random 12.5%, accuracy kept 100.0%"
     lines.on_row(held_out(7))
     lines.on_row(row(8) | held_out(8))
     assert told(capsys) == [right.format(7), right.format(8)]
-    clock.now += console.QUIET
+    clock.now += console.LINE_INTERVAL
     lines.on_row(row(9) | held_out(9))
     assert [text.split(":")[0][:11] for text in told(capsys)] == ["step      9", "held out at"]
 
 
 def test_held_out_results_do_not_quieten_the_steps(clock, capsys):
-    lines = console.Lines(0, 100)
+    lines = console.ProgressLines(0, 100)
     clock.now += 3
     lines.on_row(held_out(7))
     clock.now += 2
@@ -87,12 +102,12 @@ def test_held_out_results_do_not_quieten_the_steps(clock, capsys):
 
 
 def test_warnings_are_told_at_once(clock, capsys):
-    console.Lines(0, 100).on_warning("the board is full")
+    console.ProgressLines(0, 100).on_warning("the board is full")
     assert told(capsys) == ["warning: the board is full"]
 
 
 def test_rows_without_a_loss_are_passed_over(clock, capsys):
-    lines = console.Lines(0, 10)
+    lines = console.ProgressLines(0, 10)
     clock.now += 60
     lines.on_row({"step": 10})
     assert told(capsys) == []
@@ -103,20 +118,22 @@ def test_a_table_has_two_columns(capsys):
     assert told(capsys) == ["run         x", "optimiser   AdamW"]
 
 
-@pytest.mark.parametrize(("terminal", "kind"), [(True, console.Bar), (False, console.Lines)])
+@pytest.mark.parametrize(
+    ("terminal", "kind"), [(True, console.ProgressBar), (False, console.ProgressLines)]
+)
 def test_a_bar_is_for_terminals_only(monkeypatch, terminal, kind):
     out = io.StringIO()
     out.isatty = lambda: terminal
     monkeypatch.setattr(sys, "stdout", out)
-    listener = console.progress(0, 10)
-    listener.close()
-    assert type(listener) is kind
+    callback = console.progress(0, 10)
+    callback.close()
+    assert type(callback) is kind
 
 
 def test_a_bar_keeps_held_out_results_and_warnings_on_the_screen(monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
-    bar = console.Bar(3, 10)
+    bar = console.ProgressBar(3, 10)
     bar.on_step(7)
     bar.on_row(row(7) | held_out(7))
     bar.on_warning("odd [text]")
@@ -124,4 +141,7 @@ def test_a_bar_keeps_held_out_results_and_warnings_on_the_screen(monkeypatch):
     task = bar.progress.tasks[0]
     assert (task.completed, task.total) == (7, 10) and "loss 3.142" in task.description
     text = " ".join(out.getvalue().split())
-    assert "held out at step 7: loss 2.500, accuracy masked 50.0%" in text and "warning: odd [text]" in text
+    assert (
+        "held out at step 7: loss 2.500, accuracy masked 50.0%" in text
+        and "warning: odd [text]" in text
+    )

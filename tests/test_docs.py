@@ -1,21 +1,29 @@
 """What the documents say to type is right: their words resolve, their files are there."""
 
+import ast
+import json
 import re
 from pathlib import Path
 
 import pytest
 from commands import commands
-from conftest import ROOT
+from conftest import ROOT, TINY
 
-from ssl_vit import interop, plan, reshard
+from ssl_vit.config.resolve import resolve
 from ssl_vit.hub import pull, push
-from ssl_vit.studies.command import ask
-from ssl_vit.studies.file import read
+from ssl_vit.jobs import make_shards
+from ssl_vit.models import interop
+from ssl_vit.planning import plan
+from ssl_vit.studies.command import parse_request
 from ssl_vit.studies.plan import check
-from ssl_vit.words import resolve
+from ssl_vit.studies.spec import read
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TOOLS = {"push.py": push.asked, "pull.py": pull.asked, "export.py": interop.asked}
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+TOOLS = {
+    "push.py": push.parse_options,
+    "pull.py": pull.parse_options,
+    "export.py": interop.parse_options,
+}
 COMMANDS = [(doc.name, c) for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c]
 
 
@@ -25,24 +33,37 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
     for before, tool, text in re.findall(r"([^&]*) tools/(\w+\.py)([^&]*)", command):
         assert "launch" in before or before.endswith(("python", "python3"))
         assert (ROOT / "tools" / tool).exists()
-        words = [w.replace("PICTURES", str(tmp_path)) for w in text.split()]
+        words = [w.replace("IMAGES", str(tmp_path)) for w in text.split()]
         if tool == "study.py":
-            assert ask(words).plan
+            assert parse_request(words).plan
         elif tool == "plan.py":
             plan.main([w for w in words if w != "--probe"])
         elif tool == "shards.py":
-            assert reshard.ask([w.replace("FOLDER", f"{tmp_path}-shards") for w in words]).data
+            assert make_shards.parse_options(
+                [w.replace("FOLDER", f"{tmp_path}-shards") for w in words]
+            ).data
         elif tool in TOOLS:
             assert TOOLS[tool](words)
         elif tool != "report.py":
-            recipe = resolve([re.sub("^init=(runs/|hf-hub:).*", "init=scratch", w) for w in words if not w.startswith("--")])
+            recipe = resolve(
+                [
+                    re.sub("^init=(runs/|hf-hub:).*", "init=scratch", w)
+                    for w in words
+                    if not w.startswith("--")
+                ]
+            )
             assert recipe.name
 
 
 def test_the_readme_has_the_two_commands_of_a_fresh_machine() -> None:
-    found = [c for c in commands((ROOT / "README.md").read_text()) if c.startswith("python3 -m venv")]
+    found = [
+        c for c in commands((ROOT / "README.md").read_text()) if c.startswith("python3 -m venv")
+    ]
     assert len(found) == 2
-    assert found[0].endswith("accelerate launch tools/pretrain.py recipe=mpp") and "-m pytest" in found[1]
+    assert (
+        found[0].endswith("accelerate launch tools/pretrain.py recipe=mpp")
+        and "-m pytest" in found[1]
+    )
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
@@ -51,7 +72,70 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert target.startswith("http") or (document.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("study", sorted((ROOT / "recipes" / "study").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "study", sorted((ROOT / "recipes" / "study").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_every_task_of_a_study_resolves(study: Path, tmp_path: Path) -> None:
     places = [f"{place}={tmp_path}" for place in read(study).places]
-    check(ask([f"recipe=study/{study.stem}", *places]).plan)
+    check(parse_request([f"recipe=study/{study.stem}", *places]).plan)
+
+
+def tree(text: str) -> set[str]:
+    """The files of a ```text block of indented names, each followed by its description."""
+    folders: list[str] = []
+    found = set()
+    for line in text.partition("```text\n")[2].partition("```")[0].splitlines():
+        name = line.split()[0]
+        depth = (len(line) - len(line.lstrip())) // 2
+        folders = [*folders[:depth], name]
+        if name.endswith("/"):
+            continue
+        assert len(line.split()) > 1, f"{name} has no description"
+        found.add("".join(folders))
+    return found
+
+
+def test_the_design_page_names_every_module() -> None:
+    """Of `__init__` files only those with code; the path from the command line by name too."""
+    text = (ROOT / "docs" / "design.md").read_text()
+    modules = set()
+    for path in (ROOT / "ssl_vit").rglob("*.py"):
+        if path.name != "__init__.py" or path.parent.name == "ssl_vit":
+            modules.add(str(path.relative_to(ROOT)))
+    named = tree(text)
+    assert modules - named == set(), "modules without a line"
+    assert named - modules == set(), "lines without a module"
+    for path in re.findall(r"`([a-z_]+/[a-z_]+\.py)`", text):
+        assert (ROOT / path).exists() or (ROOT / "ssl_vit" / path).exists(), path
+
+
+def test_the_readme_keeps_to_what_the_interface_has() -> None:
+    """Python blocks can be parsed, and their ssl_vit.NAME are there."""
+    import ssl_vit
+
+    for document in DOCUMENTS:
+        for block in re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL):
+            ast.parse(block)
+            for name in re.findall(r"\bssl_vit\.(\w+)\(", block):
+                assert name in ssl_vit.__all__, name
+
+
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code cells in one process; after the cell of its parameters a run of seconds is set."""
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((ROOT / "docs" / "example.ipynb").read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in cells)
+    names: dict = {}
+    values: list = []
+    for cell in cells:
+        body = ast.parse("".join(cell["source"])).body
+        last = body.pop() if isinstance(body[-1], ast.Expr) else None
+        exec(compile(ast.Module(body, []), "cell", "exec"), names)
+        if last is not None:
+            values.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
+        if "parameters" in cell["metadata"].get("tags", []):
+            names["OPTIONS"] |= dict(word.split("=", 1) for word in TINY)
+    assert names["result"]["steps"] == 12
+    assert values[-1] is True
+    assert (tmp_path / "runs" / "example" / "result.json").exists()

@@ -10,20 +10,24 @@ import torch
 from accelerate import Accelerator
 from conftest import altered
 from safetensors.torch import load_file
-from test_job import run
+from test_train import run
 
-from ssl_vit import encoder, inits, probing, weights
-from ssl_vit.data import batches, loaders, parts, shards, sources
-from ssl_vit.evaluate import frozen, probes
-from ssl_vit.recipe import UserError
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.config import init_source
+from ssl_vit.config.resolve import resolve
+from ssl_vit.data import base, batching, loaders, shards, sources
+from ssl_vit.errors import UserError
+from ssl_vit.evaluation import features, probes
+from ssl_vit.jobs import evaluate
+from ssl_vit.models import encoder, weights
+from ssl_vit.runs.folder import Run
 
 COMMON = ["recipe=evaluate", "data.size=16", "compute.threads=1", "compute.precision=float32"]
 FEW = ["data.share=0.05", "probe.shots=[1,3]", "probe.trials=2"]
 
 
-def measured(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], int, list[torch.Tensor]]:
+def measured(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, Any], int, list[torch.Tensor]]:
     """The result, how many images went through the encoder, and few-shot's predictions."""
     forwarded: list[int] = []
     told: list[torch.Tensor] = []
@@ -40,7 +44,7 @@ def measured(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict[st
     with monkeypatch.context() as patch:
         patch.setattr(encoder.Encoder, "feature", counted)
         patch.setattr(probes, "least_squares", kept)
-        result = probing.probe(Run(resolve(words)))
+        result = evaluate.evaluate(Run(resolve(words)))
     return result, sum(forwarded), told
 
 
@@ -52,7 +56,9 @@ def test_few_shot_alone_reads_the_images_it_draws_and_predicts_the_same(
     splits = sources.load(resolve(words).data, test=True)
     assert splits.test is not None
     alone, few, drawn = measured([*words, "name=alone", "probe.measures=[few_shot]"], monkeypatch)
-    both, all_, whole = measured([*words, "name=both", "probe.measures=[few_shot,knn]"], monkeypatch)
+    both, all_, whole = measured(
+        [*words, "name=both", "probe.measures=[few_shot,knn]"], monkeypatch
+    )
     assert all_ == both["images"] == len(splits.train) + len(splits.test)
     assert few == alone["images"] <= len(splits.test) + 2 * 3 * 10  # trials, most shots, classes
     assert len(drawn) == len(whole) == 4 and all(map(torch.equal, drawn, whole))
@@ -66,16 +72,19 @@ class Broken:
     columns = ""
     labels = (-1, 1)
 
-    def __init__(self, unread: set[int]) -> None:
+    def __init__(self, unreadable: set[int]) -> None:
         self.classes: list[str] = []
-        self.unread = unread
+        self.unreadable = unreadable
 
     def __len__(self) -> int:
         return 60
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         grey = [np.full((16, 16, 3), 2 * row, np.uint8) for row in rows.tolist()]
-        cells = [b"" if row in self.unread else image for row, image in zip(rows.tolist(), grey, strict=True)]
+        cells = [
+            b"" if row in self.unreadable else image
+            for row, image in zip(rows.tolist(), grey, strict=True)
+        ]
         return cells, np.where(rows % 3 == 2, -1, rows % 3)
 
     def name(self, row: int) -> str:
@@ -84,10 +93,21 @@ class Broken:
 
 def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() -> None:
     recipe = resolve([*COMMON, "init=scratch", "probe.shots=[2,5]", "probe.trials=3"])
-    accelerator, spread = Accelerator(cpu=True), batches.Spread(7, 7, 0, 1)
+    accelerator = Accelerator(cpu=True)
+    layout = batching.BatchLayout(7, 7, 0, 1)
 
-    def draw(unread: set[int]) -> tuple[frozen.Drawn, dict[tuple[int, int], list[int]]]:
-        told = frozen.drawn(lambda image: image[:, :1, 0, 0].float(), Broken(unread), recipe, spread, accelerator, 2)
+    def draw(
+        unreadable: set[int],
+    ) -> tuple[features.FewShotSamples, dict[tuple[int, int], list[int]]]:
+        source = Broken(unreadable)
+        told = features.sample_few_shot(
+            lambda image: image[:, :1, 0, 0].float(),
+            source,
+            lambda rows: loaders.rows_loader(source, rows, recipe.data, layout, 0),
+            recipe.probe,
+            2,
+            accelerator,
+        )
         row_S = (told.features[0][:, 0] / 2).int()  # an image's grey is its row
         return told, {key: row_S[places].tolist() for key, places in told.picks.items()}
 
@@ -102,23 +122,31 @@ def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() 
 
 
 def test_labels_are_read_without_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_bad_input import picture, table
+    from test_bad_input import image, table
 
-    path = table(tmp_path / "own.parquet", [n % 4 for n in range(30)], [picture(n) for n in range(30)])
+    path = table(
+        tmp_path / "own.parquet", [n % 4 for n in range(30)], [image(n) for n in range(30)]
+    )
     rows = np.array([29, 3, 0, 7, 7])
     for window in ([], ["data.window=10"]):
-        data = resolve(["recipe=evaluate", "init=scratch", f"data.path={path}", "data.validation=0.2", *window]).data
+        data = resolve(
+            ["recipe=evaluate", "init=scratch", f"data.path={path}", "data.validation=0.2", *window]
+        ).data
         whole = next(iter(sources.every_split(data).splits.values()))
         cut = sources._part(whole, 2, 27, 1, data)
         for source in (whole, cut):
             some = rows % len(source)
             wanted = source.fetch(some)[1]
             with monkeypatch.context() as patch:
-                patch.setattr(shards, "encoded", lambda cell: pytest.fail("an image was read"))
-                assert parts.labels_of(source, some).tolist() == wanted.tolist()
+                patch.setattr(
+                    shards, "encoded_bytes", lambda cell: pytest.fail("an image was read")
+                )
+                assert base.labels_of(source, some).tolist() == wanted.tolist()
 
 
-def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(
+    tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained = run(altered(tiny, "recipe=supervised", "name=labels"))
     words = [*COMMON, *FEW, f"init={trained.folder}", tiny[-1], "probe.measures=[few_shot]"]
     result, _, told = measured([*words, "name=hidden", "probe.feature=hidden"], monkeypatch)
@@ -126,28 +154,52 @@ def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(tiny: list[str], monk
     recipe = resolve(words)
     splits = sources.load(recipe.data, test=True)
     assert splits.test is not None
-    net = encoder.build(recipe.model, recipe.data).eval()
-    weights.start(net, inits.find(str(trained.folder)))
+    net = encoder.build_encoder(recipe.model, recipe.data).eval()
+    weights.load_weights(net, init_source.parse_init(str(trained.folder)))
     head = load_file(trained.export / "heads.safetensors")
     seen = []
     for source in (splits.train, splits.test):
-        batch = next(iter(loaders.every(source, recipe.data, batches.Spread(len(source), len(source), 0, 1), 0)))
+        batch = next(
+            iter(
+                loaders.evaluation_loader(
+                    source, recipe.data, batching.BatchLayout(len(source), len(source), 0, 1), 0
+                )
+            )
+        )
         with torch.no_grad():
             token_BD = net.feature(batch.image, "token")
-            seen.append((torch.tanh(token_BD @ head["hidden.0.weight"].T + head["hidden.0.bias"]), batch.label))
+            seen.append(
+                (
+                    torch.tanh(token_BD @ head["hidden.0.weight"].T + head["hidden.0.bias"]),
+                    batch.label,
+                )
+            )
     (train, label), (test, _) = seen
-    wanted = probes.few_shot(train, label, test, shots=1, classes=10, seed=frozen.SEED)
+    wanted = probes.few_shot(train, label, test, shots=1, classes=10, seed=features.SEED)
     assert (wanted == told[0]).double().mean() > 0.99
     assert (wanted == plain[0]).double().mean() < 0.99  # the layer makes a difference
-    assert json.loads((trained.folder.parent / "hidden" / "result.json").read_text())["pool"] == result["pool"] == "token"
+    assert (
+        json.loads((trained.folder.parent / "hidden" / "result.json").read_text())["pool"]
+        == result["pool"]
+        == "token"
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["recipe=mpp", "probe.every=4", "probe.feature=hidden"], "objective=mpp has no use for it"),
-        (["recipe=evaluate", "init=scratch", "probe.feature=hidden", "probe.pool=avg"], "leave probe.pool=avg out"),
-        (["recipe=evaluate", "init=scratch", "probe.feature=hidden", "probe.layer=2"], "leave probe.layer=2 out"),
+        (
+            ["recipe=mpp", "probe.every=4", "probe.feature=hidden"],
+            "objective=mpp has no use for it",
+        ),
+        (
+            ["recipe=evaluate", "init=scratch", "probe.feature=hidden", "probe.pool=avg"],
+            "leave probe.pool=avg out",
+        ),
+        (
+            ["recipe=evaluate", "init=scratch", "probe.feature=hidden", "probe.layer=2"],
+            "leave probe.layer=2 out",
+        ),
         (["recipe=evaluate", "init=scratch", "probe.feature=hiden"], "did you mean hidden?"),
     ],
 )
@@ -161,6 +213,12 @@ def test_a_run_without_a_hidden_layer_is_named(tiny: list[str]) -> None:
     mpp = run(altered(tiny, "name=mpp"))
     linear = run(altered(tiny, "recipe=supervised", "supervised.hidden=false", "name=linear"))
     for made, says in ((mpp, "no run that learned labels"), (linear, "supervised.hidden=false")):
-        words = [*COMMON, f"init={made.folder}", tiny[-1], f"name=probed-{made.folder.name}", "probe.feature=hidden"]
+        words = [
+            *COMMON,
+            f"init={made.folder}",
+            tiny[-1],
+            f"name=probed-{made.folder.name}",
+            "probe.feature=hidden",
+        ]
         with pytest.raises(UserError, match=rf"probe\.feature=hidden: .*{says}"):
-            probing.probe(Run(resolve(words)))
+            evaluate.evaluate(Run(resolve(words)))

@@ -1,4 +1,5 @@
-"""Fine-tuning and evaluation from end to end: what is measured, that it resumes exactly, what the tools refuse."""
+"""Fine-tuning and evaluation from end to end: what is measured, that it resumes exactly, what the
+tools refuse."""
 
 import json
 import os
@@ -11,14 +12,16 @@ import pytest
 import timm
 import torch
 from conftest import ROOT, altered
-from test_job import Killed, Killer, assert_same_end
+from test_train import Killed, Killer, assert_same_end
 
-from ssl_vit import job, training
-from ssl_vit.data import batches, loaders, sources
-from ssl_vit.evaluate import classify
-from ssl_vit.recipe import Data, UserError
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data
+from ssl_vit.data import batching, loaders, sources
+from ssl_vit.errors import UserError
+from ssl_vit.evaluation import classify
+from ssl_vit.jobs import cli
+from ssl_vit.jobs import train as train_job
+from ssl_vit.runs.folder import Run
 
 TUNE = ["recipe=finetune", "data.share=0.01", "optim.lr=0.1", "supervised.pool=avg"]
 
@@ -30,20 +33,30 @@ def words(tiny: list[str]) -> list[str]:
 
 def tuned(words: list[str]) -> Run:
     run = Run(resolve(words))
-    run.adopt()
-    job.train(run)
+    run.reconcile()
+    train_job.train(run)
     return run
 
 
-def test_every_test_picture_is_told_once_and_the_numbers_are_theirs(words: list[str]) -> None:
+def test_every_test_image_is_told_once_and_the_numbers_are_theirs(words: list[str]) -> None:
     run = tuned(words)
     told, result = np.load(run.predictions), json.loads((run.folder / "result.json").read_text())
     assert told["index"].tolist() == list(range(5000)) and told["top5"].shape == (5000, 5)
     test = sources.load(run.recipe.data, test=True).test
     assert test is not None and told["label"].tolist() == test.fetch(np.arange(5000))[1].tolist()
-    assert result["metrics"]["top1"] == {"value": (told["top5"][:, 0] == told["label"]).mean(), "n": 5000, "split": "test"}
-    assert result["metrics"]["top5"]["value"] == (told["top5"] == told["label"][:, None]).any(1).mean()
-    assert set(json.loads((run.folder / "environment.json").read_text())["data"]) == {"train", "validation", "test"}
+    assert result["metrics"]["top1"] == {
+        "value": (told["top5"][:, 0] == told["label"]).mean(),
+        "n": 5000,
+        "split": "test",
+    }
+    assert (
+        result["metrics"]["top5"]["value"] == (told["top5"] == told["label"][:, None]).any(1).mean()
+    )
+    assert set(json.loads((run.folder / "environment.json").read_text())["data"]) == {
+        "train",
+        "validation",
+        "test",
+    }
 
 
 def test_the_export_is_a_classifier_that_timm_and_transformers_read(words: list[str]) -> None:
@@ -51,48 +64,78 @@ def test_the_export_is_a_classifier_that_timm_and_transformers_read(words: list[
 
     run = tuned(words)
     drawn = next(
-        iter(loaders.every(sources.load(run.recipe.data, test=True).test, run.recipe.data, batches.Spread(8, 8, 0, 1), 0))
+        iter(
+            loaders.evaluation_loader(
+                sources.load(run.recipe.data, test=True).test,
+                run.recipe.data,
+                batching.BatchLayout(8, 8, 0, 1),
+                0,
+            )
+        )
     )
     model = timm.create_model(f"local-dir:{run.export}", pretrained=True).eval()
     theirs = AutoModelForImageClassification.from_pretrained(run.export).eval()
     told = np.load(run.predictions)["top5"][:8, 0]
     with torch.no_grad():
         logits = model(drawn.image / 127.5 - 1)
-        torch.testing.assert_close(theirs(drawn.image / 127.5 - 1).logits, logits, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            theirs(drawn.image / 127.5 - 1).logits, logits, atol=1e-5, rtol=0
+        )
     assert logits.argmax(-1).tolist() == told.tolist()
-    assert theirs.config.id2label[0] == "disc" or theirs.config.id2label[0] == sources.Shapes("test", 16).classes[0]
+    assert (
+        theirs.config.id2label[0] == "disc"
+        or theirs.config.id2label[0] == sources.SyntheticImages("test", 16).classes[0]
+    )
 
 
-@pytest.mark.parametrize("more", [["optim.average=0.9", "optim.layer_decay=0.7", "optim.drop_path=0.2"], ["data.mixup=0.8"]])
-def test_a_killed_run_goes_on_as_if_it_had_not_been(words: list[str], more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [["optim.average=0.9", "optim.layer_decay=0.7", "optim.drop_path=0.2"], ["data.mixup=0.8"]],
+)
+def test_a_killed_run_goes_on_as_if_it_had_not_been(
+    words: list[str], more: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = altered(words, *more, "eval.test=false")
     unbroken = tuned([*words, "name=unbroken"])
     for step in (5, 8):
-        real = job._listeners
-        monkeypatch.setattr(job, "_listeners", lambda j, real=real, step=step: [*real(j), Killer(step)])
+        real = train_job._callbacks
+        monkeypatch.setattr(
+            train_job, "_callbacks", lambda j, real=real, step=step: [*real(j), Killer(step)]
+        )
         with pytest.raises(Killed):
             tuned([*words, "name=killed"])
-        monkeypatch.setattr(job, "_listeners", real)
+        monkeypatch.setattr(train_job, "_callbacks", real)
     assert_same_end(unbroken.folder, tuned([*words, "name=killed"]).folder)
 
 
 def test_what_is_looked_at_and_exported_are_the_averaged_weights(words: list[str]) -> None:
-    plain, average = (tuned([*words, f"name={name}", *more]) for name, more in (("a", []), ("b", ["optim.average=0.5"])))
-    states = [timm.create_model(f"local-dir:{run.export}", pretrained=True).state_dict() for run in (plain, average)]
+    plain, average = (
+        tuned([*words, f"name={name}", *more])
+        for name, more in (("a", []), ("b", ["optim.average=0.5"]))
+    )
+    states = [
+        timm.create_model(f"local-dir:{run.export}", pretrained=True).state_dict()
+        for run in (plain, average)
+    ]
     assert not torch.equal(states[0]["head.weight"], states[1]["head.weight"])
     losses = [[row["loss"] for row in run.rows() if "loss" in row] for run in (plain, average)]
     assert losses[0] == losses[1]  # training itself is not touched
-    looked = [[row["validation/loss"] for row in run.rows() if "validation/loss" in row] for run in (plain, average)]
+    looked = [
+        [row["validation/loss"] for row in run.rows() if "validation/loss" in row]
+        for run in (plain, average)
+    ]
     assert looked[0] != looked[1]
 
 
 def test_totals_count_what_the_weights_came_from(tiny: list[str], words: list[str]) -> None:
-    training.pretrain([*tiny, "name=mpp"])
+    cli.pretrain([*tiny, "name=mpp"])
     out = next(w for w in tiny if w.startswith("out="))[4:]
     gone = ("model.",)
     chosen = [w for w in altered(words, f"init={out}/mpp", "name=tuned") if not w.startswith(gone)]
-    training.finetune(chosen)
-    first, second = (json.loads(Path(out, name, "result.json").read_text()) for name in ("mpp", "tuned"))
+    cli.finetune(chosen)
+    first, second = (
+        json.loads(Path(out, name, "result.json").read_text()) for name in ("mpp", "tuned")
+    )
     assert second["total_exaflop"] == pytest.approx(first["exaflop"] + second["exaflop"])
     assert first["total_exaflop"] == first["exaflop"]
 
@@ -103,7 +146,12 @@ def test_a_share_is_the_same_subset_for_every_seed_and_inside_a_larger_one() -> 
         return [train.name(row) for row in range(len(train))]
 
     tenth, half = labels(0.1), labels(0.5)
-    assert len(tenth) == 5000 and len(half) == 25_000 and tenth == half[:5000] and len(set(half)) == 25_000
+    assert (
+        len(tenth) == 5000
+        and len(half) == 25_000
+        and tenth == half[:5000]
+        and len(set(half)) == 25_000
+    )
 
 
 def test_nothing_held_out_trains_on_everything() -> None:
@@ -114,8 +162,12 @@ def test_nothing_held_out_trains_on_everything() -> None:
 
 
 def test_few_classes_have_no_top5() -> None:
-    told = classify.Predictions(np.arange(4), np.array([0, 1, 2, -1]), np.array([[0, 1, 2], [2, 1, 0], [2, 0, 1], [0, 1, 2]]))
-    assert classify.measure(told, 3) == {"top1": (2 / 3, 3)}
+    told = classify.Predictions(
+        np.arange(4),
+        np.array([0, 1, 2, -1]),
+        np.array([[0, 1, 2], [2, 1, 0], [2, 0, 1], [0, 1, 2]]),
+    )
+    assert classify.accuracies(told, 3) == {"top1": (2 / 3, 3)}
 
 
 class Named:
@@ -125,31 +177,45 @@ class Named:
 
 def test_imagenet_real_by_hand(tmp_path: Path) -> None:
     seen: list[list[int]] = [[] for _ in range(50_000)]
-    seen[49_999], seen[49_998], seen[49_997] = [3, 7], [1], [2]  # of rows 0, 1, 2; nobody saw anything in row 3
+    # of rows 0, 1, 2; nobody saw anything in row 3
+    seen[49_999], seen[49_998], seen[49_997] = [3, 7], [1], [2]
     path = tmp_path / "real.json"
     path.write_text(json.dumps(seen))
-    told = classify.Predictions(np.arange(4), np.zeros(4, int), np.array([[7, 0], [0, 1], [2, 0], [5, 0]]))
-    assert classify.real(told, Named(), str(path)) == {"real": (2 / 3, 3)}  # type: ignore[arg-type]
+    told = classify.Predictions(
+        np.arange(4), np.zeros(4, int), np.array([[7, 0], [0, 1], [2, 0], [5, 0]])
+    )
+    assert classify.real_accuracy(told, Named(), str(path)) == {"real": (2 / 3, 3)}  # type: ignore[arg-type]
     path.write_text("[[1]]")
     with pytest.raises(UserError, match=r"eval\.real=.*50,000 lists"):
-        classify.real(told, Named(), str(path))  # type: ignore[arg-type]
+        classify.real_accuracy(told, Named(), str(path))  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"eval\.real=nowhere"):
-        classify.real(told, Named(), "nowhere")  # type: ignore[arg-type]
+        classify.real_accuracy(told, Named(), "nowhere")  # type: ignore[arg-type]
 
 
-def test_a_frozen_encoder_is_measured_and_the_result_kept(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
-    training.pretrain([*tiny, "name=mpp"])
+def test_a_frozen_encoder_is_measured_and_the_result_kept(
+    tiny: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    cli.pretrain([*tiny, "name=mpp"])
     out = next(w for w in tiny if w.startswith("out="))
-    words = ["recipe=evaluate", f"init={out[4:]}/mpp", "data.size=16", "name=probed", "probe.steps=20", "probe.shots=[1,5]"]
+    words = [
+        "recipe=evaluate",
+        f"init={out[4:]}/mpp",
+        "data.size=16",
+        "name=probed",
+        "probe.steps=20",
+        "probe.shots=[1,5]",
+    ]
     words += [out, "data.share=0.02", "compute.threads=1", "compute.precision=float32", "--json"]
     capsys.readouterr()
-    training.evaluate(words)
+    cli.evaluate(words)
     text = capsys.readouterr().out
     said = json.loads(text.splitlines()[-1])
     assert "frozen: mean of the patches" in text  # MPP's class token got no loss
     assert set(said["metrics"]) == {"few_shot_1", "few_shot_5", "linear", "knn"}
-    assert all(entry["n"] == 5000 and entry["split"] == "test" for entry in said["metrics"].values())
-    training.evaluate(words)
+    assert all(
+        entry["n"] == 5000 and entry["split"] == "test" for entry in said["metrics"].values()
+    )
+    cli.evaluate(words)
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"] == said["metrics"]
 
 
@@ -162,44 +228,64 @@ def test_features_of_a_layer_are_that_blocks(tiny: list[str]) -> None:
     )
     for layer, (patches, prefix) in enumerate(inside, 1):
         with torch.no_grad():
-            torch.testing.assert_close(made.feature(pixels(), "avg", layer), patches.mean(1), atol=1e-5, rtol=0)
-            torch.testing.assert_close(made.feature(pixels(), "token", layer), prefix[:, 0], atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                made.feature(pixels(), "avg", layer), patches.mean(1), atol=1e-5, rtol=0
+            )
+            torch.testing.assert_close(
+                made.feature(pixels(), "token", layer), prefix[:, 0], atol=1e-5, rtol=0
+            )
 
 
 REFUSED = {
-    "no init": (training.finetune, ["recipe=finetune"], "init= is missing; choices: scratch, a run's folder"),
-    "no init for evaluation": (training.evaluate, ["recipe=evaluate"], "init= is missing"),
+    "no init": (
+        cli.finetune,
+        ["recipe=finetune"],
+        "init= is missing; choices: scratch, a run's folder",
+    ),
+    "no init for evaluation": (cli.evaluate, ["recipe=evaluate"], "init= is missing"),
     "an objective without labels": (
-        training.finetune,
+        cli.finetune,
         ["recipe=mpp", "init=scratch"],
         "objective=mpp: fine-tuning learns labels",
     ),
-    "an evaluation that trains": (training.evaluate, ["recipe=mpp", "init=scratch"], "objective=mpp: a frozen encoder"),
-    "training an evaluation": (training.pretrain, ["recipe=evaluate"], "objective=probe trains nothing"),
+    "an evaluation that trains": (
+        cli.evaluate,
+        ["recipe=mpp", "init=scratch"],
+        "objective=mpp: a frozen encoder",
+    ),
+    "training an evaluation": (cli.pretrain, ["recipe=evaluate"], "objective=probe trains nothing"),
     "no such test split": (
-        training.finetune,
+        cli.finetune,
         ["recipe=finetune", "init=scratch", "data.test=tst"],
         "data.test=tst: no such split",
     ),
     "a test without labels": (
-        training.pretrain,
+        cli.pretrain,
         ["recipe=mpp", "eval.test=true"],
         "eval.test=true: objective=mpp learns no labels",
     ),
     "a test of labels without weight": (
-        training.pretrain,
+        cli.pretrain,
         ["recipe=joint", "joint.supervised=0", "eval.test=true"],
         "eval.test=true: objective=joint with joint.supervised=0 learns no labels",
     ),
-    "ReaL without a test": (training.pretrain, ["recipe=supervised", "eval.real=x"], "eval.real=x: without eval.test=true"),
+    "ReaL without a test": (
+        cli.pretrain,
+        ["recipe=supervised", "eval.real=x"],
+        "eval.real=x: without eval.test=true",
+    ),
     "training's words for an evaluation": (
-        training.evaluate,
+        cli.evaluate,
         ["recipe=evaluate", "init=scratch", "optim.lr=1"],
         "optim.lr=1: ",
     ),
-    "no such layer": (training.evaluate, ["recipe=evaluate", "init=scratch", "probe.layer=9"], "probe.layer=9: model.depth=4"),
+    "no such layer": (
+        cli.evaluate,
+        ["recipe=evaluate", "init=scratch", "probe.layer=9"],
+        "probe.layer=9: model.depth=4",
+    ),
     "no such measure": (
-        training.evaluate,
+        cli.evaluate,
         ["recipe=evaluate", "init=scratch", "probe.measures=[knnn]"],
         "few_shot, linear, knn",
     ),
@@ -207,89 +293,161 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("tool", "words", "says"), REFUSED.values(), ids=REFUSED)
-def test_the_line_that_a_user_reads(tool, words, says, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_line_that_a_user_reads(
+    tool, words, says, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     with pytest.raises(SystemExit) as left:
         tool([*words, f"out={tmp_path}/runs"])
     (line,) = capsys.readouterr().err.splitlines()
     assert left.value.code == 2 and line.startswith("error: ") and says in line
 
 
-def test_two_processes_tell_every_test_picture_once(words: list[str], tmp_path: Path) -> None:
-    """And the same of each as one process: the batch and its augmentation are the same wherever they lie."""
+def test_two_processes_tell_every_test_image_once(words: list[str], tmp_path: Path) -> None:
+    """And the same of each as one process: the batch and its augmentation are the same wherever
+    they lie."""
     tuned(altered(words, "name=one", "compute.batch=8"))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29578"]
-    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "--master_port",
+        "29578",
+    ]
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    }
     for tool, more in (("finetune", []), ("evaluate", ["probe.measures=[knn]"])):
         given = altered(words, "name=two", "compute.batch=8", "init=scratch")
         if tool == "evaluate":
-            place = [w for w in given if w.startswith(("out=", "data.", "compute.")) and "batch" not in w]
+            place = [
+                w for w in given if w.startswith(("out=", "data.", "compute.")) and "batch" not in w
+            ]
             given = ["recipe=evaluate", f"init={tmp_path}/runs/two", "name=probed", *place, *more]
-        done = subprocess.run([*launch, f"tools/{tool}.py", *given], cwd=ROOT, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [*launch, f"tools/{tool}.py", *given],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
-    ours, theirs = (np.load(tmp_path / "runs" / name / "predictions.npz") for name in ("one", "two"))
-    assert theirs["index"].tolist() == list(range(5000)) and (theirs["label"] == ours["label"]).all()
-    assert (theirs["top5"][:, 0] == ours["top5"][:, 0]).mean() > 0.98  # sums in another order move a close call
-    told = [json.loads((tmp_path / "runs" / name / "result.json").read_text())["metrics"] for name in ("two", "probed")]
+    ours, theirs = (
+        np.load(tmp_path / "runs" / name / "predictions.npz") for name in ("one", "two")
+    )
+    assert (
+        theirs["index"].tolist() == list(range(5000)) and (theirs["label"] == ours["label"]).all()
+    )
+    # sums in another order move a close call
+    assert (theirs["top5"][:, 0] == ours["top5"][:, 0]).mean() > 0.98
+    told = [
+        json.loads((tmp_path / "runs" / name / "result.json").read_text())["metrics"]
+        for name in ("two", "probed")
+    ]
     assert told[0]["top1"]["n"] == told[1]["knn"]["n"] == 5000
 
 
-def test_a_runs_own_head_is_measured_as_when_it_was_trained(tiny: list[str], words: list[str]) -> None:
+def test_a_runs_own_head_is_measured_as_when_it_was_trained(
+    tiny: list[str], words: list[str]
+) -> None:
     out = next(w for w in tiny if w.startswith("out="))
     hidden = altered(tiny, "recipe=supervised", "eval.test=true", "name=hidden")
     joint = altered(tiny, "recipe=joint", "eval.test=true", "name=joint")
-    common = ["recipe=evaluate", "data.size=16", "probe.measures=[top1]", out, "compute.threads=1", "compute.precision=float32"]
+    common = [
+        "recipe=evaluate",
+        "data.size=16",
+        "probe.measures=[top1]",
+        out,
+        "compute.threads=1",
+        "compute.precision=float32",
+    ]
     for given in (altered(words, "name=linear", "init=scratch"), hidden, joint):
         run = tuned(given)
-        training.evaluate([*common, f"init={run.folder}", f"name=again-{run.recipe.name}"])
+        cli.evaluate([*common, f"init={run.folder}", f"name=again-{run.recipe.name}"])
         was, now = (json.loads((place / "result.json").read_text())["metrics"] for place in
                     (run.folder, run.folder.parent / f"again-{run.recipe.name}"))  # fmt: skip
-        assert {name: entry["value"] for name, entry in now.items()} == {name: was[name]["value"] for name in ("top1", "top5")}
+        assert {name: entry["value"] for name, entry in now.items()} == {
+            name: was[name]["value"] for name in ("top1", "top5")
+        }
 
 
 @pytest.mark.parametrize("own", [(), ("recipe=joint", "joint.supervised=0")])
-def test_a_run_without_labels_has_no_head(own, tiny: list[str], capsys: pytest.CaptureFixture) -> None:
+def test_a_run_without_labels_has_no_head(
+    own, tiny: list[str], capsys: pytest.CaptureFixture
+) -> None:
     """Nor has one whose labels had no weight: its head stands where it began."""
-    training.pretrain([*altered(tiny, *own), "name=mpp"])
+    cli.pretrain([*altered(tiny, *own), "name=mpp"])
     out = next(w for w in tiny if w.startswith("out="))
     with pytest.raises(SystemExit):
-        training.evaluate(
-            ["recipe=evaluate", f"init={out[4:]}/mpp", "data.size=16", "probe.measures=[top1]", out, "data.share=0.01"]
+        cli.evaluate(
+            [
+                "recipe=evaluate",
+                f"init={out[4:]}/mpp",
+                "data.size=16",
+                "probe.measures=[top1]",
+                out,
+                "data.share=0.01",
+            ]
         )
-    assert "probe.measures=top1: init=" in (line := capsys.readouterr().err) and "no run that learned labels" in line
+    assert (
+        "probe.measures=top1: init=" in (line := capsys.readouterr().err)
+        and "no run that learned labels" in line
+    )
 
 
-def test_a_test_picture_that_cannot_be_read_is_left_out_and_named(tiny: list[str], tmp_path: Path, capsys) -> None:
-    from test_bad_input import TRAIN, broken, picture, table
+def test_a_test_image_that_cannot_be_read_is_left_out_and_named(
+    tiny: list[str], tmp_path: Path, capsys
+) -> None:
+    from test_bad_input import TRAIN, broken, image, table
 
     (tmp_path / "own").mkdir()
     table(tmp_path / "own" / "train.parquet", [0, 1] * (TRAIN // 2))
-    images = [broken(n) if n in (3, 7) else picture(n) for n in range(TRAIN)]
+    images = [broken(n) if n in (3, 7) else image(n) for n in range(TRAIN)]
     table(tmp_path / "own" / "test.parquet", [0, 1] * (TRAIN // 2), images)
-    words = altered(tiny, "recipe=finetune", "init=scratch", f"data.path={tmp_path}/own", "data.validation=0.2", "name=run")
-    training.finetune(words)
+    words = altered(
+        tiny,
+        "recipe=finetune",
+        "init=scratch",
+        f"data.path={tmp_path}/own",
+        "data.validation=0.2",
+        "name=run",
+    )
+    cli.finetune(words)
     folder = tmp_path / "runs" / "run"
     assert json.loads((folder / "result.json").read_text())["metrics"]["top1"]["n"] == TRAIN - 2
     told = np.load(folder / "predictions.npz")
-    assert told["index"].tolist() == list(range(TRAIN)) and np.flatnonzero(told["label"] < 0).tolist() == [3, 7]
+    assert told["index"].tolist() == list(range(TRAIN)) and np.flatnonzero(
+        told["label"] < 0
+    ).tolist() == [3, 7]
     said = capsys.readouterr().out
-    assert said.count("a test picture is left out: row ") == 2 and "left out: row 7" in (folder / "log.txt").read_text()
+    assert (
+        said.count("a test image is left out: row ") == 2
+        and "left out: row 7" in (folder / "log.txt").read_text()
+    )
 
 
-def test_weights_that_changed_under_a_finished_run_are_noticed(tiny: list[str], words: list[str], capsys) -> None:
+def test_weights_that_changed_under_a_finished_run_are_noticed(
+    tiny: list[str], words: list[str], capsys
+) -> None:
     out = next(w for w in tiny if w.startswith("out="))[4:]
-    training.pretrain([*tiny, "name=mpp"])
-    given = [w for w in altered(words, f"init={out}/mpp", "eval.test=false", "name=tuned") if not w.startswith("model.")]
-    training.finetune(given)
-    training.finetune(given)  # told again
+    cli.pretrain([*tiny, "name=mpp"])
+    given = [
+        w
+        for w in altered(words, f"init={out}/mpp", "eval.test=false", "name=tuned")
+        if not w.startswith("model.")
+    ]
+    cli.finetune(given)
+    cli.finetune(given)  # told again
     path = Path(out, "mpp", "export", "model.safetensors")
     path.write_bytes(path.read_bytes()[:-4] + b"abcd")
     with pytest.raises(SystemExit):
-        training.finetune(given)
-    assert f"init={out}/mpp: the weights differ from " in capsys.readouterr().err
+        cli.finetune(given)
+    assert f"init={out}/mpp: the weights differ" in capsys.readouterr().err
     Path(out, "mpp", "result.json").write_text("{")
     with pytest.raises(SystemExit):
-        training.finetune(altered(given, "name=new"))
+        cli.finetune(altered(given, "name=new"))
     assert "result.json is damaged" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        training.finetune(altered(given, f"init={out}/probed"))
+        cli.finetune(altered(given, f"init={out}/probed"))
     assert "no such folder" in capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""What tells one set of images from another: all of a small set, the names, the sizes and a sample of a large one."""
+"""What tells one set of images from another: all of a small set, the names, the sizes and a sample
+of a large one."""
 
 import shutil
 from pathlib import Path
@@ -6,17 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from test_sources import NAMED, _away_from_home_and_hub, cells, parquet  # noqa: F401
-from test_stream import SIZES
+from test_streaming import SIZES
 
-from ssl_vit.data import fingerprints, sources, stream
-from ssl_vit.data.parts import Units
-from ssl_vit.recipe import Data
+from ssl_vit.config.schema import Data
+from ssl_vit.data import fingerprints, sources, streaming
+from ssl_vit.data.base import ReadUnits
 
 COUNT, BYTES = 300, 1000
 
 
 def folder(root: Path, changed: dict[int, bytes] | None = None) -> Path:
-    """COUNT files of BYTES bytes that nothing decodes; some of them others. Written backwards: the order must not matter."""
+    """COUNT files of BYTES bytes that nothing decodes; some of them others. Written backwards: the
+    order must not matter."""
     for i in reversed(range(COUNT)):
         path = root / "train" / ("ant", "bee")[i % 2] / f"{i:03d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,7 +28,7 @@ def folder(root: Path, changed: dict[int, bytes] | None = None) -> Path:
 
 def of(root: Path, **more: object) -> dict[str, str]:
     data = Data(name="own", path=str(root), **more)  # type: ignore[arg-type]
-    return fingerprints.of(sources.load(data), data.path)
+    return fingerprints.fingerprint_splits(sources.load(data), data.path)
 
 
 def test_each_image_of_a_small_set_counts(tmp_path: Path) -> None:
@@ -38,7 +40,9 @@ def test_each_image_of_a_small_set_counts(tmp_path: Path) -> None:
     assert of(tmp_path / "moved" / "away") == known == of(tmp_path / "known", share=0.5)
 
 
-def test_of_a_large_set_every_size_and_name_counts_and_a_sample_of_the_contents(tmp_path: Path, monkeypatch) -> None:
+def test_of_a_large_set_every_size_and_name_counts_and_a_sample_of_the_contents(
+    tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(fingerprints, "WHOLE", COUNT * BYTES // 3)
     known = of(folder(tmp_path / "known"))
     shutil.copytree(tmp_path / "known", tmp_path / "moved" / "away")
@@ -46,9 +50,12 @@ def test_of_a_large_set_every_size_and_name_counts_and_a_sample_of_the_contents(
     for i in (0, 1, 2, 150, 299):  # one byte more, wherever
         assert of(folder(tmp_path / f"longer{i}", {i: bytes(BYTES + 1)})) != known
     noticed = [of(folder(tmp_path / f"other{i}", {i: bytes(BYTES)})) != known for i in range(6)]
-    rows = [int(path.stem) for path in sorted((tmp_path / "known" / "train").rglob("*.png"))]  # ants, then bees
+    # ants, then bees
+    rows = [int(path.stem) for path in sorted((tmp_path / "known" / "train").rglob("*.png"))]
     assert noticed == [rows.index(i) % 3 == 0 for i in range(6)], "every third row is read"
-    (tmp_path / "known" / "train" / "ant" / "004.png").rename(tmp_path / "known" / "train" / "ant" / "005.png")
+    (tmp_path / "known" / "train" / "ant" / "004.png").rename(
+        tmp_path / "known" / "train" / "ant" / "005.png"
+    )
     assert of(tmp_path / "known") != known
 
 
@@ -57,7 +64,9 @@ def test_every_row_of_parquet_files_counts(tmp_path: Path, window: int | None) -
     def write(name: str, numbers: list[int]) -> dict[str, str]:
         place = tmp_path / name / "train.parquet"
         place.parent.mkdir()
-        parquet(place, {"image": cells(numbers), "label": [n % 2 for n in range(len(numbers))]}, NAMED)
+        parquet(
+            place, {"image": cells(numbers), "label": [n % 2 for n in range(len(numbers))]}, NAMED
+        )
         return of(place.parent, window=window, validation=0.3)
 
     known = write("known", list(range(40)))
@@ -73,25 +82,25 @@ def test_every_row_group_of_a_large_set_counts_by_its_size(monkeypatch) -> None:
         def __init__(self, sizes: list[int]) -> None:
             self.sizes, self.classes, self.fetched = np.array(sizes), [], []
 
-        def units(self) -> Units:
-            return Units(np.array([2, 3, 1, 2]), self.sizes, lambda: ["a", "a", "b", "b"])
+        def units(self) -> ReadUnits:
+            return ReadUnits(np.array([2, 3, 1, 2]), self.sizes, lambda: ["a", "a", "b", "b"])
 
         def fetch(self, rows: np.ndarray) -> tuple[list[bytes], np.ndarray]:
             self.fetched += rows.tolist()
             return [bytes([row]) for row in rows.tolist()], rows
 
-        def forget(self) -> None:
+        def clear_cache(self) -> None:
             pass
 
     monkeypatch.setattr(fingerprints, "WHOLE", 50)
     groups = Groups([20, 30, 10, 20])
-    known = fingerprints.fingerprint(groups)  # type: ignore[arg-type]
+    known = fingerprints.fingerprint_source(groups)  # type: ignore[arg-type]
     assert groups.fetched == [0, 1, 5]
-    assert fingerprints.fingerprint(Groups([20, 31, 9, 20])) != known  # type: ignore[arg-type]
+    assert fingerprints.fingerprint_source(Groups([20, 31, 9, 20])) != known  # type: ignore[arg-type]
 
 
 def test_a_streams_first_images_and_all_its_files_count(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(stream, "FIRST", 10)
+    monkeypatch.setattr(streaming, "PREVIEW", 10)
     for i, count in enumerate(SIZES):
         place = tmp_path / "here" / f"train-{i}.parquet"
         place.parent.mkdir(exist_ok=True)
@@ -99,7 +108,7 @@ def test_a_streams_first_images_and_all_its_files_count(tmp_path: Path, monkeypa
 
     def prints(root: Path, first: int = 10) -> dict[str, str]:
         data = Data(name="own", path=str(root), stream=True, validation=0.0)
-        return fingerprints.of(sources.load(data, first=first), data.path)
+        return fingerprints.fingerprint_splits(sources.load(data, first=first), data.path)
 
     known = prints(tmp_path / "here")
     shutil.copytree(tmp_path / "here", tmp_path / "there")
@@ -118,4 +127,4 @@ def test_the_embedded_set_is_sampled() -> None:
 
 
 def of_shapes(size: int) -> dict[str, str]:
-    return fingerprints.of(sources.load(Data(size=size)))
+    return fingerprints.fingerprint_splits(sources.load(Data(size=size)))

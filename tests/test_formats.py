@@ -1,4 +1,5 @@
-"""Which formats are decoded, what a Mac is told, and what a run says of its images before it begins."""
+"""Which formats are decoded, what a Mac is told, and what a run says of its images before it
+begins."""
 
 import io
 import json
@@ -12,9 +13,10 @@ from PIL import Image, features
 from test_layout import images
 from test_shards import cache  # noqa: F401
 
-from ssl_vit import engine, runs, training
-from ssl_vit.data import pictures
-from ssl_vit.processes import machine
+from ssl_vit.data import transforms
+from ssl_vit.jobs import cli
+from ssl_vit.runs import folder
+from ssl_vit.training import distributed, loop
 
 
 def encoded(form, **options):
@@ -28,15 +30,15 @@ def encoded(form, **options):
 def test_formats_that_are_not_on_the_list_are_refused(form):
     """Pillow would read them, EPS by starting Ghostscript."""
     with pytest.raises(ValueError, match="damaged, or none of JPEG, PNG, WEBP") as caught:
-        pictures.decode(encoded(form)[0])
+        transforms.decode(encoded(form)[0])
     assert "\n" not in str(caught.value)
 
 
 def test_formats_on_the_list_are_read():
     for form in ("PNG", "BMP", "TIFF", "PPM", "DIB"):
         raw, noise = encoded(form)
-        assert np.array_equal(pictures.decode(raw).permute(1, 2, 0).numpy(), noise), form
-    assert pictures.decode(encoded("MPO")[0]).shape == (3, 32, 32)
+        assert np.array_equal(transforms.decode(raw).permute(1, 2, 0).numpy(), noise), form
+    assert transforms.decode(encoded("MPO")[0]).shape == (3, 32, 32)
 
 
 @pytest.mark.skipif(not features.check("avif"), reason="this Pillow has no AVIF")
@@ -44,14 +46,16 @@ def test_avif_is_read_as_pillow_reads_it():
     raw, _ = encoded("AVIF")
     with Image.open(io.BytesIO(raw)) as image:
         wanted = np.asarray(image.convert("RGB"))
-    assert np.array_equal(pictures.decode(raw).permute(1, 2, 0).numpy(), wanted)
+    assert np.array_equal(transforms.decode(raw).permute(1, 2, 0).numpy(), wanted)
 
 
 def test_avif_is_refused_for_the_right_reason_where_pillow_lacks_it(monkeypatch):
     raw = b"\0\0\0\x20ftypavif" + bytes(64)
-    monkeypatch.setattr(pictures, "_formats", lambda: ("JPEG", "PNG"))
-    with pytest.raises(ValueError, match=r"AVIF, which this Pillow cannot decode; install 'pillow>=11\.3'"):
-        pictures.decode(raw)
+    monkeypatch.setattr(transforms, "_formats", lambda: ("JPEG", "PNG"))
+    with pytest.raises(
+        ValueError, match=r"AVIF, which this Pillow cannot decode; install 'pillow>=11\.3'"
+    ):
+        transforms.decode(raw)
 
 
 @pytest.fixture
@@ -59,7 +63,7 @@ def mac(monkeypatch):
     """As on macOS: no affinity, no /proc."""
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(runs.Path, "read_text", _no_proc(runs.Path.read_text))
+    monkeypatch.setattr(folder.Path, "read_text", _no_proc(folder.Path.read_text))
 
 
 def _no_proc(read):
@@ -72,8 +76,8 @@ def _no_proc(read):
 
 
 def test_a_mac_gets_the_cpu_with_one_plain_line(mac, tiny, capsys, monkeypatch):
-    monkeypatch.setattr(machine.torch.cuda, "is_available", lambda: False)
-    training.pretrain(altered([*tiny, "name=mac"], "optim.steps=2", "optim.warmup=1", "eval.every=2"))
+    monkeypatch.setattr(distributed.torch.cuda, "is_available", lambda: False)
+    cli.pretrain(altered([*tiny, "name=mac"], "optim.steps=2", "optim.warmup=1", "eval.every=2"))
     lines = [line for line in capsys.readouterr().out.splitlines() if "macOS" in line]
     wanted = "warning: macOS is untested: the CPU computes, which is much slower than a CUDA GPU"
     assert lines == [f"{wanted}; the Mac's own GPU (MPS) is not used"]
@@ -81,27 +85,36 @@ def test_a_mac_gets_the_cpu_with_one_plain_line(mac, tiny, capsys, monkeypatch):
 
 def test_nobody_else_is_told_of_macs(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    assert machine.on_a_mac() is None
+    assert distributed.macos_warning() is None
 
 
 def test_memory_is_counted_in_the_unit_of_the_system(monkeypatch):
     """macOS tells bytes, Linux KiB."""
     usage = type("Usage", (), {"ru_maxrss": 2**30})
-    monkeypatch.setattr(engine.resource, "getrusage", lambda who: usage)
+    monkeypatch.setattr(loop.resource, "getrusage", lambda who: usage)
     for system, gib in (("linux", 1024.0), ("darwin", 1.0)):
         monkeypatch.setattr(sys, "platform", system)
-        assert engine._memory(machine.torch.device("cpu")) == gib
+        assert loop._memory(distributed.torch.device("cpu")) == gib
 
 
 def test_a_run_says_at_the_start_what_it_took_for_what(tmp_path, tiny, capsys):
     place = tmp_path / "own"
     images(place, train=20, ant=20, bee=20)
     (place / "notes.txt").write_text("x")
-    words = altered([*tiny, "name=own"], f"data.path={place}", "optim.steps=2", "optim.warmup=1", "eval.pictures=2")
-    training.pretrain(altered(words, "data.validation=0.1", "eval.every=2"))
+    words = altered(
+        [*tiny, "name=own"],
+        f"data.path={place}",
+        "optim.steps=2",
+        "optim.warmup=1",
+        "eval.images=2",
+    )
+    cli.pretrain(altered(words, "data.validation=0.1", "eval.every=2"))
     out = capsys.readouterr().out
     head = out[: out.index("model ")]
-    assert f"warning: data.path={place}: train could be a split's name, but ant, bee beside it is not" in head
+    assert (
+        f"warning: data.path={place}: train could be a split's name, but ant, bee beside it is not"
+        in head
+    )
     assert f"images      train: 60 images in 3 classes from {place}, its split train\n" in head
     assert "\n            validation: 6 images taken from train, which keeps 54\n" in head
     assert "\n            left out: 1 .txt files\n" in head

@@ -5,22 +5,34 @@ import pytest
 import torch
 from conftest import altered
 from sklearn.neighbors import KNeighborsClassifier
-from test_job import Killed, run
+from test_train import Killed, run
 
-from ssl_vit import encoder, ending, weights
-from ssl_vit.data import batches, loaders, sources
-from ssl_vit.inits import find
-from ssl_vit.recipe import UserError
-from ssl_vit.words import resolve
+from ssl_vit.config.init_source import parse_init
+from ssl_vit.config.resolve import resolve
+from ssl_vit.data import batching, loaders, sources
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import finish
+from ssl_vit.models import encoder, weights
 
-PROBED = ["probe.every=4", "probe.pictures=300", "probe.shots=[1]", "probe.steps=10", "eval.pictures=200"]
+PROBED = [
+    "probe.every=4",
+    "probe.images=300",
+    "probe.shots=[1]",
+    "probe.steps=10",
+    "eval.images=200",
+]
 
 
-@pytest.mark.parametrize("more", [[], ["recipe=supervised", "optim.dropout=0.2"], ["optim.average=0.9"]])
+@pytest.mark.parametrize(
+    "more", [[], ["recipe=supervised", "optim.dropout=0.2"], ["optim.average=0.9"]]
+)
 def test_training_does_not_notice_the_probes(tiny: list[str], more: list[str]) -> None:
-    plain = run(altered(tiny, *more, "eval.pictures=200", "name=plain"))
+    plain = run(altered(tiny, *more, "eval.images=200", "name=plain"))
     probed = run(altered(tiny, *more, *PROBED, "name=probed"))
-    rows = [[(row["step"], row["loss"], row["grad_norm"]) for row in one.rows() if "loss" in row] for one in (plain, probed)]
+    rows = [
+        [(row["step"], row["loss"], row["grad_norm"]) for row in one.rows() if "loss" in row]
+        for one in (plain, probed)
+    ]
     assert rows[0] == rows[1]
     files = [(one.export / "model.safetensors").read_bytes() for one in (plain, probed)]
     assert files[0] == files[1]
@@ -33,12 +45,12 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
     result = done.result()
     assert result is not None
     recipe, splits = done.recipe, sources.load(done.recipe.data)
-    net = encoder.build(recipe.model, recipe.data).eval()
-    weights.start(net, find(str(done.folder)))
-    spread = batches.Spread(16, 16, 0, 1)
+    net = encoder.build_encoder(recipe.model, recipe.data).eval()
+    weights.load_weights(net, parse_init(str(done.folder)))
+    batch_layout = batching.BatchLayout(16, 16, 0, 1)
     told = []
     for source, most in ((splits.train, 300), (splits.validation, 200)):
-        seen = loaders.held_out(source, recipe.data, spread, most)
+        seen = loaders.held_out_batches(source, recipe.data, batch_layout, most)
         with torch.no_grad():
             x = torch.cat([net.feature(b.image, "avg") for b in seen])
         index, label = (torch.cat([getattr(b, name) for b in seen]) for name in ("index", "label"))
@@ -49,16 +61,17 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
     def vote(distance: np.ndarray) -> np.ndarray:
         return np.exp((1 - distance) / 0.07)
 
-    theirs = KNeighborsClassifier(5, metric="cosine", weights=vote).fit(train[30:], label[30:])  # the first tenth is dev's
+    # the first tenth is dev's
+    theirs = KNeighborsClassifier(5, metric="cosine", weights=vote).fit(train[30:], label[30:])
     said = result["metrics"]["probe_knn"]
     assert (said["n"], said["split"]) == (200, "validation")
     assert said["value"] == pytest.approx((theirs.predict(test) == truth).mean(), abs=0.011)
 
 
 def test_probes_are_refused_where_there_are_no_labels(tiny: list[str], tmp_path) -> None:
-    from test_bad_input import TRAIN, picture, table
+    from test_bad_input import TRAIN, image, table
 
-    path = table(tmp_path / "own.parquet", None, [picture(n) for n in range(TRAIN)])
+    path = table(tmp_path / "own.parquet", None, [image(n) for n in range(TRAIN)])
     with pytest.raises(UserError, match="has no labels"):
         run(altered(tiny, *PROBED, f"data.path={path}", "data.validation=0.2", "name=run"))
     with pytest.raises(UserError, match=r"probe\.steps=3: objective=mpp has no use for it"):
@@ -72,15 +85,22 @@ def test_a_probe_that_fails_ends_no_run(tiny: list[str], capsys: pytest.CaptureF
     assert done.result() is not None and "WhileTraining failed" in done.log.read_text()
 
 
-def test_a_run_killed_before_its_export_has_the_probes_in_its_result(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_killed_before_its_export_has_the_probes_in_its_result(
+    tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def killed(*values: object) -> None:
         raise Killed
 
-    whole, broken = (run(altered(tiny, *PROBED, "name=whole")), altered(tiny, *PROBED, "name=broken"))
+    whole, broken = (
+        run(altered(tiny, *PROBED, "name=whole")),
+        altered(tiny, *PROBED, "name=broken"),
+    )
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(ending, "export", killed)
+        patch.setattr(finish, "export", killed)
         run(broken)
     results = [one.result() for one in (whole, run(broken))]
     timed = {"finished", "seconds", "device_hours", "total_device_hours"}
-    untimed = [{key: value for key, value in result.items() if key not in timed} for result in results]
+    untimed = [
+        {key: value for key, value in result.items() if key not in timed} for result in results
+    ]
     assert untimed[0] == untimed[1] and "probe_knn" in untimed[0]["metrics"]

@@ -1,4 +1,5 @@
-"""What users and broken disks hand in: short forms of benchmarks/fuzz.py and mutations.py, and each bug that they found."""
+"""What users and broken disks hand in: short forms of benchmarks/fuzz.py and mutations.py, and each
+bug that they found."""
 
 import json
 import os
@@ -12,12 +13,15 @@ from conftest import ROOT, altered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssl_vit import checkpoint, files, report, training
+from ssl_vit import reports
+from ssl_vit.config import parsing
+from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders
-from ssl_vit.recipe import LostError, UserError, plain_errors, printable
-from ssl_vit.runs import Run
+from ssl_vit.errors import LostError, UserError, printable, report_errors
+from ssl_vit.jobs import cli
+from ssl_vit.runs.folder import Run
 from ssl_vit.studies import command
-from ssl_vit.words import resolve
+from ssl_vit.training import checkpoint
 
 SCRIPT = """
 import json, sys, tempfile
@@ -43,14 +47,19 @@ def scripted(name: str, count: int, folder: Path) -> dict:
 
 def test_wrong_command_lines_are_answered_in_one_line(tmp_path: Path) -> None:
     told = scripted("fuzz", 100, tmp_path)
-    assert told["found"] == [] and told["tracebacks"] == told["hangs"] == told["nonsense accepted"] == 0
+    assert (
+        told["found"] == []
+        and told["tracebacks"] == told["hangs"] == told["nonsense accepted"] == 0
+    )
     assert told["answered in one line"] + told["accepted"] == 100 and told["accepted"] > 5
 
 
 def test_altered_files_are_answered_in_one_line(tmp_path: Path) -> None:
     told = scripted("mutations", 18, tmp_path)
     assert told["found"] == [] and told["tracebacks"] == told["hangs"] == told["wrong results"] == 0
-    assert told["answered in one line"] + told["accepted"] == 18 and told["answered in one line"] > 3
+    assert (
+        told["answered in one line"] + told["accepted"] == 18 and told["answered in one line"] > 3
+    )
 
 
 REFUSED = [
@@ -94,7 +103,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("word", REFUSED, ids=lambda word: word[:30].encode("ascii", "replace").decode())
+@pytest.mark.parametrize(
+    "word", REFUSED, ids=lambda word: word[:30].encode("ascii", "replace").decode()
+)
 def test_nonsense_is_refused_by_its_key(word: str) -> None:
     with pytest.raises(UserError) as refused:
         resolve(altered(["recipe=mpp"], word))
@@ -103,25 +114,43 @@ def test_nonsense_is_refused_by_its_key(word: str) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(
-    st.sampled_from(["probe.shots", "optim.betas", "optim.steps", "optim.lr", "out", "name", "resume", "data.train"]), st.text()
+    st.sampled_from(
+        [
+            "probe.shots",
+            "optim.betas",
+            "optim.steps",
+            "optim.lr",
+            "out",
+            "name",
+            "resume",
+            "data.train",
+        ]
+    ),
+    st.text(),
 )
 def test_any_text_is_a_value_or_refused(key: str, text: str) -> None:
     try:
         recipe = resolve(
-            ["recipe=evaluate", "init=scratch", f"{key}={text}"] if key.startswith("probe") else ["recipe=mpp", f"{key}={text}"]
+            ["recipe=evaluate", "init=scratch", f"{key}={text}"]
+            if key.startswith("probe")
+            else ["recipe=mpp", f"{key}={text}"]
         )
     except UserError:
         return
-    assert all(type(shot) is int for shot in recipe.probe.shots) and all(type(beta) is float for beta in recipe.optim.betas)
+    assert all(type(shot) is int for shot in recipe.probe.shots) and all(
+        type(beta) is float for beta in recipe.optim.betas
+    )
     assert type(recipe.optim.steps) is int and type(recipe.resume) is bool
     assert recipe.out.strip() == recipe.out != "" and ".." not in recipe.name.split("/")
 
 
-def test_a_nested_list_is_refused_by_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nested_list_is_refused_by_a_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"probe.shots=\[1,\[2\],3\]: a list of numbers is asked for"):
+    with pytest.raises(UserError, match=r"probe.shots=\[1,\[2\],3\]: expected a list of numbers"):
         command.main(["recipe=study/masking_rate", "probe.shots=[1,[2],3]"])
-    with pytest.raises(UserError, match="out= : a folder is asked for"):
+    with pytest.raises(UserError, match="out= : expected a folder"):
         command.main(["recipe=study/masking_rate", "out= "])
     with pytest.raises(UserError, match="seeds=1000000000: "):
         command.main(["recipe=study/masking_rate", "seeds=1000000000"])
@@ -129,36 +158,48 @@ def test_a_nested_list_is_refused_by_a_study(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "text", ["a: " + "[" * 100_000, "a:\n" + "- " * 50_000 + "x", "\n".join(" " * i + "a:" for i in range(500))]
+    "text",
+    [
+        "a: " + "[" * 100_000,
+        "a:\n" + "- " * 50_000 + "x",
+        "\n".join(" " * i + "a:" for i in range(500)),
+    ],
 )
 def test_deep_yaml_is_refused_and_ends_nothing(text: str, tmp_path: Path) -> None:
     """Measured where it would have ended the interpreter."""
     (tmp_path / "deep.yaml").write_text(text)
     line = [sys.executable, "tools/pretrain.py", f"recipe={tmp_path}/deep.yaml"]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 2 and done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
+    assert (
+        done.returncode == 2
+        and done.stderr.startswith("error: ")
+        and len(done.stderr.splitlines()) == 1
+    )
     assert "nested deeper than" in done.stderr
 
 
 DEEP = "[" * 200_000 + "]" * 200_000
 
 
-@pytest.mark.parametrize("text", [DEEP, "{}", "null", '{"files": {"/dev/zero": 1}}', '{"files": {"state.pt": [1]}}', "\ud800"])
+@pytest.mark.parametrize(
+    "text",
+    [DEEP, "{}", "null", '{"files": {"/dev/zero": 1}}', '{"files": {"state.pt": [1]}}', "\ud800"],
+)
 def test_an_altered_manifest_is_damaged_not_a_hang(text: str, tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path, 3, {"step": 3}, keep=2)
-    assert checkpoint.sound(path)
+    assert checkpoint.is_intact(path)
     (path / "manifest.json").write_bytes(text.encode(errors="surrogatepass"))
-    assert not checkpoint.sound(path)
+    assert not checkpoint.is_intact(path)
 
 
 def test_a_checkpoint_that_is_a_pipe_is_damaged_not_waited_for(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path, 3, {"step": 3}, keep=2)
     (path / "state.pt").unlink()
     os.mkfifo(path / "state.pt")
-    assert not checkpoint.sound(path)
+    assert not checkpoint.is_intact(path)
     (path / "manifest.json").unlink()
     os.mkfifo(path / "manifest.json")
-    assert not checkpoint.sound(path)
+    assert not checkpoint.is_intact(path)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +241,12 @@ def made_up(folder: Path) -> Path:
     folder.mkdir()
     one = {"part": "a", "tool": "finetune", "arm": "b", "seed": 0, "values": {}}
     tasks = [{"name": "x", "needs": ["y"], **one}, {"name": "y", "needs": ["x"], **one}]
-    study = {"name": "s", "title": "t", "arms": {"b": "c"}, "report": {"final": "a", "baseline": "b", "candidate": "b"}}
+    study = {
+        "name": "s",
+        "title": "t",
+        "arms": {"b": "c"},
+        "report": {"final": "a", "baseline": "b", "candidate": "b"},
+    }
     (folder / "study.json").write_text(json.dumps(study | {"tasks": tasks}))
     return folder
 
@@ -208,21 +254,27 @@ def made_up(folder: Path) -> Path:
 def test_a_study_in_a_circle_or_that_leads_elsewhere_is_damaged(tmp_path: Path) -> None:
     folder = made_up(tmp_path / "s")
     with pytest.raises(UserError, match=r"study\.json is missing or damaged"):
-        report.write(folder)
+        reports.write(folder)
     told = json.loads((folder / "study.json").read_text())
     told["tasks"] = [told["tasks"][0] | {"name": "../x", "needs": []}]
     (folder / "study.json").write_text(json.dumps(told))
     with pytest.raises(UserError, match=r"study\.json is missing or damaged"):
-        report.write(folder)
+        reports.write(folder)
 
 
 def test_shapes_by_hand() -> None:
-    assert files.fits({"a": 1}, {"a": int, "b?": str}) and not files.fits({"a": 1, "b": 2}, {"a": int, "b?": str})
-    assert not files.fits({}, {"a": int}) and not files.fits({"a": True}, {"a": int}) and files.fits(True, bool)
-    assert files.fits([1, 2.5], [files.NUMBER]) and not files.fits([1, [2]], [files.NUMBER])
-    assert files.fits({"x": [1]}, {str: [int]}) and not files.fits({"x": None}, {str: [int]})
-    assert files.fits(None, (str, type(None))) and files.fits(["a"], ([str], type(None)))
-    assert not files.fits(10**400, int) and files.fits(10**18, int)
+    assert parsing.fits({"a": 1}, {"a": int, "b?": str}) and not parsing.fits(
+        {"a": 1, "b": 2}, {"a": int, "b?": str}
+    )
+    assert (
+        not parsing.fits({}, {"a": int})
+        and not parsing.fits({"a": True}, {"a": int})
+        and parsing.fits(True, bool)
+    )
+    assert parsing.fits([1, 2.5], [parsing.NUMBER]) and not parsing.fits([1, [2]], [parsing.NUMBER])
+    assert parsing.fits({"x": [1]}, {str: [int]}) and not parsing.fits({"x": None}, {str: [int]})
+    assert parsing.fits(None, (str, type(None))) and parsing.fits(["a"], ([str], type(None)))
+    assert not parsing.fits(10**400, int) and parsing.fits(10**18, int)
 
 
 def test_an_error_is_printable_and_not_endless() -> None:
@@ -239,20 +291,26 @@ def test_a_killed_data_worker_is_named_in_one_line(
     def killing(steps: loaders._Steps):
         for number, samples in enumerate(taken(steps)):
             if number == 8:
-                for child in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
+                for child in (
+                    Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+                ):
                     os.kill(int(child), signal.SIGKILL)
             yield samples
 
     monkeypatch.setattr(loaders._Steps, "__iter__", killing)
     with pytest.raises(SystemExit) as left:
-        training.pretrain(altered(tiny, "compute.workers=1", "optim.steps=40", "name=run"))
+        cli.pretrain(altered(tiny, "compute.workers=1", "optim.steps=40", "name=run"))
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line]
-    assert left.value.code == 69 and line.startswith("error: data worker (process ") and "compute.workers=" in line
+    assert (
+        left.value.code == 69
+        and line.startswith("error: data worker (process ")
+        and "compute.workers=" in line
+    )
 
 
 def test_a_lost_worker_ends_with_the_status_that_is_queued_again() -> None:
-    with pytest.raises(SystemExit) as left, plain_errors(), loaders.workers_named():
+    with pytest.raises(SystemExit) as left, report_errors(), loaders.report_lost_workers():
         raise RuntimeError("DataLoader worker (pid 12) is killed by signal: Killed. ")
     assert left.value.code == LostError.status == 69
-    with pytest.raises(RuntimeError, match="another"), loaders.workers_named():
+    with pytest.raises(RuntimeError, match="another"), loaders.report_lost_workers():
         raise RuntimeError("another")

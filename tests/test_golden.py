@@ -1,6 +1,8 @@
-"""Golden loss curves: a refactor leaves them as they are. `python tests/test_golden.py` writes them anew.
+"""Golden loss curves: a refactor leaves them as they are. `python tests/test_golden.py` writes them
+anew.
 
-In the environment recorded in the file the losses are identical; elsewhere the first 20 steps agree to 1e-4.
+In the environment recorded in the file the losses are identical; elsewhere the first 20 steps agree
+to 1e-4.
 """
 
 import json
@@ -14,9 +16,9 @@ import pytest
 import torch
 from conftest import TINY, altered
 
-from ssl_vit import job
-from ssl_vit.runs import Run, _cpu
-from ssl_vit.words import resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.jobs import train as train_job
+from ssl_vit.runs.folder import Run, _cpu
 
 GOLDEN = Path(__file__).parent / "golden"
 SHORT = altered(TINY, "optim.steps=40", "log.every=1")
@@ -39,7 +41,7 @@ def environment() -> dict[str, str]:
 
 def losses(name: str, folder: Path) -> list[float]:
     run = Run(resolve([*CURVES[name], f"out={folder}", f"name={name}"]))
-    job.train(run)
+    train_job.train(run)
     return [row["loss"] for row in run.rows()]
 
 

@@ -1,4 +1,5 @@
-"""Pushed to and pulled from a Hub on this machine, by the real client, with everything that a network does to it."""
+"""Pushed to and pulled from a Hub on this machine, by the real client, with everything that a
+network does to it."""
 
 import hashlib
 import json
@@ -16,19 +17,31 @@ import yaml
 from conftest import ROOT, TINY, altered
 from hub_server import READER, STRANGER, WRITER, Fault, Hub, running
 
-from ssl_vit import encoder, inits, job, training, weights
-from ssl_vit.hub import background, card, ledger, parcels, plain, pull, push, remote
-from ssl_vit.recipe import Data, Model, UserError
-from ssl_vit.runs import Run
-from ssl_vit.statistics import proportion
-from ssl_vit.words import resolve
+from ssl_vit import hub_files
+from ssl_vit.config import init_source
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.errors import UserError
+from ssl_vit.hub import background, card, manifest, payload, pull, push, state_io
+from ssl_vit.jobs import cli
+from ssl_vit.jobs import train as train_job
+from ssl_vit.models import encoder, weights
+from ssl_vit.runs.folder import Run
+from ssl_vit.stats import proportion
 
 REPO = "someone/vit"
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
 )  # the client's own LFS
 NOBODY = "hf_nobodyNOBODY0123456789"
-PARTS = {"README.md", "recipe.yaml", "run.json", "config.json", "model.safetensors", "heads.safetensors"}
+PARTS = {
+    "README.md",
+    "recipe.yaml",
+    "run.json",
+    "config.json",
+    "model.safetensors",
+    "heads.safetensors",
+}
 
 
 @pytest.fixture
@@ -62,7 +75,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
 
 def trained(out: Path, *words: str) -> Run:
     run = Run(resolve(altered([*TINY, "name=mpp", f"out={out}"], *words)))
-    job.train(run)
+    train_job.train(run)
     return run
 
 
@@ -76,7 +89,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Run:
     """A copy of it, to be pushed to REPO."""
     shutil.copytree(finished, tmp_path / "runs" / "mpp")
-    made = parcels.opened(tmp_path / "runs" / "mpp")
+    made = payload.open_run(tmp_path / "runs" / "mpp")
     made.recipe.hub.repo = REPO
     return made
 
@@ -88,16 +101,23 @@ def pushed(server: Hub, branch: str = "main", repository: str = REPO) -> dict[st
 
 
 def milestone(run: Run, step: int) -> None:
-    shutil.copytree(run.export, run.outbox / parcels.step_branch(step))
+    shutil.copytree(run.export, run.outbox / payload.step_branch(step))
 
 
-def test_a_first_push_makes_a_private_repository_with_all_that_belongs_there(server: Hub, run: Run) -> None:
+def test_a_first_push_makes_a_private_repository_with_all_that_belongs_there(
+    server: Hub, run: Run
+) -> None:
     push.push(run)
     files = pushed(server)
-    assert files.keys() == PARTS | {".gitattributes", "result.json", "figures/predictions.png", "figures/curves.png"}
-    assert server.repositories[REPO].private and ledger.owed(run) == []
+    assert files.keys() == PARTS | {
+        ".gitattributes",
+        "result.json",
+        "figures/predictions.png",
+        "figures/curves.png",
+    }
+    assert server.repositories[REPO].private and manifest.owed(run) == []
     assert files["model.safetensors"] == (run.export / "model.safetensors").read_bytes()
-    said = ledger.told(run)
+    said = manifest.status_lines(run)
     assert said == [("hub", f"{REPO}: pushed main")]
 
 
@@ -140,14 +160,21 @@ REFUSED = {
 
 @pytest.mark.parametrize(("token", "repository", "says"), REFUSED.values(), ids=REFUSED)
 def test_who_may_not_push_is_told_at_once(
-    server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch, token: str | None, repository: str, says: str
+    server: Hub,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    token: str | None,
+    repository: str,
+    says: str,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token) if token else monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(UserError, match=f"^hub.repo={REPO}: ") as caught:
         push.push(run)
     assert says in str(caught.value) and "\n" not in str(caught.value) and len(server.requests) < 5
-    told = dict(ledger.told(run))
-    assert says in told["not pushed"] and told["then type"].endswith(f"tools/push.py {run.folder} hub.repo={REPO}")
+    told = dict(manifest.status_lines(run))
+    assert says in told["not pushed"] and told["then type"].endswith(
+        f"tools/push.py {run.folder} hub.repo={REPO}"
+    )
 
 
 PASSING = {
@@ -164,11 +191,13 @@ PASSING = {
 def test_what_passes_is_waited_for(server: Hub, run: Run, fault: Fault) -> None:
     server.faults = [fault]
     push.push(run)
-    assert fault.times == 0 and ledger.owed(run) == []
+    assert fault.times == 0 and manifest.owed(run) == []
     assert pushed(server)["model.safetensors"] == (run.export / "model.safetensors").read_bytes()
 
 
-def test_as_long_as_the_hub_asks_for(server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_long_as_the_hub_asks_for(
+    server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slept: list[float] = []
     monkeypatch.setattr(push.time, "sleep", slept.append)
     server.faults = [
@@ -179,8 +208,10 @@ def test_as_long_as_the_hub_asks_for(server: Hub, run: Run, monkeypatch: pytest.
     assert slept[:2] == [7.0, push.PATIENCE]
 
 
-def test_a_server_that_hangs_is_given_up(server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "SILENCE", 0.3)
+def test_a_server_that_hangs_is_given_up(
+    server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_files, "SILENCE", 0.3)
     server.faults = [Fault("repos/create", "hang")]
     with pytest.raises(UserError, match=f"the Hub cannot be reached at {server.url}; try later"):
         push.push(run)
@@ -191,7 +222,9 @@ def test_the_run_of_another_recipe_is_not_written_over(server: Hub, run: Run) ->
     before = dict(server.repositories[REPO].branches)
     run.ledger.unlink()
     run.recipe.optim.lr = 0.5
-    with pytest.raises(UserError, match=r"holds the run of another recipe \(optim\.lr\); say another hub\.repo="):
+    with pytest.raises(
+        UserError, match=r"holds the run of another recipe \(optim\.lr\); say another hub\.repo="
+    ):
         push.push(run)
     assert server.repositories[REPO].branches == before
 
@@ -202,7 +235,9 @@ def test_two_pushes_of_one_run_at_once(server: Hub, run: Run) -> None:
         "time.sleep(60)"
     )
     run.outbox.mkdir()
-    with subprocess.Popen([sys.executable, "-c", code, run.outbox / "lock"], stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, run.outbox / "lock"], stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout and holder.stdout.readline() == "held\n"
         with pytest.raises(UserError, match="is being pushed by another process"):
             push.push(run)
@@ -213,10 +248,10 @@ def test_two_pushes_of_one_run_at_once(server: Hub, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["hub.repo=vit"], "hub.repo=vit: USER/NAME"),
-        (["hub.repo=a/../b"], "hub.repo=a/../b: USER/NAME"),
+        (["hub.repo=vit"], "hub.repo=vit: expected USER/NAME"),
+        (["hub.repo=a/../b"], "hub.repo=a/../b: expected USER/NAME"),
         (["hub.every=5"], "hub.every=5: without hub.repo=USER/NAME there is no use for it"),
-        (["hub.repo=a/b", "hub.every=0"], "hub.every=0: a number above 0"),
+        (["hub.repo=a/b", "hub.every=0"], "hub.every=0: expected a number above 0"),
     ],
 )
 def test_words_of_the_recipe(tiny: list[str], words: list[str], says: str) -> None:
@@ -230,7 +265,7 @@ def test_words_of_the_recipe(tiny: list[str], words: list[str], says: str) -> No
     [
         ([], "say one run's folder"),
         (["nowhere"], "nowhere is no run"),
-        (["RUN"], "hub.repo=None: USER/NAME"),
+        (["RUN"], "hub.repo=: expected USER/NAME"),
         (["RUN", "hub.rep=a/b"], "did you mean hub.repo?"),
         (["RUN", "hub.repo=a/b", "hub.private=no"], "true or false"),
     ],
@@ -241,27 +276,55 @@ def test_words_of_the_tool(run: Run, words: list[str], says: str) -> None:
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_the_tool_pushes_a_run_that_never_heard_of_the_hub(server: Hub, run: Run, capsys: pytest.CaptureFixture) -> None:
+def test_the_tool_pushes_a_run_that_never_heard_of_the_hub(
+    server: Hub, run: Run, capsys: pytest.CaptureFixture
+) -> None:
     push.main([str(run.folder), f"hub.repo={REPO}", "hub.private=false"])
     assert not server.repositories[REPO].private
-    assert f"pushed      {REPO}: main is at commit {server.repositories[REPO].branches['main'][:12]}" in capsys.readouterr().out
+    assert (
+        f"pushed      {REPO}: main is at commit {server.repositories[REPO].branches['main'][:12]}"
+        in capsys.readouterr().out
+    )
 
 
-# what the Hub does -> environment, words beside hub.repo, what is told at the end (nothing: all is pushed)
+# what the Hub does -> environment, words beside hub.repo, what is told at the end (nothing: all is
+# pushed)
 WHILE_TRAINING: dict[str, tuple[list[Fault], dict[str, str], list[str], str]] = {
     "nothing": ([], {}, [], ""),
-    "a wrong token": ([], {"HF_TOKEN": NOBODY}, [], "the Hub does not know this token; type hf auth login"),
+    "a wrong token": (
+        [],
+        {"HF_TOKEN": NOBODY},
+        [],
+        "the Hub does not know this token; type hf auth login",
+    ),
     "missing rights": ([], {"HF_TOKEN": READER}, [], "this token may not write there"),
-    "somebody else's repository": ([], {}, ["hub.repo=another/vit"], "this token may not write there"),
+    "somebody else's repository": (
+        [],
+        {},
+        ["hub.repo=another/vit"],
+        "this token may not write there",
+    ),
     "429": ([Fault("preupload", 429, 1, {"Retry-After": "0"})], {}, [], ""),
-    "503": ([Fault("repos/create", 503)], {}, ["hub.wait=5"], "the Hub is busy (HTTP 503); try later"),
+    "503": (
+        [Fault("repos/create", 503)],
+        {},
+        ["hub.wait=5"],
+        "the Hub is busy (HTTP 503); try later",
+    ),
     "cut": ([Fault("PUT /lfs", "cut", 1)], {}, [], ""),
     "hang": ([Fault("/", "hang")], {}, ["hub.wait=3"], "a push began and has not ended"),
-    "down": ([], {"HF_ENDPOINT": "http://127.0.0.1:9"}, ["hub.wait=5"], "the Hub cannot be reached at http://127.0.0.1:9"),
+    "down": (
+        [],
+        {"HF_ENDPOINT": "http://127.0.0.1:9"},
+        ["hub.wait=5"],
+        "the Hub cannot be reached at http://127.0.0.1:9",
+    ),
 }
 
 
-@pytest.mark.parametrize(("faults", "environment", "words", "says"), WHILE_TRAINING.values(), ids=WHILE_TRAINING)
+@pytest.mark.parametrize(
+    ("faults", "environment", "words", "says"), WHILE_TRAINING.values(), ids=WHILE_TRAINING
+)
 def test_training_ends_with_the_same_weights_whatever_the_hub_does(
     server: Hub,
     finished: Path,
@@ -276,8 +339,10 @@ def test_training_ends_with_the_same_weights_whatever_the_hub_does(
     server.faults = faults
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    said = altered([*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5", *words)
-    training.pretrain(said)
+    said = altered(
+        [*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5", *words
+    )
+    cli.pretrain(said)
     folder, out = tmp_path / "runs" / "mpp", capsys.readouterr().out
     for name in ("model.safetensors", "heads.safetensors"):
         assert (folder / "export" / name).read_bytes() == (finished / "export" / name).read_bytes()
@@ -292,12 +357,20 @@ def test_training_ends_with_the_same_weights_whatever_the_hub_does(
 
 def assert_no_token(folder: Path, *texts: str) -> None:
     """That none of the tokens is in a file there, or in the texts."""
-    contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()] + [text.encode() for text in texts]
+    contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()] + [
+        text.encode() for text in texts
+    ]
     assert len(contents) > 5
-    assert not [token for token in (WRITER, READER, STRANGER, NOBODY) if any(token.encode() in one for one in contents)]
+    assert not [
+        token
+        for token in (WRITER, READER, STRANGER, NOBODY)
+        if any(token.encode() in one for one in contents)
+    ]
 
 
-def test_a_push_that_failed_is_told_once_while_training_goes_on(run: Run, capsys: pytest.CaptureFixture) -> None:
+def test_a_push_that_failed_is_told_once_while_training_goes_on(
+    run: Run, capsys: pytest.CaptureFixture
+) -> None:
     pusher = background.Pusher(run)
     run.ledger.write_text(json.dumps({"trouble": "the Hub is busy"}))
     pusher.process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
@@ -305,17 +378,30 @@ def test_a_push_that_failed_is_told_once_while_training_goes_on(run: Run, capsys
     capsys.readouterr()
     pusher.on_step(1)
     pusher.on_step(2)
-    assert capsys.readouterr().out == "warning: the Hub has not got main: the Hub is busy; training goes on\n"
+    assert (
+        capsys.readouterr().out
+        == "warning: the Hub has not got main: the Hub is busy; training goes on\n"
+    )
 
 
 def test_what_stayed_owed_is_pushed_by_the_line_that_was_told(
     server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", NOBODY)
-    training.pretrain(altered([*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5"))
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("then type")]
+    cli.pretrain(
+        altered([*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5")
+    )
+    (line,) = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("then type")
+    ]
     monkeypatch.setenv("HF_TOKEN", WRITER)
-    done = subprocess.run(line.removeprefix("then type").split(), cwd=ROOT, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        line.removeprefix("then type").split(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.returncode == 0 and done.stdout.count("pushed      ") == 3
     assert set(server.repositories[REPO].branches) == {"main", "step-000000005", "step-000000010"}
 
@@ -329,11 +415,14 @@ def test_a_run_that_goes_on_pushes_nothing_twice(server: Hub, tmp_path: Path) ->
     shutil.rmtree(run.checkpoints / "step-000000012")  # as if killed before it was written
     again = trained(tmp_path / "runs", *words)
     after = server.repositories[REPO].branches
-    assert {name for name in before if after[name] != before[name]} <= {"main"}  # whose result.json tells another time
-    assert ledger.owed(again) == []
+    # whose result.json tells another time
+    assert {name for name in before if after[name] != before[name]} <= {"main"}
+    assert manifest.owed(again) == []
 
 
-def test_a_pushed_state_goes_on_as_the_run_would_have(server: Hub, run: Run, finished: Path, tmp_path: Path) -> None:
+def test_a_pushed_state_goes_on_as_the_run_would_have(
+    server: Hub, run: Run, finished: Path, tmp_path: Path
+) -> None:
     run.recipe.hub.state = True
     (run.folder / "result.json").unlink()
     shutil.rmtree(run.checkpoints / "step-000000012")
@@ -344,28 +433,34 @@ def test_a_pushed_state_goes_on_as_the_run_would_have(server: Hub, run: Run, fin
     folder = tmp_path / "pulled" / "again"
     assert json.loads((folder / "hub.json").read_text())["pulled"] == f"hf-hub:{REPO}@{commit}"
     again = Run(resolve([f"recipe={folder}/recipe.yaml", "name=again", f"out={tmp_path}/pulled"]))
-    again.adopt()
-    job.train(again)
+    again.reconcile()
+    train_job.train(again)
     assert "started at step 8" in again.log.read_text()
-    assert (again.export / "model.safetensors").read_bytes() == (finished / "export" / "model.safetensors").read_bytes()
+    assert (again.export / "model.safetensors").read_bytes() == (
+        finished / "export" / "model.safetensors"
+    ).read_bytes()
 
 
 def test_a_state_is_packed_and_unpacked_as_it_was() -> None:
-    state = {"a": torch.arange(3), 7: (1, 2.5, None, True, "x"), "deep": [{"b": torch.tensor(1.5, dtype=torch.bfloat16)}, []]}
-    told = plain.unpack(*plain.pack(state))
+    state = {
+        "a": torch.arange(3),
+        7: (1, 2.5, None, True, "x"),
+        "deep": [{"b": torch.tensor(1.5, dtype=torch.bfloat16)}, []],
+    }
+    told = state_io.unpack(*state_io.pack(state))
     assert torch.equal(told["a"], state["a"]) and told[7] == state[7] and isinstance(told[7], tuple)
     assert told["deep"][0]["b"].dtype == torch.bfloat16 and told["deep"][1] == []
 
 
 STATES = {
     "no state": ({"recipe.yaml": b"objective: mpp"}, "it holds no training state: it has no"),
-    "a pickle": (dict.fromkeys(parcels.STATE, b"\x80\x04N."), "its recipe.yaml: "),
+    "a pickle": (dict.fromkeys(payload.STATE, b"\x80\x04N."), "its recipe.yaml: "),
     "nonsense": (
-        {**dict.fromkeys(parcels.STATE, b""), "recipe.yaml": "MPP", "state.json": b"[1, 2]"},
+        {**dict.fromkeys(payload.STATE, b""), "recipe.yaml": "MPP", "state.json": b"[1, 2]"},
         "state.json or state.safetensors holds no training state",
     ),
     "a name that leads away": (
-        {**dict.fromkeys(parcels.STATE, b""), "recipe.yaml": "MPP", "away": b""},
+        {**dict.fromkeys(payload.STATE, b""), "recipe.yaml": "MPP", "away": b""},
         "holds no training state",
     ),
 }
@@ -377,42 +472,74 @@ def test_a_state_that_is_none_is_one_line_and_leaves_nothing(
 ) -> None:
     recipe = (run.folder / "recipe.yaml").read_bytes()
     mine = recipe.replace(b"name: mpp\n", b"name: ../../mpp\n", 1) if "away" in files else recipe
-    server.put(REPO, {name: mine if content == "MPP" else content for name, content in files.items()}, "state")
+    server.put(
+        REPO,
+        {name: mine if content == "MPP" else content for name, content in files.items()},
+        "state",
+    )
     with pytest.raises(UserError) as caught:
         pull.pull(f"hf-hub:{REPO}", f"{tmp_path}/pulled/deep")
-    assert says in str(caught.value) and str(caught.value).startswith(f"hf-hub:{REPO}: ") and "\n" not in str(caught.value)
-    assert not [path for path in (tmp_path / "pulled").rglob("*") if path.is_file()] and not (tmp_path / "mpp").exists()
+    assert (
+        says in str(caught.value)
+        and str(caught.value).startswith(f"hf-hub:{REPO}: ")
+        and "\n" not in str(caught.value)
+    )
+    assert (
+        not [path for path in (tmp_path / "pulled").rglob("*") if path.is_file()]
+        and not (tmp_path / "mpp").exists()
+    )
 
 
-def exported(server: Hub, tmp_path: Path, repository: str = REPO, **more: bytes) -> tuple[encoder.Encoder, str]:
+def exported(
+    server: Hub, tmp_path: Path, repository: str = REPO, **more: bytes
+) -> tuple[encoder.Encoder, str]:
     """An encoder whose export lies on the Hub, and its commit."""
     torch.manual_seed(1)
     model = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=64)
-    made = encoder.build(model, Data(size=16, mean=[0.4] * 3))
+    made = encoder.build_encoder(model, Data(size=16, mean=[0.4] * 3))
     folder = tmp_path / "made"
     weights.export(folder, made, {}, model, Data(size=16, mean=[0.4] * 3), "avg")
-    return made, server.put(repository, {path.name: path.read_bytes() for path in folder.iterdir()} | more, private=True)
+    return made, server.put(
+        repository, {path.name: path.read_bytes() for path in folder.iterdir()} | more, private=True
+    )
 
 
-def test_first_weights_from_the_hub_bring_their_model_and_are_pinned(server: Hub, tmp_path: Path) -> None:
+def test_first_weights_from_the_hub_bring_their_model_and_are_pinned(
+    server: Hub, tmp_path: Path
+) -> None:
     made, commit = exported(server, tmp_path)
     words = altered(
-        ["recipe=finetune", *TINY[1:], "name=tuned", f"init=hf-hub:{REPO}", f"out={tmp_path}/runs", "eval.test=false"]
+        [
+            "recipe=finetune",
+            *TINY[1:],
+            "name=tuned",
+            f"init=hf-hub:{REPO}",
+            f"out={tmp_path}/runs",
+            "eval.test=false",
+        ]
     )
     words = [word for word in words if not word.startswith("model.")]
     run = Run(resolve(words))
-    run.adopt()
-    assert (run.recipe.model.width, run.recipe.model.depth, run.recipe.data.mean) == (32, 2, [0.4] * 3)
+    run.reconcile()
+    assert (run.recipe.model.width, run.recipe.model.depth, run.recipe.data.mean) == (
+        32,
+        2,
+        [0.4] * 3,
+    )
     assert run.recipe.init == f"hf-hub:{REPO}@{commit}"
-    net = encoder.build(run.recipe.model, run.recipe.data)
-    weights.start(net, inits.find(run.recipe.init))
+    net = encoder.build_encoder(run.recipe.model, run.recipe.data)
+    weights.load_weights(net, init_source.parse_init(run.recipe.init))
     assert torch.equal(net.backbone.pos_embed, made.backbone.pos_embed)
-    job.train(run)
+    train_job.train(run)
     assert f"init: hf-hub:{REPO}@{commit}" in (run.folder / "recipe.yaml").read_text()
-    server.put(REPO, {**pushed(server), "README.md": b"new"})  # main moves; the run stays where it began
+    # main moves; the run stays where it began
+    server.put(REPO, {**pushed(server), "README.md": b"new"})
     again = Run(resolve(words))
-    again.adopt()
-    assert again.recipe.init == run.recipe.init and server.repositories[REPO].branches["main"] != commit
+    again.reconcile()
+    assert (
+        again.recipe.init == run.recipe.init
+        and server.repositories[REPO].branches["main"] != commit
+    )
 
 
 PLACES: dict[str, tuple[str, str]] = {
@@ -420,7 +547,10 @@ PLACES: dict[str, tuple[str, str]] = {
     "somebody else's": ("another/vit", "there is no such repository, or it is private"),
     "a wrong revision": (f"{REPO}@nowhere", "the repository has no such revision"),
     "no encoder": ("someone/words", "the repository is no encoder: it has no config.json"),
-    "no safetensors": ("someone/pickled", "no encoder that can be read: it has no model.safetensors"),
+    "no safetensors": (
+        "someone/pickled",
+        "no encoder that can be read: it has no model.safetensors",
+    ),
     "no repository's name": ("a/b/c", "a/b/c is no repository; USER/NAME is asked for"),
     "weights that do not fit": (REPO, "model.depth=3 here, 2 there"),
 }
@@ -431,46 +561,65 @@ def test_bad_places_are_one_line(server: Hub, tmp_path: Path, place: str, says: 
     exported(server, tmp_path)
     exported(server, tmp_path, "another/vit")
     server.put("someone/words", {"README.md": b"words", "preprocessor_config.json": b"{}"})
-    server.put("someone/pickled", {"config.json": pushed(server)["config.json"], "pytorch_model.bin": b"\x80\x04N."})
+    server.put(
+        "someone/pickled",
+        {"config.json": pushed(server)["config.json"], "pytorch_model.bin": b"\x80\x04N."},
+    )
     data = Data(size=16, mean=[0.4] * 3)
     with pytest.raises(UserError) as caught:
-        init = inits.find(f"hf-hub:{place}")
-        inits.row(init)
-        weights.start(encoder.build(Model(patch=4, width=32, depth=3, heads=2, mlp=64), data), init)
+        init = init_source.parse_init(f"hf-hub:{place}")
+        init_source.described_values(init)
+        weights.load_weights(
+            encoder.build_encoder(Model(patch=4, width=32, depth=3, heads=2, mlp=64), data), init
+        )
     text = str(caught.value)
-    assert text.startswith(f"init=hf-hub:{place}: ") and says in text and "\n" not in text and WRITER not in text
+    assert (
+        text.startswith(f"init=hf-hub:{place}: ")
+        and says in text
+        and "\n" not in text
+        and WRITER not in text
+    )
 
 
 def test_a_damaged_download_is_named(server: Hub, tmp_path: Path) -> None:
     exported(server, tmp_path)
     server.faults = [Fault("GET .*/resolve/.*/model.safetensors", "garbage", 1)]
-    with pytest.raises(UserError, match=rf"init=hf-hub:{REPO}: model\.safetensors is damaged; remove ") as caught:
-        inits.export(inits.find(f"hf-hub:{REPO}"), "config.json", "model.safetensors")
+    with pytest.raises(
+        UserError, match=rf"init=hf-hub:{REPO}: model\.safetensors is damaged; remove "
+    ) as caught:
+        init_source.export(
+            init_source.parse_init(f"hf-hub:{REPO}"), "config.json", "model.safetensors"
+        )
     Path(str(caught.value).split("remove ")[1].split(" and ")[0]).unlink()  # as the line says
-    assert inits.export(inits.find(f"hf-hub:{REPO}"), "config.json", "model.safetensors")
+    assert init_source.export(
+        init_source.parse_init(f"hf-hub:{REPO}"), "config.json", "model.safetensors"
+    )
 
 
 def test_names_of_a_repository_lead_nowhere(server: Hub, tmp_path: Path) -> None:
     exported(server, tmp_path, **{"../../../away": b"x"})
     server.listed = [
-        {"type": "file", "path": path, "size": 1, "oid": "0" * 40} for path in ("../../../away", "/away", "code.py")
+        {"type": "file", "path": path, "size": 1, "oid": "0" * 40}
+        for path in ("../../../away", "/away", "code.py")
     ]
     before = {path for path in tmp_path.parent.rglob("*") if path.name == "away"}
-    folder = remote.fetch(f"hf-hub:{REPO}", "here", ["config.json", "model.safetensors"])
+    folder = hub_files.fetch(f"hf-hub:{REPO}", "here", ["config.json", "model.safetensors"])
     assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
     assert {path for path in tmp_path.parent.rglob("*") if path.name == "away"} == before == set()
 
 
-def test_what_is_in_the_cache_needs_no_network(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_in_the_cache_needs_no_network(
+    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from huggingface_hub import constants
 
     _, commit = exported(server, tmp_path)
     names = ["config.json", "model.safetensors"]
-    before = remote.fetch(f"hf-hub:{REPO}@{commit}", "here", names)
+    before = hub_files.fetch(f"hf-hub:{REPO}@{commit}", "here", names)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert remote.fetch(f"hf-hub:{REPO}@{commit}", "here", names) == before
+    assert hub_files.fetch(f"hf-hub:{REPO}@{commit}", "here", names) == before
     with pytest.raises(UserError, match="HF_HUB_OFFLINE is set, and it is not in the cache"):
-        remote.fetch("hf-hub:someone/else", "here", names)
+        hub_files.fetch("hf-hub:someone/else", "here", names)
 
 
 FRESH = """
@@ -479,10 +628,10 @@ sys.modules["ssl_vit"] = None  # not there
 import numpy, timm, torch
 from huggingface_hub import snapshot_download
 from transformers import AutoImageProcessor, AutoModel, AutoModelForImageClassification
-folder, pictures = snapshot_download("someone/vit"), list(numpy.load("pictures.npy"))
+folder, images = snapshot_download("someone/vit"), list(numpy.load("images.npy"))
 classifies = sys.argv[1] == "classifies"
 processor = AutoImageProcessor.from_pretrained("someone/vit")
-normal = processor(pictures, return_tensors="pt")["pixel_values"]
+normal = processor(images, return_tensors="pt")["pixel_values"]
 nets = [timm.create_model(place, pretrained=True).eval() for place in (f"local-dir:{folder}", "hf-hub:someone/vit")]
 model = (AutoModelForImageClassification if classifies else AutoModel).from_pretrained("someone/vit").eval()
 with torch.no_grad():
@@ -496,50 +645,72 @@ numpy.savez("told.npz", normal=normal.numpy(), **{str(i): one.numpy() for i, one
 
 
 def fresh(folder: Path, kind: str, pixels: torch.Tensor) -> tuple[dict[str, torch.Tensor], str]:
-    """What a process without ssl_vit makes of the repository and these pictures (B, 3, H, W)."""
+    """What a process without ssl_vit makes of the repository and these images (B, 3, H, W)."""
     import numpy as np
 
-    np.save(folder / "pictures.npy", pixels.permute(0, 2, 3, 1).numpy())
+    np.save(folder / "images.npy", pixels.permute(0, 2, 3, 1).numpy())
     done = subprocess.run(
-        [sys.executable, "-c", FRESH, kind], cwd=folder, env=dict(os.environ), capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", FRESH, kind],
+        cwd=folder,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     with np.load(folder / "told.npz") as arrays:
         return {name: torch.tensor(arrays[name]) for name in arrays.files}, done.stdout
 
 
-def pictures() -> torch.Tensor:
-    return torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+def images() -> torch.Tensor:
+    return torch.randint(
+        0, 256, (3, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
+    )
 
 
 def test_a_fresh_process_gets_the_runs_own_features(server: Hub, run: Run, tmp_path: Path) -> None:
     push.push(run)
-    told, _ = fresh(tmp_path, "encodes", pictures())
-    net = encoder.build(run.recipe.model, run.recipe.data).eval()
-    weights.start(net, inits.find(str(run.folder)))
+    told, _ = fresh(tmp_path, "encodes", images())
+    net = encoder.build_encoder(run.recipe.model, run.recipe.data).eval()
+    weights.load_weights(net, init_source.parse_init(str(run.folder)))
     with torch.no_grad():
-        torch.testing.assert_close(told["normal"], net.normal(pictures()), atol=1e-5, rtol=0)
+        torch.testing.assert_close(told["normal"], net.normalize(images()), atol=1e-5, rtol=0)
         for name in ("0", "1", "2"):
-            torch.testing.assert_close(told[name], net.feature(pictures(), "avg"), atol=1e-5, rtol=0)
+            torch.testing.assert_close(told[name], net.feature(images(), "avg"), atol=1e-5, rtol=0)
 
 
-def test_a_fresh_process_gets_a_fine_tuned_runs_own_logits(server: Hub, finished: Path, tmp_path: Path) -> None:
-    words = [*(word for word in TINY[1:] if not word.startswith("model.")), f"init={finished}", f"hub.repo={REPO}"]
-    run = Run(resolve(altered(["recipe=finetune", *words, "name=tuned", f"out={tmp_path}/runs"], "eval.test=true")))
-    job.train(run)
-    told, out = fresh(tmp_path, "classifies", pictures())
+def test_a_fresh_process_gets_a_fine_tuned_runs_own_logits(
+    server: Hub, finished: Path, tmp_path: Path
+) -> None:
+    words = [
+        *(word for word in TINY[1:] if not word.startswith("model.")),
+        f"init={finished}",
+        f"hub.repo={REPO}",
+    ]
+    run = Run(
+        resolve(
+            altered(
+                ["recipe=finetune", *words, "name=tuned", f"out={tmp_path}/runs"], "eval.test=true"
+            )
+        )
+    )
+    train_job.train(run)
+    told, out = fresh(tmp_path, "classifies", images())
     from safetensors.torch import load_file
 
-    net, head = encoder.build(run.recipe.model, run.recipe.data).eval(), load_file(run.export / "heads.safetensors")
-    weights.start(net, inits.find(str(run.folder)))
+    net, head = (
+        encoder.build_encoder(run.recipe.model, run.recipe.data).eval(),
+        load_file(run.export / "heads.safetensors"),
+    )
+    weights.load_weights(net, init_source.parse_init(str(run.folder)))
     with torch.no_grad():
-        wanted = net.feature(pictures(), "token") @ head["head.weight"].T + head["head.bias"]
+        wanted = net.feature(images(), "token") @ head["head.weight"].T + head["head.bias"]
         for name in ("0", "1", "2"):
             torch.testing.assert_close(told[name], wanted, atol=1e-5, rtol=0)
     assert wanted.abs().max() > 0.01 and len(out.strip().split(",")) == 10
     text = pushed(server)["README.md"].decode()
     assert "AutoModelForImageClassification" in text and "trained from `mpp`" in text
-    assert "| `top1` | the share of pictures whose class it names first | test |" in text
+    assert "| `top1` | the share of images whose class it names first | test |" in text
 
 
 def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path) -> None:
@@ -548,22 +719,41 @@ def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path
     text = files["README.md"].decode()
     about = yaml.safe_load(text.split("---")[1])
     assert about["library_name"] == "timm" and about["pipeline_tag"] == "image-feature-extraction"
-    for part in ("Load it", "Objective", "Data", "Results", "Recipe", "Compute and energy", "Limits", "Citation"):
+    for part in (
+        "Load it",
+        "Objective",
+        "Data",
+        "Results",
+        "Recipe",
+        "Compute and energy",
+        "Limits",
+        "Citation",
+    ):
         assert f"\n## {part}\n" in text
-    assert f'timm.create_model("hf-hub:{REPO}", pretrained=True)' in text and f"init=hf-hub:{REPO}" in text
-    assert "50% of a picture's patches are corrupted, 80% of them by a learned mask token" in text
+    assert (
+        f'timm.create_model("hf-hub:{REPO}", pretrained=True)' in text
+        and f"init=hf-hub:{REPO}" in text
+    )
+    assert "50% of an image's patches are corrupted, 80% of them by a learned mask token" in text
     assert "Apache-2.0" in text and "| `corruption.rate` | 0.5 |" in text and "kWh" in text
     value = run.result()["metrics"]["accuracy_masked"]  # type: ignore[index]
     assert f"| {value['value']:.2%} | {proportion(value['value'], value['n']).low:.2%} to " in text
     assert f"| {value['n']:,} |" in text
-    assert not [name for name in files if str(tmp_path).encode() in files[name] or str(ROOT).encode() in files[name]]
+    assert not [
+        name
+        for name in files
+        if str(tmp_path).encode() in files[name] or str(ROOT).encode() in files[name]
+    ]
 
 
 def written(run: Run, **metrics: float) -> str:
     """The card of a run, with these values in its result."""
     result = run.result()
     assert result
-    result["metrics"] |= {name: {"value": value, "n": 10_000, "split": "validation"} for name, value in metrics.items()}
+    result["metrics"] |= {
+        name: {"value": value, "n": 10_000, "split": "validation"}
+        for name, value in metrics.items()
+    }
     run.finish(result)
     return card.write(run, run.export)
 
@@ -575,8 +765,13 @@ def test_the_front_matter_is_what_the_hub_reads(run: Run) -> None:
     about = ModelCard(written(run, accuracy_masked=0.25)).data
     assert about.base_model == "another/vit" and about.datasets is None
     told = {one.metric_name: one for one in about.eval_results or []}
-    assert told["accuracy_masked"].metric_value == 0.25 and told["accuracy_masked"].metric_type == "accuracy"
-    assert {one.dataset_split for one in told.values()} == {"validation"} and told["loss"].dataset_name == "shapes"
+    assert (
+        told["accuracy_masked"].metric_value == 0.25
+        and told["accuracy_masked"].metric_type == "accuracy"
+    )
+    assert {one.dataset_split for one in told.values()} == {"validation"} and told[
+        "loss"
+    ].dataset_name == "shapes"
     assert not {"entropy", "commonest", "neighbors", "corrupted"} & told.keys()
 
 
@@ -587,13 +782,31 @@ COLOUR = "the commonest colour (30.00% against 10.00%)"
 @pytest.mark.parametrize(
     ("neighbors", "says"),
     [
-        (0.2, f"The model beats {LOSS}, {COLOUR} and the neighbours' mean (30.00% against 20.00%)."),
-        (0.4, f"The model beats {LOSS} and {COLOUR}, and does not beat the neighbours' mean (30.00% against 40.00%)."),
-        (0.301, f"The model beats {LOSS} and {COLOUR}, and cannot be told from the neighbours' mean (30.00% against 30.10%)."),
+        (
+            0.2,
+            f"The model beats {LOSS}, {COLOUR} and the neighbours' mean (30.00% against 20.00%).",
+        ),
+        (
+            0.4,
+            f"The model beats {LOSS} and {COLOUR}, and does not beat the neighbours' mean (30.00% against 40.00%).",
+        ),
+        (
+            0.301,
+            f"The model beats {LOSS} and {COLOUR}, and cannot be told from the neighbours' mean (30.00% against 30.10%).",
+        ),
     ],
 )
-def test_the_card_says_whether_the_baselines_are_beaten(run: Run, neighbors: float, says: str) -> None:
-    values = {"loss": 2.6, "loss_masked": 2.5, "accuracy_masked": 0.3, "entropy": 3.1, "commonest": 0.1, "neighbors": neighbors}
+def test_the_card_says_whether_the_baselines_are_beaten(
+    run: Run, neighbors: float, says: str
+) -> None:
+    values = {
+        "loss": 2.6,
+        "loss_masked": 2.5,
+        "accuracy_masked": 0.3,
+        "entropy": 3.1,
+        "commonest": 0.1,
+        "neighbors": neighbors,
+    }
     text = written(run, **values)
     assert says in text
     assert (
@@ -602,28 +815,50 @@ def test_the_card_says_whether_the_baselines_are_beaten(run: Run, neighbors: flo
     )
     measured = text.partition("| baseline |")[0]
     assert (
-        "`accuracy_masked` | the share that it tells right, of patches under the mask token | validation | 30.00% |" in measured
+        "`accuracy_masked` | the share that it tells right, of patches under the mask token | validation | 30.00% |"
+        in measured
     )
-    assert not [name for name in ("entropy", "commonest", "neighbors", "corrupted", "chance") if f"`{name}`" in measured]
+    assert not [
+        name
+        for name in ("entropy", "commonest", "neighbors", "corrupted", "chance")
+        if f"`{name}`" in measured
+    ]
 
 
 def test_what_guesses_has_no_interval(run: Run) -> None:
     text = written(run, top1=0.4, chance=0.1)
-    assert text.count("10.00% to ") == text.count("to 10.00%") == 0 and "| 10.00% | 40.00% | `top1` |" in text
+    assert (
+        text.count("10.00% to ") == text.count("to 10.00%") == 0
+        and "| 10.00% | 40.00% | `top1` |" in text
+    )
 
 
 def test_a_card_repeats_what_its_run_needs(run: Run) -> None:
-    assert "```bash\naccelerate launch tools/pretrain.py recipe=recipe.yaml name=again\n```" in card.write(run, run.export)
-    run.recipe.data.path, run.recipe.init, run.recipe.objective = "/home/me/pictures", "/home/me/runs/first", "supervised"
+    assert (
+        "```bash\naccelerate launch tools/pretrain.py recipe=recipe.yaml name=again\n```"
+        in card.write(run, run.export)
+    )
+    run.recipe.data.path, run.recipe.init, run.recipe.objective = (
+        "/home/me/images",
+        "/home/me/runs/first",
+        "supervised",
+    )
     text = card.write(run, run.export)
-    assert "tools/finetune.py recipe=recipe.yaml name=again data.path=PICTURES init=WEIGHTS\n" in text
-    assert "WEIGHTS for the run or export `first` that it started from; this repository does not hold them." in text
+    assert "tools/finetune.py recipe=recipe.yaml name=again data.path=IMAGES init=WEIGHTS\n" in text
+    assert (
+        "WEIGHTS for the run or export `first` that it started from; this repository does not hold them."
+        in text
+    )
     assert "/home" not in text
 
 
 TERMS = {
     "drawn": ({}, "shapes, split `train`, drawn by ssl_vit from a seed.", "Apache-2.0"),
-    "the Hub's": ({"name": "cifar10", "hub": "uoft-cs/cifar10"}, "from uoft-cs/cifar10 of the Hub", "Krizhevsky, Alex"),
+    "the Hub's": (
+        {"name": "cifar10", "hub": "uoft-cs/cifar10"},
+        "from uoft-cs/cifar10 of the Hub",
+        "Krizhevsky, Alex",
+    ),
     "a copy": (
         {"name": "cifar10", "hub": "uoft-cs/cifar10", "path": "/home/me/cifar10"},
         "read from a copy on the trainer's own machine, not from uoft-cs/cifar10 of the Hub.",
@@ -643,7 +878,9 @@ TERMS = {
 
 
 @pytest.mark.parametrize(("data", "source", "terms"), TERMS.values(), ids=TERMS)
-def test_the_card_says_where_pictures_are_from_and_their_terms(run: Run, data: dict, source: str, terms: str) -> None:
+def test_the_card_says_where_images_are_from_and_their_terms(
+    run: Run, data: dict, source: str, terms: str
+) -> None:
     for key, value in data.items():
         setattr(run.recipe.data, key, value)
     text = card.write(run, run.export)
@@ -662,27 +899,39 @@ def test_a_users_text_means_nothing_in_markdown(run: Run) -> None:
 
 
 @pytest.mark.parametrize("classes", [0, 3])
-def test_the_cards_snippets_run_and_give_the_shapes_that_they_say(run: Run, tmp_path: Path, classes: int) -> None:
+def test_the_cards_snippets_run_and_give_the_shapes_that_they_say(
+    run: Run, tmp_path: Path, classes: int
+) -> None:
     import re
 
     from PIL import Image
 
-    Image.new("RGB", (50, 40)).save(tmp_path / "picture.jpg")
+    Image.new("RGB", (50, 40)).save(tmp_path / "image.jpg")
     if classes:
-        net = encoder.build(run.recipe.model, run.recipe.data)
+        net = encoder.build_encoder(run.recipe.model, run.recipe.data)
         heads = {"head.weight": torch.ones(3, 32), "head.bias": torch.ones(3)}
-        weights.export(run.export, net, heads, run.recipe.model, run.recipe.data, "token", ["cat", "dog", "newt"])
+        weights.export(
+            run.export,
+            net,
+            heads,
+            run.recipe.model,
+            run.recipe.data,
+            "token",
+            ["cat", "dog", "newt"],
+        )
     name, said = ("logits", "(1, 3)") if classes else ("feature", "(1, 32)")
     snippets = re.findall(r"```python\n(.*?)```", card.write(run, run.export), re.DOTALL)
     assert len(snippets) == 2
     for snippet in snippets:
-        place = snippet.replace(f"hf-hub:{REPO}", f"local-dir:{run.export}").replace(REPO, str(run.export))
+        place = snippet.replace(f"hf-hub:{REPO}", f"local-dir:{run.export}").replace(
+            REPO, str(run.export)
+        )
         seen: dict[str, Any] = {}
-        exec(place.replace("picture.jpg", f"{tmp_path}/picture.jpg"), seen)
+        exec(place.replace("image.jpg", f"{tmp_path}/image.jpg"), seen)
         assert str(tuple(seen[name].shape)) == said and snippet.count(f"# {said}\n") == 1
         assert ("classifier" in seen) is bool(classes)
-        if "picture" in seen:
-            assert f"# {tuple(seen['picture'].shape)}\n" in snippet
+        if "image" in seen:
+            assert f"# {tuple(seen['image'].shape)}\n" in snippet
 
 
 def test_the_cards_figures_are_told_as_people_tell_them(run: Run) -> None:
@@ -690,7 +939,11 @@ def test_the_cards_figures_are_told_as_people_tell_them(run: Run) -> None:
     assert result
     run.finish(result | {"seconds": 0.2})
     text = card.write(run, run.export)
-    assert "less than a second" in text and "10 W for its one core" in text and "thousand parameters" in text
+    assert (
+        "less than a second" in text
+        and "10 W for its one core" in text
+        and "thousand parameters" in text
+    )
     assert max(len(line) for line in "".join(text.split("```")[1:4:2]).splitlines()) <= 128
 
 
@@ -699,35 +952,68 @@ def test_the_curves_show_what_is_to_be_beaten(run: Run, monkeypatch: pytest.Monk
     monkeypatch.setattr(card.Figure, "savefig", lambda self, file, **words: drawn.append(self))
     assert card.curves(run) is not None
     loss, right = drawn[0].axes
-    assert (loss.get_xlabel(), loss.get_ylabel(), right.get_ylabel()) == ("step", "loss", "share right")
+    assert (loss.get_xlabel(), loss.get_ylabel(), right.get_ylabel()) == (
+        "step",
+        "loss",
+        "share right",
+    )
     assert "the training colours' entropy" in loss.get_legend_handles_labels()[1]
-    assert {"the commonest colour", "the neighbours' mean"} <= set(right.get_legend_handles_labels()[1])
+    assert {"the commonest colour", "the neighbours' mean"} <= set(
+        right.get_legend_handles_labels()[1]
+    )
 
 
 def test_places_of_this_machine_are_not_told(run: Run) -> None:
-    run.recipe.data.path, run.recipe.plugin, run.recipe.init = "/home/me/pictures", "/home/me/own.py", "/home/me/runs/first"
-    shown = card.public(run.recipe)
-    assert (shown.out, shown.data.path, shown.plugin, shown.init, shown.hub.repo) == ("runs", None, None, "first", None)
-    assert run.recipe.data.path == "/home/me/pictures"
+    run.recipe.data.path, run.recipe.plugin, run.recipe.init = (
+        "/home/me/images",
+        "/home/me/own.py",
+        "/home/me/runs/first",
+    )
+    shown = card.without_private(run.recipe)
+    assert (shown.out, shown.data.path, shown.plugin, shown.init, shown.hub.repo) == (
+        "runs",
+        None,
+        None,
+        "first",
+        None,
+    )
+    assert run.recipe.data.path == "/home/me/images"
 
 
 @pytest.mark.parametrize("secret", [WRITER, "odd secret", "  odd secret \n"])
 def test_a_token_never_gets_into_a_line(monkeypatch: pytest.MonkeyPatch, secret: str) -> None:
     monkeypatch.setenv("HF_TOKEN", secret)
-    text = remote.clean(f"Illegal header value b'Bearer {secret.strip()}'\nand {WRITER}")
+    text = hub_files.clean(f"Illegal header value b'Bearer {secret.strip()}'\nand {WRITER}")
     assert text == "Illegal header value b'Bearer ***' and ***"
 
 
 def test_only_the_first_process_talks(server: Hub, tmp_path: Path) -> None:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29581"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "--master_port",
+        "29581",
+    ]
     words = altered([*TINY, "name=two", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5")
-    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    }
     done = subprocess.run(
-        [*launch, "tools/pretrain.py", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200
+        [*launch, "tools/pretrain.py", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     assert sum("repos/create" in request for request in server.requests) == 1
-    assert {b: server.repositories[REPO].history(b) for b in server.repositories[REPO].branches} == {
+    assert {
+        b: server.repositories[REPO].history(b) for b in server.repositories[REPO].branches
+    } == {
         "main": 2,
         "step-000000005": 2,
         "step-000000010": 2,

@@ -1,4 +1,5 @@
-"""What a push must not do: write over what is not this run, wait for ever, let one part keep back the rest, stop training."""
+"""What a push must not do: write over what is not this run, wait for ever, let one part keep back
+the rest, stop training."""
 
 import errno
 import json
@@ -17,15 +18,20 @@ from hub_server import Fault, Hub
 from test_hub import REPO, finished, milestone, pushed, run, server
 from torch import nn
 
-from ssl_vit import encoder, inits, training, weights
-from ssl_vit.hub import background, ledger, parcels, pull, push, remote
-from ssl_vit.recipe import UserError
-from ssl_vit.runs import Run
-from ssl_vit.studies.command import ask
+from ssl_vit import hub_files
+from ssl_vit.config import init_source
+from ssl_vit.errors import UserError
+from ssl_vit.hub import background, manifest, payload, pull, push
+from ssl_vit.jobs import cli
+from ssl_vit.models import encoder, weights
+from ssl_vit.runs.folder import Run
+from ssl_vit.studies.command import parse_request
 from ssl_vit.studies.plan import check
 
 __all__ = ["finished", "run", "server"]
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
+)
 LIMITS = {"X-Error-Code": "", "X-Error-Message": "Private repository storage limit reached"}
 
 
@@ -52,12 +58,17 @@ NOT_A_RUN: dict[str, tuple[dict[str, bytes], str]] = {
     ),
     "an unknown file": ({"notes.txt": b"mine"}, "what is no run (notes.txt)"),
     "a recipe that is none": ({"recipe.yaml": b"- bread\n- butter\n"}, "the run of another recipe"),
-    "a recipe of something else": ({"recipe.yaml": b"bread: butter\n"}, "the run of another recipe"),
+    "a recipe of something else": (
+        {"recipe.yaml": b"bread: butter\n"},
+        "the run of another recipe",
+    ),
 }
 
 
 @pytest.mark.parametrize(("files", "says"), NOT_A_RUN.values(), ids=NOT_A_RUN)
-def test_what_is_no_run_is_not_written_over(server: Hub, run: Run, files: dict[str, bytes], says: str) -> None:
+def test_what_is_no_run_is_not_written_over(
+    server: Hub, run: Run, files: dict[str, bytes], says: str
+) -> None:
     server.put(REPO, files, private=True)
     before = dict(server.repositories[REPO].branches)
     milestone(run, 4)
@@ -66,14 +77,21 @@ def test_what_is_no_run_is_not_written_over(server: Hub, run: Run, files: dict[s
 
 
 def test_what_the_hubs_own_form_makes_is_taken(server: Hub, run: Run) -> None:
-    server.put(REPO, {".gitattributes": b"", "README.md": b"---\nlicense: mit\n---\n", "LICENSE": b"MIT"}, private=True)
+    server.put(
+        REPO,
+        {".gitattributes": b"", "README.md": b"---\nlicense: mit\n---\n", "LICENSE": b"MIT"},
+        private=True,
+    )
     push.push(run)
     assert "model.safetensors" in pushed(server) and pushed(server)["LICENSE"] == b"MIT"
 
 
 def test_nothing_private_goes_where_everybody_reads(server: Hub, run: Run) -> None:
     server.put(REPO, {".gitattributes": b""}, private=False)
-    assert "it is public; say hub.private=false" in refused(run) and server.repositories[REPO].history("main") == 1
+    assert (
+        "it is public; say hub.private=false" in refused(run)
+        and server.repositories[REPO].history("main") == 1
+    )
     run.recipe.hub.private = False
     push.push(run)
     assert "model.safetensors" in pushed(server)
@@ -86,13 +104,18 @@ def test_other_data_under_the_same_recipe_is_another_run(server: Hub, run: Run) 
     path = run.folder / "environment.json"
     known = json.loads(path.read_text())
     path.write_text(json.dumps(known | {"data": {"train": "another"}}))
-    assert "a run of this recipe with another data" in refused(run) and server.repositories[REPO].branches == before
+    assert (
+        "a run of this recipe with another data" in refused(run)
+        and server.repositories[REPO].branches == before
+    )
     path.write_text(json.dumps(known | {"init": {"weights": "another"}}))
     push.push(run)  # what the pushed one did not know is not compared
-    assert not ledger.owed(run)
+    assert not manifest.owed(run)
 
 
-def test_two_recipes_at_once_do_not_both_write(server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_recipes_at_once_do_not_both_write(
+    server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other's commit comes between the look and the commit."""
     theirs = {"recipe.yaml": b"seed: 7\n", "README.md": b"theirs"}
     look, looks = push._parent, iter(range(100))
@@ -107,7 +130,9 @@ def test_two_recipes_at_once_do_not_both_write(server: Hub, run: Run, monkeypatc
     assert "the run of another recipe" in refused(run) and pushed(server) == theirs
 
 
-def test_a_commit_of_ones_own_in_between_is_taken_up(server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_of_ones_own_in_between_is_taken_up(
+    server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     look, looks = push._parent, iter(range(100))
 
     def parent(run: Run, branch: str) -> str:
@@ -127,7 +152,7 @@ def test_a_milestone_that_comes_late_holds_nothing_of_the_end(server: Hub, run: 
     run.recipe.hub.state = True
     push.push(run)
     assert not {"result.json", "figures/predictions.png"} & pushed(server, "step-000000004").keys()
-    assert pushed(server, "state").keys() == {".gitattributes", "run.json", *parcels.STATE}
+    assert pushed(server, "state").keys() == {".gitattributes", "run.json", *payload.STATE}
 
 
 def test_a_milestone_laid_while_others_are_pushed_goes_before_the_end(
@@ -136,7 +161,7 @@ def test_a_milestone_laid_while_others_are_pushed_goes_before_the_end(
     milestone(run, 4)
     send, sent = push._send, []
 
-    def sending(run: Run, parcel: parcels.Parcel) -> str:
+    def sending(run: Run, parcel: payload.Upload) -> str:
         if not sent:
             milestone(run, 8)
         sent.append(parcel.branch)
@@ -144,16 +169,18 @@ def test_a_milestone_laid_while_others_are_pushed_goes_before_the_end(
 
     monkeypatch.setattr(push, "_send", sending)
     push.push(run)
-    assert sent == ["step-000000004", "step-000000008", "main"] and not ledger.owed(run)
+    assert sent == ["step-000000004", "step-000000008", "main"] and not manifest.owed(run)
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(server: Hub, run: Run, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    server: Hub, run: Run, tmp_path: Path
+) -> None:
     newest = max(run.checkpoints.glob("step-*")) / "state.pt"
     newest.write_bytes(newest.read_bytes()[:-50])
     (run.checkpoints / "step-tmp").mkdir()
     run.recipe.hub.state = True
     push.push(run)
-    assert not ledger.owed(run) and set(server.repositories[REPO].branches) == {"main", "state"}
+    assert not manifest.owed(run) and set(server.repositories[REPO].branches) == {"main", "state"}
     pulled = pull.pull(f"hf-hub:{REPO}", f"{tmp_path}/pulled")
     assert [path.name for path in pulled.checkpoints.iterdir()] == ["step-000000008"]
 
@@ -167,8 +194,10 @@ def test_one_part_that_cannot_be_pushed_keeps_no_other_back(server: Hub, run: Ru
     run.recipe.hub.state = True
     with pytest.raises(UserError, match=r"config\.json"):
         push.push(run)
-    assert ledger.owed(run) == ["step-000000004", "state"]
-    assert "model.safetensors" in pushed(server) and "model.safetensors" in pushed(server, "step-000000008")
+    assert manifest.owed(run) == ["step-000000004", "state"]
+    assert "model.safetensors" in pushed(server) and "model.safetensors" in pushed(
+        server, "step-000000008"
+    )
 
 
 def test_of_the_states_only_the_last_stays(server: Hub, run: Run) -> None:
@@ -179,11 +208,11 @@ def test_of_the_states_only_the_last_stays(server: Hub, run: Run) -> None:
     push.push(run)
     repository = server.repositories[REPO]
     assert repository.history("state") == 1 and pushed(server, "state")["metrics.jsonl"] == b""
-    assert ledger.known(run)["state"]["commit"] == repository.branches["state"]
+    assert manifest.pushed_branches(run)["state"]["commit"] == repository.branches["state"]
     server.faults = [Fault("super-squash", 403)]
     shutil.copytree(run.checkpoints / "step-000000012", run.checkpoints / "step-000000020")
     push.push(run)
-    assert not ledger.owed(run)
+    assert not manifest.owed(run)
 
 
 REQUESTS = [
@@ -205,29 +234,31 @@ REQUESTS = [
 def test_a_hang_at_any_request_is_given_up(
     server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch, quick: list[float], match: str
 ) -> None:
-    monkeypatch.setattr(remote, "SILENCE", 0.2)
+    monkeypatch.setattr(hub_files, "SILENCE", 0.2)
     run.recipe.hub.state = True
     if "tree" in match or "resolve" in match:
         push.push(run)
         run.ledger.unlink()
     server.faults = [Fault(match, "hang")]
     assert "the Hub cannot be reached" in refused(run)
-    assert "the Hub cannot be reached" in dict(ledger.told(run))["not pushed"]
+    assert "the Hub cannot be reached" in dict(manifest.status_lines(run))["not pushed"]
 
 
 @pytest.mark.parametrize("match", ["GET .*/revision/main", "GET .*/tree/"])
 def test_a_hang_is_given_up_while_weights_are_fetched(
     server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch, quick: list[float], match: str
 ) -> None:
-    monkeypatch.setattr(remote, "SILENCE", 0.2)
+    monkeypatch.setattr(hub_files, "SILENCE", 0.2)
     push.push(run)
     server.faults = [Fault(match, "hang")]
     with pytest.raises(UserError, match=f"init=hf-hub:{REPO}: "):
-        inits.find(f"hf-hub:{REPO}") and inits.export(inits.find(f"hf-hub:{REPO}"), "config.json")
+        init_source.parse_init(f"hf-hub:{REPO}") and init_source.export(
+            init_source.parse_init(f"hf-hub:{REPO}"), "config.json"
+        )
     from huggingface_hub import close_session, get_session
 
     close_session()  # as the client does after it could not connect
-    assert remote._limit in get_session().event_hooks["request"]
+    assert hub_files._limit in get_session().event_hooks["request"]
 
 
 def test_a_finished_run_that_is_given_a_repository_says_what_pushes_it(
@@ -235,20 +266,34 @@ def test_a_finished_run_that_is_given_a_repository_says_what_pushes_it(
 ) -> None:
     folder = tmp_path / "my runs" / "mpp"
     shutil.copytree(finished, folder)
-    training.pretrain(altered([*TINY, "name=mpp", f"out={folder.parent}"], f"hub.repo={REPO}", "hub.private=false"))
+    cli.pretrain(
+        altered(
+            [*TINY, "name=mpp", f"out={folder.parent}"], f"hub.repo={REPO}", "hub.private=false"
+        )
+    )
     lines = dict(
-        line.split(maxsplit=2)[0::2] for line in capsys.readouterr().out.splitlines() if line.startswith(("not", "then"))
+        line.split(maxsplit=2)[0::2]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith(("not", "then"))
     )
     assert lines["not"] == "main: it has not been tried yet"
     assert shlex.split(lines["then"])[2:] == [str(folder), f"hub.repo={REPO}", "hub.private=false"]
-    done = subprocess.run(lines["then"], shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0 and "model.safetensors" in pushed(server) and not server.repositories[REPO].private
+    done = subprocess.run(
+        lines["then"], shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
+    assert (
+        done.returncode == 0
+        and "model.safetensors" in pushed(server)
+        and not server.repositories[REPO].private
+    )
 
 
 STRAY: dict[str, Callable[[Path], object]] = {
     "a folder in the outbox": lambda folder: (folder / "hub" / "step-tmp").mkdir(parents=True),
     "a list in the ledger": lambda folder: (folder / "hub.json").write_text('{"pushed": []}'),
-    "nothing in the ledger": lambda folder: (folder / "hub.json").write_text('{"pushed": {"someone/vit": {"main": null}}}'),
+    "nothing in the ledger": lambda folder: (folder / "hub.json").write_text(
+        '{"pushed": {"someone/vit": {"main": null}}}'
+    ),
 }
 
 
@@ -256,30 +301,38 @@ STRAY: dict[str, Callable[[Path], object]] = {
 def test_what_is_stray_is_passed_over(server: Hub, run: Run, lay: Callable[[Path], object]) -> None:
     lay(run.folder)
     push.push(run)
-    assert ledger.told(run) == [("hub", f"{REPO}: pushed main")]
+    assert manifest.status_lines(run) == [("hub", f"{REPO}: pushed main")]
 
 
-def test_training_ends_though_the_outbox_is_a_file(server: Hub, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_training_ends_though_the_outbox_is_a_file(
+    server: Hub, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     folder = tmp_path / "runs" / "mpp"
     folder.mkdir(parents=True)
     (folder / "hub").write_text("")
-    training.pretrain(altered([*TINY, "name=mpp", f"out={folder.parent}"], f"hub.repo={REPO}", "hub.every=5"))
+    cli.pretrain(
+        altered([*TINY, "name=mpp", f"out={folder.parent}"], f"hub.repo={REPO}", "hub.every=5")
+    )
     out = capsys.readouterr().out
-    assert (folder / "result.json").exists() and "warning: the Hub was not reached" in out and "not pushed  main" in out
+    assert (
+        (folder / "result.json").exists()
+        and "warning: the Hub was not reached" in out
+        and "not pushed  main" in out
+    )
     with pytest.raises(UserError, match="hub cannot be written: "):
-        push.push(parcels.opened(folder))
+        push.push(payload.open_run(folder))
 
 
 def test_a_push_beside_training_waits_for_the_one_before(server: Hub, run: Run) -> None:
-    code = (
-        "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); time.sleep(4)"
-    )
+    code = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); time.sleep(4)"
     run.outbox.mkdir()
     save(run)
-    with subprocess.Popen([sys.executable, "-c", code, run.outbox / "lock"], stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, run.outbox / "lock"], stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout and holder.stdout.readline()
         background.Pusher(run).finish()
-    assert not ledger.owed(run) and "model.safetensors" in pushed(server)
+    assert not manifest.owed(run) and "model.safetensors" in pushed(server)
 
 
 def save(run: Run) -> None:
@@ -289,15 +342,24 @@ def save(run: Run) -> None:
 
 
 def test_terms_to_be_accepted_are_named(server: Hub) -> None:
-    server.faults = [Fault("meta/dino", 403, headers={"X-Error-Code": "GatedRepo", "X-Error-Message": "restricted"})]
+    server.faults = [
+        Fault(
+            "meta/dino", 403, headers={"X-Error-Code": "GatedRepo", "X-Error-Message": "restricted"}
+        )
+    ]
     with pytest.raises(UserError) as caught:
-        remote.fetch("hf-hub:meta/dino", "init=hf-hub:meta/dino", ["config.json"])
-    assert str(caught.value) == f"init=hf-hub:meta/dino: its terms must be accepted first, at {server.url}/meta/dino"
+        hub_files.fetch("hf-hub:meta/dino", "init=hf-hub:meta/dino", ["config.json"])
+    assert (
+        str(caught.value)
+        == f"init=hf-hub:meta/dino: its terms must be accepted first, at {server.url}/meta/dino"
+    )
 
 
 def test_why_the_hub_refuses_is_told(server: Hub, run: Run) -> None:
     server.faults = [Fault("lfs/objects/batch", 403, headers=LIMITS)]
-    assert "this token may not write there (Private repository storage limit reached" in refused(run)
+    assert "this token may not write there (Private repository storage limit reached" in refused(
+        run
+    )
 
 
 def test_what_was_deleted_on_the_hub_is_made_anew(server: Hub, run: Run) -> None:
@@ -305,16 +367,21 @@ def test_what_was_deleted_on_the_hub_is_made_anew(server: Hub, run: Run) -> None
     del server.repositories[REPO]
     milestone(run, 4)
     push.push(run)
-    assert not ledger.owed(run) and set(server.repositories[REPO].branches) == {"main", "step-000000004"}
+    assert not manifest.owed(run) and set(server.repositories[REPO].branches) == {
+        "main",
+        "step-000000004",
+    }
     assert "model.safetensors" in pushed(server) and server.repositories[REPO].private
 
 
-@pytest.mark.parametrize("name", ["someone/a--b", "someone/a..b", "someone/-a", "someone/a.", "someone/a.git"])
+@pytest.mark.parametrize(
+    "name", ["someone/a--b", "someone/a..b", "someone/-a", "someone/a.", "someone/a.git"]
+)
 def test_names_that_the_hub_refuses_are_refused_at_the_start(run: Run, name: str) -> None:
-    with pytest.raises(UserError, match=f"^hub.repo={name}: USER/NAME"):
+    with pytest.raises(UserError, match=f"^hub.repo={name}: expected USER/NAME"):
         push.main([str(run.folder), f"hub.repo={name}"])
-    with pytest.raises(UserError, match=f"^hub.repo={name}: USER/NAME"):
-        training.resolve([*TINY, f"hub.repo={name}"])
+    with pytest.raises(UserError, match=f"^hub.repo={name}: expected USER/NAME"):
+        cli.resolve([*TINY, f"hub.repo={name}"])
 
 
 def test_an_evaluation_is_no_run_to_push(server: Hub, run: Run) -> None:
@@ -328,13 +395,16 @@ def test_an_evaluation_is_no_run_to_push(server: Hub, run: Run) -> None:
 def test_many_milestones_are_counted(run: Run) -> None:
     for step in range(1, 30):
         milestone(run, step)
-    assert dict(ledger.told(run))["not pushed"].startswith("29 milestones and main: ")
+    assert dict(manifest.status_lines(run))["not pushed"].startswith("29 milestones and main: ")
 
 
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
-        ({"ratelimit": '"api";r=0;t=20', "ratelimit-policy": '"fixed window";"api";q=500;w=300'}, 21.0),
+        (
+            {"ratelimit": '"api";r=0;t=20', "ratelimit-policy": '"fixed window";"api";q=500;w=300'},
+            21.0,
+        ),
         ({"ratelimit": '"api";r=3;t=20'}, 0.0),
         ({"ratelimit": '"api";r=0;t=9999'}, push.PATIENCE),
         ({"Retry-After": "7"}, 7.0),
@@ -345,28 +415,40 @@ def test_the_hubs_limit_is_waited_for(
 ) -> None:
     server.faults = [Fault("repos/create", 429, 1, headers)]
     push.push(run)
-    assert quick[0] == seconds and not ledger.owed(run)
+    assert quick[0] == seconds and not manifest.owed(run)
 
 
 def test_each_task_of_a_study_has_a_repository_of_its_own(tmp_path: Path) -> None:
     long = "x" * 80
     for repository in (REPO, f"someone/{long}"):
-        words = [*TINY, f"out={tmp_path}", "seeds=2", f"hub.repo={repository}", "sweep", "corruption.rate=0.25,0.5"]
-        plan = ask(words).plan
+        words = [
+            *TINY,
+            f"out={tmp_path}",
+            "seeds=2",
+            f"hub.repo={repository}",
+            "sweep",
+            "corruption.rate=0.25,0.5",
+        ]
+        plan = parse_request(words).plan
         made = {task.words["hub.repo"] for task in plan.values() if task.tool == "pretrain"}
         check(plan)
-        assert len(made) == 4 and all(name.startswith(repository[:80]) and remote.NAME.fullmatch(name) for name in made)
-        assert not [task for task in plan.values() if task.tool == "evaluate" and "hub.repo" in task.words]
+        assert len(made) == 4 and all(
+            name.startswith(repository[:80]) and hub_files.NAME.fullmatch(name) for name in made
+        )
+        assert not [
+            task for task in plan.values() if task.tool == "evaluate" and "hub.repo" in task.words
+        ]
     assert "someone/vit-pretrain-rate-0.25-0" in {
-        task.words.get("hub.repo") for task in ask(altered(words, f"hub.repo={REPO}")).plan.values()
+        task.words.get("hub.repo")
+        for task in parse_request(altered(words, f"hub.repo={REPO}")).plan.values()
     }
     with pytest.raises(UserError, match=r"hub\.repo=vit: USER/NAME"):
-        check(ask(altered(words, "hub.repo=vit")).plan)
+        check(parse_request(altered(words, "hub.repo=vit")).plan)
 
 
 HELD = """
 import time
-from ssl_vit import training
+from ssl_vit.jobs import cli
 from ssl_vit.hub import background
 lay = background.Milestones.__call__
 def laid(self, *values):
@@ -374,16 +456,25 @@ def laid(self, *values):
     while True:  # until it is killed
         time.sleep(0.1)
 background.Milestones.__call__ = laid
-training.pretrain({words!r})
+cli.pretrain({words!r})
 """
 
 
-def test_training_that_is_killed_while_it_pushes_goes_on_and_pushes_nothing_twice(server: Hub, tmp_path: Path) -> None:
+def test_training_that_is_killed_while_it_pushes_goes_on_and_pushes_nothing_twice(
+    server: Hub, tmp_path: Path
+) -> None:
     """Killed between its milestone and its next step, where it is held, once the push has begun."""
     server.faults = [Fault("PUT /lfs/", "slow", 2, seconds=3.0)]
-    words = altered([*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=8", "hub.state=true")
+    words = altered(
+        [*TINY, "name=mpp", f"out={tmp_path}/runs"],
+        f"hub.repo={REPO}",
+        "hub.every=8",
+        "hub.state=true",
+    )
     held = [sys.executable, "-c", HELD.replace("{words!r}", repr(words))]
-    with subprocess.Popen(held, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True) as first:
+    with subprocess.Popen(
+        held, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as first:
         until = time.monotonic() + 300
         while not any(request.startswith("PUT /lfs/") for request in server.requests):
             assert first.poll() is None and time.monotonic() < until
@@ -399,12 +490,16 @@ def test_training_that_is_killed_while_it_pushes_goes_on_and_pushes_nothing_twic
     assert len(uploads) == len(set(uploads))
 
 
-def test_what_a_pull_says_to_type_can_be_typed(server: Hub, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_what_a_pull_says_to_type_can_be_typed(
+    server: Hub, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     run.recipe.hub.state = True
     push.push(run)
     pull.main([f"hf-hub:{REPO}", f"out={tmp_path}/my runs"])
     words = shlex.split(capsys.readouterr().out.splitlines()[-1])
-    assert f"out={tmp_path}/my runs" in words and f"recipe={tmp_path}/my runs/mpp/recipe.yaml" in words
+    assert (
+        f"out={tmp_path}/my runs" in words and f"recipe={tmp_path}/my runs/mpp/recipe.yaml" in words
+    )
 
 
 def test_milestones_that_cannot_be_pushed_stay_few_and_leave_checkpoints_their_room(
@@ -416,21 +511,37 @@ def test_milestones_that_cannot_be_pushed_stay_few_and_leave_checkpoints_their_r
     (run.outbox / ".step-000000001.77").mkdir(parents=True)
     for step in range(1, 8):
         assert milestones(step, {}, nn.Linear(2, 2)) == ()
-    assert sorted(path.name for path in run.outbox.iterdir()) == [f"step-{step:09d}" for step in range(4, 8)]
+    assert sorted(path.name for path in run.outbox.iterdir()) == [
+        f"step-{step:09d}" for step in range(4, 8)
+    ]
     said = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in said] == ["step-000000001", "step-000000002", "step-000000003"]
-    usage, most = shutil.disk_usage("."), max(path.stat().st_size for path in run.checkpoints.glob("step-*/*"))
+    assert [line.split()[1] for line in said] == [
+        "step-000000001",
+        "step-000000002",
+        "step-000000003",
+    ]
+    usage, most = (
+        shutil.disk_usage("."),
+        max(path.stat().st_size for path in run.checkpoints.glob("step-*/*")),
+    )
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=most))
     milestones(8, {}, nn.Linear(2, 2))
-    assert not list(run.outbox.iterdir()) and "the milestone of step 8 is left out" in capsys.readouterr().out
+    assert (
+        not list(run.outbox.iterdir())
+        and "the milestone of step 8 is left out" in capsys.readouterr().out
+    )
 
 
-def test_an_export_that_finds_no_room_leaves_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_that_finds_no_room_leaves_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*values: object) -> bytes:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    net = encoder.build_any(run.recipe.model, run.recipe.data)
+    net = encoder.build_backbone(run.recipe.model, run.recipe.data)
     monkeypatch.setattr(weights, "_packed", full)
     with pytest.raises(OSError, match="No space"):
-        weights.export(tmp_path / "out" / "export", net, {}, run.recipe.model, run.recipe.data, "avg")
+        weights.export(
+            tmp_path / "out" / "export", net, {}, run.recipe.model, run.recipe.data, "avg"
+        )
     assert not list((tmp_path / "out").iterdir())

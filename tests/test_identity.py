@@ -1,5 +1,5 @@
-"""Which run is whose: a result is told, and a run goes on, only where the recipe, the images, the first weights, the plugin and
-the files are the same."""
+"""Which run is whose: a result is told, and a run goes on, only where the recipe, the images, the
+first weights, the plugin and the files are the same."""
 
 import json
 import shutil
@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 from conftest import TINY, altered
 from PIL import Image
-from test_runs import FREE
+from test_run_folder import FREE
 
-from ssl_vit import identity, job, training
-from ssl_vit.recipe import UserError
-from ssl_vit.runs import Run
+from ssl_vit.config.resolve import KEYS, resolve
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import cli, identity
+from ssl_vit.jobs import train as train_job
+from ssl_vit.runs.folder import Run
 from ssl_vit.studies import plan as plans
-from ssl_vit.studies.command import ask
-from ssl_vit.words import KEYS, resolve
+from ssl_vit.studies.command import parse_request
 
-# A finished run may be asked for with another value of these, and an unfinished one goes on with it: they do not change what
-# the result says. Everything else is refused by name.
+# A finished run may be asked for with another value of these, and an unfinished one goes on with
+# it: they do not change what the result says. Everything else is refused by name.
 ALWAYS_FREE = {
     "name": "names another folder",
     "out": "names another folder",
@@ -47,8 +48,8 @@ FREE_UNTIL_FINISHED = {
     "data.unreadable": "a bound that stops the run",
     "optim.nonfinite": "what becomes of a run that would otherwise stop",
     "probe.every": "which probes the result tells",
-    "probe.pictures": "what those probes learn from",
-    "eval.pictures": "how many held-out images the result is over",
+    "probe.images": "what those probes learn from",
+    "eval.images": "how many held-out images the result is over",
     "eval.test": "whether the result tells the test split",
     "eval.real": "whether it tells ImageNet-ReaL",
 }
@@ -107,11 +108,15 @@ VALUES = {
     "hub.every": "5",
 }
 STEM = ("model.stem_width", "model.convolutional")  # refused as model=, with what they make of it
-SHARES = {"corruption.mask": (0.7, 0.2, 0.1), "corruption.random": (0.7, 0.2, 0.1), "corruption.keep": (0.7, 0.1, 0.2)}
+SHARES = {
+    "corruption.mask": (0.7, 0.2, 0.1),
+    "corruption.random": (0.7, 0.2, 0.1),
+    "corruption.keep": (0.7, 0.1, 0.2),
+}
 
 
 def images(root: Path, first: int = 0) -> Path:
-    """An image folder of two classes and two splits; a picture follows from its number."""
+    """An image folder of two classes and two splits; an image follows from its number."""
     for split, count in (("train", 40), ("test", 12)):
         for i in range(count):
             path = root / split / ("ant", "bee")[i % 2] / f"{i:03d}.png"
@@ -123,15 +128,16 @@ def images(root: Path, first: int = 0) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """A folder with images, a moved copy of them, others under the same name, and runs/joint, which has finished."""
+    """A folder with images, a moved copy of them, others under the same name, and runs/joint, which
+    has finished."""
     root = tmp_path_factory.mktemp("identity")
     shutil.copytree(images(root / "a" / "own"), root / "b" / "own")
     images(root / "c" / "own", 500)
     (root / "plugin.py").write_text("")
     (root / "real.json").write_text("[]")
     run = Run(resolve(words(root)))
-    run.adopt()
-    job.train(run)
+    run.reconcile()
+    train_job.train(run)
     return root
 
 
@@ -142,20 +148,35 @@ def words(root: Path, *more: str) -> list[str]:
         "optim.warmup=0",
         "eval.every=2",
         "probe.every=2",
-        "probe.pictures=20",
+        "probe.images=20",
         "name=joint",
     ]
-    own = ["probe.measures=[few_shot]", "probe.shots=[1]", "eval.test=true", f"data.path={root}/a/own", f"out={root}/runs"]
+    own = [
+        "probe.measures=[few_shot]",
+        "probe.shots=[1]",
+        "eval.test=true",
+        f"data.path={root}/a/own",
+        f"out={root}/runs",
+    ]
     return altered(TINY, *few, *own, "data.validation=0.2", "compute.batch=16", *more)
 
 
 def other(key: str, now: object, root: Path) -> list[str]:
     """Words that give a key another value."""
     if key in SHARES:
-        return [f"corruption.{name}={share}" for name, share in zip(("mask", "random", "keep"), SHARES[key], strict=True)]
+        return [
+            f"corruption.{name}={share}"
+            for name, share in zip(("mask", "random", "keep"), SHARES[key], strict=True)
+        ]
     if key in VALUES:
-        known = {"FINISHED": root / "runs" / "joint", "PLUGIN": root / "plugin.py", "MOVED": root / "b" / "own"}
-        return [f"{key}={known.get(VALUES[key], root / 'real.json' if VALUES[key] == 'REAL' else VALUES[key])}"]
+        known = {
+            "FINISHED": root / "runs" / "joint",
+            "PLUGIN": root / "plugin.py",
+            "MOVED": root / "b" / "own",
+        }
+        return [
+            f"{key}={known.get(VALUES[key], root / 'real.json' if VALUES[key] == 'REAL' else VALUES[key])}"
+        ]
     if isinstance(now, bool):
         return [f"{key}={str(not now).lower()}"]
     if isinstance(now, float):
@@ -171,7 +192,7 @@ def value(recipe: object, key: str) -> object:
 
 def found(said: list[str]) -> tuple[Run, dict | None]:
     """What a tool does before it trains."""
-    return training._found(said, lambda recipe, said: None)
+    return cli.open_run(resolve(said, here=False))
 
 
 def the_error(act, *arguments) -> str:
@@ -182,9 +203,13 @@ def the_error(act, *arguments) -> str:
 
 
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
-def test_every_key_is_refused_by_name_or_is_free_for_a_reason(place: Path, tmp_path: Path, finished: bool) -> None:
+def test_every_key_is_refused_by_name_or_is_free_for_a_reason(
+    place: Path, tmp_path: Path, finished: bool
+) -> None:
     root, free = place, ALWAYS_FREE | ({} if finished else FREE_UNTIL_FINISHED)
-    assert {*ALWAYS_FREE, *FREE_UNTIL_FINISHED, "resume", "plugin"} == FREE, "what the recipe's hash leaves out"
+    assert {*ALWAYS_FREE, *FREE_UNTIL_FINISHED, "resume", "plugin"} == FREE, (
+        "what the recipe's hash leaves out"
+    )
     if not finished:
         root = tmp_path
         shutil.copytree(place, root, dirs_exist_ok=True)
@@ -212,6 +237,18 @@ def test_the_same_words_answer_with_the_result(place: Path) -> None:
     assert result == json.loads((place / "runs" / "joint" / "result.json").read_text())
 
 
+def test_a_result_that_does_not_tell_what_it_is_over_is_refused(
+    place: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(place / "runs", tmp_path / "runs")
+    path = tmp_path / "runs" / "joint" / "environment.json"
+    told = json.loads(path.read_text())
+    del told["options"]["eval.images"]
+    path.write_text(json.dumps(told))
+    refused = the_error(found, words(place, f"out={tmp_path}/runs"))
+    assert "eval.images (None there" in refused
+
+
 def test_a_test_that_was_not_made_is_not_answered(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "runs", tmp_path / "runs")
     said = words(place, "eval.test=false", f"out={tmp_path}/runs")
@@ -221,11 +258,19 @@ def test_a_test_that_was_not_made_is_not_answered(place: Path, tmp_path: Path) -
     told = json.loads(environment.read_text())
     environment.write_text(json.dumps(told | {"options": told["options"] | {"eval.test": False}}))
     text = the_error(found, words(place, f"out={tmp_path}/runs"))
-    assert "eval.test (False there, True here)" in text and "probe.measures=[top1]" in text and "name=" in text
+    assert (
+        "eval.test (False there, True here)" in text
+        and "probe.measures=[top1]" in text
+        and "name=" in text
+    )
 
 
-def test_a_finished_run_is_told_for_its_own_images_only(place: Path, tmp_path: Path, capsys) -> None:
-    assert "the pictures of test, train, validation differ" in the_error(found, words(place, f"data.path={place}/c/own"))
+def test_a_finished_run_is_told_for_its_own_images_only(
+    place: Path, tmp_path: Path, capsys
+) -> None:
+    assert "the images of test, train, validation differ" in the_error(
+        found, words(place, f"data.path={place}/c/own")
+    )
     assert found(words(place, f"data.path={place}/b/own"))[1] is not None
     assert "warning" not in capsys.readouterr().out
     assert found(words(place, f"data.path={tmp_path}/own"))[1] is not None  # gone
@@ -236,15 +281,17 @@ def test_a_finished_run_is_told_for_its_own_images_only(place: Path, tmp_path: P
 
 def test_folders_of_one_name_are_not_mixed_up(place: Path, tmp_path: Path) -> None:
     """Under the run's default name, finished and not."""
-    unnamed = [word for word in words(place, f"out={tmp_path}/runs") if not word.startswith("name=")]
+    unnamed = [
+        word for word in words(place, f"out={tmp_path}/runs") if not word.startswith("name=")
+    ]
     here, there = (altered(unnamed, f"data.path={place}/{which}/own") for which in "ac")
     run, _ = found(here)
-    job.train(run)
+    train_job.train(run)
     assert resolve(there).name == run.recipe.name
-    assert f"data.path={place}/c/own: the pictures of" in the_error(found, there)
+    assert f"data.path={place}/c/own: the images of" in the_error(found, there)
     (run.folder / "result.json").unlink()
     before = contents(run.folder)
-    assert f"data.path={place}/c/own: the pictures of" in the_error(job.train, found(there)[0])
+    assert f"data.path={place}/c/own: the images of" in the_error(train_job.train, found(there)[0])
     assert contents(run.folder) == before
 
 
@@ -254,7 +301,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
-def test_a_recipe_that_was_edited_or_taken_away_is_refused(place: Path, tmp_path: Path, finished: bool) -> None:
+def test_a_recipe_that_was_edited_or_taken_away_is_refused(
+    place: Path, tmp_path: Path, finished: bool
+) -> None:
     shutil.copytree(place / "runs", tmp_path / "runs")
     folder = tmp_path / "runs" / "joint"
     if not finished:
@@ -277,10 +326,10 @@ def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path
     shutil.copytree(place / "runs", tmp_path / "runs")
     folder = tmp_path / "runs" / "joint"
     recipe = resolve(words(place, f"out={tmp_path}/runs"))
-    from ssl_vit.recipe import computed
-    from ssl_vit.runs import _hash
+    from ssl_vit.config.schema import computed_values
+    from ssl_vit.runs.folder import _hash
 
-    known = {key: value for key, value in computed(recipe).items() if key != "data.flip"}
+    known = {key: value for key, value in computed_values(recipe).items() if key != "data.flip"}
     text = (folder / "recipe.yaml").read_text()
     assert text.count("  flip: true\n") == 1
     (folder / "recipe.yaml").write_text(text.replace("  flip: true\n", ""))
@@ -290,38 +339,58 @@ def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path
     assert found(words(place, f"out={tmp_path}/runs"))[1] is not None
 
 
-def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(place: Path, tmp_path: Path) -> None:
-    """Whoever looked before it was there, and comes after it has finished, neither overwrites it nor trains it again."""
+def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(
+    place: Path, tmp_path: Path
+) -> None:
+    """Whoever looked before it was there, and comes after it has finished, neither overwrites it
+    nor trains it again."""
     said = words(place, f"out={tmp_path}/runs", "name=race")
-    late, same, elsewhere = (found(altered(said, *more))[0] for more in (["optim.lr=0.5"], [], [f"data.path={place}/c/own"]))
+    late, same, elsewhere = (
+        found(altered(said, *more))[0]
+        for more in (["optim.lr=0.5"], [], [f"data.path={place}/c/own"])
+    )
     first, _ = found(said)
-    result = job.train(first)
+    result = train_job.train(first)
     before = contents(first.folder)
-    assert "optim.lr (0.001 there, 0.5 here)" in the_error(job.train, late)
-    assert job.train(same) == result
-    assert "the pictures of" in the_error(job.train, elsewhere)
+    assert "optim.lr (0.001 there, 0.5 here)" in the_error(train_job.train, late)
+    assert train_job.train(same) == result
+    assert "the images of" in the_error(train_job.train, elsewhere)
     assert contents(first.folder) == before
 
 
-def test_another_may_begin_the_run_while_this_one_waits_for_the_lock(place: Path, tmp_path: Path) -> None:
+def test_another_may_begin_the_run_while_this_one_waits_for_the_lock(
+    place: Path, tmp_path: Path
+) -> None:
     said = words(place, f"out={tmp_path}/runs", "name=race")
     late = found(altered(said, "optim.lr=0.5"))[0]
     shutil.copytree(place / "runs" / "joint", tmp_path / "runs" / "race")
     (tmp_path / "runs" / "race" / "result.json").unlink()
     before = contents(late.folder)
-    assert "optim.lr (0.001 there, 0.5 here)" in the_error(job.train, late)
+    assert "optim.lr (0.001 there, 0.5 here)" in the_error(train_job.train, late)
     assert contents(late.folder) == before
 
 
 def test_an_evaluation_checks_again_under_the_lock(place: Path, tmp_path: Path) -> None:
-    from ssl_vit import probing
+    from ssl_vit.jobs import evaluate
 
-    common = [f"init={place}/runs/joint", f"data.path={place}/a/own", f"out={tmp_path}/runs", "name=look", "data.size=16"]
-    said = ["recipe=evaluate", *common, "compute.precision=float32", "compute.threads=1", "probe.measures=[knn]"]
+    common = [
+        f"init={place}/runs/joint",
+        f"data.path={place}/a/own",
+        f"out={tmp_path}/runs",
+        "name=look",
+        "data.size=16",
+    ]
+    said = [
+        "recipe=evaluate",
+        *common,
+        "compute.precision=float32",
+        "compute.threads=1",
+        "probe.measures=[knn]",
+    ]
     late, first = found([*said, "probe.neighbors=3"])[0], found(said)[0]
-    probing.probe(first)
+    evaluate.evaluate(first)
     before = contents(first.folder)
-    assert "probe.neighbors (20 there, 3 here)" in the_error(probing.probe, late)
+    assert "probe.neighbors (20 there, 3 here)" in the_error(evaluate.evaluate, late)
     assert contents(first.folder) == before and found(said)[1] is not None
     weights = place / "runs" / "joint" / "export" / "model.safetensors"
     kept = weights.read_bytes()
@@ -347,14 +416,21 @@ def test_a_plugin_runs_only_where_the_command_line_names_it(place: Path, tmp_pat
         assert str(plugin) in text and "plugin" in text and f"add plugin={plugin}" in text
     assert not ran.exists()
 
-    from ssl_vit import probing
+    from ssl_vit.jobs import evaluate
 
-    own = [f"data.path={place}/a/own", "data.size=16", f"out={tmp_path}/runs", "compute.precision=float32", "compute.threads=1"]
+    own = [
+        f"data.path={place}/a/own",
+        "data.size=16",
+        f"out={tmp_path}/runs",
+        "compute.precision=float32",
+        "compute.threads=1",
+    ]
     top1 = ["recipe=evaluate", f"init={folder}", *own, "probe.measures=[top1]", "name=look"]
-    assert "top1" in probing.probe(found(top1)[0])["metrics"]
+    assert "top1" in evaluate.evaluate(found(top1)[0])["metrics"]
     found(["recipe=finetune", f"init={folder}", *own, "name=fine"])
     assert not ran.exists()
-    assert "its text differ" in the_error(found, [*said, f"plugin={plugin}"])  # it was made without one
+    # it was made without one
+    assert "its text differ" in the_error(found, [*said, f"plugin={plugin}"])
     assert ran.read_text() == "x"
 
 
@@ -362,26 +438,36 @@ def test_a_studys_file_runs_no_plugin_of_its_own(tmp_path: Path) -> None:
     plugin, ran, study = tmp_path / "theirs.py", tmp_path / "ran", tmp_path / "theirs.yaml"
     plugin.write_text(f"from pathlib import Path\nPath({str(ran)!r}).write_text('x')\n")
     part = f"{{tool: pretrain, words: {{recipe: mpp, plugin: {plugin}}}}}"
-    study.write_text(f"title: t\nvary: {{corruption.rate: [0.1, 0.5]}}\nparts: {{pretrain: {part}}}\n")
-    assert f"plugin={plugin}: the study's file asks for it" in the_error(ask, [f"recipe={study}"])
-    plans.check(ask([f"recipe={study}", f"plugin={plugin}"]).plan)
+    study.write_text(
+        f"title: t\nvary: {{corruption.rate: [0.1, 0.5]}}\nparts: {{pretrain: {part}}}\n"
+    )
+    assert f"plugin={plugin}: the study's file asks for it" in the_error(
+        parse_request, [f"recipe={study}"]
+    )
+    plans.check(parse_request([f"recipe={study}", f"plugin={plugin}"]).plan)
     assert ran.read_text() == "x"
 
 
-def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(place: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(
+    place: Path, tmp_path: Path, monkeypatch
+) -> None:
     shutil.copytree(place / "runs" / "joint", tmp_path / "runs" / "pretrain-joint-0")
-    said = dict(word.split("=", 1) for word in words(place) if not word.startswith(("name=", "out=")))
+    said = dict(
+        word.split("=", 1) for word in words(place) if not word.startswith(("name=", "out="))
+    )
     path = tmp_path / "runs" / "pretrain-joint-0" / "recipe.yaml"
     text = path.read_text()
 
     def told(**more: str) -> list[str]:
-        task = plans.Task("pretrain-joint-0", "pretrain", "pretrain", "joint", 0, {}, (), said | more)
+        task = plans.Task(
+            "pretrain-joint-0", "pretrain", "pretrain", "joint", 0, {}, (), said | more
+        )
         return plans.check_finished(task, {task.name: task}, tmp_path / "runs")
 
     assert told() == []
     assert "optim.lr 0.001 there, 0.01 here" in the_error(lambda: told(**{"optim.lr": "0.01"}))
     assert "model.width 32 there, 64 here" in the_error(lambda: told(**{"model.width": "64"}))
-    assert "the pictures of" in the_error(lambda: told(**{"data.path": f"{place}/c/own"}))
+    assert "the images of" in the_error(lambda: told(**{"data.path": f"{place}/c/own"}))
     assert "eval.test" in the_error(lambda: told(**{"eval.test": "false"}))
     (doubt,) = told(**{"data.path": f"{tmp_path}/own"})
     assert "was not checked" in doubt
@@ -395,8 +481,8 @@ def test_images_are_hashed_once_for_all_runs_that_share_them(place: Path, monkey
     from ssl_vit.data import fingerprints
 
     identity._fingerprints.cache_clear()
-    real, times = fingerprints.of, []
-    monkeypatch.setattr(fingerprints, "of", lambda *a: times.append(1) or real(*a))
+    real, times = fingerprints.fingerprint_splits, []
+    monkeypatch.setattr(fingerprints, "fingerprint_splits", lambda *a: times.append(1) or real(*a))
     for _ in range(2):
         found(words(place))
     assert len(times) == 1

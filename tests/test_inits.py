@@ -1,4 +1,5 @@
-"""Weights from anywhere that init= names: what is loaded, what is interpolated, what is refused and how that is said."""
+"""Weights from anywhere that init= names: what is loaded, what is interpolated, what is refused and
+how that is said."""
 
 import json
 import shutil
@@ -12,10 +13,14 @@ from conftest import altered
 from safetensors.torch import save_file
 from scipy.ndimage import zoom
 
-from ssl_vit import encoder, inits, job, training, weights
-from ssl_vit.recipe import Data, Model, UserError
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit.config import init_source
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import cli
+from ssl_vit.jobs import train as train_job
+from ssl_vit.models import encoder, weights
+from ssl_vit.runs.folder import Run
 
 MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
 DATA = Data(size=16)
@@ -23,7 +28,7 @@ DATA = Data(size=16)
 
 def net(model: Model = MODEL, data: Data = DATA, seed: int = 0) -> encoder.Encoder:
     torch.manual_seed(seed)
-    made = encoder.build(model, data).eval()
+    made = encoder.build_encoder(model, data).eval()
     for parameter in made.parameters():  # so that nothing is zero or one by accident
         torch.nn.init.normal_(parameter, std=0.1)
     return made
@@ -35,12 +40,18 @@ def exported(folder: Path, made: encoder.Encoder, data: Data = DATA, pool: str =
 
 
 def pixels(count: int = 3, size: int = 16) -> torch.Tensor:
-    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    return torch.randint(
+        0,
+        256,
+        (count, 3, size, size),
+        dtype=torch.uint8,
+        generator=torch.Generator().manual_seed(1),
+    )
 
 
 def refusal(made: encoder.Encoder, place: str | Path) -> str:
     with pytest.raises(UserError) as caught:
-        weights.start(made, inits.find(str(place)))
+        weights.load_weights(made, init_source.parse_init(str(place)))
     text = str(caught.value)
     assert "\n" not in text and str(place) in text
     return text
@@ -48,28 +59,39 @@ def refusal(made: encoder.Encoder, place: str | Path) -> str:
 
 def test_an_export_gives_its_own_features_and_a_hash_of_its_weights(tmp_path: Path) -> None:
     made, other = net(), net(seed=1)
-    hashed = weights.start(other, inits.find(str(exported(tmp_path / "export", made))))
+    hashed = weights.load_weights(
+        other, init_source.parse_init(str(exported(tmp_path / "export", made)))
+    )
     with torch.no_grad():
         assert torch.equal(other.feature(pixels(), "avg"), made.feature(pixels(), "avg"))
-    assert hashed == weights.fingerprint(made.backbone.state_dict()) != weights.fingerprint(net(seed=2).backbone.state_dict())
+    assert (
+        hashed
+        == weights.fingerprint(made.backbone.state_dict())
+        != weights.fingerprint(net(seed=2).backbone.state_dict())
+    )
 
 
 @pytest.mark.parametrize("grid", [(8, 8), (3, 3), (6, 10), (4, 4)])
 def test_positions_are_zoomed_as_the_authors_zoom_them(grid: tuple[int, int]) -> None:
-    """Bilinear with aligned corners is scipy's zoom of order 1 (paper.md, Fine-tuning); the class token's stays."""
+    """Bilinear with aligned corners is scipy's zoom of order 1 (paper.md, Fine-tuning); the class
+    token's stays."""
     old = torch.randn(1, 1 + 16, 5, generator=torch.Generator().manual_seed(0))
-    new = weights.resized(old, grid, prefix=1)
+    new = weights.resize_positions(old, grid, prefix=1)
     assert new.shape == (1, 1 + grid[0] * grid[1], 5) and torch.equal(new[:, 0], old[:, 0])
-    wanted = zoom(old[0, 1:].reshape(4, 4, 5).numpy(), (grid[0] / 4, grid[1] / 4, 1), order=1, grid_mode=False)
+    wanted = zoom(
+        old[0, 1:].reshape(4, 4, 5).numpy(), (grid[0] / 4, grid[1] / 4, 1), order=1, grid_mode=False
+    )
     np.testing.assert_allclose(new[0, 1:].reshape(*grid, 5).numpy(), wanted, atol=3e-6)
 
 
-def test_a_larger_picture_keeps_everything_but_the_positions(tmp_path: Path) -> None:
+def test_a_larger_image_keeps_everything_but_the_positions(tmp_path: Path) -> None:
     made = net()
     large = net(data=Data(size=32), seed=1)
-    weights.start(large, inits.find(str(exported(tmp_path / "export", made))))
+    weights.load_weights(large, init_source.parse_init(str(exported(tmp_path / "export", made))))
     ours, theirs = large.backbone.state_dict(), made.backbone.state_dict()
-    assert large.grid == (8, 8) and all(torch.equal(ours[name], theirs[name]) for name in ours if name != "pos_embed")
+    assert large.grid == (8, 8) and all(
+        torch.equal(ours[name], theirs[name]) for name in ours if name != "pos_embed"
+    )
 
 
 OTHERS = {
@@ -90,13 +112,20 @@ def test_missing_and_unexpected_weights_are_named(tmp_path: Path) -> None:
     made = net()
     state = dict(made.backbone.state_dict())
     folder = exported(tmp_path / "export", made)
-    save_file({k: v for k, v in state.items() if k != "blocks.1.norm1.bias"}, folder / "model.safetensors")
+    save_file(
+        {k: v for k, v in state.items() if k != "blocks.1.norm1.bias"}, folder / "model.safetensors"
+    )
     assert "lacks blocks.1.norm1.bias" in refusal(net(), folder)
     save_file(state | {"blocks.0.ls1.gamma": torch.ones(32)}, folder / "model.safetensors")
     assert "has beyond this model blocks.0.ls1.gamma" in refusal(net(), folder)
-    save_file(state | {"head.weight": torch.ones(7, 32), "head.bias": torch.ones(7)}, folder / "model.safetensors")
-    weights.start(net(), inits.find(str(folder)))  # a head is left behind
-    save_file({name: value.to(torch.int8) for name, value in state.items()}, folder / "model.safetensors")
+    save_file(
+        state | {"head.weight": torch.ones(7, 32), "head.bias": torch.ones(7)},
+        folder / "model.safetensors",
+    )
+    weights.load_weights(net(), init_source.parse_init(str(folder)))  # a head is left behind
+    save_file(
+        {name: value.to(torch.int8) for name, value in state.items()}, folder / "model.safetensors"
+    )
     assert "is int8; floating-point weights are read" in refusal(net(), folder)
 
 
@@ -106,17 +135,23 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     refusal(net(), folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"config\.json"):
-        inits.row(inits.find(str(folder)))
+        init_source.described_values(init_source.parse_init(str(folder)))
 
 
 def test_other_normalisation_is_refused(tmp_path: Path) -> None:
     folder = exported(tmp_path / "export", net(), Data(size=16, mean=[0.4] * 3))
-    assert "data.mean=[0.5, 0.5, 0.5]" in (text := refusal(net(), folder)) and "add data.mean=[0.4,0.4,0.4]" in text
+    assert (
+        "data.mean=[0.5, 0.5, 0.5]" in (text := refusal(net(), folder))
+        and "add data.mean=[0.4,0.4,0.4]" in text
+    )
 
 
 def google(model: Model, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Random arrays under the names and shapes of Google's ViT checkpoints."""
-    return {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in google_shapes(model, size).items()}
+    return {
+        name: rng.normal(0, 0.1, shape).astype(np.float32)
+        for name, shape in google_shapes(model, size).items()
+    }
 
 
 def google_shapes(model: Model, size: int) -> dict[str, tuple[int, ...]]:
@@ -142,8 +177,14 @@ def google_shapes(model: Model, size: int) -> dict[str, tuple[int, ...]]:
             shapes |= {f"{attention}/kernel": (d, h, d // h), f"{attention}/bias": (h, d // h)}
         out = f"{block}MultiHeadDotProductAttention_1/out"
         shapes |= {f"{out}/kernel": (h, d // h, d), f"{out}/bias": (d,)}
-        shapes |= {f"{block}MlpBlock_3/Dense_0/kernel": (d, model.mlp), f"{block}MlpBlock_3/Dense_0/bias": (model.mlp,)}
-        shapes |= {f"{block}MlpBlock_3/Dense_1/kernel": (model.mlp, d), f"{block}MlpBlock_3/Dense_1/bias": (d,)}
+        shapes |= {
+            f"{block}MlpBlock_3/Dense_0/kernel": (d, model.mlp),
+            f"{block}MlpBlock_3/Dense_0/bias": (model.mlp,),
+        }
+        shapes |= {
+            f"{block}MlpBlock_3/Dense_1/kernel": (model.mlp, d),
+            f"{block}MlpBlock_3/Dense_1/bias": (d,),
+        }
     return shapes
 
 
@@ -151,11 +192,15 @@ def test_a_google_checkpoint_gives_timms_features(tmp_path: Path) -> None:
     path = tmp_path / "B_4.npz"
     np.savez(path, **google(MODEL, 16, np.random.default_rng(0)))
     made = net()
-    weights.start(made, inits.find(str(path)))
-    theirs = timm.create_model("vit_base_patch16_224", num_classes=0, **encoder.timm_args(MODEL, 16)).eval()
+    weights.load_weights(made, init_source.parse_init(str(path)))
+    theirs = timm.create_model(
+        "vit_base_patch16_224", num_classes=0, **encoder.timm_args(MODEL, 16)
+    ).eval()
     theirs.load_pretrained(str(path))
     with torch.no_grad():
-        torch.testing.assert_close(made.feature(pixels(), "token"), theirs(pixels() / 127.5 - 1), atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            made.feature(pixels(), "token"), theirs(pixels() / 127.5 - 1), atol=1e-4, rtol=0
+        )
     assert "model.depth=3 here, 2 there" in refusal(net(OTHERS["depth"][0]), path)
 
 
@@ -167,7 +212,7 @@ def test_a_place_without_an_encoder_is_said_with_the_choices(
     (tmp_path / "runs" / "unfinished").mkdir(parents=True)
     (tmp_path / "runs" / "unfinished" / "recipe.yaml").write_text("{}")
     with pytest.raises(UserError, match=f"init={place}: ") as caught:
-        inits.find(place)
+        init_source.parse_init(place)
     assert "\n" not in str(caught.value)
     assert "timm:NAME" in str(caught.value) or "not finished" in str(caught.value)
 
@@ -175,7 +220,7 @@ def test_a_place_without_an_encoder_is_said_with_the_choices(
 @pytest.fixture
 def pretrained(tiny: list[str]) -> Run:
     run = Run(resolve(altered(tiny, "name=mpp", "optim.steps=4", "data.mean=[0.4,0.4,0.4]")))
-    job.train(run)
+    train_job.train(run)
     return run
 
 
@@ -189,11 +234,15 @@ def test_a_run_brings_its_model_and_its_normalisation(pretrained: Run, tiny: lis
     shutil.copytree(pretrained.export, pretrained.folder.parent / "alone")
     alone = resolve(["recipe=finetune", f"init={pretrained.folder.parent}/alone", *out])
     assert (alone.model.width, alone.model.patch, alone.model.mlp) == (32, 4, 64)
-    with pytest.raises(UserError, match=r"data\.mean=\[0\.5, 0\.5, 0\.5\]: init=.* was made with \[0\.4"):
+    with pytest.raises(
+        UserError, match=r"data\.mean=\[0\.5, 0\.5, 0\.5\]: init=.* was made with \[0\.4"
+    ):
         resolve(["recipe=finetune", f"init={pretrained.folder}", "data.mean=[0.5,0.5,0.5]", *out])
 
 
-def test_other_weights_under_a_runs_name_are_refused(pretrained: Run, tiny: list[str], capsys: pytest.CaptureFixture) -> None:
+def test_other_weights_under_a_runs_name_are_refused(
+    pretrained: Run, tiny: list[str], capsys: pytest.CaptureFixture
+) -> None:
     words = [
         "recipe=finetune",
         f"init={pretrained.folder}",
@@ -203,18 +252,18 @@ def test_other_weights_under_a_runs_name_are_refused(pretrained: Run, tiny: list
         "eval.test=false",
     ]
     words += [
-        "eval.pictures=20",
+        "eval.images=20",
         "name=tuned",
         "log.tensorboard=false",
         *(w for w in tiny if w.startswith(("out=", "compute."))),
     ]
     words += ["optim.steps=4", "optim.warmup=1"]
-    training.finetune(words)
+    cli.finetune(words)
     (pretrained.folder.parent / "tuned" / "result.json").unlink()
     model, data = pretrained.recipe.model, pretrained.recipe.data
     weights.export(pretrained.export, net(model, data), {}, model, data, "avg")
     with pytest.raises(SystemExit):
-        training.finetune(words)
+        cli.finetune(words)
     assert "the weights differ from what" in capsys.readouterr().err
 
 
@@ -226,14 +275,31 @@ def test_the_heads_of_a_foreign_export_are_those_of_its_architecture(tmp_path: P
     stats = theirs.pretrained_cfg
     data = Data(size=32, mean=list(stats["mean"]), std=list(stats["std"]))
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
-    (tmp_path / "theirs" / "config.json").write_text(json.dumps(config | {"model_args": {"img_size": 32}}))
-    weights.start(encoder.build(tiny, data), inits.find(str(tmp_path / "theirs")))
+    (tmp_path / "theirs" / "config.json").write_text(
+        json.dumps(config | {"model_args": {"img_size": 32}})
+    )
+    weights.load_weights(
+        encoder.build_encoder(tiny, data), init_source.parse_init(str(tmp_path / "theirs"))
+    )
     wrong = Model(patch=16, width=192, depth=12, heads=6, mlp=768)
-    assert "model.heads=6 here, 3 there" in refusal(encoder.build(wrong, data), tmp_path / "theirs")
+    assert "model.heads=6 here, 3 there" in refusal(
+        encoder.build_encoder(wrong, data), tmp_path / "theirs"
+    )
 
 
-@pytest.mark.parametrize("change", [{"embedding/kernel": np.zeros((1, 1, 1024, 32), np.float32)}, {}])
-def test_other_networks_of_google_are_refused_plainly(tmp_path: Path, change: dict[str, np.ndarray]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"embedding/kernel": np.zeros((1, 1, 1024, 32), np.float32)}, {}]
+)
+def test_other_networks_of_google_are_refused_plainly(
+    tmp_path: Path, change: dict[str, np.ndarray]
+) -> None:
     path = tmp_path / "hybrid.npz"
-    np.savez(path, **(google(MODEL, 16, np.random.default_rng(0)) | change if change else {"resnet/root": np.zeros(3)}))
+    np.savez(
+        path,
+        **(
+            google(MODEL, 16, np.random.default_rng(0)) | change
+            if change
+            else {"resnet/root": np.zeros(3)}
+        ),
+    )
     assert "only Vision Transformers on patches of pixels can be read" in refusal(net(), path)

@@ -11,10 +11,12 @@ import torch
 from safetensors.torch import load_file
 from test_inits import google_shapes
 
-from ssl_vit import encoder, inits, interop, weights
-from ssl_vit.data import pictures
-from ssl_vit.recipe import Data, Model, UserError
-from ssl_vit.words import resolve
+from ssl_vit.config import init_source
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.data import transforms
+from ssl_vit.errors import UserError
+from ssl_vit.models import encoder, interop, weights
 
 MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
 DATA = Data(size=16, mean=[0.4, 0.5, 0.6], std=[0.2, 0.3, 0.25])
@@ -23,7 +25,7 @@ CLASSES = ["cat", "dog", "newt"]
 
 def net(seed: int = 0, data: Data = DATA) -> encoder.Encoder:
     torch.manual_seed(seed)
-    made = encoder.build(MODEL, data).eval()
+    made = encoder.build_encoder(MODEL, data).eval()
     for parameter in made.parameters():  # so that nothing is zero or one by accident
         torch.nn.init.normal_(parameter, std=0.2)
     return made
@@ -31,22 +33,36 @@ def net(seed: int = 0, data: Data = DATA) -> encoder.Encoder:
 
 def exported(folder: Path, made: encoder.Encoder, classes: list[str], pool: str = "token") -> Path:
     torch.manual_seed(3)
-    heads = {"head.weight": torch.randn(len(classes), 32), "head.bias": torch.randn(len(classes))} if classes else {}
+    heads = (
+        {"head.weight": torch.randn(len(classes), 32), "head.bias": torch.randn(len(classes))}
+        if classes
+        else {}
+    )
     weights.export(folder, made, heads, MODEL, DATA, pool, classes)
     return folder
 
 
 def pixels(size: int = 16) -> torch.Tensor:
-    return torch.randint(0, 256, (3, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    return torch.randint(
+        0, 256, (3, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
+    )
 
 
 def vit(folder: Path, classes: int, std: float | None = 0.2, **more: Any) -> torch.nn.Module:
-    """A ViT of transformers with random weights, saved there; `std` None: those that transformers gives it."""
+    """A ViT of transformers with random weights, saved there; `std` None: those that transformers
+    gives it."""
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor, ViTModel
 
     torch.manual_seed(5)
-    words = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 80}
-    config = ViTConfig(**words | {"image_size": 16, "patch_size": 4} | more, num_labels=classes or 2)
+    words = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 80,
+    }
+    config = ViTConfig(
+        **words | {"image_size": 16, "patch_size": 4} | more, num_labels=classes or 2
+    )
     made = (ViTForImageClassification if classes else ViTModel)(config).eval()
     for parameter in made.parameters() if std else ():
         torch.nn.init.normal_(parameter, std=std)
@@ -57,30 +73,50 @@ def vit(folder: Path, classes: int, std: float | None = 0.2, **more: Any) -> tor
 
 @pytest.mark.parametrize("classes", [0, 7])
 @pytest.mark.parametrize(("std", "eps"), [(0.2, 1e-6), (None, 1e-12), (None, 1e-5)])
-def test_a_vit_of_transformers_gives_its_own_features(tmp_path: Path, classes: int, std: float | None, eps: float) -> None:
+def test_a_vit_of_transformers_gives_its_own_features(
+    tmp_path: Path, classes: int, std: float | None, eps: float
+) -> None:
     """Its own first weights are so small that another eps shows."""
-    theirs, ours = vit(tmp_path / "vit", classes, std, layer_norm_eps=eps, patch_size=[4, 4], image_size=[16, 16]), net()
-    weights.start(ours, inits.find(str(tmp_path / "vit")))
+    theirs, ours = (
+        vit(
+            tmp_path / "vit",
+            classes,
+            std,
+            layer_norm_eps=eps,
+            patch_size=[4, 4],
+            image_size=[16, 16],
+        ),
+        net(),
+    )
+    weights.load_weights(ours, init_source.parse_init(str(tmp_path / "vit")))
     with torch.no_grad():
-        normal, h_BTD = ours.normal(pixels()), ours(ours.patch(pixels()))
+        normal, h_BTD = ours.normalize(pixels()), ours(ours.patch(pixels()))
         wanted = (theirs.vit if classes else theirs)(normal).last_hidden_state
         torch.testing.assert_close(h_BTD, wanted, atol=1e-5, rtol=0)
         if classes:
-            torch.testing.assert_close(theirs.classifier(h_BTD[:, 0]), theirs(normal).logits, atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                theirs.classifier(h_BTD[:, 0]), theirs(normal).logits, atol=1e-5, rtol=0
+            )
 
 
-def test_an_eps_that_no_export_can_say_is_evaluated_but_trained_with_timms(tmp_path: Path, capsys) -> None:
+def test_an_eps_that_no_export_can_say_is_evaluated_but_trained_with_timms(
+    tmp_path: Path, capsys
+) -> None:
     vit(tmp_path / "vit", 0)
     looked_at, trained = net(), net()
-    weights.first(looked_at, f"{tmp_path}/vit", exported=False)
+    weights.load_init(looked_at, f"{tmp_path}/vit", exported=False)
     assert looked_at.backbone.norm.eps == 1e-12 and not capsys.readouterr().out
-    weights.first(trained, f"{tmp_path}/vit")
+    weights.load_init(trained, f"{tmp_path}/vit")
     assert {m.eps for m in trained.modules() if isinstance(m, torch.nn.LayerNorm)} == {1e-6}
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.endswith("vit: layer_norm_eps=1e-12 there; trained with 1e-06, as an export in timm's form has it")
+    assert line.endswith(
+        "vit: layer_norm_eps=1e-12 there; trained with 1e-06, as an export in timm's form has it"
+    )
     with torch.no_grad():  # the run's own features are its export's
-        theirs = timm.create_model(f"local-dir:{exported(tmp_path / 'out', trained, [])}", pretrained=True).eval()
-        features = theirs.forward_features(trained.normal(pixels()))
+        theirs = timm.create_model(
+            f"local-dir:{exported(tmp_path / 'out', trained, [])}", pretrained=True
+        ).eval()
+        features = theirs.forward_features(trained.normalize(pixels()))
         torch.testing.assert_close(features, trained(trained.patch(pixels())), atol=1e-5, rtol=0)
 
 
@@ -101,22 +137,30 @@ def test_a_vit_of_transformers_brings_its_model_and_its_normalisation(tmp_path: 
         ({"num_channels": 1}, "num_channels=1; a ViT with num_channels=3"),
         ({"patch_size": [4, 8]}, "patch_size=[4, 8]; a square is asked for"),
         ({"image_size": [8, 32]}, "image_size=[8, 32]; a square is asked for"),
-        ({"model_type": "deit"}, "model_type=deit, which is not read; choices: vit (transformers' ViT)"),
+        (
+            {"model_type": "deit"},
+            "model_type=deit, which is not read; choices: vit (transformers' ViT)",
+        ),
     ],
 )
-def test_a_vit_of_transformers_that_computes_something_else_is_refused(tmp_path: Path, change: dict, says: str) -> None:
+def test_a_vit_of_transformers_that_computes_something_else_is_refused(
+    tmp_path: Path, change: dict, says: str
+) -> None:
     vit(tmp_path / "vit", 0)
     path = tmp_path / "vit" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match=r"^init=.*vit: ") as caught:
-        weights.start(net(), inits.find(str(tmp_path / "vit")))
+        weights.load_weights(net(), init_source.parse_init(str(tmp_path / "vit")))
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_config_that_is_not_read_is_said_before_the_work(tmp_path: Path) -> None:
     vit(tmp_path / "vit", 0)
     path = tmp_path / "vit" / "config.json"
-    for text, says in ((json.dumps({"model_type": "bert"}), "model_type=bert, which is not read"), ("[1]", "cannot be read")):
+    for text, says in (
+        (json.dumps({"model_type": "bert"}), "model_type=bert, which is not read"),
+        ("[1]", "cannot be read"),
+    ):
         path.write_text(text)
         with pytest.raises(UserError, match=f"^init=.*vit: its config.json .*{says}"):
             resolve(["recipe=finetune", f"init={tmp_path}/vit", f"out={tmp_path}"])
@@ -128,12 +172,14 @@ def test_transformers_reads_an_encoder_as_its_own_vit(tmp_path: Path) -> None:
     made = net()
     interop.to_transformers(exported(tmp_path / "export", made, []), tmp_path / "vit")
     loaded, about = AutoModel.from_pretrained(tmp_path / "vit", output_loading_info=True)
-    assert isinstance(loaded, ViTModel) and not any(about[key] for key in ("missing_keys", "unexpected_keys"))
+    assert isinstance(loaded, ViTModel) and not any(
+        about[key] for key in ("missing_keys", "unexpected_keys")
+    )
     processor = AutoImageProcessor.from_pretrained(tmp_path / "vit")
     normal = processor(list(pixels()), return_tensors="pt")["pixel_values"]
-    cut = pictures.evaluation(list(pixels()), 16, DATA.eval_mode, DATA.eval_crop)
+    cut = transforms.eval_transform(list(pixels()), 16, DATA.eval_mode, DATA.eval_crop)
     with torch.no_grad():
-        torch.testing.assert_close(normal, made.normal(cut), atol=1e-5, rtol=0)
+        torch.testing.assert_close(normal, made.normalize(cut), atol=1e-5, rtol=0)
         told, h_BTD = loaded.eval()(normal), made(made.patch(cut))
         torch.testing.assert_close(told.last_hidden_state, h_BTD, atol=1e-5, rtol=0)
         torch.testing.assert_close(told.pooler_output, h_BTD[:, 0], atol=1e-5, rtol=0)
@@ -149,16 +195,20 @@ def test_transformers_reads_a_linear_head_as_its_own(tmp_path: Path) -> None:
     head = load_file(folder / "heads.safetensors")
     with torch.no_grad():
         wanted = made.feature(pixels(), "token") @ head["head.weight"].T + head["head.bias"]
-        torch.testing.assert_close(loaded(made.normal(pixels())).logits, wanted, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            loaded(made.normalize(pixels())).logits, wanted, atol=1e-5, rtol=0
+        )
     assert isinstance(loaded, ViTForImageClassification)
-    assert [loaded.config.id2label[number] for number in range(3)] == CLASSES and loaded.config.label2id["newt"] == 2
+    assert [
+        loaded.config.id2label[number] for number in range(3)
+    ] == CLASSES and loaded.config.label2id["newt"] == 2
 
 
 def test_there_and_back_is_the_same(tmp_path: Path) -> None:
     made = net()
     interop.to_transformers(exported(tmp_path / "export", made, []), tmp_path / "vit")
     other = net(seed=1)
-    weights.start(other, inits.find(str(tmp_path / "vit")))
+    weights.load_weights(other, init_source.parse_init(str(tmp_path / "vit")))
     for name, value in made.backbone.state_dict().items():
         assert torch.equal(other.backbone.state_dict()[name], value), name
 
@@ -175,10 +225,19 @@ def test_what_a_vit_of_transformers_cannot_be_is_said(tmp_path: Path) -> None:
 
 OWN = {"patch": 14, "width": 48, "depth": 2, "heads": 3, "mlp": 100}
 BEYOND = {
-    "layer scale": (Model(name="t", timm="vit_small_patch14_dinov2", **OWN), "has no blocks.0.ls1.gamma"),
+    "layer scale": (
+        Model(name="t", timm="vit_small_patch14_dinov2", **OWN),
+        "has no blocks.0.ls1.gamma",
+    ),
     "a norm before": (Model(name="t", timm="vit_base_patch16_clip_224", **OWN), "has no norm_pre"),
-    "registers": (Model(name="t", timm="vit_small_patch14_reg4_dinov2", **OWN), "has no blocks.0.ls1.gamma"),
-    "parallel blocks": (Model(name="t", timm="vit_small_patch16_18x2_224", **OWN), "has no blocks.0.attns.0"),
+    "registers": (
+        Model(name="t", timm="vit_small_patch14_reg4_dinov2", **OWN),
+        "has no blocks.0.ls1.gamma",
+    ),
+    "parallel blocks": (
+        Model(name="t", timm="vit_small_patch16_18x2_224", **OWN),
+        "has no blocks.0.attns.0",
+    ),
     "a hybrid": (
         Model(name="t", timm="vit_base_r50_s16_224", stem_width=1024, **OWN | {"patch": 16}),
         "has patches of pixels; this is a VisionTransformer on a HybridEmbed",
@@ -187,30 +246,45 @@ BEYOND = {
 
 
 @pytest.mark.parametrize(("model", "says"), BEYOND.values(), ids=BEYOND)
-def test_other_vits_are_refused_by_name_and_read_back(tmp_path: Path, model: Model, says: str) -> None:
+def test_other_vits_are_refused_by_name_and_read_back(
+    tmp_path: Path, model: Model, says: str
+) -> None:
     data = Data(size=2 * model.patch)
-    made, other = (encoder.build(model, data).eval() for _ in range(2))
+    made, other = (encoder.build_encoder(model, data).eval() for _ in range(2))
     weights.export(tmp_path / "export", made, {}, model, data, "avg")
     with pytest.raises(UserError, match=f"transformers' ViT {says}") as caught:
         interop.main([str(tmp_path / "export"), "format=transformers", f"out={tmp_path}/vit"])
-    assert "\n" not in str(caught.value) and [path.name for path in tmp_path.iterdir()] == ["export"]
-    weights.start(other, inits.find(str(tmp_path / "export")))
-    large = encoder.build(model, Data(size=3 * model.patch))
-    weights.start(large, inits.find(str(tmp_path / "export")))  # positions are interpolated
+    assert "\n" not in str(caught.value) and [path.name for path in tmp_path.iterdir()] == [
+        "export"
+    ]
+    weights.load_weights(other, init_source.parse_init(str(tmp_path / "export")))
+    large = encoder.build_encoder(model, Data(size=3 * model.patch))
+    # positions are interpolated
+    weights.load_weights(large, init_source.parse_init(str(tmp_path / "export")))
     with torch.no_grad():
         seen = pixels(data.size)
-        torch.testing.assert_close(other.feature(seen, "avg"), made.feature(seen, "avg"), atol=0, rtol=0)
+        torch.testing.assert_close(
+            other.feature(seen, "avg"), made.feature(seen, "avg"), atol=0, rtol=0
+        )
 
 
-def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, words = exported(tmp_path / "export", net(), []), ["format=transformers", f"out={tmp_path}/vit"]
+def test_an_export_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, words = (
+        exported(tmp_path / "export", net(), []),
+        ["format=transformers", f"out={tmp_path}/vit"],
+    )
     monkeypatch.setattr(interop, "_processor", lambda config: config["missing"])
     with pytest.raises(KeyError):
         interop.main([str(folder), *words])
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
     monkeypatch.undo()
     interop.main([str(folder), *words])
-    assert {path.name for path in (tmp_path / "vit").iterdir()} >= {"config.json", "model.safetensors"}
+    assert {path.name for path in (tmp_path / "vit").iterdir()} >= {
+        "config.json",
+        "model.safetensors",
+    }
 
 
 @pytest.mark.parametrize(
@@ -233,9 +307,11 @@ def test_a_google_vit_b16_gives_timms_features(tmp_path: Path) -> None:
     """Of the published size, from random arrays."""
     model, path = Model(), tmp_path / "B_16.npz"
     noise = np.random.default_rng(0).normal(0, 0.03, 2**20).astype(np.float32)
-    np.savez(path, **{name: np.resize(noise, shape) for name, shape in google_shapes(model, 224).items()})  # type: ignore[arg-type]
-    ours = encoder.build(model, Data()).eval()
-    weights.start(ours, inits.find(str(path)))
+    np.savez(
+        path, **{name: np.resize(noise, shape) for name, shape in google_shapes(model, 224).items()}
+    )  # type: ignore[arg-type]
+    ours = encoder.build_encoder(model, Data()).eval()
+    weights.load_weights(ours, init_source.parse_init(str(path)))
     theirs = timm.create_model("vit_base_patch16_224", num_classes=0, weight_init="skip").eval()
     theirs.load_pretrained(str(path))
     with torch.no_grad():
@@ -244,25 +320,43 @@ def test_a_google_vit_b16_gives_timms_features(tmp_path: Path) -> None:
     torch.testing.assert_close(told, wanted, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize(("classes", "pool", "name"), [([], "avg", "features"), (CLASSES, "token", "logits")])
-def test_onnxruntime_gives_the_same(tmp_path: Path, classes: list[str], pool: str, name: str) -> None:
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install -e '.[onnx]'")
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install -e '.[onnx]'")
+@pytest.mark.parametrize(
+    ("classes", "pool", "name"), [([], "avg", "features"), (CLASSES, "token", "logits")]
+)
+def test_onnxruntime_gives_the_same(
+    tmp_path: Path, classes: list[str], pool: str, name: str
+) -> None:
+    runtime = pytest.importorskip(
+        "onnxruntime", reason="onnxruntime is not installed: pip install -e '.[onnx]'"
+    )
+    pytest.importorskip(
+        "onnxscript", reason="onnxscript is not installed: pip install -e '.[onnx]'"
+    )
     made = net()
     folder = exported(tmp_path / "export", made, classes, pool)
     interop.main([str(folder), "format=onnx", f"out={tmp_path}/vit.onnx"])
-    session = runtime.InferenceSession(str(tmp_path / "vit.onnx"), providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(
+        str(tmp_path / "vit.onnx"), providers=["CPUExecutionProvider"]
+    )
     told = json.loads(session.get_modelmeta().custom_metadata_map["preprocessing"])
     assert (told["input_size"], told["mean"]) == ([3, 16, 16], DATA.mean)
-    assert (told["crop_pct"], told["crop_mode"], told["interpolation"]) == (0.875, "center", "bilinear")
+    assert (told["crop_pct"], told["crop_mode"], told["interpolation"]) == (
+        0.875,
+        "center",
+        "bilinear",
+    )
     with torch.no_grad():
-        wanted = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()(made.normal(pixels()))
+        wanted = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()(
+            made.normalize(pixels())
+        )
         for count in (3, 1):  # any batch
-            (told,) = session.run([name], {"pixels": made.normal(pixels())[:count].numpy()})
+            (told,) = session.run([name], {"pixels": made.normalize(pixels())[:count].numpy()})
             np.testing.assert_allclose(told, wanted[:count].numpy(), atol=1e-5, rtol=0)
 
 
-def test_without_onnx_the_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onnx_the_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "onnxscript", None)

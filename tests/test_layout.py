@@ -1,4 +1,5 @@
-"""What is a split: one rule for every format; no image is trained on, or left out, without a word."""
+"""What is a split: one rule for every format; no image is trained on, or left out, without a
+word."""
 
 import os
 import pickle
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from test_shards import cache, numbered, parquet, png  # noqa: F401
 from test_sources import content
 
-from ssl_vit.data import batches, layout, sources
+from ssl_vit.config.schema import Data
+from ssl_vit.data import batching, layout, sources
 from ssl_vit.data.layout import Folder
-from ssl_vit.recipe import Data, UserError
+from ssl_vit.errors import UserError
 
 SPLITS = [word for words in layout.ROLES.values() for word in words]
 
@@ -36,7 +38,8 @@ def load(path, test=False, **words):
 
 
 def kept(path, **words):
-    """{image: class or None} of all splits that are there, whatever they are called, each image once."""
+    """{image: class or None} of all splits that are there, whatever they are called, each image
+    once."""
     found = sources.every_split(Data(name="own", path=str(path), **words))
     both = Counter()
     told = {}
@@ -57,7 +60,7 @@ def test_a_class_called_train_among_a_hundred_drops_none(tmp_path):
     assert list(found.splits) == ["train"] and "train could be a split's name" in found.guesses[0]
     splits = load(tmp_path, validation=0.1)
     assert (len(splits.train), len(splits.validation)) == (270, 30)
-    assert splits.told[0] == f"train: 300 images in 100 classes from {tmp_path}, its split train"
+    assert splits.notes[0] == f"train: 300 images in 100 classes from {tmp_path}, its split train"
 
 
 def test_a_word_within_a_folders_name_makes_no_split(tmp_path):
@@ -71,14 +74,22 @@ def test_a_word_within_a_folders_name_makes_no_split(tmp_path):
     ("folders", "wanted"),
     [
         (("Train", "VAL"), {"train": "train", "validation": "val"}),
-        (("training", "dev", "testing"), {"train": "training", "validation": "dev", "test": "testing"}),
+        (
+            ("training", "dev", "testing"),
+            {"train": "training", "validation": "dev", "test": "testing"},
+        ),
         (("train2017", "val2017"), {"train": "train", "validation": "val"}),
-        (("trainset", "valid_set", "Eval-Images"), {"train": "train", "validation": "valid", "test": "eval"}),
+        (
+            ("trainset", "valid_set", "Eval-Images"),
+            {"train": "train", "validation": "valid", "test": "eval"},
+        ),
         (("data__train", "data__evaluation"), {"train": "train", "test": "evaluation"}),
     ],
 )
 def test_folders_of_splits_are_found_whatever_their_case(tmp_path, folders, wanted):
-    wrote = images(tmp_path, **{f"{folder}__{name}": 3 for folder in folders for name in ("ant", "bee")})
+    wrote = images(
+        tmp_path, **{f"{folder}__{name}": 3 for folder in folders for name in ("ant", "bee")}
+    )
     told, found = kept(tmp_path)
     assert told == {raw: key.rpartition("__")[2] for key, some in wrote.items() for raw in some}
     assert set(found.splits) == set(wanted.values()) and not found.guesses
@@ -103,14 +114,18 @@ def test_what_lies_beside_clear_splits_is_left_out_and_counted(tmp_path):
     wrote = images(tmp_path, train__ant=3, train__bee=3, test__ant=1, test__bee=1, extra=5, _=2)
     splits = load(tmp_path)
     assert not content(splits.train).keys() & (wrote["extra"] | wrote["test__ant"])
-    assert any("7 images in extra, the top" in text and "left out" in text for text in splits.guesses)
-    assert "not used: test (2 images)" in splits.told
+    assert any(
+        "7 images in extra, the top" in text and "left out" in text for text in splits.guesses
+    )
+    assert "not used: test (2 images)" in splits.notes
 
 
 def test_images_beside_folders_of_classes_are_kept_without_a_label(tmp_path):
     wrote = images(tmp_path, ant=2, bee=2, _=3)
     told, found = kept(tmp_path)
-    assert told == {raw: None if name == "_" else name for name, some in wrote.items() for raw in some}
+    assert told == {
+        raw: None if name == "_" else name for name, some in wrote.items() for raw in some
+    }
     assert "have no label" in found.guesses[0]
 
 
@@ -128,7 +143,9 @@ def test_files_called_like_splits_in_one_folder(tmp_path):
     assert {name: len(source) for name, source in found.splits.items()} == {"test": 2, "train": 4}
     (tmp_path / "other.png").write_bytes(png(9))
     told, found = kept(tmp_path)
-    assert len(told) == 7 and list(found.splits) == ["train"] and "6 of 7 images" in found.guesses[0]
+    assert (
+        len(told) == 7 and list(found.splits) == ["train"] and "6 of 7 images" in found.guesses[0]
+    )
 
 
 def test_what_was_left_out_of_a_folder_is_counted_and_said(tmp_path):
@@ -137,7 +154,7 @@ def test_what_was_left_out_of_a_folder_is_counted_and_said(tmp_path):
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / ".cache").mkdir()
     left = "left out: 1 .heic files, 2 .txt files, 1 files without an ending, 2 hidden files, 1 hidden folders"
-    assert left in load(tmp_path).told
+    assert left in load(tmp_path).notes
 
 
 NAMES = st.sampled_from([*SPLITS, "Train", "TEST2", "cat", "dog", "training_shoe", "latest", "x"])
@@ -146,7 +163,8 @@ NAMES = st.sampled_from([*SPLITS, "Train", "TEST2", "cat", "dog", "training_shoe
 @settings(max_examples=300, deadline=None)
 @given(st.sets(st.lists(NAMES, max_size=3).map(tuple), min_size=1, max_size=7))
 def test_no_folder_of_images_is_dropped_or_split_without_a_word(paths):
-    """Every folder has a split, or a warning tells of it; held out is only what a folder's whole name says."""
+    """Every folder has a split, or a warning tells of it; held out is only what a folder's whole
+    name says."""
     folders = [Folder("/".join(path), ["0.png"], [], [], []) for path in sorted(paths)]
     found = layout.divide(folders)
     dropped = [f for f, split in zip(folders, found.split, strict=True) if split is None]
@@ -155,19 +173,25 @@ def test_no_folder_of_images_is_dropped_or_split_without_a_word(paths):
         parts = folder.path.split("/")
         if split is not None and layout.ROLE[split] != "train":
             assert split in map(layout.split_of_folder, parts)
-        if split == "train" and any(layout.ROLE.get(layout.split_of_folder(p) or "train") != "train" for p in parts):
+        if split == "train" and any(
+            layout.ROLE.get(layout.split_of_folder(p) or "train") != "train" for p in parts
+        ):
             others = {s for part in parts if (s := layout.split_of_folder(part))}
             assert found.guesses or len(others) > 1, (folder, found)
 
 
 @pytest.mark.parametrize("write", [numbered, parquet])
-@pytest.mark.parametrize("name", ["testing-0", "eval", "Evaluation_1", "set-TEST-2", "imagenet-eval-000"])
+@pytest.mark.parametrize(
+    "name", ["testing-0", "eval", "Evaluation_1", "set-TEST-2", "imagenet-eval-000"]
+)
 def test_held_out_shards_are_not_trained_on(tmp_path, name, write):
     kind = "tar" if write is numbered else "parquet"
     write(tmp_path / f"train-0.{kind}", range(6))
     write(tmp_path / f"{name}.{kind}", range(10, 13))
     splits = load(tmp_path, test=True)
-    assert content(splits.train).keys() | content(splits.validation).keys() == {png(n) for n in range(6)}
+    assert content(splits.train).keys() | content(splits.validation).keys() == {
+        png(n) for n in range(6)
+    }
     assert content(splits.test).keys() == {png(n) for n in range(10, 13)}
     assert not splits.guesses
     stream = sources.load(Data(name="own", path=str(tmp_path), stream=True, validation=0.0)).train
@@ -193,8 +217,10 @@ def test_a_held_out_file_given_alone_is_trained_on_with_a_warning(tmp_path):
 
 def test_images_beside_shards_are_left_out_with_a_warning(tmp_path):
     parquet(tmp_path / "train.parquet", range(6))
-    images(tmp_path, pictures=4)
-    assert any("4 images beside parquet files are left out" in text for text in load(tmp_path).guesses)
+    images(tmp_path, images=4)
+    assert any(
+        "4 images beside parquet files are left out" in text for text in load(tmp_path).guesses
+    )
 
 
 def test_a_split_is_asked_for_by_another_name_of_its_role(tmp_path):
@@ -233,8 +259,13 @@ def test_a_name_that_is_no_utf8_is_read_and_told(tmp_path):
 
 
 def test_one_split_saved_by_datasets_keeps_its_name(tmp_path):
-    rows = {"image": [{"bytes": png(n), "path": None} for n in range(6)], "label": [n % 2 for n in range(6)]}
-    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["ant", "bee"]))
+    rows = {
+        "image": [{"bytes": png(n), "path": None} for n in range(6)],
+        "label": [n % 2 for n in range(6)],
+    }
+    features = datasets.Features(
+        image=datasets.Image(), label=datasets.ClassLabel(names=["ant", "bee"])
+    )
     made = datasets.Dataset.from_dict(rows, features=features)
     made.save_to_disk(tmp_path / "plain")
     splits = load(tmp_path / "plain", validation=0.5)
@@ -249,16 +280,23 @@ def test_one_split_saved_by_datasets_keeps_its_name(tmp_path):
 def test_several_splits_saved_by_datasets_load(tmp_path, stream):
     def part(first):
         numbers = range(first, first + 5)
-        rows = {"image": [{"bytes": png(n), "path": None} for n in numbers], "label": [n % 2 for n in numbers]}
+        rows = {
+            "image": [{"bytes": png(n), "path": None} for n in numbers],
+            "label": [n % 2 for n in numbers],
+        }
         return datasets.Dataset.from_dict(rows, features=features)
 
-    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["ant", "bee"]))
-    datasets.DatasetDict(train=part(0), validation=part(10), test=part(20)).save_to_disk(tmp_path / "saved")
+    features = datasets.Features(
+        image=datasets.Image(), label=datasets.ClassLabel(names=["ant", "bee"])
+    )
+    datasets.DatasetDict(train=part(0), validation=part(10), test=part(20)).save_to_disk(
+        tmp_path / "saved"
+    )
     splits = load(tmp_path / "saved", stream=stream)
     assert content(splits.train) == {png(n): n % 2 for n in range(5)}
     assert content(splits.validation) == {png(n): n % 2 for n in range(10, 15)}
     assert splits.train.classes == ["ant", "bee"]
-    assert any(text.startswith("not used: test") for text in splits.told)
+    assert any(text.startswith("not used: test") for text in splits.notes)
     for file in (tmp_path / "saved").rglob("*.arrow"):
         file.write_bytes(b"x")
     with pytest.raises(UserError, match="saved: "):
@@ -270,8 +308,13 @@ def test_sources_go_to_workers_that_are_spawned(tmp_path):
     images(tmp_path / "files", ant=3, bee=3)
     numbered(tmp_path / "train.tar", range(6))
     parquet(tmp_path / "train.parquet", range(6))
-    for name, window in (("files", None), ("train.tar", None), ("train.parquet", None), ("train.parquet", 4)):
+    for name, window in (
+        ("files", None),
+        ("train.tar", None),
+        ("train.parquet", None),
+        ("train.parquet", 4),
+    ):
         data = Data(name="own", path=str(tmp_path / name), window=window, size=6)
         source = sources.load(data, seed=0).train
-        sent = pickle.loads(pickle.dumps(batches.Pictures(source, data, train=True)))
+        sent = pickle.loads(pickle.dumps(batching.ImageDataset(source, data, train=True)))
         assert content(sent.source) == content(source)

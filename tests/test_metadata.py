@@ -10,18 +10,25 @@ from test_layout import images, load
 from test_shards import cache, png  # noqa: F401
 from test_sources import Rows, content
 
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data
 from ssl_vit.data import formats, metadata, sources
-from ssl_vit.recipe import Data, UserError
-from ssl_vit.words import resolve
+from ssl_vit.errors import UserError
 
-ROWS = [{"file_name": f"{n}.png", "caption": f"no {n}", "label": ["dog", "ant", "bee"][n % 3]} for n in range(6)]
+ROWS = [
+    {"file_name": f"{n}.png", "caption": f"no {n}", "label": ["dog", "ant", "bee"][n % 3]}
+    for n in range(6)
+]
 WANTED = {png(n): {"ant": 0, "bee": 1, "dog": 2}[row["label"]] for n, row in enumerate(ROWS)}
 
 
 def write(folder, kind, rows):
     file = folder / f"metadata.{kind}"
     if kind == "csv":
-        lines = [",".join(rows[0]), *(",".join(f'"{value}"' for value in row.values()) for row in rows)]
+        lines = [
+            ",".join(rows[0]),
+            *(",".join(f'"{value}"' for value in row.values()) for row in rows),
+        ]
         file.write_text("\n".join(lines))
     elif kind == "jsonl":
         file.write_text("\n".join(map(json.dumps, rows)))
@@ -46,7 +53,11 @@ def test_whole_numbers_of_metadata_stay_as_they_are(tmp_path, kind):
     images(tmp_path, _=6)
     write(tmp_path, kind, [{"file_name": f"{n}.png", "age": 3 * n} for n in range(6)])
     plain = load(tmp_path, validation=0.0).train
-    assert plain.labels == (-1, -1) and "age" in plain.columns and "data.label_column=" in plain.columns
+    assert (
+        plain.labels == (-1, -1)
+        and "age" in plain.columns
+        and "data.label_column=" in plain.columns
+    )
     found = load(tmp_path, validation=0.0, label_column="age").train
     assert content(found) == {png(n): 3 * n for n in range(6)} and found.classes == []
     with pytest.raises(UserError, match=r"data\.label_column=agee: .* did you mean age"):
@@ -56,7 +67,9 @@ def test_whole_numbers_of_metadata_stay_as_they_are(tmp_path, kind):
 def test_metadata_of_each_split_give_the_same_numbers(tmp_path):
     wrote = images(tmp_path, train=3, val=2)
     for split, first, labels in (("train", 0, ["b", "c", "b"]), ("val", 3, ["c", "a"])):
-        rows = [{"file_name": f"./{first + i}.png", "label": label} for i, label in enumerate(labels)]
+        rows = [
+            {"file_name": f"./{first + i}.png", "label": label} for i, label in enumerate(labels)
+        ]
         write(tmp_path / split, "jsonl", rows)
     found = load(tmp_path)
     assert found.train.classes == found.validation.classes == ["a", "b", "c"]
@@ -81,11 +94,16 @@ def test_json_of_another_kind_is_passed_over_with_a_word(tmp_path):
     assert "metadata.json has no column file_name and is not used" in found.guesses[0]
 
 
-@pytest.mark.parametrize(("kind", "text"), [("json", "[{"), ("jsonl", "{}\n{"), ("json", "[" * 100_000), ("parquet", "x")])
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("json", "[{"), ("jsonl", "{}\n{"), ("json", "[" * 100_000), ("parquet", "x")],
+)
 def test_damaged_metadata_are_named_in_one_line(tmp_path, kind, text):
     images(tmp_path, _=4)
     (tmp_path / f"metadata.{kind}").write_text(text)
-    with pytest.raises(UserError, match=rf"data\.path=.*metadata\.{kind}: cannot be read: ") as caught:
+    with pytest.raises(
+        UserError, match=rf"data\.path=.*metadata\.{kind}: cannot be read: "
+    ) as caught:
         load(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -93,21 +111,42 @@ def test_damaged_metadata_are_named_in_one_line(tmp_path, kind, text):
 @pytest.mark.parametrize("value", [1.5, float("nan"), ["a"], {"a": 1}])
 def test_labels_that_are_no_classes_are_refused(value):
     with pytest.raises(UserError, match="neither a whole number nor the name of a class"):
-        metadata.numbered(["a", value], "data.label_column=x")
+        metadata.encode_labels(["a", value], "data.label_column=x")
+
+
+def test_a_label_that_is_no_number_of_a_class_is_refused() -> None:
+    with pytest.raises(UserError, match=f"x: {10**25} is no number of a class"):
+        metadata.encode_labels(["1", str(10**25)], "x")
+
+
+def test_an_image_with_several_labels_is_counted(tmp_path):
+    images(tmp_path, _=4)
+    rows = [{"file_name": f"{n % 4}.png", "label": n % 3} for n in range(6)]
+    write(tmp_path, "csv", [*rows, rows[5]])
+    found = load(tmp_path, validation=0.0)
+    assert content(found.train) == {png(0): 1, png(1): 2, png(2): 2, png(3): 0}
+    assert found.guesses[0].endswith(
+        "2 images have several labels in the metadata, as 0.png: the last one counts"
+    )
 
 
 def test_labels_are_numbers_or_sorted_names():
-    numbers, names = metadata.numbered(["2", "", None, "10"], "x")
+    assert metadata.encode_labels(["1_0", "10"], "x")[1] == ["10", "1_0"]
+    numbers, names = metadata.encode_labels(["2", "", None, "10"], "x")
     assert numbers.tolist() == [2, -1, -1, 10] and names == []
-    numbers, names = metadata.numbered(["b", 1, None, "a"], "x")
+    numbers, names = metadata.encode_labels(["b", 1, None, "a"], "x")
     assert names == ["1", "a", "b"] and numbers.tolist() == [2, 0, -1, 1]
 
 
 def test_flowers102_is_refused_where_it_is_not_divided_as_its_authors_did(monkeypatch, tmp_path):
-    """A copy on the Hub trains on 7,169, most of which are the authors' test; the paper's split has 1,020."""
+    """A copy on the Hub trains on 7,169, most of which are the authors' test; the paper's split has
+    1,020."""
     splits = {"train": Rows(7169), "test": Rows(1020)}
-    monkeypatch.setattr(formats, "find", lambda data: formats.Found(splits, [], []))
-    with pytest.raises(UserError, match=r"data=flowers102: .* has 7,169 training pictures, its authors' division 1,020"):
+    monkeypatch.setattr(formats, "find_splits", lambda data: formats.FoundSplits(splits, [], []))
+    with pytest.raises(
+        UserError,
+        match=r"data=flowers102: .* has 7,169 training images, its authors' division 1,020",
+    ):
         sources.load(Data(name="flowers102", path="anywhere"))
     splits["train"] = Rows(1020)
     assert len(sources.load(Data(name="flowers102", path="anywhere", validation=0.0)).train) == 1020
@@ -120,7 +159,7 @@ def test_flowers102_is_refused_where_it_is_not_divided_as_its_authors_did(monkey
 def test_shares_of_an_image_folder_are_told(tmp_path):
     images(tmp_path, ant=50, bee=50)
     found = load(tmp_path, validation=0.1, share=0.5)
-    assert found.told[0].endswith("its split train, of which data.share=0.5")
-    assert found.told[1] == "validation: 5 images taken from train, which keeps 45"
+    assert found.notes[0].endswith("its split train, of which data.share=0.5")
+    assert found.notes[1] == "validation: 5 images taken from train, which keeps 45"
     rows = np.arange(45)
     assert set(found.train.fetch(rows)[1].tolist()) == {0, 1}

@@ -1,4 +1,5 @@
-"""Masked patch prediction: the loss of exactly the hit patches, in one graph, against what can be worked out by hand."""
+"""Masked patch prediction: the loss of exactly the hit patches, in one graph, against what can be
+worked out by hand."""
 
 import math
 
@@ -9,20 +10,27 @@ import torch
 from scipy import stats
 from torch import nn
 
-from ssl_vit import corruption, counted, encoder, targets
-from ssl_vit.data.batches import Batch
-from ssl_vit.objectives import MaskedPatchPrediction
-from ssl_vit.recipe import Data, Model
+from ssl_vit import rng
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.data.batching import Batch
+from ssl_vit.models import encoder
+from ssl_vit.objectives import MaskedPatchPrediction, corruption, targets
 
 TINY = Model(patch=4, width=32, depth=1, heads=2, mlp=64)
-N = 16  # patches of a 16 px picture
+N = 16  # patches of a 16 px image
 
 
 def mpp(rate=0.5, mask=0.8, random=0.1, source="image", trained=True):
-    """An objective with fixed weights; `trained`: with noise, so that the head, biases and tokens say something."""
+    """An objective with fixed weights; `trained`: with noise, so that the head, biases and tokens
+    say something."""
     torch.manual_seed(0)
     made = MaskedPatchPrediction(
-        encoder.build(TINY, Data(size=16)), targets.Colors(4, 1), rate=rate, mask=mask, random=random, source=source
+        encoder.build_encoder(TINY, Data(size=16)),
+        targets.Colors(4, 1),
+        rate=rate,
+        mask=mask,
+        random=random,
+        source=source,
     )
     if trained:
         for parameter in made.parameters():
@@ -31,38 +39,49 @@ def mpp(rate=0.5, mask=0.8, random=0.1, source="image", trained=True):
 
 
 def batch(count, seed=0):
-    """Pictures of 4 x 4 patches, each of a colour of its own and a little noise."""
+    """Images of 4 x 4 patches, each of a colour of its own and a little noise."""
     generator = np.random.default_rng(seed)
     color = generator.integers(8, 248, (count, 3, 4, 4)).repeat(4, 2).repeat(4, 3)
     image = (color + generator.integers(-8, 9, color.shape)).astype(np.uint8)
     index = np.arange(count)
-    parts = (image, np.full(count, -1), index, counted.key(seed, 0, index))
+    parts = (image, np.full(count, -1), index, rng.key(seed, 0, index))
     return Batch(*map(torch.from_numpy, parts))
 
 
 def slow_colors(image_3HW):
     """The patches' classes, one after the other."""
     patches = [
-        image_3HW[:, y : y + 4, x : x + 4].reshape(3, -1).long().sum(1) for y in range(0, 16, 4) for x in range(0, 16, 4)
+        image_3HW[:, y : y + 4, x : x + 4].reshape(3, -1).long().sum(1)
+        for y in range(0, 16, 4)
+        for x in range(0, 16, 4)
     ]
     bins = [[min(7, 8 * int(s) // (255 * 16)) for s in sums] for sums in patches]
     return [64 * r + 8 * g + b for r, g, b in bins]
 
 
 def slow_losses(objective, given):
-    """[(picture, patch, kind, loss, right)] of every hit patch, from features of corrupted embeddings, by the definition."""
-    drawn = objective.draw(given)
+    """[(image, patch, kind, loss, right)] of every hit patch, from features of corrupted
+    embeddings, by the definition."""
+    drawn = objective.sample_corruption(given)
     x_BND = objective.encoder.patch(given.image)
     clean, corrupted = x_BND.flatten(0, 1), x_BND.clone()
     for b in range(len(x_BND)):
-        for hit, kind, source in zip(drawn.hit_BK[b], drawn.kind_BK[b], drawn.source_BK[b], strict=True):
-            new = {corruption.MASK: objective.mask_token, corruption.RANDOM: clean[source], corruption.KEEP: clean[b * N + hit]}
+        for hit, kind, source in zip(
+            drawn.corrupted_BK[b], drawn.kind_BK[b], drawn.source_BK[b], strict=True
+        ):
+            new = {
+                corruption.MASK: objective.mask_token,
+                corruption.RANDOM: clean[source],
+                corruption.KEEP: clean[b * N + hit],
+            }
             corrupted[b, hit] = new[int(kind)]
     score_BTC = objective.encoder(corrupted) @ objective.head.weight.T + objective.head.bias
     rows = []
     for b in range(len(x_BND)):
         colors = slow_colors(given.image[b])
-        for hit, kind in zip(drawn.hit_BK[b].tolist(), drawn.kind_BK[b].tolist(), strict=True):
+        for hit, kind in zip(
+            drawn.corrupted_BK[b].tolist(), drawn.kind_BK[b].tolist(), strict=True
+        ):
             scores = score_BTC[b, 1 + hit].double()  # after the class token
             loss = torch.logsumexp(scores, 0) - scores[colors[hit]]
             rows.append((b, hit, kind, loss, float(scores.argmax() == colors[hit])))
@@ -74,7 +93,7 @@ def slow_losses(objective, given):
 def test_the_loss_is_the_cross_entropy_of_the_hit_patches(rate, source):
     objective, given = mpp(rate, 0.4, 0.4, source), batch(6)
     rows = slow_losses(objective, given)
-    assert len(rows) == 6 * corruption.corrupted(rate, N)
+    assert len(rows) == 6 * corruption.num_corrupted(rate, N)
     loss = torch.stack([row[3] for row in rows]).mean()
     assert objective(given).loss.item() == pytest.approx(loss.item(), rel=1e-5)
     loss.backward()
@@ -94,7 +113,8 @@ def test_a_fresh_models_loss_is_that_of_guessing_whatever_the_rate(rate):
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_only_hit_patches_and_their_exact_colors_teach_the_head(precision):
-    """With a zero head the bias's gradient is the hit patches' mean of softmax - one-hot, so it tells their targets."""
+    """With a zero head the bias's gradient is the hit patches' mean of softmax - one-hot, so it
+    tells their targets."""
     objective, given = mpp(trained=False), batch(8)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision is torch.bfloat16):
         step = objective(given)
@@ -102,30 +122,38 @@ def test_only_hit_patches_and_their_exact_colors_teach_the_head(precision):
     step.loss.backward()
     used = (1 / 512 - objective.head.bias.grad.double()) * 8 * 8
     expected = torch.zeros(512, dtype=torch.float64)
-    for b, hits in enumerate(objective.draw(given).hit_BK.tolist()):
+    for b, hits in enumerate(objective.sample_corruption(given).corrupted_BK.tolist()):
         colors = slow_colors(given.image[b])
         for hit in hits:
             expected[colors[hit]] += 1
     torch.testing.assert_close(used, expected, rtol=0, atol=0.02)
-    everywhere = torch.bincount(torch.tensor([slow_colors(image) for image in given.image]).flatten(), minlength=512)
+    everywhere = torch.bincount(
+        torch.tensor([slow_colors(image) for image in given.image]).flatten(), minlength=512
+    )
     assert not torch.equal(everywhere.double(), expected)
 
 
 def test_the_head_sees_only_the_hit_patches():
     objective, shapes = mpp(0.3), []
-    objective.head.register_forward_hook(lambda _, given, made: shapes.append((given[0].shape, made.shape)))
+    objective.head.register_forward_hook(
+        lambda _, given, made: shapes.append((given[0].shape, made.shape))
+    )
     for seed in range(3):
         objective(batch(4, seed))
     assert shapes == [((4, 5, 32), (4, 5, 512))] * 3  # floor(0.3 * 16 + 1/2) = 5
 
 
-def test_dark_and_bright_pictures_embed_differently():
+def test_dark_and_bright_images_embed_differently():
     """A norm on the raw patches would erase the colour that is to be told."""
     objective = mpp()
-    flat = torch.tensor([20, 128, 235], dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 16, 16)
+    flat = torch.tensor([20, 128, 235], dtype=torch.uint8)[:, None, None, None].expand(
+        -1, 3, 16, 16
+    )
     dark, middle, bright = objective.encoder.patch(flat)
     assert (dark - bright).norm() > 0.5 * bright.norm()
-    torch.testing.assert_close(dark + bright - 2 * middle, torch.zeros_like(dark), atol=0.05, rtol=0)  # 20 + 235 = 255
+    torch.testing.assert_close(
+        dark + bright - 2 * middle, torch.zeros_like(dark), atol=0.05, rtol=0
+    )  # 20 + 235 = 255
     projection = objective.encoder.backbone.patch_embed.proj
     by_hand = (20 / 255 - 0.5) / 0.5 * projection.weight.flatten(1).sum(1) + projection.bias
     torch.testing.assert_close(dark, by_hand.expand(N, -1), rtol=1e-4, atol=1e-5)
@@ -135,7 +163,7 @@ def test_dark_and_bright_pictures_embed_differently():
 def test_features_are_timms_own(mean_std):
     mean, std = mean_std
     torch.manual_seed(0)
-    ours = encoder.build(TINY, Data(size=16, mean=[mean] * 3, std=[std] * 3)).eval()
+    ours = encoder.build_encoder(TINY, Data(size=16, mean=[mean] * 3, std=[std] * 3)).eval()
     for parameter in ours.parameters():
         nn.init.normal_(parameter, std=0.1)
     theirs = timm.create_model(
@@ -156,7 +184,9 @@ def test_features_are_timms_own(mean_std):
     assert (ours.grid, ours.patch_size) == ((4, 4), 4)
     expected = theirs.forward_features((pixels / 255 - mean) / std)
     torch.testing.assert_close(features, expected, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(ours.backbone.forward_features((pixels / 255 - mean) / std), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        ours.backbone.forward_features((pixels / 255 - mean) / std), expected, rtol=1e-6, atol=1e-6
+    )
 
 
 def test_metrics_are_split_by_kind_and_sum_to_the_whole():
@@ -174,7 +204,9 @@ def test_metrics_are_split_by_kind_and_sum_to_the_whole():
             own = [float(row[column]) for row in rows if row[2] == number]
             assert size == len(own) > 10
             assert part.item() == pytest.approx(sum(own), rel=1e-5)
-    assert step.metrics["loss"][0].item() / step.metrics["loss"][1].item() == pytest.approx(step.loss.item(), rel=1e-6)
+    assert step.metrics["loss"][0].item() / step.metrics["loss"][1].item() == pytest.approx(
+        step.loss.item(), rel=1e-6
+    )
     assert [float(part) for part in step.metrics["corrupted"]] == [96, 12]
     assert not any(part.requires_grad for pair in step.metrics.values() for part in pair)
 
@@ -182,8 +214,8 @@ def test_metrics_are_split_by_kind_and_sum_to_the_whole():
 def test_accuracy_counts_right_answers():
     objective, given = mpp(0.5, 0.4, 0.3, trained=False), batch(20)
     colors = torch.tensor([slow_colors(image) for image in given.image])
-    drawn = objective.draw(given)
-    color_BK = colors.gather(1, drawn.hit_BK)
+    drawn = objective.sample_corruption(given)
+    color_BK = colors.gather(1, drawn.corrupted_BK)
     always = int(color_BK[drawn.kind_BK == corruption.KEEP].mode().values)
     objective.head.bias.data[always] = 1
     made, hits = objective(given).metrics, color_BK == always
@@ -206,7 +238,7 @@ def test_kept_patches_can_be_learned():
 def test_no_text_is_hashed_in_what_is_compiled(monkeypatch):
     """torch 2.11's compiler breaks the graph at a loop over bytes; newer ones hide that."""
     objective, given = mpp(0.5, 0.4, 0.4), batch(4)
-    monkeypatch.delattr(counted, "number")
+    monkeypatch.delattr(rng, "stream_id")
     assert objective(given).loss.isfinite()
 
 
@@ -240,9 +272,17 @@ def test_it_compiles_as_one_graph():
 
 def test_corruption_and_targets_do_not_depend_on_precision():
     objective, given = mpp(), batch(8)
-    exact = objective.draw(given), targets.mean_color(given.image, 4), objective.baselines(given)["neighbors"]
+    exact = (
+        objective.sample_corruption(given),
+        targets.mean_color(given.image, 4),
+        objective.baselines(given)["neighbors"],
+    )
     with torch.autocast("cpu", torch.bfloat16):
-        low = objective.draw(given), targets.mean_color(given.image, 4), objective.baselines(given)["neighbors"]
+        low = (
+            objective.sample_corruption(given),
+            targets.mean_color(given.image, 4),
+            objective.baselines(given)["neighbors"],
+        )
         step = objective(given)
     assert all(torch.equal(a, b) for a, b in zip(exact[0], low[0], strict=True))
     assert torch.equal(exact[1], low[1]) and exact[2] == low[2]
@@ -253,23 +293,36 @@ def test_corruption_and_targets_do_not_depend_on_precision():
 def test_baselines_are_the_slow_ones():
     objective, given, training = mpp(0.7), batch(30), [batch(25, seed) for seed in (1, 2)]
     objective.fit_baselines(training)
-    made = {name: (float(total), float(count)) for name, (total, count) in objective.baselines(given).items()}
+    made = {
+        name: (float(total), float(count))
+        for name, (total, count) in objective.baselines(given).items()
+    }
     colors = [color for part in training for image in part.image for color in slow_colors(image)]
     counts = np.bincount(colors, minlength=512)
     assert objective.target.count.tolist() == counts.tolist() and counts.sum() == 50 * N
     assert made["entropy"][0] / made["entropy"][1] == pytest.approx(stats.entropy(counts))
 
-    drawn = objective.draw(given)
+    drawn = objective.sample_corruption(given)
     common, guessed, masked = 0, 0, 0
     for b, image in enumerate(given.image):
-        truth, hidden = slow_colors(image), drawn.hit_BK[b].tolist()
-        sums = [image[:, y : y + 4, x : x + 4].reshape(3, -1).long().sum(1) for y in range(0, 16, 4) for x in range(0, 16, 4)]
+        truth, hidden = slow_colors(image), drawn.corrupted_BK[b].tolist()
+        sums = [
+            image[:, y : y + 4, x : x + 4].reshape(3, -1).long().sum(1)
+            for y in range(0, 16, 4)
+            for x in range(0, 16, 4)
+        ]
         for hit, kind in zip(hidden, drawn.kind_BK[b].tolist(), strict=True):
             if kind != corruption.MASK:
                 continue
-            away = {m: max(abs(m // 4 - hit // 4), abs(m % 4 - hit % 4)) for m in range(N) if m not in hidden}
+            away = {
+                m: max(abs(m // 4 - hit // 4), abs(m % 4 - hit % 4))
+                for m in range(N)
+                if m not in hidden
+            }
             ring = [m for m in away if away[m] == min(away.values())]
-            bins = [min(7, 8 * int(s) // (255 * 16 * len(ring))) for s in sum(sums[m] for m in ring)]
+            bins = [
+                min(7, 8 * int(s) // (255 * 16 * len(ring))) for s in sum(sums[m] for m in ring)
+            ]
             masked += 1
             common += truth[hit] == counts.argmax()
             guessed += truth[hit] == 64 * bins[0] + 8 * bins[1] + bins[2]
@@ -277,8 +330,9 @@ def test_baselines_are_the_slow_ones():
     assert made["neighbors"] == (guessed, masked)
 
 
-def test_baselines_know_flat_pictures():
-    """Where a picture is of one colour its neighbours tell it, and a set of one colour has no entropy."""
+def test_baselines_know_flat_images():
+    """Where an image is of one colour its neighbours tell it, and a set of one colour has no
+    entropy."""
     objective, given = mpp(0.9), batch(6)
     flat = given._replace(image=torch.full_like(given.image, 77))
     objective.fit_baselines([flat])
@@ -302,7 +356,9 @@ def test_no_global_random_number_is_drawn_and_the_same_batch_gives_the_same():
 def test_predictions_are_the_likeliest_colors():
     objective, given = mpp(), batch(4)
     drawn, made = objective.predict(given)
-    assert torch.equal(drawn.hit_BK, objective.draw(given).hit_BK)
-    right = made[..., 0] == torch.tensor([slow_colors(image) for image in given.image]).gather(1, drawn.hit_BK)
+    assert torch.equal(drawn.corrupted_BK, objective.sample_corruption(given).corrupted_BK)
+    right = made[..., 0] == torch.tensor([slow_colors(image) for image in given.image]).gather(
+        1, drawn.corrupted_BK
+    )
     assert right.sum() == objective(given).metrics["accuracy"][0]
     assert ((made >= 0) & (made < 512)).all() and len(made.unique()) > 1

@@ -1,4 +1,5 @@
-"""Labels, and several objectives on one encoder: losses against a slow version, gradients that reach the shared encoder."""
+"""Labels, and several objectives on one encoder: losses against a slow version, gradients that
+reach the shared encoder."""
 
 import math
 
@@ -8,13 +9,17 @@ import torch
 from conftest import altered
 from scipy.special import log_softmax
 
-from ssl_vit import compute, encoder, engine, job, objectives, targets
-from ssl_vit.data.batches import Batch
-from ssl_vit.objectives import Joint, MaskedPatchPrediction, Supervised
-from ssl_vit.recipe import Data, Model, Recipe
-from ssl_vit.recipe import Joint as recipe_joint
-from ssl_vit.runs import Run
-from ssl_vit.words import resolve
+from ssl_vit import costs, objectives
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model, Recipe
+from ssl_vit.config.schema import Joint as recipe_joint
+from ssl_vit.data.batching import Batch
+from ssl_vit.jobs import train as train_job
+from ssl_vit.jobs.setup import objective_settings
+from ssl_vit.models import encoder
+from ssl_vit.objectives import Joint, MaskedPatchPrediction, Supervised, targets
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import loop
 
 TINY, DATA = Model(patch=4, width=32, depth=2, heads=2, mlp=64), Data(size=16)
 
@@ -23,16 +28,22 @@ def batch(count: int = 6, seed: int = 0) -> Batch:
     draw = torch.Generator().manual_seed(seed)
     image = torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=draw)
     label = torch.randint(0, 5, (count,), generator=draw)
-    return Batch(image, label, torch.arange(count), torch.randint(-(2**62), 2**62, (count,), generator=draw))
+    return Batch(
+        image, label, torch.arange(count), torch.randint(-(2**62), 2**62, (count,), generator=draw)
+    )
 
 
 def net() -> encoder.Encoder:
     torch.manual_seed(0)
-    return encoder.build(TINY, DATA)
+    return encoder.build_encoder(TINY, DATA)
 
 
 def supervised(on: encoder.Encoder | None = None, **words) -> Supervised:
-    made = Supervised(on or net(), 5, **({"loss": "softmax", "smoothing": 0.0, "hidden": True, "pool": "token"} | words))
+    made = Supervised(
+        on or net(),
+        5,
+        **({"loss": "softmax", "smoothing": 0.0, "hidden": True, "pool": "token"} | words),
+    )
     torch.manual_seed(1)
     torch.nn.init.normal_(made.head.weight)
     return made
@@ -40,7 +51,9 @@ def supervised(on: encoder.Encoder | None = None, **words) -> Supervised:
 
 def mpp(on: encoder.Encoder) -> MaskedPatchPrediction:
     torch.manual_seed(2)
-    made = MaskedPatchPrediction(on, targets.Colors(4, 1), rate=0.5, mask=0.8, random=0.1, source="image")
+    made = MaskedPatchPrediction(
+        on, targets.Colors(4, 1), rate=0.5, mask=0.8, random=0.1, source="image"
+    )
     torch.nn.init.normal_(made.head.weight)
     return made
 
@@ -67,21 +80,31 @@ def test_the_sigmoid_loss_sums_over_classes_and_starts_improbable() -> None:
     objective, given = supervised(loss="sigmoid"), batch()
     logits = objective.logits(given).detach().double().numpy()
     sign = np.where(np.arange(5) == given.label.numpy()[:, None], 1, -1)
-    assert objective(given).loss.item() == pytest.approx(np.log1p(np.exp(-sign * logits)).sum(1).mean(), rel=1e-5)
+    assert objective(given).loss.item() == pytest.approx(
+        np.log1p(np.exp(-sign * logits)).sum(1).mean(), rel=1e-5
+    )
     fresh = Supervised(net(), 5, loss="sigmoid", smoothing=0.0, hidden=True, pool="token")
-    assert fresh(given).loss.item() == pytest.approx(10 + math.log1p(math.exp(-10)) + 4 * math.log1p(math.exp(-10)), rel=1e-5)
+    assert fresh(given).loss.item() == pytest.approx(
+        10 + math.log1p(math.exp(-10)) + 4 * math.log1p(math.exp(-10)), rel=1e-5
+    )
 
 
 def test_the_head_has_a_hidden_tanh_layer_only_where_asked_for() -> None:
     given = batch()
     plain, deep = supervised(hidden=False), supervised(hidden=True)
-    assert sum(p.numel() for p in deep.parameters()) - sum(p.numel() for p in plain.parameters()) == 32 * 32 + 32
+    assert (
+        sum(p.numel() for p in deep.parameters()) - sum(p.numel() for p in plain.parameters())
+        == 32 * 32 + 32
+    )
     token = deep.encoder(deep.encoder.patch(given.image))[:, 0]
-    by_hand = torch.tanh(token @ deep.hidden[0].weight.T + deep.hidden[0].bias) @ deep.head.weight.T + deep.head.bias
+    by_hand = (
+        torch.tanh(token @ deep.hidden[0].weight.T + deep.hidden[0].bias) @ deep.head.weight.T
+        + deep.head.bias
+    )
     torch.testing.assert_close(deep.logits(given), by_hand)
 
 
-def test_pictures_without_a_label_take_no_part() -> None:
+def test_images_without_a_label_take_no_part() -> None:
     objective, given = supervised(), batch(6)
     some = given._replace(label=torch.where(torch.arange(6) % 2 == 0, given.label, -1))
     known = given.map(lambda x: x[::2])
@@ -92,11 +115,12 @@ def test_pictures_without_a_label_take_no_part() -> None:
 
 
 def test_passes_with_unequal_labels_average_to_the_global_mean() -> None:
-    """The sum over labelled pictures divided by their count in the global batch, however they lie in its passes."""
+    """The sum over labelled images divided by their count in the global batch, however they lie in
+    its passes."""
     objective, given = supervised(), batch(8)
     given = given._replace(label=torch.tensor([1, 2, 3, 4, -1, -1, -1, 0]))
     alone = type("Alone", (), {"num_processes": 1, "reduce": staticmethod(lambda x, how: x)})
-    passes = engine._counted_labels([given.map(lambda x: x[:4]), given.map(lambda x: x[4:])], alone)
+    passes = loop._counted_labels([given.map(lambda x: x[:4]), given.map(lambda x: x[4:])], alone)
     split = sum(objective(part).loss / 2 for part in passes)
     assert split.item() == pytest.approx(objective(given).loss.item(), rel=1e-6)
 
@@ -114,7 +138,10 @@ def test_both_objectives_reach_every_parameter_of_the_one_encoder() -> None:
 def test_weights_of_one_and_nothing_are_each_objective_alone(weights: tuple[float, float]) -> None:
     shared, given = net(), batch()
     parts = {"mpp": mpp(shared), "supervised": supervised(shared)}
-    joint = Joint(shared, {name: (part, weight) for (name, part), weight in zip(parts.items(), weights, strict=True)})
+    joint = Joint(
+        shared,
+        {name: (part, weight) for (name, part), weight in zip(parts.items(), weights, strict=True)},
+    )
     alone = parts["mpp" if weights[0] else "supervised"]
     assert joint(given).loss == alone(given).loss
     together, by_itself = gradients(joint, given), gradients(alone, given)
@@ -125,13 +152,20 @@ def test_weights_of_one_and_nothing_are_each_objective_alone(weights: tuple[floa
     ("weights", "idle", "pool"),
     [((1.0, 0.0), "supervised", "avg"), ((0.0, 1.0), "mpp", "token"), ((1.0, 1.0), None, "token")],
 )
-def test_what_a_part_of_weight_0_has_to_itself_is_frozen(weights, idle: str | None, pool: str) -> None:
-    """And nothing else; what is exported as a picture's feature is that of the part which runs."""
+def test_what_a_part_of_weight_0_has_to_itself_is_frozen(
+    weights, idle: str | None, pool: str
+) -> None:
+    """And nothing else; what is exported as an image's feature is that of the part which runs."""
     shared = net()
     parts = {"mpp": mpp(shared), "supervised": supervised(shared)}
-    joint = Joint(shared, {name: (part, weight) for (name, part), weight in zip(parts.items(), weights, strict=True)})
-    own = {"mpp": ("mask_token", "head.weight", "head.bias"),
-           "supervised": ("hidden.0.weight", "hidden.0.bias", "head.weight", "head.bias")}  # fmt: skip
+    joint = Joint(
+        shared,
+        {name: (part, weight) for (name, part), weight in zip(parts.items(), weights, strict=True)},
+    )
+    own = {
+        "mpp": ("mask_token", "head.weight", "head.bias"),
+        "supervised": ("hidden.0.weight", "hidden.0.bias", "head.weight", "head.bias"),
+    }
     frozen = {name for name, p in joint.named_parameters() if not p.requires_grad}
     assert frozen == {f"parts.{idle}.{name}" for name in own.get(idle, ())}
     assert joint.pool == pool
@@ -153,9 +187,15 @@ def test_what_a_part_of_weight_0_has_to_itself_is_frozen(weights, idle: str | No
 def test_every_weight_that_is_trained_gets_a_gradient(tiny: list[str], own: list[str]) -> None:
     """DDP fails where one does not."""
     recipe = resolve(altered(tiny, *own, "name=x"))
-    objective = objectives.build(recipe, encoder.build_any(recipe.model, recipe.data, 0, recipe.optim.drop_path), 5)
+    objective = objectives.build(
+        objective_settings(recipe),
+        encoder.build_backbone(recipe.model, recipe.data, 0, recipe.optim.drop_path),
+        5,
+    )
     objective.train()(batch()).loss.backward()
-    assert not [name for name, p in objective.named_parameters() if p.requires_grad and p.grad is None]
+    assert not [
+        name for name, p in objective.named_parameters() if p.requires_grad and p.grad is None
+    ]
 
 
 def test_the_joint_loss_is_the_weighted_sum_and_its_metrics_are_the_parts() -> None:
@@ -163,7 +203,9 @@ def test_the_joint_loss_is_the_weighted_sum_and_its_metrics_are_the_parts() -> N
     joint = Joint(shared, {"mpp": (mpp(shared), 0.5), "supervised": (supervised(shared), 2.0)})
     step = joint(given)
     losses = {name: part(given).loss for name, part in joint.parts.items()}
-    assert step.loss.item() == pytest.approx(0.5 * losses["mpp"].item() + 2 * losses["supervised"].item(), rel=1e-6)
+    assert step.loss.item() == pytest.approx(
+        0.5 * losses["mpp"].item() + 2 * losses["supervised"].item(), rel=1e-6
+    )
     total, count = step.metrics["loss"]
     assert (total / count).item() == pytest.approx(step.loss.item(), rel=1e-6) and count == 6
     assert {"mpp/loss_masked", "mpp/accuracy", "supervised/accuracy"} <= step.metrics.keys()
@@ -171,10 +213,14 @@ def test_the_joint_loss_is_the_weighted_sum_and_its_metrics_are_the_parts() -> N
 
 def test_dropout_follows_the_dense_layers_but_qkv_and_the_positions() -> None:
     torch.manual_seed(0)
-    backbone = encoder.build(TINY, DATA, dropout=0.25).backbone
+    backbone = encoder.build_encoder(TINY, DATA, dropout=0.25).backbone
     rates = {name: m.p for name, m in backbone.named_modules() if isinstance(m, torch.nn.Dropout)}
     on = {name for name, rate in rates.items() if rate == 0.25}
-    blocks = {f"blocks.{i}.{name}" for i in range(2) for name in ("attn.proj_drop", "mlp.drop1", "mlp.drop2")}
+    blocks = {
+        f"blocks.{i}.{name}"
+        for i in range(2)
+        for name in ("attn.proj_drop", "mlp.drop1", "mlp.drop2")
+    }
     assert on == {"pos_drop"} | blocks
     assert all(rate == 0 for name, rate in rates.items() if name not in on)
 
@@ -183,7 +229,7 @@ def test_a_step_without_a_label_is_nothing_to_learn_from() -> None:
     bare = batch()._replace(label=torch.full((6,), -1))
     on = net()
     joint = Joint(on, {"mpp": (mpp(on), 1.0), "supervised": (supervised(on), 1.0)})
-    step = joint(bare._replace(labelled=torch.zeros((), dtype=torch.float64)))
+    step = joint(bare._replace(labels_per_pass=torch.zeros((), dtype=torch.float64)))
     assert torch.isfinite(step.loss) and torch.isfinite(step.metrics["loss"][0])
     alone = mpp(on)(bare).metrics["loss"]
     assert step.metrics["loss"][0] / 6 == pytest.approx(float(alone[0] / alone[1]))
@@ -196,22 +242,39 @@ def test_guessing_is_what_an_even_guess_costs(loss: str, classes: int) -> None:
     even = 0.0 if loss == "softmax" else -math.log(classes - 1) if classes > 1 else 100.0
     torch.nn.init.constant_(made.head.bias, even)
     drawn = batch()._replace(label=torch.tensor([0, -1, 0, 0, 0, 0]))
-    (total, count), (hits, pictures) = (made.baselines(drawn)[name] for name in ("chance_loss", "chance"))
-    assert float(total / count) == pytest.approx(float(made(drawn).metrics["loss"][0] / 5), abs=1e-6)
-    assert (float(count), float(pictures), float(hits / pictures)) == (5, 5, 1 / classes)
+    (total, count), (hits, images) = (
+        made.baselines(drawn)[name] for name in ("chance_loss", "chance")
+    )
+    assert float(total / count) == pytest.approx(
+        float(made(drawn).metrics["loss"][0] / 5), abs=1e-6
+    )
+    assert (float(count), float(images), float(hits / images)) == (5, 5, 1 / classes)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize(("weights", "alone"), [((1, 0), "mpp"), ((0, 1), "supervised")])
-def test_a_whole_run_with_one_weight_is_that_objectives_own(tmp_path, tiny, weights, alone, dropout) -> None:
-    """From the first weights on, dropout included: the same losses and the same encoder, bit for bit."""
-    common = altered(tiny, f"optim.dropout={dropout}", "optim.steps=4", "log.every=1", "optim.weight_decay=0.1")
-    joint = ["objective=joint", f"joint.mpp={weights[0]}", f"joint.supervised={weights[1]}", "name=joint"]
+def test_a_whole_run_with_one_weight_is_that_objectives_own(
+    tmp_path, tiny, weights, alone, dropout
+) -> None:
+    """From the first weights on, dropout included: the same losses and the same encoder, bit for
+    bit."""
+    common = altered(
+        tiny, f"optim.dropout={dropout}", "optim.steps=4", "log.every=1", "optim.weight_decay=0.1"
+    )
+    joint = [
+        "objective=joint",
+        f"joint.mpp={weights[0]}",
+        f"joint.supervised={weights[1]}",
+        "name=joint",
+    ]
     runs = []
     for words in (joint, [f"objective={alone}", "name=alone"]):
         runs.append(Run(resolve([*common, *words])))
-        job.train(runs[-1])
-    losses = [[row[name] for row in run.rows()] for run, name in zip(runs, (f"{alone}/loss", "loss"), strict=True)]
+        train_job.train(runs[-1])
+    losses = [
+        [row[name] for row in run.rows()]
+        for run, name in zip(runs, (f"{alone}/loss", "loss"), strict=True)
+    ]
     assert losses[0] == losses[1]
     files = [(run.export / "model.safetensors").read_bytes() for run in runs]
     assert files[0] == files[1]
@@ -221,6 +284,8 @@ def test_joint_is_counted_as_many_passes_as_it_makes() -> None:
     def recipe(**joint):
         return Recipe(objective="joint", data=DATA, model=TINY, joint=recipe_joint(**joint))
 
-    one = compute.exaflop(Recipe(data=DATA, model=TINY), 1000)
-    assert compute.exaflop(recipe(), 1000) == 2 * one
-    assert compute.exaflop(recipe(mpp=0.0), 1000) == compute.exaflop(recipe(supervised=0.0), 1000) == one
+    one = costs.exaflop(Recipe(data=DATA, model=TINY), 1000)
+    assert costs.exaflop(recipe(), 1000) == 2 * one
+    assert (
+        costs.exaflop(recipe(mpp=0.0), 1000) == costs.exaflop(recipe(supervised=0.0), 1000) == one
+    )

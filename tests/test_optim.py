@@ -9,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ssl_vit import encoder, objectives, optim
-from ssl_vit.recipe import Data, Model, Optim, Recipe
+from ssl_vit import objectives
+from ssl_vit.config.schema import Data, Model, Optim, Recipe
+from ssl_vit.jobs.setup import objective_settings
+from ssl_vit.models import encoder
+from ssl_vit.training import optim
 
 RECIPE = Recipe(data=Data(size=16), model=Model(patch=4, width=32, depth=2, heads=2, mlp=64))
 # Every linear and convolution weight of a two-block encoder with MPP's head, by name
@@ -39,7 +42,9 @@ def learning_rates(optimiser, count):
 
 
 def test_the_weights_of_layers_decay_and_nothing_else():
-    objective = objectives.build(RECIPE, encoder.build(RECIPE.model, RECIPE.data), classes=0)
+    objective = objectives.build(
+        objective_settings(RECIPE), encoder.build_encoder(RECIPE.model, RECIPE.data), classes=0
+    )
     names = {id(parameter): name for name, parameter in objective.named_parameters()}
     decayed, free = optim.groups(objective, 0.3, lr=1.0)
     assert (decayed["weight_decay"], free["weight_decay"]) == (0.3, 0.0)
@@ -47,12 +52,19 @@ def test_the_weights_of_layers_decay_and_nothing_else():
     told = [names[id(p)] for group in (decayed, free) for p in group["params"]]
     assert sorted(told) == sorted(names.values())
     spared = {name.split(".")[-1] for name in set(names.values()) - DECAYED}
-    assert spared == {"bias", "weight", "cls_token", "pos_embed", "mask_token"}  # these weights are norms'
+    # these weights are norms'
+    assert spared == {"bias", "weight", "cls_token", "pos_embed", "mask_token"}
     assert all("norm" in name for name in set(names.values()) - DECAYED if name.endswith("weight"))
 
 
 def test_frozen_parameters_are_left_out_and_convolutions_of_any_dimension_decay():
-    module = nn.Sequential(nn.Conv1d(2, 2, 1), nn.Conv3d(2, 2, 1), nn.BatchNorm1d(2), nn.Embedding(3, 2), nn.Linear(2, 2))
+    module = nn.Sequential(
+        nn.Conv1d(2, 2, 1),
+        nn.Conv3d(2, 2, 1),
+        nn.BatchNorm1d(2),
+        nn.Embedding(3, 2),
+        nn.Linear(2, 2),
+    )
     module[4].weight.requires_grad_(False)
     decayed, free = optim.groups(module, 0.1, lr=1.0)
     assert {id(p) for p in decayed["params"]} == {id(module[0].weight), id(module[1].weight)}
@@ -88,14 +100,21 @@ def test_the_whole_schedule(data, steps, lr, schedule):
         if step < warmup:
             return lr * step / warmup
         left = 1 - (step - warmup) / (steps - warmup)
-        return lr * (1 - math.cos(math.pi * left)) / 2 if schedule == "cosine" else end + (lr - end) * left
+        return (
+            lr * (1 - math.cos(math.pi * left)) / 2
+            if schedule == "cosine"
+            else end + (lr - end) * left
+        )
 
     rates = learning_rates(Optim(steps=steps, warmup=warmup, lr=lr, schedule=schedule), steps)
-    assert rates == pytest.approx([by_hand(step) for step in range(steps + 1)], rel=1e-9, abs=1e-12 * lr)
+    assert rates == pytest.approx(
+        [by_hand(step) for step in range(steps + 1)], rel=1e-9, abs=1e-12 * lr
+    )
 
 
 def test_steps_are_adam_with_the_decay_beside_it():
-    """Loshchilov and Hutter, 2019, algorithm 2, in float64: p <- p - lr (m^ / (sqrt v^ + 1e-8) + wd p), on weights alone."""
+    """Loshchilov and Hutter, 2019, algorithm 2, in float64: p <- p - lr (m^ / (sqrt v^ + 1e-8) + wd
+    p), on weights alone."""
     how = Optim(steps=10, warmup=3, lr=0.02, betas=[0.8, 0.95], weight_decay=0.3)
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)).double()
@@ -117,12 +136,19 @@ def test_steps_are_adam_with_the_decay_beside_it():
         schedule.step()
         for name, parameter in module.named_parameters():
             np.testing.assert_allclose(
-                parameter.detach().numpy(), mine[name], rtol=1e-10, atol=1e-12, err_msg=f"{name}, {step}"
+                parameter.detach().numpy(),
+                mine[name],
+                rtol=1e-10,
+                atol=1e-12,
+                err_msg=f"{name}, {step}",
             )
 
 
 def test_a_resumed_optimiser_goes_on_as_the_unbroken_one():
-    how, inputs = Optim(steps=10, warmup=2, lr=0.01), torch.randn(10, 6, 4, generator=torch.Generator().manual_seed(0))
+    how, inputs = (
+        Optim(steps=10, warmup=2, lr=0.01),
+        torch.randn(10, 6, 4, generator=torch.Generator().manual_seed(0)),
+    )
 
     def go(module, optimizer, schedule, some):
         for x in some:
@@ -150,17 +176,25 @@ def test_a_resumed_optimiser_goes_on_as_the_unbroken_one():
 @pytest.mark.parametrize(("limit", "left"), [(1.0, 1.0), (12.9, 12.9), (13.1, 13.0), (None, 13.0)])
 def test_the_norm_is_that_before_clipping(limit, left):
     module = nn.Linear(2, 1)
-    module.weight.grad, module.bias.grad = torch.tensor([[3.0, -4.0]]), torch.tensor([12.0])  # 3, 4, 12: norm 13
+    # 3, 4, 12: norm 13
+    module.weight.grad, module.bias.grad = torch.tensor([[3.0, -4.0]]), torch.tensor([12.0])
     assert optim.clip(module.parameters(), limit).item() == pytest.approx(13)
-    assert torch.cat([module.weight.grad[0], module.bias.grad]).tolist() == pytest.approx([x * left / 13 for x in (3, -4, 12)])
+    assert torch.cat([module.weight.grad[0], module.bias.grad]).tolist() == pytest.approx(
+        [x * left / 13 for x in (3, -4, 12)]
+    )
 
 
 @pytest.mark.parametrize("decay", [0.65, 0.9, 1.0])
 def test_layers_learn_as_slowly_as_in_beit_and_mae(decay):
-    """Their numbers of layers: 0 the embeddings, 1 to L the blocks, L + 1 all else; the rate is lr decay^(L + 1 - number)."""
-    objective = objectives.build(RECIPE, encoder.build(RECIPE.model, RECIPE.data), classes=0)
+    """Their numbers of layers: 0 the embeddings, 1 to L the blocks, L + 1 all else; the rate is lr
+    decay^(L + 1 - number)."""
+    objective = objectives.build(
+        objective_settings(RECIPE), encoder.build_encoder(RECIPE.model, RECIPE.data), classes=0
+    )
     groups = optim.groups(objective, 0.1, lr=2.0, layer_decay=decay)
-    rates = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    rates = {
+        id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]
+    }
     assert len(rates) == len(list(objective.parameters()))
     for name, p in objective.named_parameters():
         number = 3
@@ -168,14 +202,19 @@ def test_layers_learn_as_slowly_as_in_beit_and_mae(decay):
             number = 0
         elif ".blocks." in name:
             number = 1 + int(name.split(".blocks.")[1][0])
-        assert rates[id(p)] == (pytest.approx(2.0 * decay ** (3 - number)), 0.1 if name in DECAYED else 0.0), name
+        assert rates[id(p)] == (
+            pytest.approx(2.0 * decay ** (3 - number)),
+            0.1 if name in DECAYED else 0.0,
+        ), name
 
 
 def test_two_steps_of_sgd_by_hand():
     """v <- m v + g, w <- w - lr v, with g the gradient and the L2 term."""
     module = nn.Linear(1, 1, bias=False)
     nn.init.ones_(module.weight)
-    recipe = Optim(name="sgd", lr=0.5, momentum=0.8, weight_decay=0.1, steps=10**9, warmup=0, schedule="cosine")
+    recipe = Optim(
+        name="sgd", lr=0.5, momentum=0.8, weight_decay=0.1, steps=10**9, warmup=0, schedule="cosine"
+    )
     optimizer, _ = optim.build(module, recipe)
     w, v = 1.0, 0.0
     for gradient in (0.3, -0.2):
@@ -193,6 +232,7 @@ def test_the_running_mean_by_hand():
     for value in (1.0, 3.0, -2.0):
         nn.init.constant_(module.weight, value)
         mean.update_parameters(module)
-        wanted = value if wanted is None else 0.9 * wanted + 0.1 * value  # it starts at the first step's weights
+        # it starts at the first step's weights
+        wanted = value if wanted is None else 0.9 * wanted + 0.1 * value
     assert mean.module.weight.item() == pytest.approx(wanted)
     assert optim.averaged(module, None) is None

@@ -1,4 +1,5 @@
-"""tools/plan.py: the paper's exaFLOP, lengths, time and price by hand, warnings, a study's sums, measured steps, mistakes."""
+"""tools/plan.py: the paper's exaFLOP, lengths, time and price by hand, warnings, a study's sums,
+measured steps, mistakes."""
 
 import json
 import os
@@ -9,11 +10,12 @@ import tempfile
 import pytest
 from conftest import ROOT, TINY, altered
 
-from ssl_vit import budget, compute, forecast, pace, plan
-from ssl_vit.forecast import Asked
-from ssl_vit.recipe import UserError
-from ssl_vit.studies.command import ask
-from ssl_vit.words import resolve
+from ssl_vit import costs
+from ssl_vit.config.resolve import resolve
+from ssl_vit.errors import UserError
+from ssl_vit.planning import budget, forecast, pace, plan
+from ssl_vit.planning.forecast import PlanOptions
+from ssl_vit.studies.command import parse_request
 
 H100 = budget.devices()["h100"]
 
@@ -35,12 +37,17 @@ def row(lines, name):
 @pytest.mark.parametrize(
     ("recipe", "exaflop"),
     [
-        *(("supervised_b16_jft", 224), ("supervised_l32_jft", 196), ("supervised_l16_jft", 783), ("supervised_h14_jft", 4262)),
+        *(
+            ("supervised_b16_jft", 224),
+            ("supervised_l32_jft", 196),
+            ("supervised_l16_jft", 783),
+            ("supervised_h14_jft", 4262),
+        ),
         ("mpp_b16_imagenet", 43),
     ],
 )
 def test_the_papers_exaflop(recipe, exaflop, capsys):
-    """Table 6, and paper.md's Compute for MPP; no picture of JFT need be here."""
+    """Table 6, and paper.md's Compute for MPP; no image of JFT need be here."""
     record, lines = told(capsys, f"recipe=paper/{recipe}")
     assert record["exaflop"] == pytest.approx(exaflop, rel=0.01)
     assert "exaFLOP" in row(lines, "length") and "not known: say device=" in row(lines, "time")
@@ -52,30 +59,43 @@ def test_epochs_are_steps(capsys):
     asked, _ = told(capsys, *words, "epochs=300")
     own, lines = told(capsys, *words)
     assert asked["steps"] == own["steps"] == round(300 * 1_281_167 / 4096)
-    assert own["epochs"] == pytest.approx(300, rel=1e-4) and "epochs=300 of 1,281,167" in row(lines, "length")
+    assert own["epochs"] == pytest.approx(300, rel=1e-4) and "epochs=300 of 1,281,167" in row(
+        lines, "length"
+    )
 
 
 def test_a_set_of_unknown_size_is_asked_for(capsys, tmp_path):
     words = ["recipe=mpp", f"data.path={tmp_path}/not/here"]
     record, lines = told(capsys, *words)
-    assert record["epochs"] is None and "say pictures=" in row(lines, "length")
-    assert told(capsys, *words, "pictures=1280", "epochs=50")[0]["steps"] == 500
-    with pytest.raises(UserError, match="not known; say pictures="):
+    assert record["epochs"] is None and "say images=" in row(lines, "length")
+    assert told(capsys, *words, "images=1280", "epochs=50")[0]["steps"] == 500
+    with pytest.raises(UserError, match="not known; say images="):
         plan.main([*words, "epochs=50"])
 
 
 def test_an_evaluation_is_one_pass_forward(capsys):
     record, _ = told(capsys, "recipe=evaluate", "device=h100")
-    assert record["pictures"] == 60_000  # shapes: 50,000 + 5,000 + 5,000
+    assert record["images"] == 60_000  # shapes: 50,000 + 5,000 + 5,000
     assert record["exaflop"] * 1e18 == 2 * record["multiply_adds"] * 60_000
     assert record["steps"] == 0 and record["tensor_bytes"]["DDP"]["gradients"] == 0
 
 
 def test_time_and_price_by_hand(capsys):
-    record, lines = told(capsys, "recipe=paper/mpp_b16_imagenet", "device=h100", "processes=8", "price=2.5", "efficiency=0.5")
+    record, lines = told(
+        capsys,
+        "recipe=paper/mpp_b16_imagenet",
+        "device=h100",
+        "processes=8",
+        "price=2.5",
+        "efficiency=0.5",
+    )
     hours = record["exaflop"] * 1e18 / (0.5 * 989e12) / 3600
-    assert record["device_hours"] == pytest.approx(hours) and record["seconds"] == pytest.approx(hours * 3600 / 8)
-    assert record["price"] == pytest.approx(2.5 * hours) and "at 2.5 a device-hour" in row(lines, "price")
+    assert record["device_hours"] == pytest.approx(hours) and record["seconds"] == pytest.approx(
+        hours * 3600 / 8
+    )
+    assert record["price"] == pytest.approx(2.5 * hours) and "at 2.5 a device-hour" in row(
+        lines, "price"
+    )
     assert "50% (efficiency=) of 989 TFLOP/s" in row(lines, "time")
 
 
@@ -84,7 +104,10 @@ def test_zero_chooses_what_is_told(capsys):
     plain, _ = told(capsys, *words)
     record, lines = told(capsys, *words, "zero=3")
     size = 85_798_656 + 768 + 769 * 512  # timm's ViT-B/16 without a head, the mask token, the head
-    assert record["tensor_bytes"] == plain["tensor_bytes"] and record["tensor_bytes"]["ZeRO-3"]["weights"] == size * 4 // 8
+    assert (
+        record["tensor_bytes"] == plain["tensor_bytes"]
+        and record["tensor_bytes"]["ZeRO-3"]["weights"] == size * 4 // 8
+    )
     assert "buckets" not in row(lines, "memory") and "ZeRO-3" in row(lines, "in all")
 
 
@@ -94,12 +117,30 @@ def test_zero_chooses_what_is_told(capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["recipe=mpp", "optim.warmup=400"], "optim.warmup=400 takes 44% of the run, more than a third; try optim.warmup=90"),
-        (["recipe=paper/mpp_b16_imagenet", "optim.batch=1024"], "for optim.batch=1024 try 5e-05 (in proportion) to 0.0001"),
-        (["recipe=paper/supervised_b16_jft", "optim.batch=1024"], "optim.lr=0.0008 is the paper's for a batch of 4096"),
-        (["recipe=paper/mpp_b16_imagenet", "device=rtx4090", "compute.batch=4096"], "compute.batch=256 would fit"),
-        (["recipe=paper/mpp_b16_imagenet", "device=t4", "model.depth=999"], "too few for one picture a pass; say zero="),
-        (["recipe=mpp", "data.size=16"], "4 patches a picture are few to learn from; try model=vit_n4"),
+        (
+            ["recipe=mpp", "optim.warmup=400"],
+            "optim.warmup=400 takes 44% of the run, more than a third; try optim.warmup=90",
+        ),
+        (
+            ["recipe=paper/mpp_b16_imagenet", "optim.batch=1024"],
+            "for optim.batch=1024 try 5e-05 (in proportion) to 0.0001",
+        ),
+        (
+            ["recipe=paper/supervised_b16_jft", "optim.batch=1024"],
+            "optim.lr=0.0008 is the paper's for a batch of 4096",
+        ),
+        (
+            ["recipe=paper/mpp_b16_imagenet", "device=rtx4090", "compute.batch=4096"],
+            "compute.batch=256 would fit",
+        ),
+        (
+            ["recipe=paper/mpp_b16_imagenet", "device=t4", "model.depth=999"],
+            "too few for one image a pass; say zero=",
+        ),
+        (
+            ["recipe=mpp", "data.size=16"],
+            "4 patches an image are few to learn from; try model=vit_n4",
+        ),
     ],
 )
 def test_a_warning(words, says, capsys):
@@ -112,7 +153,7 @@ def test_a_warning(words, says, capsys):
     "words",
     [
         ["recipe=mpp"],  # batch 128, but not the paper's learning rate
-        ["recipe=supervised"],  # ImageNet-21k's rate, on other pictures
+        ["recipe=supervised"],  # ImageNet-21k's rate, on other images
         ["recipe=paper/mpp_b16_imagenet"],
         ["recipe=paper/finetune_cifar10"],
         ["recipe=evaluate"],
@@ -128,22 +169,28 @@ def test_sound_recipes_give_no_warning(words, capsys):
 @pytest.fixture(scope="module")
 def gap():
     """The tasks of study/gap, and what each will cost."""
-    wanted = ask(["recipe=study/gap"]).plan
-    return wanted, forecast.each(wanted, Asked(device=H100, price=2.0))
+    wanted = parse_request(["recipe=study/gap"]).plan
+    return wanted, forecast.estimate_tasks(wanted, PlanOptions(device=H100, price=2.0))
 
 
 def test_a_study_is_the_sum_of_its_tasks(gap, capsys):
     record, lines = told(capsys, "recipe=study/gap", "device=h100", "price=2")
     wanted, tasks = gap
-    assert set(tasks) == set(wanted) and record["tasks"] == len(tasks) and record["untimed"] == 0 and not record["warnings"]
-    for key in ("pictures", "exaflop", "device_hours", "price"):
+    assert (
+        set(tasks) == set(wanted)
+        and record["tasks"] == len(tasks)
+        and record["untimed"] == 0
+        and not record["warnings"]
+    )
+    for key in ("images", "exaflop", "device_hours", "price"):
         assert record[key] == pytest.approx(sum(task[key] for task in tasks.values()))
         assert record[key] == pytest.approx(sum(part[key] for part in record["parts"].values()))
     pretrain = [task for task in wanted.values() if task.part == "pretrain"]
-    pictures = sum(128 * int(task.words["optim.steps"]) for task in pretrain)
-    encoder = resolve(["recipe=mpp", f"model={pretrain[0].words['model']}", "data.size=32"])  # of every arm
-    assert record["parts"]["pretrain"]["exaflop"] == pytest.approx(compute.exaflop(encoder, pictures))
-    assert row(lines, "pretrain").split()[1:3] == [str(len(pretrain)), f"{pictures:,}"]
+    images = sum(128 * int(task.words["optim.steps"]) for task in pretrain)
+    # of every arm
+    encoder = resolve(["recipe=mpp", f"model={pretrain[0].words['model']}", "data.size=32"])
+    assert record["parts"]["pretrain"]["exaflop"] == pytest.approx(costs.exaflop(encoder, images))
+    assert row(lines, "pretrain").split()[1:3] == [str(len(pretrain)), f"{images:,}"]
 
 
 def test_a_fine_tuned_model_is_that_of_the_run_it_starts_from(gap):
@@ -161,8 +208,11 @@ def test_a_studys_places_need_not_be_here(capsys, tmp_path):
     path.write_text(f"title: mine\nplaces: [here]\narms: {{a: an arm}}\nparts:\n{parts}")
     for words in ([], ["here=/no/such/place"]):
         record, lines = told(capsys, f"recipe={path}", *words)
-        assert record["pictures"] == 2 * 30 * 128 and record["device_hours"] is None
-        assert "say device= (h200" in row(lines, "time") and "one, two: optim.warmup=20 takes 67%" in record["warnings"][0]
+        assert record["images"] == 2 * 30 * 128 and record["device_hours"] is None
+        assert (
+            "say device= (h200" in row(lines, "time")
+            and "one, two: optim.warmup=20 takes 67%" in record["warnings"][0]
+        )
 
 
 def test_alike_steps_of_a_study_are_measured_once(gap, monkeypatch):
@@ -173,11 +223,16 @@ def test_alike_steps_of_a_study_are_measured_once(gap, monkeypatch):
         return pace.Pace(0.5, 0.4, 0.6, 15, "cpu", 1, "float32", 64, 1.0)
 
     monkeypatch.setattr(forecast, "measure", stand_in)
-    record = forecast.study(["recipe=study/gap"], Asked(probe=True, price=3.0))
+    record = forecast.study(["recipe=study/gap"], PlanOptions(probe=True, price=3.0))
     assert len(measured) == 3  # mpp, supervised and scratch alike, fine-tuning
-    steps = sum(int(task.words["optim.steps"]) for task in gap[0].values() if task.part == "pretrain")
+    steps = sum(
+        int(task.words["optim.steps"]) for task in gap[0].values() if task.part == "pretrain"
+    )
     assert record["parts"]["pretrain"]["device_hours"] == pytest.approx(steps * 0.5 / 3600)
-    assert record["parts"]["probe"]["device_hours"] is None and record["untimed"] == record["parts"]["probe"]["tasks"]
+    assert (
+        record["parts"]["probe"]["device_hours"] is None
+        and record["untimed"] == record["parts"]["probe"]["tasks"]
+    )
     assert record["price"] == pytest.approx(3 * record["device_hours"])
 
 
@@ -189,11 +244,18 @@ def test_steps_are_measured_with_the_runs_own_engine(capsys, tmp_path, monkeypat
     words = altered(TINY, "optim.steps=1000", "optim.warmup=10")
     record, lines = told(capsys, *words, f"out={tmp_path}/runs", "--probe", "price=10")
     found = record["probe"]
-    assert found["steps"] == pace.STEPS - pace.WARM and 0 < found["least"] <= found["seconds"] <= found["most"]
-    assert record["seconds"] == pytest.approx(1000 * found["seconds"]) and record["price"] == pytest.approx(
-        10 * record["device_hours"]
+    assert (
+        found["steps"] == pace.STEPS - pace.WARM
+        and 0 < found["least"] <= found["seconds"] <= found["most"]
     )
-    assert (found["device"], found["precision"], found["device_batch"]) == ("cpu", "float32", record["device_batch"])
+    assert record["seconds"] == pytest.approx(1000 * found["seconds"]) and record[
+        "price"
+    ] == pytest.approx(10 * record["device_hours"])
+    assert (found["device"], found["precision"], found["device_batch"]) == (
+        "cpu",
+        "float32",
+        record["device_batch"],
+    )
     assert "load average" in row(lines, "here") and not list(tmp_path.iterdir())
 
 
@@ -212,10 +274,16 @@ def test_steps_are_measured_with_the_runs_own_engine(capsys, tmp_path, monkeypat
         (["efficiency=40"], "efficiency=40: a share"),
         (["price=nan"], "price=nan: a number"),
         (["epochs=3", "optim.steps=500"], "optim.steps= is said too"),
-        (["device=v100_32", "compute.precision=bfloat16"], "device=v100_32 is not planned in it; say float32"),
+        (
+            ["device=v100_32", "compute.precision=bfloat16"],
+            "device=v100_32 is not planned in it; say float32",
+        ),
         (["price=1", "price=2"], "price is said twice"),
         (["recipe=study/gap", "epochs=3"], "that is for one recipe"),
-        (["recipe=study/gap", "optim.clip=x"], "part pretrain, arm scratch: optim.clip=x: a number"),
+        (
+            ["recipe=study/gap", "optim.clip=x"],
+            "part pretrain, arm scratch: optim.clip=x: a number",
+        ),
         (["recipe=study/ga"], "no such study; did you mean study/gap?"),
         (["recipe=evaluate", "--probe"], "an evaluation takes no steps"),
         (["data=jft", "--probe"], "data=jft lies nowhere yet"),
@@ -223,7 +291,9 @@ def test_steps_are_measured_with_the_runs_own_engine(capsys, tmp_path, monkeypat
 )
 def test_a_mistake_is_answered_in_one_line(words, says):
     with pytest.raises(UserError) as error:
-        plan.main(altered(["recipe=mpp"], *words) if "price=1" not in words else ["recipe=mpp", *words])
+        plan.main(
+            altered(["recipe=mpp"], *words) if "price=1" not in words else ["recipe=mpp", *words]
+        )
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
@@ -239,9 +309,15 @@ def without_torch(tmp_path):
 @pytest.mark.parametrize(("word", "code"), [("device=h100", 0), ("device=h10", 2)])
 def test_the_tool_plans_without_torch(word, code, without_torch):
     command = [sys.executable, "tools/plan.py", "recipe=mpp", word, "--json"]
-    said = subprocess.run(command, cwd=ROOT, env=without_torch, capture_output=True, text=True, timeout=60)
+    said = subprocess.run(
+        command, cwd=ROOT, env=without_torch, capture_output=True, text=True, timeout=60
+    )
     assert said.returncode == code, said.stderr
     if code == 0:
         assert json.loads(said.stdout.splitlines()[-1])["device"]["name"] == "h100"
     else:
-        assert said.stdout == "" and said.stderr.startswith("error: device=h10") and said.stderr.count("\n") == 1
+        assert (
+            said.stdout == ""
+            and said.stderr.startswith("error: device=h10")
+            and said.stderr.count("\n") == 1
+        )

@@ -1,4 +1,5 @@
-"""Probes of frozen features: few-shot against a float64 solve, the linear probe and k-NN against scikit-learn."""
+"""Probes of frozen features: few-shot against a float64 solve, the linear probe and k-NN against
+scikit-learn."""
 
 import numpy as np
 import pytest
@@ -8,16 +9,16 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from ssl_vit.evaluate import probes
-from ssl_vit.recipe import UserError
+from ssl_vit.errors import UserError
+from ssl_vit.evaluation import probes
 
 
-def blobs(rows, width, classes, spread=1.0, seed=0, skew=True):
+def blobs(rows, width, classes, batch_layout=1.0, seed=0, skew=True):
     """Overlapping classes; features of very different mean and deviation, as an encoder's are."""
     rng = np.random.default_rng(seed)
     label = rng.permutation(np.arange(rows) % classes)
     centre = np.random.default_rng(1000 + width).normal(size=(classes, width))
-    x = centre[label] + spread * rng.normal(size=(rows, width))
+    x = centre[label] + batch_layout * rng.normal(size=(rows, width))
     if skew:
         x = x * np.geomspace(0.1, 10, width) + np.linspace(-5, 5, width)
     return torch.from_numpy(x).float(), torch.from_numpy(label)
@@ -27,7 +28,10 @@ def by_normal_equations(train, label, test, rows, classes, l2=1024.0, bias=100.0
     """Few-shot scores of the paper's 4.1 from the picked rows, with numpy's solver."""
     x, y = train.double().numpy()[rows], 2 * np.eye(classes)[label.numpy()[rows]] - 1
     mean, std = x.mean(0), x.std(0) + 1e-5
-    x, z = ((np.concatenate([(a - mean) / std, np.full((len(a), 1), bias)], 1)) for a in (x, test.double().numpy()))
+    x, z = (
+        (np.concatenate([(a - mean) / std, np.full((len(a), 1), bias)], 1))
+        for a in (x, test.double().numpy())
+    )
     return z @ np.linalg.solve(x.T @ x + l2 * np.eye(x.shape[1]), x.T @ y)
 
 
@@ -39,12 +43,16 @@ def by_normal_equations(train, label, test, rows, classes, l2=1024.0, bias=100.0
     seed=st.integers(0, 99),
     l2=st.floats(0.1, 2e3),
 )
-def test_few_shot_is_the_normal_equations_with_more_and_with_fewer_pictures_than_features(width, classes, shots, seed, l2):
+def test_few_shot_is_the_normal_equations_with_more_and_with_fewer_images_than_features(
+    width, classes, shots, seed, l2
+):
     train, label = blobs(90, width, classes, seed=seed)
     test, _ = blobs(50, width, classes, seed=seed + 1)
-    rows = probes.pick(label, shots, classes, seed).numpy()
+    rows = probes.sample_shots(label, shots, classes, seed).numpy()
     scores = by_normal_equations(train, label, test, rows, classes, l2)
-    told = probes.few_shot(train, label, test, shots=shots, classes=classes, seed=seed, l2=l2).numpy()
+    told = probes.few_shot(
+        train, label, test, shots=shots, classes=classes, seed=seed, l2=l2
+    ).numpy()
     best, second = np.sort(scores, axis=1)[:, [-1, -2]].T
     clear = best - second > 1e-9
     assert clear.mean() > 0.9
@@ -54,46 +62,54 @@ def test_few_shot_is_the_normal_equations_with_more_and_with_fewer_pictures_than
 def test_both_branches_are_met_above():
     for shots, width in ((20, 8), (2, 30)):
         train, label = blobs(120, width, 4)
-        x_SA = torch.nn.functional.pad(train[probes.pick(label, shots, 4, 0)].double(), (0, 1), value=100.0)
+        x_SA = torch.nn.functional.pad(
+            train[probes.sample_shots(label, shots, 4, 0)].double(), (0, 1), value=100.0
+        )
         assert (len(x_SA) >= x_SA.shape[1]) == (shots == 20)
-        target = torch.randn(len(x_SA), 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        target = torch.randn(
+            len(x_SA), 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+        )
         x, y = x_SA.numpy(), target.numpy()
         for l2 in (1.0, 1024.0):
             wanted = np.linalg.solve(x.T @ x + l2 * np.eye(x.shape[1]), x.T @ y)
-            assert np.allclose(probes._ridge(x_SA, target, l2).numpy(), wanted, rtol=1e-8, atol=1e-12)
+            assert np.allclose(
+                probes._ridge(x_SA, target, l2).numpy(), wanted, rtol=1e-8, atol=1e-12
+            )
 
 
-def test_few_shot_whitens_by_the_picked_pictures_alone():
+def test_few_shot_whitens_by_the_picked_images_alone():
     train, label = blobs(200, 6, 4)
     test, _ = blobs(100, 6, 4, seed=1)
     told = probes.few_shot(train, label, test, shots=3, classes=4, seed=5)
     rest = torch.ones(len(train), dtype=torch.bool)
-    rest[probes.pick(label, 3, 4, 5)] = False
+    rest[probes.sample_shots(label, 3, 4, 5)] = False
     train[rest] = 1e6
     assert torch.equal(told, probes.few_shot(train, label, test, shots=3, classes=4, seed=5))
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=120), st.integers(1, 8), st.integers(0, 2**40))
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=120), st.integers(1, 8), st.integers(0, 2**40)
+)
 def test_pick_takes_as_many_of_each_class_and_fewer_are_among_more(labels, shots, seed):
     label = torch.tensor(labels)
     count = np.bincount(labels, minlength=5)
     if count.min() < shots:
         with pytest.raises(UserError) as raised:
-            probes.pick(label, shots, 5, seed)
+            probes.sample_shots(label, shots, 5, seed)
         named = int(str(raised.value).split("class ")[1].split()[0])
-        assert count[named] < shots and f"has {count[named]} training pictures" in str(raised.value)
+        assert count[named] < shots and f"has {count[named]} training images" in str(raised.value)
         return
-    rows = probes.pick(label, shots, 5, seed).numpy().reshape(5, shots)
+    rows = probes.sample_shots(label, shots, 5, seed).numpy().reshape(5, shots)
     assert (label.numpy()[rows] == np.arange(5)[:, None]).all()
     assert len(set(rows.ravel())) == 5 * shots
-    assert np.array_equal(probes.pick(label, 1, 5, seed).numpy(), rows[:, 0])
+    assert np.array_equal(probes.sample_shots(label, 1, 5, seed).numpy(), rows[:, 0])
 
 
 def test_pick_depends_on_the_seed_alone_and_takes_each_row_as_often():
     label = torch.arange(40) % 2
-    rows = [probes.pick(label, 5, 2, seed).tolist() for seed in range(2000)]
-    assert rows[:20] == [probes.pick(label, 5, 2, seed).tolist() for seed in range(20)]
+    rows = [probes.sample_shots(label, 5, 2, seed).tolist() for seed in range(2000)]
+    assert rows[:20] == [probes.sample_shots(label, 5, 2, seed).tolist() for seed in range(20)]
     often = np.bincount(np.ravel(rows), minlength=40)  # binomial(2000, 1/4): deviation 19.4
     assert abs(often - 500).max() < 4.5 * 19.4
 
@@ -105,13 +121,21 @@ def linear(x, y, dev, dev_y, test, **changes):
 
 def weights(x, y, rates, steps=200, batch=32, classes=3, seed=0, momentum=0.9):
     return probes.train_linear(
-        x, y, probes._moments(x), classes=classes, rates=rates, steps=steps, batch=batch, momentum=momentum, seed=seed
+        x,
+        y,
+        probes._moments(x),
+        classes=classes,
+        rates=rates,
+        steps=steps,
+        batch=batch,
+        momentum=momentum,
+        seed=seed,
     )
 
 
 def test_a_converged_linear_probe_is_scikit_learns_logistic_regression():
-    x, y = blobs(300, 5, 3, spread=1.5)
-    test, _ = blobs(200, 5, 3, spread=1.5, seed=1)
+    x, y = blobs(300, 5, 3, batch_layout=1.5)
+    test, _ = blobs(200, 5, 3, batch_layout=1.5, seed=1)
     wanted = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000)
     scale = probes._moments(x)
     z, z_test = (scale(a.double(), 1.0)[:, :-1].numpy() for a in (x, test))
@@ -127,7 +151,7 @@ def test_a_converged_linear_probe_is_scikit_learns_logistic_regression():
     assert told.dev_accuracy[0.5] == pytest.approx(wanted.score(z, y.numpy()))
 
 
-@pytest.mark.parametrize("batch", [32, 700, None])  # also more than there are pictures
+@pytest.mark.parametrize("batch", [32, 700, None])  # also more than there are images
 def test_training_is_torchs_sgd_on_the_same_batches(batch):
     x, y = blobs(150, 6, 3)
     scale, steps = probes._moments(x), 40
@@ -144,7 +168,9 @@ def test_training_is_torchs_sgd_on_the_same_batches(batch):
         optimiser.step()
         schedule.step()
     (ours,) = weights(x, y, [0.2], steps=steps, batch=batch, seed=7)
-    assert torch.allclose(ours[:-1], layer.weight.T, atol=1e-4) and torch.allclose(ours[-1], layer.bias, atol=1e-4)
+    assert torch.allclose(ours[:-1], layer.weight.T, atol=1e-4) and torch.allclose(
+        ours[-1], layer.bias, atol=1e-4
+    )
 
 
 def test_a_rate_trained_among_others_is_the_rate_trained_alone():
@@ -162,16 +188,16 @@ def test_batches_are_epochs_that_each_show_every_row_once():
 
 
 def test_the_rate_is_chosen_on_dev_and_ties_go_to_the_first():
-    x, y = blobs(300, 6, 3, spread=2.0)
-    dev, dev_y = blobs(100, 6, 3, spread=2.0, seed=1)
-    test, _ = blobs(100, 6, 3, spread=2.0, seed=2)
+    x, y = blobs(300, 6, 3, batch_layout=2.0)
+    dev, dev_y = blobs(100, 6, 3, batch_layout=2.0, seed=1)
+    test, _ = blobs(100, 6, 3, batch_layout=2.0, seed=2)
     rates = [1e-6, 0.1, 3.0]
     told = linear(x, y, dev, dev_y, test, rates=rates)
     alone = {rate: linear(x, y, dev, dev_y, test, rates=[rate]) for rate in rates}
     assert told.dev_accuracy == {rate: alone[rate].dev_accuracy[rate] for rate in rates}
     assert told.rate == max(rates, key=lambda rate: told.dev_accuracy[rate])
     assert torch.equal(told.pred_M, alone[told.rate].pred_M)
-    apart, apart_y = blobs(90, 6, 3, spread=0.01)
+    apart, apart_y = blobs(90, 6, 3, batch_layout=0.01)
     assert linear(apart, apart_y, apart, apart_y, apart, rates=[0.3, 0.1]).rate == 0.3
 
 
@@ -191,23 +217,25 @@ def test_a_rate_that_diverges_spoils_no_other_and_all_that_diverge_are_an_error(
 @pytest.mark.parametrize("temperature", [0.07, 0.001])  # exp(1 / 0.001) is more than float64 holds
 @pytest.mark.parametrize("k", [1, 5, 20])
 def test_knn_is_scikit_learns(k, temperature):
-    train, label = blobs(300, 16, 7, spread=2.5, skew=False)
-    test, _ = blobs(400, 16, 7, spread=2.5, seed=1, skew=False)
-    wanted = KNeighborsClassifier(k, metric="cosine", weights=lambda far: np.exp((far[:, :1] - far) / temperature))
+    train, label = blobs(300, 16, 7, batch_layout=2.5, skew=False)
+    test, _ = blobs(400, 16, 7, batch_layout=2.5, seed=1, skew=False)
+    wanted = KNeighborsClassifier(
+        k, metric="cosine", weights=lambda far: np.exp((far[:, :1] - far) / temperature)
+    )
     wanted.fit(train.double().numpy(), label.numpy())
     told = probes.knn(train, label, test, classes=7, k=k, temperature=temperature)
     assert np.array_equal(told.numpy(), wanted.predict(test.double().numpy()))
 
 
-def test_k_beyond_the_training_pictures_is_named():
+def test_k_beyond_the_training_images_is_named():
     train, label = blobs(10, 4, 2)
-    with pytest.raises(UserError, match=r"probe\.neighbors=11: there are 10 training pictures"):
+    with pytest.raises(UserError, match=r"probe\.neighbors=11: there are 10 training images"):
         probes.knn(train, label, train, classes=2, k=11)
 
 
 def test_chunks_change_no_prediction(monkeypatch):
-    train, label = blobs(200, 8, 4, spread=2.0)
-    test, _ = blobs(130, 8, 4, spread=2.0, seed=1)
+    train, label = blobs(200, 8, 4, batch_layout=2.0)
+    test, _ = blobs(130, 8, 4, batch_layout=2.0, seed=1)
 
     def everything():
         few = probes.few_shot(train, label, test, shots=5, classes=4, seed=0)
@@ -232,8 +260,8 @@ def test_a_feature_that_never_changes_harms_nothing():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_predicts_the_same():
-    train, label = blobs(400, 24, 5, spread=2.0)
-    test, _ = blobs(300, 24, 5, spread=2.0, seed=1)
+    train, label = blobs(400, 24, 5, batch_layout=2.0)
+    test, _ = blobs(300, 24, 5, batch_layout=2.0, seed=1)
 
     def everything(place):
         x, y, z = (tensor.to(place) for tensor in (train, label, test))

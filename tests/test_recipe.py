@@ -1,4 +1,5 @@
-"""How words become a recipe: which value wins, what is refused and how that is said, what names a run."""
+"""How words become a recipe: which value wins, what is refused and how that is said, what names a
+run."""
 
 import dataclasses
 import re
@@ -10,13 +11,24 @@ import yaml
 from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_runs import FREE
+from test_run_folder import FREE
 
-from ssl_vit.recipe import Checkpoint, Data, Model, Optim, Recipe, UserError, computed, dump
-from ssl_vit.words import resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import (
+    RENAMED,
+    Checkpoint,
+    Data,
+    Model,
+    Optim,
+    Recipe,
+    computed_values,
+    dump,
+)
+from ssl_vit.errors import UserError
 
 MODELS, DATASETS, MPP = (
-    yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text()) for name in ("models", "datasets", "mpp")
+    yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())
+    for name in ("models", "datasets", "mpp")
 )
 STEPS = MPP["optim"]["steps"]
 
@@ -26,7 +38,11 @@ def leaves(node, prefix=""):
     found = {}
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)
-        found |= leaves(value, f"{prefix}{field.name}.") if dataclasses.is_dataclass(value) else {prefix + field.name: value}
+        found |= (
+            leaves(value, f"{prefix}{field.name}.")
+            if dataclasses.is_dataclass(value)
+            else {prefix + field.name: value}
+        )
     return found
 
 
@@ -40,8 +56,8 @@ def refusal(*words):
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    folder = tmp_path / "holiday pictures"
+def images(tmp_path):
+    folder = tmp_path / "holiday images"
     folder.mkdir()
     return folder
 
@@ -60,26 +76,37 @@ def mine(tmp_path):
 def test_a_recipes_presets_go_over_the_schema_and_its_values_over_those(mine):
     recipe = resolve([f"recipe={mine}"])
     row = MODELS["vit_n8"]
-    assert row["depth"] != 7 and row["width"] != Model().width and DATASETS["shapes"]["crop_area"] != 0.9
+    assert (
+        row["depth"] != 7
+        and row["width"] != Model().width
+        and DATASETS["shapes"]["crop_area"] != 0.9
+    )
     assert recipe.model == Model(name="vit_n8", timm="vit_small_patch16_224", **row | {"depth": 7})
     assert recipe.data == Data(name="shapes", **DATASETS["shapes"] | {"crop_area": 0.9})
     assert recipe.optim == Optim(steps=500, lr=1e-3) and recipe.checkpoint == Checkpoint()
     assert recipe.corruption.rate == 0.25 and recipe.corruption.mask == 0.8
 
 
-def test_a_preset_on_the_command_line_replaces_all_that_the_recipe_said_of_it(mine, pictures):
-    recipe = resolve([f"recipe={mine}", "model=vit_s8", "data=cifar10", f"data.path={pictures}"])
+def test_a_preset_on_the_command_line_replaces_all_that_the_recipe_said_of_it(mine, images):
+    recipe = resolve([f"recipe={mine}", "model=vit_s8", "data=cifar10", f"data.path={images}"])
     assert recipe.model == Model(name="vit_s8", **MODELS["vit_s8"])
-    assert recipe.data == Data(name="cifar10", path=str(pictures), **DATASETS["cifar10"])
+    assert recipe.data == Data(name="cifar10", path=str(images), **DATASETS["cifar10"])
     assert recipe.optim == Optim(steps=500, lr=1e-3)
     again = resolve([f"recipe={mine}", "model=vit_n8"])  # even where it names the same one
     assert again.model == Model(name="vit_n8", **MODELS["vit_n8"])
     assert again.data.crop_area == 0.9
 
 
-def test_words_go_over_everything(mine, pictures):
+def test_words_go_over_everything(mine, images):
     recipe = resolve(
-        [f"recipe={mine}", "model.depth=3", "model=vit_s8", "optim.lr=0.5", "data.crop_area=1", "corruption.rate=1"]
+        [
+            f"recipe={mine}",
+            "model.depth=3",
+            "model=vit_s8",
+            "optim.lr=0.5",
+            "data.crop_area=1",
+            "corruption.rate=1",
+        ]
     )
     assert recipe.model == Model(name="vit_s8", **MODELS["vit_s8"] | {"depth": 3})
     assert recipe.optim == Optim(steps=500, lr=0.5)
@@ -99,14 +126,35 @@ def test_the_shipped_recipe_is_read_as_written():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_fits_some_picture(name):
-    recipe = resolve(["recipe=mpp", "objective=supervised", f"model={name}", f"data.size={16 * MODELS[name].get('patch', 16)}"])
+def test_every_model_fits_some_image(name):
+    recipe = resolve(
+        [
+            "recipe=mpp",
+            "objective=supervised",
+            f"model={name}",
+            f"data.size={16 * MODELS[name].get('patch', 16)}",
+        ]
+    )
     assert recipe.model == Model(name=name, **MODELS[name])
 
 
 WORDS = [
-    *("recipe=mpp", "model=vit_s4", "data=cifar10", f"data.path={ROOT}", "corruption.rate=0.15", "optim.steps=1e3"),
-    *("model.depth=2", "data.size=48", "seed=3", "data.mean=[0.4,0.5,0.6]", "optim.clip=null", "optim.steps=1e3"),
+    *(
+        "recipe=mpp",
+        "model=vit_s4",
+        "data=cifar10",
+        f"data.path={ROOT}",
+        "corruption.rate=0.15",
+        "optim.steps=1e3",
+    ),
+    *(
+        "model.depth=2",
+        "data.size=48",
+        "seed=3",
+        "data.mean=[0.4,0.5,0.6]",
+        "optim.clip=null",
+        "optim.steps=1e3",
+    ),
 ]
 
 
@@ -127,7 +175,8 @@ def test_a_word_may_not_say_two_things():
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("1e6", 10**6), ("1000000", 10**6), ("2.5e3", 2500), ("300.0", 300), ("1E3", 1000)]
+    ("text", "value"),
+    [("1e6", 10**6), ("1000000", 10**6), ("2.5e3", 2500), ("300.0", 300), ("1E3", 1000)],
 )
 def test_whole_numbers_may_be_written_as_floats(text, value):
     recipe = resolve(["recipe=mpp", f"optim.steps={text}", f"compute.threads={text}"])
@@ -194,23 +243,37 @@ def test_what_is_no_word_is_said(word):
 @pytest.mark.parametrize("group", ["optim", "corruption", "compute"])
 def test_a_group_is_no_key(group):
     text = refusal("recipe=mpp", f"{group}=1")
-    assert group in text and all(key in text for key in leaves(Recipe()) if key.startswith(f"{group}."))
+    assert group in text and all(
+        key in text for key in leaves(Recipe()) if key.startswith(f"{group}.")
+    )
 
 
 @pytest.mark.parametrize(
     "word",
     [
         *(f"corruption.rate={value}" for value in (0, -0.1, 1.0001, "nan", "inf")),
-        *(f"corruption.{name}={value}" for name in ("mask", "random", "keep") for value in (-0.1, 1.1, "nan")),
+        *(
+            f"corruption.{name}={value}"
+            for name in ("mask", "random", "keep")
+            for value in (-0.1, 1.1, "nan")
+        ),
         *(f"data.{name}={value}" for name in ("crop_area", "eval_crop") for value in (0, -1, 1.01)),
         *(f"data.validation={value}" for value in ("1.0", -0.5, 1, 2)),
         *("data.mean=[0.5,0.5]", "data.std=[0.5,0.5,0]", "data.std=[1,1]", "data.std=[]"),
-        *(f"optim.{name}={value}" for name in ("steps", "batch", "lr", "clip") for value in (0, -1)),
+        *(
+            f"optim.{name}={value}"
+            for name in ("steps", "batch", "lr", "clip")
+            for value in (0, -1)
+        ),
         *("optim.warmup=-1", f"optim.warmup={STEPS}", "optim.weight_decay=-0.1", "optim.lr=nan"),
         *("optim.betas=[0.9]", "optim.betas=[0.9,1.0]", "optim.betas=[-0.1,0.9]", "optim.betas=[]"),
-        *(f"{key}={value}" for key in ("checkpoint.every", "checkpoint.keep", "eval.every", "log.every") for value in (0, -1)),
         *(
-            "eval.pictures=0",
+            f"{key}={value}"
+            for key in ("checkpoint.every", "checkpoint.keep", "eval.every", "log.every")
+            for value in (0, -1)
+        ),
+        *(
+            "eval.images=0",
             "compute.batch=0",
             "compute.batch=-1",
             "compute.batch=33",
@@ -219,7 +282,14 @@ def test_a_group_is_no_key(group):
             "compute.patience=9.9",
         ),
         *(f"model.{name}=0" for name in ("patch", "width", "depth", "heads", "mlp")),
-        *("model.heads=5", "data.size=0", "data.size=-8", "data.size=8", "data.size=60", "data.size=1000000001"),
+        *(
+            "model.heads=5",
+            "data.size=0",
+            "data.size=-8",
+            "data.size=8",
+            "data.size=60",
+            "data.size=1000000001",
+        ),
         "data.path=/no/such/folder",
     ],
 )
@@ -232,8 +302,17 @@ def test_what_is_out_of_bounds_is_refused(word):
 @pytest.mark.parametrize(
     "words",
     [
-        *(["corruption.rate=1"], ["corruption.rate=1e-9"], ["data.crop_area=1", "data.eval_crop=1"], ["optim.betas=[0,0]"]),
-        *(["corruption.mask=1", "corruption.random=0", "corruption.keep=0"], ["optim.warmup=0"], [f"optim.warmup={STEPS - 1}"]),
+        *(
+            ["corruption.rate=1"],
+            ["corruption.rate=1e-9"],
+            ["data.crop_area=1", "data.eval_crop=1"],
+            ["optim.betas=[0,0]"],
+        ),
+        *(
+            ["corruption.mask=1", "corruption.random=0", "corruption.keep=0"],
+            ["optim.warmup=0"],
+            [f"optim.warmup={STEPS - 1}"],
+        ),
         *(
             ["optim.weight_decay=0"],
             ["data.size=16"],
@@ -256,38 +335,48 @@ def test_what_lies_on_a_bound_is_taken(words):
     flat = leaves(resolve(["recipe=mpp", *words]))
     for word in words:
         key, _, text = word.partition("=")
-        assert flat[key] == (text if text == "train" else yaml.safe_load(text.replace("1e-9", "1.0e-9")))
+        assert flat[key] == (
+            text if text == "train" else yaml.safe_load(text.replace("1e-9", "1.0e-9"))
+        )
 
 
 def test_the_three_shares_sum_to_one():
     text = refusal("recipe=mpp", "corruption.mask=0.7")
     assert "corruption.mask" in text and "0.9" in text and "sum to 1" in text
-    assert resolve(["recipe=mpp", "corruption.mask=0.7", "corruption.keep=0.2"]).corruption.keep == 0.2
+    assert (
+        resolve(["recipe=mpp", "corruption.mask=0.7", "corruption.keep=0.2"]).corruption.keep == 0.2
+    )
 
 
 @settings(deadline=None, max_examples=25)
 @given(size=st.integers(1, 300), patch=st.integers(1, 40))
-def test_the_size_said_to_be_nearest_is_taken_and_none_is_nearer(size, patch):
+def test_the_sizes_named_as_nearest_are_accepted_and_none_is_nearer(size, patch):
     words = ["recipe=mpp", f"model.patch={patch}"]
     fits = range(2 * patch, 400, patch)
     if size in fits:
         assert resolve([*words, f"data.size={size}"]).data.size == size
         return
-    said = re.search(r"; the nearest (?:is (\d+)|are (\d+) and (\d+))$", refusal(*words, f"data.size={size}"))
-    assert said
-    near = [int(side) for side in said.groups() if side]
-    assert near == [*[side for side in fits if side < size][-1:], next(side for side in fits if side > size)]
+    named = re.search(r"nearest (?:is|are) (.*)$", refusal(*words, f"data.size={size}"))[1]
+    near = [int(side) for side in named.split(" and ")]
+    below = [side for side in fits if side < size]
+    above = [side for side in fits if side > size]
+    assert near == below[-1:] + above[:1]
     for side in near:
         assert resolve([*words, f"data.size={side}"]).data.size == side
 
 
-def test_own_pictures_get_a_name_and_the_recipes_size(mine, pictures):
-    for size, words in ((64, ["recipe=mpp"]), (64, [f"recipe={mine}"]), (48, ["recipe=mpp", "data.size=48"])):
-        recipe = resolve([*words, f"data.path={pictures}"])
-        cut = {key: getattr(resolve(words).data, key) for key in ("crop_area", "eval_crop")}  # the recipe's
-        assert recipe.data == Data(name="holiday pictures", path=str(pictures), size=size, **cut)
-    assert recipe.name == "mpp-holiday pictures-data.size=48"
-    file = pictures / "cats.parquet"
+def test_own_images_get_a_name_and_the_recipes_size(mine, images):
+    for size, words in (
+        (64, ["recipe=mpp"]),
+        (64, [f"recipe={mine}"]),
+        (48, ["recipe=mpp", "data.size=48"]),
+    ):
+        recipe = resolve([*words, f"data.path={images}"])
+        # the recipe's
+        cut = {key: getattr(resolve(words).data, key) for key in ("crop_area", "eval_crop")}
+        assert recipe.data == Data(name="holiday images", path=str(images), size=size, **cut)
+    assert recipe.name == "mpp-holiday images-data.size=48"
+    file = images / "cats.parquet"
     file.touch()
     assert resolve(["recipe=mpp", f"data.path={file}"]).data.name == "cats"
     hub = resolve(["recipe=mpp", "data.hub=someone/cats"]).data
@@ -295,28 +384,34 @@ def test_own_pictures_get_a_name_and_the_recipes_size(mine, pictures):
 
 
 def test_a_folders_name_may_have_a_dot(tmp_path):
-    (tmp_path / "pictures.v2").mkdir()
-    assert resolve(["recipe=mpp", f"data.path={tmp_path}/pictures.v2"]).data.name == "pictures.v2"
+    (tmp_path / "images.v2").mkdir()
+    assert resolve(["recipe=mpp", f"data.path={tmp_path}/images.v2"]).data.name == "images.v2"
 
 
-def test_own_pictures_with_a_recipe_that_names_no_data(tmp_path, pictures):
+def test_own_images_with_a_recipe_that_names_no_data(tmp_path, images):
     path = tmp_path / "bare.yaml"
     path.write_text("model: vit_b16\n")
     assert resolve([f"recipe={path}"]).data == Data()
-    assert resolve([f"recipe={path}", f"data.path={pictures}"]).data == Data(name=pictures.name, path=str(pictures))
+    assert resolve([f"recipe={path}", f"data.path={images}"]).data == Data(
+        name=images.name, path=str(images)
+    )
 
 
-def test_own_pictures_with_a_recipe_that_has_a_name(tmp_path, pictures):
+def test_own_images_with_a_recipe_that_has_a_name(tmp_path, images):
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\ndata: shapes\nmodel: vit_n8\n")
-    recipe = resolve([f"recipe={path}", f"data.path={pictures}"])
+    recipe = resolve([f"recipe={path}", f"data.path={images}"])
     cut = {key: DATASETS["shapes"][key] for key in ("size", "crop_area", "eval_crop")}
-    assert recipe.data == Data(name=pictures.name, path=str(pictures), **cut)
+    assert recipe.data == Data(name=images.name, path=str(images), **cut)
 
 
-def test_a_local_copy_of_the_data_set_that_a_recipe_names(pictures):
-    recipe = resolve(["recipe=paper/supervised_b16_jft", f"data.path={pictures}"])
-    assert (recipe.data.name, recipe.data.classes, recipe.name) == ("jft", 18291, "supervised_b16_jft")
+def test_a_local_copy_of_the_data_set_that_a_recipe_names(images):
+    recipe = resolve(["recipe=paper/supervised_b16_jft", f"data.path={images}"])
+    assert (recipe.data.name, recipe.data.classes, recipe.name) == (
+        "jft",
+        18291,
+        "supervised_b16_jft",
+    )
 
 
 def test_names_stay_short_enough_for_a_folder():
@@ -335,23 +430,27 @@ def test_no_word_is_ignored():
     assert "supervised.hidden" in refusal("recipe=mpp", "supervised.hidden=false")
     assert "target" in refusal("recipe=supervised", "target=pixels")
     assert "joint.mpp" in refusal("recipe=mpp", "joint.mpp=2")
-    assert "supervised.smoothing" in refusal("recipe=supervised", "supervised.loss=sigmoid", "supervised.smoothing=0.1")
+    assert "supervised.smoothing" in refusal(
+        "recipe=supervised", "supervised.loss=sigmoid", "supervised.smoothing=0.1"
+    )
     assert "data=" in refusal("recipe=mpp", "data.name=cifar10")
     assert "data.hub" in refusal("recipe=mpp", "data=cifar10", "data.path=recipes", "data.hub=a/b")
 
 
 def test_what_does_not_suit_an_objective_is_refused():
     assert "r50_vit_b16" in refusal("recipe=mpp", "model=r50_vit_b16", "data.size=224")
-    assert "grid_color" in refusal("recipe=mpp", "target=grid_color", "model.patch=2", "data.size=32")
+    assert "grid_color" in refusal(
+        "recipe=mpp", "target=grid_color", "model.patch=2", "data.size=32"
+    )
 
 
 def test_whole_numbers_are_read_in_tens():
     assert resolve(["recipe=mpp", "seed=010"]).seed == 10
 
 
-def test_a_relative_place_is_made_absolute(pictures, monkeypatch):
-    monkeypatch.chdir(pictures.parent)
-    assert resolve(["recipe=mpp", f"data.path={pictures.name}"]).data.path == str(pictures)
+def test_a_relative_place_is_made_absolute(images, monkeypatch):
+    monkeypatch.chdir(images.parent)
+    assert resolve(["recipe=mpp", f"data.path={images.name}"]).data.path == str(images)
 
 
 def test_a_data_set_without_a_place_is_refused():
@@ -363,13 +462,26 @@ def test_a_data_set_without_a_place_is_refused():
     ("words", "name"),
     [
         ([], "mpp"),
-        (["data=cifar10", f"data.path={ROOT}", "corruption.rate=0.15"], "mpp-cifar10-corruption.rate=0.15"),
+        (
+            ["data=cifar10", f"data.path={ROOT}", "corruption.rate=0.15"],
+            "mpp-cifar10-corruption.rate=0.15",
+        ),
         (
             ["corruption.rate=0.15", f"data.path={ROOT}", "data=cifar10", "model=vit_s4"],
             "mpp-cifar10-vit_s4-corruption.rate=0.15",
         ),
         (["optim.steps=1e6", "seed=2"], "mpp-optim.steps=1000000-seed=2"),
-        (["seed=0", "corruption.rate=0.5", "out=x", "log.every=1", "compute.batch=4", "checkpoint.every=3"], "mpp"),
+        (
+            [
+                "seed=0",
+                "corruption.rate=0.5",
+                "out=x",
+                "log.every=1",
+                "compute.batch=4",
+                "checkpoint.every=3",
+            ],
+            "mpp",
+        ),
         (["compute.precision=bfloat16", "optim.clip=null", "data.flip=false"], None),
         (["name=mine", "seed=2"], "mine"),
     ],
@@ -384,9 +496,9 @@ def test_a_preset_word_that_says_what_the_recipe_says_is_still_a_name():
     assert resolve(["recipe=mpp", "data=shapes", "model=vit_n8"]).name == "mpp-shapes-vit_n8"
 
 
-def test_computed_leaves_out_what_changes_no_number(pictures):
+def test_computed_leaves_out_what_changes_no_number(images):
     recipe = resolve(["recipe=mpp"])
-    kept, flat = computed(recipe), leaves(recipe)
+    kept, flat = computed_values(recipe), leaves(recipe)
     expected = {key: value for key, value in flat.items() if key not in FREE}
     assert kept == expected and "optim.lr" in kept and "data.hub" in kept and "model.timm" in kept
     same = [
@@ -404,18 +516,42 @@ def test_computed_leaves_out_what_changes_no_number(pictures):
         "checkpoint.every=7",
         "checkpoint.keep=3",
         "eval.every=9",
-        "eval.pictures=5",
+        "eval.images=5",
     ]
-    assert computed(resolve(["recipe=mpp", *same])) == kept
-    for word in ("seed=1", "compute.precision=bfloat16", "optim.lr=2", "data.size=32", "model.depth=1", "corruption.rate=0.1"):
-        other = computed(resolve(["recipe=mpp", word]))
+    assert computed_values(resolve(["recipe=mpp", *same])) == kept
+    for word in (
+        "seed=1",
+        "compute.precision=bfloat16",
+        "optim.lr=2",
+        "data.size=32",
+        "model.depth=1",
+        "corruption.rate=0.1",
+    ):
+        other = computed_values(resolve(["recipe=mpp", word]))
         assert [k for k in kept if kept[k] != other[k]] == [word.partition("=")[0]]
-    here, there = (["recipe=mpp", "data=cifar10", f"data.path={place}"] for place in (pictures, ROOT))
-    assert computed(resolve(here)) == computed(resolve(there))
+    here, there = (["recipe=mpp", "data=cifar10", f"data.path={place}"] for place in (images, ROOT))
+    assert computed_values(resolve(here)) == computed_values(resolve(there))
 
 
 VALUES = {
-    "name": st.sampled_from(["x", "1e6", "null", "yes", "a: b", "007", "#1", "é", "- x", "2020-01-01", "'", 'x"y', "~", "[a]"]),
+    "name": st.sampled_from(
+        [
+            "x",
+            "1e6",
+            "null",
+            "yes",
+            "a: b",
+            "007",
+            "#1",
+            "é",
+            "- x",
+            "2020-01-01",
+            "'",
+            'x"y',
+            "~",
+            "[a]",
+        ]
+    ),
     "out": st.sampled_from(["runs", "1", "../elsewhere", "true"]),
     "seed": st.integers(-(2**31), 2**31),
     "resume": st.sampled_from(["true", "false"]),
@@ -445,17 +581,19 @@ def test_a_dumped_recipe_is_read_as_it_was(chosen):
         path.write_text(dump(recipe))
         again = resolve([f"recipe={path}"])
         assert again == recipe and dump(again) == dump(recipe)
-        kinds = [{key: type(value) for key, value in leaves(one).items()} for one in (again, recipe)]
+        kinds = [
+            {key: type(value) for key, value in leaves(one).items()} for one in (again, recipe)
+        ]
         assert kinds[0] == kinds[1]
 
 
-def test_a_runs_own_recipe_keeps_its_name_and_its_data(tmp_path, pictures):
+def test_a_runs_own_recipe_keeps_its_name_and_its_data(tmp_path, images):
     recipe = resolve(["recipe=mpp", "data=cifar10", f"data.path={ROOT}", "corruption.rate=0.15"])
     path = tmp_path / "recipe.yaml"
     path.write_text(dump(recipe))
-    moved = resolve([f"recipe={path}", f"data.path={pictures}", "out=elsewhere"])
+    moved = resolve([f"recipe={path}", f"data.path={images}", "out=elsewhere"])
     assert moved.name == recipe.name == "mpp-cifar10-corruption.rate=0.15"
-    assert moved.data.path == str(pictures) and computed(moved) == computed(recipe)
+    assert moved.data.path == str(images) and computed_values(moved) == computed_values(recipe)
     altered = resolve([f"recipe={path}", "optim.lr=0.002"])
     assert altered.name == recipe.name + "-optim.lr=0.002" and altered.optim.lr == 0.002
 
@@ -486,7 +624,23 @@ def test_a_recipe_file_that_is_wrong_is_answered_in_one_line(tmp_path, text, say
     key=st.sampled_from([*leaves(Recipe()), "recipe", "model", "data", "nothing"]),
     value=st.one_of(
         st.sampled_from(
-            ["", "null", "[", "{a: 1}", "${x}", "*a", "!x", "%", "=", "1e400", "-0.0", "9" * 25, "[1,null]", "'", "@"]
+            [
+                "",
+                "null",
+                "[",
+                "{a: 1}",
+                "${x}",
+                "*a",
+                "!x",
+                "%",
+                "=",
+                "1e400",
+                "-0.0",
+                "9" * 25,
+                "[1,null]",
+                "'",
+                "@",
+            ]
         ),
         st.text(st.characters(exclude_categories=["C", "Z"]), max_size=6),
         st.integers().map(str),
@@ -508,6 +662,19 @@ def test_odd_texts_are_refused_in_one_line(word):
     assert word.partition("=")[0] in refusal("recipe=mpp", word)
 
 
-@pytest.mark.parametrize("word", ["seed=99999999999999999999", "optim.lr=inf", "optim.weight_decay=inf"])
+@pytest.mark.parametrize(
+    "word", ["seed=99999999999999999999", "optim.lr=inf", "optim.weight_decay=inf"]
+)
 def test_numbers_too_large_are_refused(word):
     assert refusal("recipe=mpp", word).startswith(word.partition("=")[0])
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_key_is_answered_with_its_new_name(tmp_path: Path, old: str, new: str) -> None:
+    with pytest.raises(UserError, match=f"^{old} is called {new} now$"):
+        resolve(["recipe=mpp", f"{old}=10"])
+    group, name = old.split(".")
+    path = tmp_path / "old.yaml"
+    path.write_text(f"{group}:\n  {name}: 10\n")
+    with pytest.raises(UserError, match=f"old.yaml: {old} is called {new} now$"):
+        resolve([f"recipe={path}"])

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,15 +18,18 @@ import pytest
 from conftest import ROOT
 from scipy import stats
 
-from ssl_vit import report
-from ssl_vit.recipe import UserError, dump
-from ssl_vit.report import finished
-from ssl_vit.runs import recipe_hash
+from ssl_vit import reports
+from ssl_vit.config import init_source
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import dump
+from ssl_vit.errors import UserError
+from ssl_vit.reports import finished
+from ssl_vit.runs.folder import recipe_hash
 from ssl_vit.studies.plan import Task
-from ssl_vit.words import resolve
 
-PICTURES = 400
-RIGHT = {"scratch": (200, 208, 204), "mpp": (220, 226, 226), "supervised": (300, 312, 306)}  # of 400, by seed
+IMAGES = 400
+# of 400, by seed
+RIGHT = {"scratch": (200, 208, 204), "mpp": (220, 226, 226), "supervised": (300, 312, 306)}
 EXAFLOP = {"pretrain": 0.02, "sweep": 0.002, "final": 0.004, "direct": 0.004, "probe": 0.0}
 ENVIRONMENT = {
     "python": "3.11.9",
@@ -51,24 +55,45 @@ ARMS = {arm: f"the arm {arm}" for arm in RIGHT}
 
 
 def task(part, arm, seed, tool="finetune", values=None, needs=()):
-    name = f"{part}-{arm}-{seed}" + "".join(f"-{key.split('.')[-1]}={value}" for key, value in (values or {}).items())
-    return {"name": name, "part": part, "tool": tool, "arm": arm, "seed": seed, "values": values or {}, "needs": list(needs)}
+    name = f"{part}-{arm}-{seed}" + "".join(
+        f"-{key.split('.')[-1]}={value}" for key, value in (values or {}).items()
+    )
+    return {
+        "name": name,
+        "part": part,
+        "tool": tool,
+        "arm": arm,
+        "seed": seed,
+        "values": values or {},
+        "needs": list(needs),
+    }
 
 
 def study(folder, right=RIGHT, **more):
-    """A gap study's folder, all finished; `right` says how many of the first pictures each arm's seeds have right."""
+    """A gap study's folder, all finished; `right` says how many of the first images each arm's
+    seeds have right."""
     tasks = []
     for arm, counts in right.items():
         for seed in range(len(counts)):
             tasks.append(task("pretrain", arm, seed, "pretrain"))
-        sweep = [task("sweep", arm, 0, values={"optim.lr": lr}, needs=[f"pretrain-{arm}-0"]) for lr in (0.01, 0.03, 0.1)]
+        sweep = [
+            task("sweep", arm, 0, values={"optim.lr": lr}, needs=[f"pretrain-{arm}-0"])
+            for lr in (0.01, 0.03, 0.1)
+        ]
         tasks += sweep
         for seed in range(len(counts)):
             needs = [f"pretrain-{arm}-{seed}"]
             tasks.append(task("final", arm, seed, needs=[*needs, *(one["name"] for one in sweep)]))
             tasks.append(task("probe", arm, seed, "evaluate", needs=needs))
     tasks += [task("direct", "scratch", seed) for seed in range(len(right["scratch"]))]
-    about = {"name": "gap", "title": "A gap made up", "arms": ARMS, "seeds": [0, 1, 2], "report": REPORT, "tasks": tasks} | more
+    about = {
+        "name": "gap",
+        "title": "A gap made up",
+        "arms": ARMS,
+        "seeds": [0, 1, 2],
+        "report": REPORT,
+        "tasks": tasks,
+    } | more
     folder.mkdir(parents=True)
     (folder / "study.json").write_text(json.dumps(about))
     for one in tasks:
@@ -82,9 +107,20 @@ def finish(folder, one, count):
     place.mkdir()
     named = {
         "pretrain": {"loss": (2.0, "validation"), "accuracy": (0.4, "validation")},
-        "sweep": {"accuracy": (0.5 + one["values"].get("optim.lr", 0) * (2 if one["arm"] == "mpp" else -1), "validation")},
-        "probe": {"few_shot_10": (count / 800, "test"), "few_shot_5": (count / 1000, "test"), "linear": (count / 500, "test")},
-    }.get(part, {"accuracy": (0.9, "train"), "top1": (count / PICTURES, "test"), "top5": (0.99, "test")})
+        "sweep": {
+            "accuracy": (
+                0.5 + one["values"].get("optim.lr", 0) * (2 if one["arm"] == "mpp" else -1),
+                "validation",
+            )
+        },
+        "probe": {
+            "few_shot_10": (count / 800, "test"),
+            "few_shot_5": (count / 1000, "test"),
+            "linear": (count / 500, "test"),
+        },
+    }.get(
+        part, {"accuracy": (0.9, "train"), "top1": (count / IMAGES, "test"), "top5": (0.99, "test")}
+    )
     result = {
         "steps": 10,
         "images": 1000,
@@ -92,16 +128,25 @@ def finish(folder, one, count):
         "device_hours": 0.5,
         "total_exaflop": EXAFLOP[part] + (EXAFLOP["pretrain"] if one["needs"] else 0),
         "seconds": 1800.0,
-        "metrics": {name: {"value": value, "n": PICTURES, "split": split} for name, (value, split) in named.items()},
+        "metrics": {
+            name: {"value": value, "n": IMAGES, "split": split}
+            for name, (value, split) in named.items()
+        },
         "recipe": "0" * 16,
         "finished": f"2026-01-0{one['seed'] + 1}T00:00:00+00:00",
     }
     write(place / "result.json", result)
-    write(place / "environment.json", ENVIRONMENT | {"data": {"train": "t", "validation": "v", "test": "x"}})
-    rows = [{"step": step, "images": step, "loss": 1 / step, "validation/accuracy": step / 20} for step in (5, 10)]
+    write(
+        place / "environment.json",
+        ENVIRONMENT | {"data": {"train": "t", "validation": "v", "test": "x"}},
+    )
+    rows = [
+        {"step": step, "images": step, "loss": 1 / step, "validation/accuracy": step / 20}
+        for step in (5, 10)
+    ]
     (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if part in ("final", "direct"):
-        predict(place, np.arange(PICTURES) < count)
+        predict(place, np.arange(IMAGES) < count)
 
 
 @functools.cache
@@ -110,17 +155,20 @@ def meant(words):
 
 
 def planned(folder, one, *words):
-    """A recipe.yaml of the run that the task's words mean, or of others, and the result's hash with it."""
-    recipe = copy.deepcopy(meant(tuple(words or [word for word in one["words"] if not word.startswith("seed=")])))
+    """A recipe.yaml of the run that the task's words mean, or of others, and the result's hash with
+    it."""
+    recipe = copy.deepcopy(
+        meant(tuple(words or [word for word in one["words"] if not word.startswith("seed=")]))
+    )
     recipe.seed, recipe.name = one["seed"], one["name"]
     (folder / one["name"] / "recipe.yaml").write_text(dump(recipe))
     altered(folder / one["name"] / "result.json", recipe=recipe_hash(recipe))
 
 
 def predict(place, right_M, labels=None):
-    label = np.arange(PICTURES) % 10 if labels is None else labels
+    label = np.arange(IMAGES) % 10 if labels is None else labels
     top5 = (label[:, None] + np.arange(5) + ~right_M[:, None]) % 10
-    np.savez_compressed(place / "predictions.npz", index=np.arange(PICTURES), label=label, top5=top5)
+    np.savez_compressed(place / "predictions.npz", index=np.arange(IMAGES), label=label, top5=top5)
 
 
 def write(path, value):
@@ -135,7 +183,7 @@ def altered(path, **new):
 def whole(tmp_path_factory):
     """A finished study with its report: read only."""
     folder = study(tmp_path_factory.mktemp("whole") / "gap")
-    return folder, report.write(folder)
+    return folder, reports.write(folder)
 
 
 @pytest.fixture
@@ -148,13 +196,17 @@ def gap(tmp_path):
 def light(request, monkeypatch):
     """No figures where a test does not look at them: they take most of the time."""
     if "whole" not in request.fixturenames:
-        monkeypatch.setattr(report.pictures, "draw", lambda study, numbers: [])
+        monkeypatch.setattr(reports.plots, "draw", lambda study, numbers: [])
 
 
 def table(text, first):
     """The rows of the Markdown table whose head begins with `first`, as lists of cells."""
     lines = text.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("|") and line[1:].split("|")[0].strip() == first)
+    start = next(
+        i
+        for i, line in enumerate(lines)
+        if line.startswith("|") and line[1:].split("|")[0].strip() == first
+    )
     found = []
     for line in lines[start:]:
         if not line.startswith("|"):
@@ -165,14 +217,15 @@ def table(text, first):
 
 def error(folder):
     with pytest.raises(UserError) as caught:
-        report.write(folder)
+        reports.write(folder)
     text = str(caught.value)
     assert "\n" not in text
     return text
 
 
 def test_the_answer_comes_first_and_is_the_hand_worked_one(whole):
-    """mpp - scratch: 20, 18, 22 of 400: 5 points, sd 0.5, half-width 2.4841 x 0.5. supervised - mpp: 80, 86, 80."""
+    """mpp - scratch: 20, 18, 22 of 400: 5 points, sd 0.5, half-width 2.4841 x 0.5. supervised -
+    mpp: 80, 86, 80."""
     folder, found = whole
     assert found.answer == (
         "After the same fine-tuning, mpp minus scratch is +5.00 points of top-1: 95% interval +3.76 to +6.24 over 3"
@@ -184,10 +237,10 @@ def test_the_answer_comes_first_and_is_the_hand_worked_one(whole):
 
 def test_rows_are_what_scipy_says_of_the_counts(whole):
     for row in whole[1].numbers.rows:
-        shares = np.array(RIGHT[row.arm]) / PICTURES
+        shares = np.array(RIGHT[row.arm]) / IMAGES
         theirs = stats.t.interval(0.95, 2, shares.mean(), stats.sem(shares))
         assert row.top1.interval == pytest.approx(theirs)
-        assert row.resampled.low < row.top1.interval.low, "the pictures widen it"
+        assert row.resampled.low < row.top1.interval.low, "the images widen it"
         assert row.resampled.high > row.top1.interval.high
 
 
@@ -195,10 +248,11 @@ def test_pairs_are_what_scipy_says_of_the_counts(whole):
     pairs = {(pair.arm, pair.other): pair for pair in whole[1].numbers.pairs}
     assert list(pairs) == [("mpp", "scratch"), ("supervised", "scratch"), ("mpp", "supervised")]
     for (arm, other), pair in pairs.items():
-        theirs = stats.ttest_rel(np.array(RIGHT[arm]) / PICTURES, np.array(RIGHT[other]) / PICTURES)
+        theirs = stats.ttest_rel(np.array(RIGHT[arm]) / IMAGES, np.array(RIGHT[other]) / IMAGES)
         assert pair.difference.interval == pytest.approx(tuple(theirs.confidence_interval()))
         for seed, test in pair.mcnemar.items():
-            apart = RIGHT[arm][seed] - RIGHT[other][seed]  # pictures are right in order, so all discordant ones are one arm's
+            # images are right in order, so all discordant ones are one arm's
+            apart = RIGHT[arm][seed] - RIGHT[other][seed]
             assert (test.first, test.second) == (max(apart, 0), max(-apart, 0))
             assert test.p == pytest.approx(2 * 0.5 ** abs(apart))
 
@@ -206,8 +260,22 @@ def test_pairs_are_what_scipy_says_of_the_counts(whole):
 def test_arms_table_with_the_paper_beside_and_extra_rows_marked(whole):
     text = (whole[0] / "report.md").read_text()
     rows = table(text, "arm")
-    assert rows[0] == ["arm", "n", "top-1, %", "sd", "95%, seeds", "95%, seeds and pictures", "top-5, %", "paper"]
-    assert [row[0] for row in rows[1:]] == ["scratch", "mpp", "supervised", "extra: scratch, direct"]
+    assert rows[0] == [
+        "arm",
+        "n",
+        "top-1, %",
+        "sd",
+        "95%, seeds",
+        "95%, seeds and images",
+        "top-5, %",
+        "paper",
+    ]
+    assert [row[0] for row in rows[1:]] == [
+        "scratch",
+        "mpp",
+        "supervised",
+        "extra: scratch, direct",
+    ]
     assert rows[2][:5] == ["mpp", "3", "56.00", "0.87", "53.85 to 58.15"]
     assert [row[-1] for row in rows[1:]] == ["77.91", "79.90", "83.97", "-"]
     assert "- CIFAR-10 in place of ImageNet" in text
@@ -215,32 +283,56 @@ def test_arms_table_with_the_paper_beside_and_extra_rows_marked(whole):
 
 
 def test_what_three_seeds_allow_is_said_in_words(whole):
-    """t(2) = 4.30, 4.30 / sqrt(3) = 2.48, of 0.5 points 1.24; 5 seeds: 2.776 / sqrt(5) x 0.5; 10: 2.262 / sqrt(10) x 0.5."""
+    """t(2) = 4.30, 4.30 / sqrt(3) = 2.48, of 0.5 points 1.24; 5 seeds: 2.776 / sqrt(5) x 0.5; 10:
+    2.262 / sqrt(10) x 0.5."""
     said = "With n = 3 seeds Student's t is 4.30: the interval reaches 2.48 standard deviations to each side. At the spread of"
-    said += (
-        " mpp minus scratch (0.50 points), a difference excludes zero above 1.24 points, 0.62 with 5 seeds, 0.36 with 10 seeds."
-    )
+    said += " mpp minus scratch (0.50 points), a difference excludes zero above 1.24 points, 0.62 with 5 seeds, 0.36 with 10 seeds."
     assert said in (whole[0] / "report.md").read_text()
 
 
 def test_probes_stand_beside_fine_tuning(whole):
     rows = table((whole[0] / "report.md").read_text(), "measure")[1:]
-    assert list(dict.fromkeys(row[0] for row in rows)) == ["fine-tuned", "few shot 5", "few shot 10", "linear"]
+    assert list(dict.fromkeys(row[0] for row in rows)) == [
+        "fine-tuned",
+        "few shot 5",
+        "few shot 10",
+        "linear",
+    ]
     assert rows[1][:4] == ["fine-tuned", "mpp", "3", "56.00"]
-    assert rows[10] == ["linear", "mpp", "3", "44.80", "0.69", "43.08 to 46.52", "+4.00", "+3.01 to +4.99"]
+    assert rows[10] == [
+        "linear",
+        "mpp",
+        "3",
+        "44.80",
+        "0.69",
+        "43.08 to 46.52",
+        "+4.00",
+        "+3.01 to +4.99",
+    ]
 
 
 def test_sweeps_mark_the_best_and_warn_of_edges(whole, gap):
     text = (whole[0] / "report.md").read_text()
-    assert table(text, "sweep: arm")[1:3] == [["scratch", "(49.00)", "47.00", "40.00"], ["mpp", "52.00", "56.00", "(70.00)"]]
+    assert table(text, "sweep: arm")[1:3] == [
+        ["scratch", "(49.00)", "47.00", "40.00"],
+        ["mpp", "52.00", "56.00", "(70.00)"],
+    ]
     assert "mpp: the best, optim.lr=0.1, lies at an end of the grid" in text
     metric = {"accuracy": {"value": 0.9, "n": 1, "split": "validation"}}
     altered(gap / "sweep-mpp-0-lr=0.03" / "result.json", metrics=metric)
-    altered(gap / "sweep-mpp-0-lr=0.1" / "result.json", metrics={"accuracy": metric["accuracy"] | {"value": float("nan")}})
-    found = report.write(gap)
+    altered(
+        gap / "sweep-mpp-0-lr=0.1" / "result.json",
+        metrics={"accuracy": metric["accuracy"] | {"value": float("nan")}},
+    )
+    found = reports.write(gap)
     assert [sweep.edges for sweep in found.numbers.sweeps] == [["optim.lr"], [], ["optim.lr"]]
-    assert table((gap / "report.md").read_text(), "sweep: arm")[2] == ["mpp", "52.00", "(90.00)", "nan"]
-    json.loads(json.dumps(report.plain(found), allow_nan=False))
+    assert table((gap / "report.md").read_text(), "sweep: arm")[2] == [
+        "mpp",
+        "52.00",
+        "(90.00)",
+        "nan",
+    ]
+    json.loads(json.dumps(reports.plain(found), allow_nan=False))
 
 
 def test_a_sweep_is_judged_by_what_its_choosers_say(gap):
@@ -251,7 +343,9 @@ def test_a_sweep_is_judged_by_what_its_choosers_say(gap):
             entry = {"value": 1 - one["values"]["optim.lr"], "n": 1, "split": "validation"}
             altered(gap / one["name"] / "result.json", metrics={"speed": entry})
     write(gap / "study.json", about)
-    assert [(sweep.by, sweep.best) for sweep in report.write(gap).numbers.sweeps] == [("speed", 0)] * 3
+    assert [(sweep.by, sweep.best) for sweep in reports.write(gap).numbers.sweeps] == [
+        ("speed", 0)
+    ] * 3
 
 
 def test_compute_is_a_seeds_mean_and_a_sweeps_sum(whole):
@@ -268,7 +362,10 @@ def test_compute_is_a_seeds_mean_and_a_sweeps_sum(whole):
 
 def test_hardware_versions_and_dates_are_the_runs(whole):
     text = (whole[0] / "report.md").read_text()
-    assert "- 1 x cpu (a processor), 2 threads, precision float32; Python 3.11.9, torch 2.15.0, timm 1.0.24; revision" in text
+    assert (
+        "- 1 x cpu (a processor), 2 threads, precision float32; Python 3.11.9, torch 2.15.0, timm 1.0.24; revision"
+        in text
+    )
     assert "finished between 2026-01-01T00:00:00+00:00 and 2026-01-03T00:00:00+00:00" in text
 
 
@@ -278,9 +375,11 @@ def test_the_words_are_told_where_the_study_tells_them(gap):
         one["words"] = ["recipe=finetune", f"seed={one['seed']}"]
         planned(gap, one)
     write(gap / "study.json", about)
-    report.write(gap)
+    reports.write(gap)
     text = (gap / "report.md").read_text()
-    assert text.count("tools/finetune.py recipe=finetune seed=0") == 7, "three sweeps, three final parts, one extra"
+    assert text.count("tools/finetune.py recipe=finetune seed=0") == 7, (
+        "three sweeps, three final parts, one extra"
+    )
     assert "seed=1" not in text
 
 
@@ -299,8 +398,11 @@ def test_a_copied_foreign_run_is_named_and_left_out(gap, copied, why):
         one["words"] = ["recipe=finetune", "init={x}", "optim.steps=9", "optim.warmup=1"]
         planned(gap, one, *(word for word in one["words"] if "{" not in word))
     write(gap / "study.json", about)
-    assert "left out" not in (report.write(gap), (gap / "report.md").read_text())[1]
-    place, one = gap / "final-mpp-1", next(one for one in about["tasks"] if one["name"] == "final-mpp-1")
+    assert "left out" not in (reports.write(gap), (gap / "report.md").read_text())[1]
+    place, one = (
+        gap / "final-mpp-1",
+        next(one for one in about["tasks"] if one["name"] == "final-mpp-1"),
+    )
     if copied == "steps":
         planned(gap, one, "recipe=finetune", "optim.steps=7", "optim.warmup=1")
     elif copied == "another task":
@@ -310,7 +412,7 @@ def test_a_copied_foreign_run_is_named_and_left_out(gap, copied, why):
         altered(place / "result.json", recipe="1" * 16)
     else:
         (place / "recipe.yaml").unlink()
-    found = report.write(gap)
+    found = reports.write(gap)
     assert found.numbers.pair("mpp", "scratch").difference.n == 2
     said = f"Not the runs that were planned, and left out: final-mpp-1 ({why})."
     assert f"> **Note:** {said}" in (gap / "report.md").read_text()
@@ -319,13 +421,54 @@ def test_a_copied_foreign_run_is_named_and_left_out(gap, copied, why):
     assert f"left out: final-mpp-1 ({why})" in error(gap)
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_run_of_other_first_weights_is_left_out(gap: Path, same: bool) -> None:
+    """Its words are those of the plan, which name a run; its weights came from another study's."""
+    about = json.loads((gap / "study.json").read_text())
+    for one in (one for one in about["tasks"] if one["name"].startswith("final-mpp")):
+        before = gap / f"pretrain-mpp-{one['seed']}"
+        one["words"] = ["recipe=finetune", f"init={{{before.name}}}"]
+        planned(gap, one, "recipe=finetune")
+        write(before / "environment.json", ENVIRONMENT | {"data": {}})
+        (before / "recipe.yaml").write_text("name: x\n")
+        (before / "export").mkdir()
+        (before / "export" / "config.json").write_text("{}")
+        (before / "export" / "model.safetensors").write_bytes(before.name.encode())
+        file = init_source.weights_hash(str(before)) if same else "0" * 16
+        altered(gap / one["name"] / "environment.json", init={"file": file})
+    write(gap / "study.json", about)
+    reports.write(gap) if same else None
+    why = "final-mpp-0 (its first weights are not those of pretrain-mpp-0)"
+    assert ("left out" not in (gap / "report.md").read_text()) if same else (why in error(gap))
+
+
+def test_runs_from_before_a_key_was_renamed_are_told(gap: Path) -> None:
+    about = json.loads((gap / "study.json").read_text())
+    one = next(one for one in about["tasks"] if one["name"] == "final-mpp-1")
+    one["words"] = ["recipe=finetune", "eval.pictures=7", "optim.steps=9", "optim.warmup=1"]
+    planned(gap, one, "recipe=finetune", "eval.images=7", "optim.steps=9", "optim.warmup=1")
+    path = gap / one["name"] / "recipe.yaml"
+    path.write_text(path.read_text().replace("  images: ", "  pictures: "))
+    write(gap / "study.json", about)
+    reports.write(gap)
+    assert "left out" not in (gap / "report.md").read_text()
+    planned(gap, one, "recipe=finetune", "eval.images=7", "optim.steps=8", "optim.warmup=1")
+    reports.write(gap)
+    assert "optim.steps 8 there, 9 planned" in (gap / "report.md").read_text()
+
+
 def test_the_same_study_gives_the_same_bytes(whole, tmp_path):
     folder, _ = whole
-    names = ["report.md", "report.html", "figures/accuracy_exaflop.svg", "figures/learning_curves.svg"]
+    names = [
+        "report.md",
+        "report.html",
+        "figures/accuracy_exaflop.svg",
+        "figures/learning_curves.svg",
+    ]
     shutil.copytree(folder, tmp_path / "again")
     for name in names:
         (tmp_path / "again" / name).unlink()
-    report.write(tmp_path / "again")
+    reports.write(tmp_path / "again")
     for name in names:
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
 
@@ -363,10 +506,15 @@ def test_the_page_needs_nothing_beside_it(whole):
         ElementTree.fromstring(base64.b64decode(asked.removeprefix("data:image/svg+xml;base64,")))
     assert not re.search(r"https?:|@import|url\(", text)
     told = [
-        cell for line in (folder / "report.md").read_text().splitlines() if line.startswith("| ") for cell in line.split("|")
+        cell
+        for line in (folder / "report.md").read_text().splitlines()
+        if line.startswith("| ")
+        for cell in line.split("|")
     ]
     assert set(page.cells) == {
-        cell.strip() for cell in told if not re.fullmatch(r"\s*-+:?\s*", cell) or cell.strip() == "-"
+        cell.strip()
+        for cell in told
+        if not re.fullmatch(r"\s*-+:?\s*", cell) or cell.strip() == "-"
     } - {""}
 
 
@@ -380,7 +528,7 @@ def test_figures_lie_beside_the_markdown(whole):
 
 def test_words_of_the_study_cannot_become_markup(tmp_path):
     folder = study(tmp_path / "gap", title="<b>bold</b> & more", arms=ARMS | {"mpp": "<script>"})
-    report.write(folder)
+    reports.write(folder)
     text = (folder / "report.html").read_text()
     assert "<b>" not in text
     assert "<script>" not in text
@@ -389,20 +537,22 @@ def test_words_of_the_study_cannot_become_markup(tmp_path):
 
 def test_one_seed_has_no_interval_and_the_report_says_so(tmp_path):
     folder = study(tmp_path / "gap", {arm: counts[:1] for arm, counts in RIGHT.items()})
-    found = report.write(folder)
+    found = reports.write(folder)
     assert found.answer.startswith(
         "After the same fine-tuning, mpp minus scratch is +5.00 points of top-1, on one seed, which gives"
     )
     text = (folder / "report.md").read_text()
     assert table(text, "arm")[1] == ["scratch", "1", "50.00", "-", "-", "-", "99.00", "77.91"]
     assert "One seed has no standard deviation and no interval" in text
-    assert len(table(text.split("One seed has no standard")[1], "A minus B")) == 4, "McNemar's test needs one seed only"
+    assert len(table(text.split("One seed has no standard")[1], "A minus B")) == 4, (
+        "McNemar's test needs one seed only"
+    )
 
 
 def test_a_loss_and_a_lead_are_said_as_such(tmp_path):
     """mpp - scratch: 0.25, -2.5, 0 points: mean -0.75, sd 1.5207, half-width 2.4841 x 1.5207."""
     right = {"scratch": (220, 230, 225), "mpp": (221, 220, 225), "supervised": (200, 201, 203)}
-    found = report.write(study(tmp_path / "gap", right))
+    found = reports.write(study(tmp_path / "gap", right))
     assert (
         "mpp minus scratch is -0.75 points of top-1: 95% interval -4.53 to +3.03 over 3 seeds, which includes zero."
         in found.answer
@@ -410,8 +560,12 @@ def test_a_loss_and_a_lead_are_said_as_such(tmp_path):
     assert "mpp minus supervised is +5.17 points of top-1: 95% interval +" in found.answer
 
 
-def test_seeds_that_agree_to_the_last_picture_have_no_width(tmp_path):
-    found = report.write(study(tmp_path / "gap", {"scratch": (200,) * 3, "mpp": (200,) * 3, "supervised": (300,) * 3}))
+def test_seeds_that_agree_to_the_last_image_have_no_width(tmp_path):
+    found = reports.write(
+        study(
+            tmp_path / "gap", {"scratch": (200,) * 3, "mpp": (200,) * 3, "supervised": (300,) * 3}
+        )
+    )
     assert (
         "mpp minus scratch is +0.00 points of top-1: 95% interval +0.00 to +0.00 over 3 seeds, which includes zero"
         in found.answer
@@ -429,19 +583,24 @@ def test_a_study_that_still_runs_is_reported_as_far_as_it_is(gap):
     ):
         shutil.rmtree(gap / name)
     (gap / "probe-mpp-2" / "result.json").unlink()
-    found = report.write(gap)
+    found = reports.write(gap)
     text = (gap / "report.md").read_text()
     assert "> **Note:** 7 of 39 tasks are not finished" in text
     assert all(name in text for name in ("pretrain-mpp-2", "final-mpp-2", "probe-mpp-2"))
     pair = found.numbers.pair("mpp", "scratch")
-    assert (pair.difference.n, list(pair.mcnemar)) == (1, [1]), "in pairs only of the seed that both have"
+    assert (pair.difference.n, list(pair.mcnemar)) == (1, [1]), (
+        "in pairs only of the seed that both have"
+    )
     assert [row[1] for row in table(text, "arm")[1:]] == ["2", "2", "3"]
 
 
 def test_arms_without_a_seed_in_common(gap):
     for name in ("final-mpp-1", "final-mpp-2", "final-scratch-0"):
         shutil.rmtree(gap / name)
-    assert "mpp and scratch have no seed in common yet. mpp minus supervised is" in report.write(gap).answer
+    assert (
+        "mpp and scratch have no seed in common yet. mpp minus supervised is"
+        in reports.write(gap).answer
+    )
 
 
 def test_a_study_may_ask_for_less(tmp_path):
@@ -451,7 +610,7 @@ def test_a_study_may_ask_for_less(tmp_path):
     for path in folder.glob("final-*/result.json"):
         metrics = json.loads(path.read_text())["metrics"]
         altered(path, metrics={key: entry for key, entry in metrics.items() if key != "top5"})
-    found = report.write(folder)
+    found = reports.write(folder)
     assert found.answer.endswith("over 3 seeds, which excludes zero.")
     text = (folder / "report.md").read_text()
     assert "Frozen probes" not in text
@@ -460,13 +619,19 @@ def test_a_study_may_ask_for_less(tmp_path):
 
 
 def test_a_folder_that_is_no_study(tmp_path):
-    assert error(tmp_path) == f"{tmp_path} is no study: it holds no study.json; tools/study.py makes one"
+    assert (
+        error(tmp_path)
+        == f"{tmp_path} is no study: it holds no study.json; tools/study.py makes one"
+    )
 
 
 def test_an_arm_without_runs_is_named(gap):
     for path in gap.glob("final-mpp-*"):
         shutil.rmtree(path)
-    assert f"{gap}: arm mpp, the candidate, has no finished run of part final; 3 of 39 tasks" in error(gap)
+    assert (
+        f"{gap}: arm mpp, the candidate, has no finished run of part final; 3 of 39 tasks"
+        in error(gap)
+    )
     for path in gap.glob("final-*"):
         shutil.rmtree(path)
     assert f"{gap}: no arm has a finished run of part final; 9 of 39 tasks" in error(gap)
@@ -481,22 +646,31 @@ def test_two_test_sets_in_one_table_are_named(gap, name):
 
 
 def test_two_sets_of_labels_in_one_table_are_named(gap):
-    predict(gap / "final-mpp-1", np.ones(PICTURES, bool), np.arange(PICTURES) % 7)
-    assert error(gap).startswith(f"{gap}/final-scratch-0 and {gap}/final-mpp-1 were tested on different pictures")
+    predict(gap / "final-mpp-1", np.ones(IMAGES, bool), np.arange(IMAGES) % 7)
+    assert error(gap).startswith(
+        f"{gap}/final-scratch-0 and {gap}/final-mpp-1 were tested on different images"
+    )
 
 
-def test_pictures_without_a_label_count_for_nothing(gap):
-    """Every other picture loses its label in all runs: the pairs count half of the discordant ones."""
+def test_images_without_a_label_count_for_nothing(gap):
+    """Every other image loses its label in all runs: the pairs count half of the discordant
+    ones."""
     for path in sorted(gap.glob("*/predictions.npz")):
         with np.load(path) as arrays:
             index, label, top5 = arrays["index"], arrays["label"], arrays["top5"]
         np.savez(path, index=index, label=np.where(index % 2, -1, label), top5=top5)
-    test = report.write(gap).numbers.pair("mpp", "scratch").mcnemar[0]
+    test = reports.write(gap).numbers.pair("mpp", "scratch").mcnemar[0]
     assert (test.first, test.second) == (10, 0)
 
 
 @pytest.mark.parametrize(
-    "name", ["study.json", "final-mpp-1/result.json", "probe-mpp-0/environment.json", "final-mpp-1/predictions.npz"]
+    "name",
+    [
+        "study.json",
+        "final-mpp-1/result.json",
+        "probe-mpp-0/environment.json",
+        "final-mpp-1/predictions.npz",
+    ],
 )
 @pytest.mark.parametrize("harm", ["cut", "other"])
 def test_damage_is_named_in_one_line(gap, name, harm):
@@ -508,21 +682,34 @@ def test_damage_is_named_in_one_line(gap, name, harm):
 def test_missing_predictions_and_figures_are_named(gap):
     (gap / "final-mpp-1" / "predictions.npz").unlink()
     assert "final-mpp-1/predictions.npz is missing or damaged" in error(gap)
-    predict(gap / "final-mpp-1", np.ones(PICTURES, bool))
-    altered(gap / "final-mpp-1" / "result.json", metrics={"loss": {"value": 1.0, "n": 1, "split": "test"}})
+    predict(gap / "final-mpp-1", np.ones(IMAGES, bool))
+    altered(
+        gap / "final-mpp-1" / "result.json",
+        metrics={"loss": {"value": 1.0, "n": 1, "split": "test"}},
+    )
     assert "final-mpp-1/result.json tells no top1" in error(gap)
 
 
 def test_a_study_of_another_kind_is_told_what_a_report_needs(tmp_path):
-    assert "it says no baseline and no candidate" in error(study(tmp_path / "gap", report={"final": "final"}))
+    assert "it says no baseline and no candidate" in error(
+        study(tmp_path / "gap", report={"final": "final"})
+    )
 
 
 def test_study_json_holds_what_is_read():
-    assert set(finished.TASK) | {"best", "by", "words"} <= {field.name for field in dataclasses.fields(Task)}
+    assert set(finished.TASK) | {"best", "by", "words"} <= {
+        field.name for field in dataclasses.fields(Task)
+    }
 
 
 def tool(*words):
-    return subprocess.run([sys.executable, "tools/report.py", *words], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "tools/report.py", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def test_the_tool_prints_the_answer_and_one_json_object(whole):
@@ -531,7 +718,7 @@ def test_the_tool_prints_the_answer_and_one_json_object(whole):
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == found.answer
-    assert json.loads(lines[-1]) == json.loads(json.dumps(report.plain(found)))
+    assert json.loads(lines[-1]) == json.loads(json.dumps(reports.plain(found)))
 
 
 def test_the_tool_answers_a_mistake_in_one_line(tmp_path):

@@ -1,4 +1,5 @@
-"""What a report says in words, tables and figures agrees, and nobody's name becomes markup in it."""
+"""What a report says in words, tables and figures agrees, and nobody's name becomes markup in
+it."""
 
 import json
 import random
@@ -11,9 +12,9 @@ import test_varied as keys
 from markdown_it import MarkdownIt
 from matplotlib.text import Text
 
-from ssl_vit import markdown, report
-from ssl_vit.report import curves, swept
-from ssl_vit.runs import written_hash
+from ssl_vit import formatting, reports
+from ssl_vit.reports import curves, swept
+from ssl_vit.runs.folder import written_hash
 
 NUMBER = r"[+-]?\d+\.\d+"
 SAID = re.compile(
@@ -22,7 +23,17 @@ SAID = re.compile(
 )
 SPAN = re.compile(rf"({NUMBER}) to ({NUMBER})")
 MARKUP = {
-    *("html_inline", "html_block", "link_open", "image", "em_open", "strong_open", "s_open", "code_inline", "fence"),
+    *(
+        "html_inline",
+        "html_block",
+        "link_open",
+        "image",
+        "em_open",
+        "strong_open",
+        "s_open",
+        "code_inline",
+        "fence",
+    ),
     *("hr", "blockquote_open", "ordered_list_open"),
 }
 EVIL = "$<script>alert(1)</script> **b** _i_ [l](javascript:1) ![p](x) `c` a|b &lt; ~~s~~ \u202e#"
@@ -37,7 +48,12 @@ def drawn_ends(monkeypatch):
         return "<svg/>"
 
     def panels(told, *rest):
-        found.extend((spot.values, spot.interval) for panel in told for line in panel.curves.values() for spot in line)
+        found.extend(
+            (spot.values, spot.interval)
+            for panel in told
+            for line in panel.curves.values()
+            for spot in line
+        )
         return "<svg/>"
 
     monkeypatch.setattr(curves, "compute", compute)
@@ -50,7 +66,9 @@ def rows_of(text):
     """Every row of every table, with its head."""
     head = None
     for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else None
+        cells = (
+            [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else None
+        )
         if cells is None:
             head = None
         elif head is None:
@@ -60,16 +78,28 @@ def rows_of(text):
 
 
 def agree(text, differences):
-    """How many differences were checked: words and tables tell the same one, and each interval holds its value."""
+    """How many differences were checked: words and tables tell the same one, and each interval
+    holds its value."""
     told = {}
     for head, cells in rows_of(text):
-        mean = next((i for i, name in enumerate(head) if name in ("top-1, %", "mean", "difference, points")), None)
+        mean = next(
+            (
+                i
+                for i, name in enumerate(head)
+                if name in ("top-1, %", "mean", "difference, points")
+            ),
+            None,
+        )
         if head[0] == "A minus B" and head[1] == "n" and (interval := SPAN.fullmatch(cells[4])):
             told[cells[0]] = (cells[2], *interval.groups())
         for cell in cells if mean is not None else ():
             if interval := SPAN.fullmatch(cell):
                 low, high = map(float, interval.groups())
-                following = head[cells.index(cell) - 1] if "arm minus" in head[cells.index(cell) - 1] else None
+                following = (
+                    head[cells.index(cell) - 1]
+                    if "arm minus" in head[cells.index(cell) - 1]
+                    else None
+                )
                 value = float(cells[cells.index(cell) - 1]) if following else float(cells[mean])
                 assert low <= value <= high, (head, cells)
     said = {name: found for name, *found in SAID.findall(text)}
@@ -88,8 +118,8 @@ def test_differences_of_arms_agree_in_words_tables_and_figures(seed, tmp_path, m
     draw, ends = random.Random(seed), drawn_ends(monkeypatch)
     right = {arm: tuple(draw.randint(150, 250) for _ in range(3)) for arm in arms.RIGHT}
     folder = arms.study(tmp_path / "gap", right)
-    report.write(folder)
-    mean = {arm: 100 * sum(counts) / 3 / arms.PICTURES for arm, counts in right.items()}
+    reports.write(folder)
+    mean = {arm: 100 * sum(counts) / 3 / arms.IMAGES for arm, counts in right.items()}
     differences = {f"{a} minus {b}": mean[a] - mean[b] for a in mean for b in mean if a != b}
     assert agree((folder / "report.md").read_text(), differences) == (2, 3)
     assert ends and all(low <= sum(values) / len(values) <= high for values, (low, high) in ends)
@@ -97,13 +127,18 @@ def test_differences_of_arms_agree_in_words_tables_and_figures(seed, tmp_path, m
 
 @pytest.mark.parametrize("measure", ["few_shot_5", "loss"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_difference_of_a_claim_agrees_in_words_tables_and_figures(seed, measure, tmp_path, monkeypatch) -> None:
-    """The held-out loss of these studies is 3 less the few-shot accuracy: positive is better there too."""
+def test_the_difference_of_a_claim_agrees_in_words_tables_and_figures(
+    seed, measure, tmp_path, monkeypatch
+) -> None:
+    """The held-out loss of these studies is 3 less the few-shot accuracy: positive is better there
+    too."""
     draw, ends = random.Random(seed), drawn_ends(monkeypatch)
     few = {arm: tuple(draw.uniform(0.2, 0.4) for _ in range(3)) for arm in keys.RATES}
     asked = {"probes": ["probe"], "claim": keys.CLAIM | {"measure": measure}}
-    folder = keys.study(tmp_path / "made", few, recipes={arm: {"objective": "mpp"} for arm in few}, report=asked)
-    report.write(folder)
+    folder = keys.study(
+        tmp_path / "made", few, recipes={arm: {"objective": "mpp"} for arm in few}, report=asked
+    )
+    reports.write(folder)
     text = (folder / "report.md").read_text()
     apart = sum(few["rate=0.5"]) / 3 - sum(few["rate=0.15"]) / 3
     name = "corruption.rate=0.5 minus corruption.rate=0.15"
@@ -115,26 +150,53 @@ def shown(text):
     """The text that a reader of Markdown sees, and every kind of markup in it."""
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     every = [one for token in tokens for one in (token, *(token.children or []))]
-    said = "".join(one.content for one in every if one.type in ("text", "text_special", "code_inline") and not one.children)
+    said = "".join(
+        one.content
+        for one in every
+        if one.type in ("text", "text_special", "code_inline") and not one.children
+    )
     return said, {one.type for one in every}
 
 
 @pytest.mark.parametrize(
-    "text", [EVIL, "# a", "- a", "1. a", "---", "===", "~~~", "> a", "+ a", "a\\", "*", "<!-- x", "\\*", "```"]
+    "text",
+    [
+        EVIL,
+        "# a",
+        "- a",
+        "1. a",
+        "---",
+        "===",
+        "~~~",
+        "> a",
+        "+ a",
+        "a\\",
+        "*",
+        "<!-- x",
+        "\\*",
+        "```",
+    ],
 )
 def test_somebodys_text_is_shown_as_it_is(text) -> None:
-    first = markdown.opening(text)
-    for before, made in (("", first), ("", f"- {first}"), ("", f"# {first}"), ("a ", f"a {markdown.plain(text)}")):
+    first = formatting.escape_opening(text)
+    for before, made in (
+        ("", first),
+        ("", f"- {first}"),
+        ("", f"# {first}"),
+        ("a ", f"a {formatting.escape_markdown(text)}"),
+    ):
         said, kinds = shown(made)
-        assert said == before + markdown.line(text)
+        assert said == before + formatting.text_line(text)
         assert not kinds & MARKUP
-    said, kinds = shown(f"| h |\n|---|\n| {markdown.plain(text)} {markdown.code(text)} |")
-    assert said == f"h{markdown.line(text)} {markdown.line(text)}"
+    said, kinds = shown(
+        f"| h |\n|---|\n| {formatting.escape_markdown(text)} {formatting.inline_code(text)} |"
+    )
+    assert said == f"h{formatting.text_line(text)} {formatting.text_line(text)}"
     assert "html_block" not in kinds and "link_open" not in kinds
 
 
 def test_a_fence_is_longer_than_those_inside() -> None:
-    _, kinds = shown(markdown.fenced(["a", "```", "<b>"], "bash"))
+    _, kinds = shown(formatting.code_block(["a", "```", "<b>"], "bash"))
     assert kinds == {"fence"}
 
 
@@ -150,12 +212,16 @@ def test_names_in_a_report_cannot_become_markup(tmp_path) -> None:
     arms.write(folder / "study.json", about)
     for path in folder.glob("probe-mpp-*"):
         (path / "result.json").unlink()
-    report.write(folder)
+    reports.write(folder)
     text, page = ((folder / f"report.{kind}").read_text() for kind in ("md", "html"))
     said, kinds = shown(text)
-    assert said.count(markdown.line(EVIL)) == 3
+    assert said.count(formatting.text_line(EVIL)) == 3
     assert not kinds & {"html_inline", "html_block", "link_open", "em_open", "s_open", "hr"}
-    assert "\u202e" not in text + page and "<script>" not in page and "<b>" not in page.replace("&lt;b>", "")
+    assert (
+        "\u202e" not in text + page
+        and "<script>" not in page
+        and "<b>" not in page.replace("&lt;b>", "")
+    )
 
 
 @pytest.mark.parametrize("name", ["$x$", "$", "_hidden", "<b>&amp;", "a\nb", "\u6f22", "x\x00y"])
@@ -174,7 +240,7 @@ def test_labels_of_figures_show_a_name_as_it_is(name, monkeypatch) -> None:
     ElementTree.fromstring(svg)
     wanted = curves.label(name)
     assert drawn.count(wanted) >= 3, "the legend and both axes"
-    assert wanted.strip().replace(r"\$", "$") == markdown.line(name)
+    assert wanted.strip().replace(r"\$", "$") == formatting.text_line(name)
     panel = swept.Panel(name, name, {name: [swept.Spot(0.0, [1.0], None)]}, {name: 2.0})
     ElementTree.fromstring(swept.curves([panel], name, [name], False, curves.DARK))
     assert drawn.count(wanted) >= 9

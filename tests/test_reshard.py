@@ -1,4 +1,5 @@
-"""Pre-resized shards: the same pictures, smaller, with their labels; made once, whole, and never over somebody's files."""
+"""Pre-resized shards: the same images, smaller, with their labels; made once, whole, and never over
+somebody's files."""
 
 import io
 from collections.abc import Callable
@@ -11,15 +12,16 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_shards import cache, numbered, parquet, png  # noqa: F401
 
-from ssl_vit import reshard
-from ssl_vit.data import batches, loaders, pictures, resize, sources
-from ssl_vit.recipe import Data, UserError
+from ssl_vit.config.schema import Data
+from ssl_vit.data import batching, loaders, reshard, sources, transforms
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import make_shards
 
-MANNER = resize.Manner(size=16, format="jpeg", quality=95)
+MANNER = reshard.Encoding(size=16, format="jpeg", quality=95)
 
 
 def smooth(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """A picture that survives JPEG: two colours blended from corner to corner."""
+    """An image that survives JPEG: two colours blended from corner to corner."""
     one, other = np.random.default_rng(seed).integers(0, 256, (2, 3))
     share = (np.arange(height)[:, None] / height + np.arange(width)[None] / width)[..., None] / 2
     return (share * one + (1 - share) * other).astype(np.uint8)
@@ -43,13 +45,18 @@ def folder(root: Path, each: int = 5) -> Path:
 
 
 def make(*words: str) -> None:
-    reshard.main([*words, *(["workers=1"] if not any(w.startswith("workers") for w in words) else [])])
+    make_shards.main(
+        [*words, *(["workers=1"] if not any(w.startswith("workers") for w in words) else [])]
+    )
 
 
 def content(place: Path) -> dict[str, list[tuple[bytes, int]]]:
-    """{split: [(encoded picture, label)]} in order."""
+    """{split: [(encoded image, label)]} in order."""
     found = sources.every_split(Data(name="own", path=str(place))).splits
-    return {k: list(zip(*(list(part) for part in v.fetch(np.arange(len(v)))), strict=True)) for k, v in found.items()}
+    return {
+        k: list(zip(*(list(part) for part in v.fetch(np.arange(len(v)))), strict=True))
+        for k, v in found.items()
+    }
 
 
 def files(place: Path) -> dict[str, bytes]:
@@ -57,39 +64,60 @@ def files(place: Path) -> dict[str, bytes]:
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 60), st.sampled_from(["jpeg", "webp"]))
-def test_the_shorter_side_is_brought_down_and_never_up(height: int, width: int, size: int, form: str) -> None:
+@given(
+    st.integers(1, 90), st.integers(1, 90), st.integers(1, 60), st.sampled_from(["jpeg", "webp"])
+)
+def test_the_shorter_side_is_brought_down_and_never_up(
+    height: int, width: int, size: int, form: str
+) -> None:
     array = smooth(height, width)
     raw = encode(array)
-    small = resize.shrink(raw, resize.Manner(size, form, 95))
+    small = reshard.reencode(raw, reshard.Encoding(size, form, 95))
     if min(height, width) <= size:
         assert small == raw
         return
-    image = pictures.decode(small)
+    image = transforms.decode(small)
     assert min(image.shape[1:]) == size and Image.open(io.BytesIO(small)).format == form.upper()
     assert abs(image.shape[1] / image.shape[2] * width / height - 1) < 1.01 / size
     assert np.abs(image.numpy().mean((1, 2)) - array.mean((0, 1))).max() < 4
 
 
-def test_a_smaller_picture_is_as_pillow_makes_it() -> None:
+def test_a_smaller_image_is_as_pillow_makes_it() -> None:
     array = smooth(60, 90)
-    small = pictures.decode(resize.shrink(encode(array), MANNER)).permute(1, 2, 0).numpy().astype(int)
-    right = np.asarray(Image.fromarray(array).resize((24, 16), Image.Resampling.BILINEAR)).astype(int)
+    small = (
+        transforms.decode(reshard.reencode(encode(array), MANNER))
+        .permute(1, 2, 0)
+        .numpy()
+        .astype(int)
+    )
+    right = np.asarray(Image.fromarray(array).resize((24, 16), Image.Resampling.BILINEAR)).astype(
+        int
+    )
     assert small.shape == right.shape and np.abs(small - right).max() <= 4
-    assert np.array_equal(pictures.decode(resize.shrink(array, MANNER)).permute(1, 2, 0), small), "drawn or read"
+    assert np.array_equal(
+        transforms.decode(reshard.reencode(array, MANNER)).permute(1, 2, 0), small
+    ), "drawn or read"
 
 
-def test_a_turned_picture_is_turned_once() -> None:
+def test_a_turned_image_is_turned_once() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     file = io.BytesIO()
     Image.fromarray(smooth(40, 80)).save(file, "JPEG", exif=exif, quality=95)
-    turned, small = pictures.decode(file.getvalue()), pictures.decode(resize.shrink(file.getvalue(), MANNER))
+    turned, small = (
+        transforms.decode(file.getvalue()),
+        transforms.decode(reshard.reencode(file.getvalue(), MANNER)),
+    )
     assert turned.shape == (3, 80, 40) and small.shape == (3, 32, 16)
-    assert np.abs(pictures.short_side(turned, 16).numpy().astype(int) - small.numpy()).max() <= 6
+    assert (
+        np.abs(transforms.resize_short_side(turned, 16).numpy().astype(int) - small.numpy()).max()
+        <= 6
+    )
 
 
-def test_a_folder_of_pictures_becomes_shards_that_training_reads(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_folder_of_images_becomes_shards_that_training_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     before = content(folder(tmp_path / "own"))
     make(f"data.path={tmp_path}/own", f"out={tmp_path}/out", "size=16", "rows=4")
     assert sorted(p.name for p in (tmp_path / "out").glob("*.parquet")) == [
@@ -99,15 +127,19 @@ def test_a_folder_of_pictures_becomes_shards_that_training_reads(tmp_path: Path,
     after = content(tmp_path / "out")
     for split in ("train", "test"):
         assert [label for _, label in after[split]] == [label for _, label in before[split]]
-        sides = [min(pictures.decode(raw).shape[1:]) for raw, _ in before[split]]
-        assert [min(pictures.decode(raw).shape[1:]) for raw, _ in after[split]] == [min(side, 16) for side in sides]
+        sides = [min(transforms.decode(raw).shape[1:]) for raw, _ in before[split]]
+        assert [min(transforms.decode(raw).shape[1:]) for raw, _ in after[split]] == [
+            min(side, 16) for side in sides
+        ]
         pairs = zip(before[split], after[split], sides, strict=True)
         assert all(one == other for (one, _), (other, _), side in pairs if side <= 16)
     data = Data(name="own", path=f"{tmp_path}/out", window=6, size=8, validation="test")
     splits = sources.load(data)
     assert splits.train.classes == ["ant", "bee"]
-    (batch,) = loaders.training(splits.train, data, batches.Spread(10, 10, 0, 1), 0, 0, 1, 0)
-    assert not batch.unread and sorted(batch.index.tolist()) == list(range(10))
+    (batch,) = loaders.training_loader(
+        splits.train, data, batching.BatchLayout(10, 10, 0, 1), 0, 0, 1, 0
+    )
+    assert not batch.unreadable and sorted(batch.index.tolist()) == list(range(10))
     assert "next        accelerate launch tools/pretrain.py" in capsys.readouterr().out
 
 
@@ -119,7 +151,7 @@ def test_shards_become_shards(tmp_path: Path, write: Callable) -> None:
     assert content(tmp_path / "out") == {"train": [(png(n), n % 2) for n in range(9)]}
 
 
-def test_pictures_without_labels_stay_so(tmp_path: Path) -> None:
+def test_images_without_labels_stay_so(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     for i in range(3):
         (tmp_path / "own" / f"{i}.png").write_bytes(png(i))
@@ -127,10 +159,15 @@ def test_pictures_without_labels_stay_so(tmp_path: Path) -> None:
     assert content(tmp_path / "out") == {"train": [(png(n), -1) for n in range(3)]}
 
 
-def test_what_is_there_is_not_made_again_and_what_is_missing_is(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_what_is_there_is_not_made_again_and_what_is_missing_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     words = [f"data.path={folder(tmp_path / 'own')}", f"out={tmp_path}/out", "size=16", "rows=4"]
     make(*words, "workers=2")
-    whole, stamps = files(tmp_path / "out"), {p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*.parquet")}
+    whole, stamps = (
+        files(tmp_path / "out"),
+        {p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*.parquet")},
+    )
     gone = tmp_path / "out" / "train-00001-of-00003.parquet"
     gone.rename(gone.with_name(f".{gone.name}.123.part"))  # as a killed run leaves one
     capsys.readouterr()
@@ -141,21 +178,25 @@ def test_what_is_there_is_not_made_again_and_what_is_missing_is(tmp_path: Path, 
     assert said.count("there already") == 5 and said.count(" made: ") == 1
 
 
-def test_pictures_that_cannot_be_read_are_named_and_left_out_up_to_a_share(
+def test_images_that_cannot_be_read_are_named_and_left_out_up_to_a_share(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     own = folder(tmp_path / "own")
     (own / "train" / "bee" / "1.png").write_bytes(b"rubbish")
     words = [f"data.path={own}", "size=16", "rows=4"]
     for _ in range(2):  # and is counted when the shard is there already
-        with pytest.raises(UserError, match=r"^data\.unreadable=0\.0: 1 of .* cannot be read, the last "):
+        with pytest.raises(
+            UserError, match=r"^data\.unreadable=0\.0: 1 of .* cannot be read, the last "
+        ):
             make(*words, f"out={tmp_path}/strict", "data.unreadable=0")
     capsys.readouterr()
     make(*words, f"out={tmp_path}/out")
     said = capsys.readouterr().out
-    assert "warning: left out: row 6" in said and "bee/1.png" in said and "19 of 20 pictures" in said
+    assert "warning: left out: row 6" in said and "bee/1.png" in said and "19 of 20 images" in said
     after, before = content(tmp_path / "out"), content(own)
-    assert [label for _, label in after["train"]] == [label for raw, label in before["train"] if raw != b"rubbish"]
+    assert [label for _, label in after["train"]] == [
+        label for raw, label in before["train"] if raw != b"rubbish"
+    ]
 
 
 def the_error(*words: str) -> str:
@@ -173,17 +214,22 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> Non
         f"out={tmp_path}/theirs: holds something else; say another folder"
     )
     (tmp_path / "file").write_text("theirs")
-    assert the_error(f"data.path={own}", f"out={tmp_path}/file").startswith(f"out={tmp_path}/file: ")
-    assert the_error(f"data.path={own}", f"out={own}/small").startswith(f"out={own}/small: lies in data.path={own}")
+    assert the_error(f"data.path={own}", f"out={tmp_path}/file").startswith(
+        f"out={tmp_path}/file: "
+    )
+    assert the_error(f"data.path={own}", f"out={own}/small").startswith(
+        f"out={own}/small: lies in data.path={own}"
+    )
     assert files(tmp_path / "theirs") == {"thesis.txt": b"theirs"} and not (own / "small").exists()
 
 
-def test_shards_of_other_pictures_or_made_otherwise_are_left_alone(tmp_path: Path) -> None:
+def test_shards_of_other_images_or_made_otherwise_are_left_alone(tmp_path: Path) -> None:
     words = [f"data.path={folder(tmp_path / 'own', each=2)}", f"out={tmp_path}/out"]
     make(*words, "size=16")
     before = files(tmp_path / "out")
     assert (
-        the_error(*words, "size=20") == f"out={tmp_path}/out: holds other shards: size (16 there, 20 here); say another folder"
+        the_error(*words, "size=20")
+        == f"out={tmp_path}/out: holds other shards: size (16 there, 20 here); say another folder"
     )
     assert "quality (90 there, 80 here)" in the_error(*words, "size=16", "quality=80")
     (tmp_path / "own" / "train" / "ant" / "0.png").write_bytes(png(77))
@@ -199,9 +245,15 @@ WORDS = {
     "a key of training": (["out=x", "optim.lr=1"], "optim.lr=1: unknown; "),
     "a misspelt key": (["out=x", "sise=1"], "sise=1: unknown; did you mean size?"),
     "a misspelt key of the data": (["out=x", "data.pth=1"], "did you mean data.path?"),
-    "no number": (["out=x", "size=big"], "size=big: the shorter side in pixels, 1 to 16,384"),
-    "nothing": (["out=x", "rows=0"], "rows=0: pictures to a shard, at least 1, are asked for"),
-    "too good": (["out=x", "quality=101"], "quality=101: a whole number from 1 to 100 is asked for"),
+    "no number": (
+        ["out=x", "size=big"],
+        "size=big: the shorter side in pixels, 1 to 16,384",
+    ),
+    "nothing": (["out=x", "rows=0"], "rows=0: expected images to a shard, at least 1"),
+    "too good": (
+        ["out=x", "quality=101"],
+        "quality=101: expected a whole number from 1 to 100",
+    ),
     "another format": (["out=x", "format=gif"], "format=gif: unknown; choices: jpeg, webp"),
     "an unknown set": (["out=x", "data=cifar"], "data=cifar: unknown; did you mean cifar10?"),
     "a set that is nowhere": (["out=x", "data=jft"], "data=jft lies nowhere yet"),

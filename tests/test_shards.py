@@ -1,4 +1,5 @@
-"""Shards: every row is found where it lies, indexed once, and a shard that is cut off is named before anything runs."""
+"""Shards: every row is found where it lies, indexed once, and a shard that is cut off is named
+before anything runs."""
 
 import io
 import json
@@ -13,12 +14,17 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_sources import content, everything
 
-from ssl_vit.data import batches, fingerprints, loaders, shards, sources
-from ssl_vit.data.parts import ShardedPart
-from ssl_vit.recipe import Data, UserError
+from ssl_vit.config.schema import Data
+from ssl_vit.data import batching, fingerprints, loaders, shards, sources
+from ssl_vit.data.base import ShardedSubset
+from ssl_vit.errors import UserError
 
-NAMED = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
-NAMES = st.text("abcXYZ019_-/ é", min_size=1, max_size=140).filter(lambda name: name.strip("/ ") == name and "//" not in name)
+NAMED = datasets.Features(
+    {"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])}
+)
+NAMES = st.text("abcXYZ019_-/ é", min_size=1, max_size=140).filter(
+    lambda name: name.strip("/ ") == name and "//" not in name
+)
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +36,11 @@ def cache(tmp_path_factory, monkeypatch):
 
 
 def png(number, side=6):
-    """A picture of noise that no other number has."""
+    """An image of noise that no other number has."""
     file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)).save(file, "PNG")
+    Image.fromarray(
+        np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    ).save(file, "PNG")
     return file.getvalue()
 
 
@@ -48,14 +56,24 @@ def tar(path, members, form=tarfile.PAX_FORMAT):
 
 
 def numbered(path, numbers):
-    """A tar of these pictures, odd ones of class 1."""
-    return tar(path, [part for n in numbers for part in ((f"{n:04d}.png", png(n)), (f"{n:04d}.cls", str(n % 2).encode()))])
+    """A tar of these images, odd ones of class 1."""
+    return tar(
+        path,
+        [
+            part
+            for n in numbers
+            for part in ((f"{n:04d}.png", png(n)), (f"{n:04d}.cls", str(n % 2).encode()))
+        ],
+    )
 
 
 def parquet(path, numbers, group=4):
-    """A parquet file of these pictures, odd ones bees, in row groups."""
+    """A parquet file of these images, odd ones bees, in row groups."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = {"image": [{"bytes": png(n), "path": None} for n in numbers], "label": [n % 2 for n in numbers]}
+    columns = {
+        "image": [{"bytes": png(n), "path": None} for n in numbers],
+        "label": [n % 2 for n in numbers],
+    }
     datasets.Dataset.from_dict(columns, features=NAMED).to_parquet(str(path), batch_size=group)
     return path
 
@@ -88,23 +106,36 @@ def test_a_folder_of_shards_is_read_whole_and_by_its_splits(tmp_path, write, win
     assert one.train.classes == ([] if write is numbered else ["ant", "bee"])
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
-    st.dictionaries(NAMES, st.tuples(st.binary(min_size=1, max_size=1500), st.none() | st.integers(0, 999)), min_size=1),
+    st.dictionaries(
+        NAMES,
+        st.tuples(st.binary(min_size=1, max_size=1500), st.none() | st.integers(0, 999)),
+        min_size=1,
+    ),
     st.data(),
 )
 def test_any_tar_is_read_as_its_members_say(tmp_path, samples, data):
-    """Long and odd names, members that are no pictures, any of tar's dialects; a picture's bytes are not looked at."""
+    """Long and odd names, members that are no images, any of tar's dialects; an image's bytes are
+    not looked at."""
     members = []
     for name, (raw, label) in samples.items():
         told = [] if label is None else [(f"{name}.cls", str(label).encode())]
         told += [(f"{name}.json", json.dumps({"label": 5, "text": "x"}).encode())] if label else []
         some = [(f"{name}.jpg", raw), (f"{name}.seg.png", b"no"), (f"{name}.txt", b"a text"), *told]
         members += data.draw(st.permutations(some))
-    path = tar(tmp_path / "x.tar", members, data.draw(st.sampled_from([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])))
+    path = tar(
+        tmp_path / "x.tar",
+        members,
+        data.draw(st.sampled_from([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])),
+    )
     source = shards.Tars([path])
     raw, label = source.fetch(np.arange(len(source)))
-    assert sorted(zip(raw, label.tolist(), strict=True)) == sorted((r, -1 if n is None else n) for r, n in samples.values())
+    assert sorted(zip(raw, label.tolist(), strict=True)) == sorted(
+        (r, -1 if n is None else n) for r, n in samples.values()
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,23 +154,26 @@ def test_any_tar_is_read_as_its_members_say(tmp_path, samples, data):
         ({}, -1),
     ],
 )
-def test_labels_beside_a_picture(tmp_path, labels, right):
-    path = tar(tmp_path / "x.tar", [("a.JPG", b"some"), *((f"a.{kind}", raw) for kind, raw in labels.items())])
+def test_labels_beside_a_image(tmp_path, labels, right):
+    path = tar(
+        tmp_path / "x.tar",
+        [("a.JPG", b"some"), *((f"a.{kind}", raw) for kind, raw in labels.items())],
+    )
     assert shards.Tars([path]).fetch(np.arange(1)) == ([b"some"], [right])
 
 
 def test_a_damaged_index_is_made_anew(tmp_path, cache):
     place = numbered(tmp_path / "train.tar", range(4))
-    whole = shards.indexed([place], shards._members)[0]
+    whole = shards.index_files([place], shards._members)[0]
     (kept,) = (cache / "ssl_vit").glob("*.npy")
     raw = kept.read_bytes()
     for damaged in (b"", raw[:-8], b"none"):
         kept.write_bytes(damaged)
-        assert shards.indexed([place], shards._members)[0].tolist() == whole.tolist()
+        assert shards.index_files([place], shards._members)[0].tolist() == whole.tolist()
         assert kept.read_bytes() == raw
 
 
-def test_a_picture_is_named_by_its_member(tmp_path):
+def test_a_image_is_named_by_its_member(tmp_path):
     numbered(tmp_path / "0.tar", range(3))
     numbered(tmp_path / "1.tar", range(3, 6))
     assert shards.Tars([tmp_path / "0.tar", tmp_path / "1.tar"]).name(4) == "1.tar, 0004.png"
@@ -157,40 +191,59 @@ def test_samples_are_the_same_on_any_number_of_processes_and_workers(tmp_path, w
     train = sources.load(data).train
 
     def steps(processes, device_batch, start=0):
-        spreads = [batches.Spread(8, device_batch, rank, processes) for rank in range(processes)]
-        passes = [list(loaders.training(train, data, spread, 0, start, 15, workers)) for spread in spreads]
+        spreads = [
+            batching.BatchLayout(8, device_batch, rank, processes) for rank in range(processes)
+        ]
+        passes = [
+            list(loaders.training_loader(train, data, batch_layout, 0, start, 15, workers))
+            for batch_layout in spreads
+        ]
         mixed = [batch for i in range(len(passes[0])) for batch in (some[i] for some in passes)]
         return [torch.cat(field) for field in zip(*(batch[:4] for batch in mixed), strict=True)]
 
     alone = steps(1, 8)
     assert len(set(alone[2][: len(train)].tolist())) == len(train)
-    for spread in ((2, 4), (2, 2), (4, 1)):
-        assert all(torch.equal(one, other) for one, other in zip(steps(*spread), alone, strict=True))
-    assert all(torch.equal(one, other[7 * 8 :]) for one, other in zip(steps(2, 4, start=7), alone, strict=True))
-    assert loaders.of_step(9, train, data, 8, 0).tolist() == alone[2][9 * 8 : 10 * 8].tolist()  # as not_finite.json tells
+    for batch_layout in ((2, 4), (2, 2), (4, 1)):
+        assert all(
+            torch.equal(one, other) for one, other in zip(steps(*batch_layout), alone, strict=True)
+        )
+    assert all(
+        torch.equal(one, other[7 * 8 :])
+        for one, other in zip(steps(2, 4, start=7), alone, strict=True)
+    )
+    # as not_finite.json tells
+    assert loaders.step_indices(9, train, data, 8, 0).tolist() == alone[2][9 * 8 : 10 * 8].tolist()
 
 
 @pytest.mark.parametrize(("processes", "device_batch"), [(1, 8), (1, 2), (2, 4), (4, 2)])
-def test_a_process_reads_a_row_group_once_and_keeps_only_its_part_of_the_window(tmp_path, monkeypatch, processes, device_batch):
+def test_a_process_reads_a_row_group_once_and_keeps_only_its_part_of_the_window(
+    tmp_path, monkeypatch, processes, device_batch
+):
     monkeypatch.setattr(shards, "RECENT", 1)
     parquet(tmp_path / "x.parquet", range(800), group=5)
     data = Data(name="own", path=str(tmp_path), window=200, validation=0.1, size=8)
     train, read = sources.load(data).train, []
-    recent, answer = train.whole._recent, train.whole._recent.answer
-    recent.answer = lambda shard: read.append(shard) or answer(shard)
-    spread = batches.Spread(8, device_batch, processes - 1, processes)
-    list(loaders.training(train, data, spread, 0, 0, len(train) // 8, 0))
-    windows, stretches, own = -(-len(train) // 200), 2 * spread.accumulation, 200 / processes / 4.5
+    recent, load = train.whole._recent, train.whole._recent.load
+    recent.load = lambda shard: read.append(shard) or load(shard)
+    batch_layout = batching.BatchLayout(8, device_batch, processes - 1, processes)
+    list(loaders.training_loader(train, data, batch_layout, 0, 0, len(train) // 8, 0))
+    windows, stretches, own = (
+        -(-len(train) // 200),
+        2 * batch_layout.accumulation_steps,
+        200 / processes / 4.5,
+    )
     assert len(read) <= windows * (own + stretches) and len(recent.kept) <= own + 2 * stretches
     assert processes > 1 or set(read) == set(range(160))
 
 
 def test_the_first_samples_are_read_from_few_row_groups(tmp_path):
-    """So that a look at a few training pictures does not cost a window."""
+    """So that a look at a few training images does not cost a window."""
     parquet(tmp_path / "x.parquet", range(200))
     data = Data(name="own", path=str(tmp_path), window=100, validation=0.1, size=8)
     train = sources.load(data).train
-    looked = torch.cat([batch.index for batch in loaders.first(train, data, 0, 24, size=10)])
+    looked = torch.cat(
+        [batch.index for batch in loaders.first_batches(train, data, 0, 24, size=10)]
+    )
     assert len(set(looked.tolist())) == 24 and len(train.whole._recent.kept) <= 24 / 3 + 2
 
 
@@ -224,17 +277,22 @@ def test_a_damaged_header_is_named_with_what_stands_before_it(tmp_path):
     place = raw.index(b"0004.png")
     raw[place + 120 : place + 160] = bytes(40 * [255])
     path.write_bytes(raw)
-    assert the_error(path) == f"data.path={path}: cut off or damaged at byte {place}, after 4 pictures"
+    assert (
+        the_error(path) == f"data.path={path}: cut off or damaged at byte {place}, after 4 images"
+    )
 
 
 def _sized(size, kind=b"0"):
-    """A tar of two pictures whose second header says this size, in base 256 where it is negative or huge."""
+    """A tar of two images whose second header says this size, in base 256 where it is negative or
+    huge."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as made:
         for name in ("0.png", "1.png"):
             made.addfile(tarfile.TarInfo(name))
     raw = bytearray(file.getvalue())
-    field = size.to_bytes(12, "big", signed=True) if size < 0 else b"\x80" + size.to_bytes(11, "big")
+    field = (
+        size.to_bytes(12, "big", signed=True) if size < 0 else b"\x80" + size.to_bytes(11, "big")
+    )
     raw[512 + 124 : 512 + 136] = field
     raw[512 + 156 : 512 + 157] = kind
     raw[512 + 148 : 512 + 156] = b" " * 8
@@ -245,17 +303,31 @@ def _sized(size, kind=b"0"):
 @pytest.mark.parametrize("kind", [b"0", b"L", b"x", b"g"])
 @pytest.mark.parametrize("size", [-512, -1024, -1, 2**40, 2**80])
 def test_a_tar_whose_sizes_are_nonsense_is_named_and_ends(tmp_path, size, kind):
-    """A negative one leads back to the member itself: read on, it would go round for ever; a huge one asks for the memory."""
+    """A negative one leads back to the member itself: read on, it would go round for ever; a huge
+    one asks for the memory."""
     path = tmp_path / "x.tar"
     path.write_bytes(_sized(size, kind))
     assert the_error(path).startswith(f"data.path={path}: ")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(changes=st.lists(st.tuples(st.integers(0, 8191), st.binary(min_size=1, max_size=12)), min_size=1, max_size=4))
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    changes=st.lists(
+        st.tuples(st.integers(0, 8191), st.binary(min_size=1, max_size=12)), min_size=1, max_size=4
+    )
+)
 def test_a_tar_damaged_anywhere_is_read_or_named_in_one_line(tmp_path, changes):
     path = tmp_path / "x.tar"
-    tar(path, [(f"{'long' * 40}/{n}.{kind}", b"1" * 40) for n in range(2) for kind in ("png", "cls", "json")])
+    tar(
+        path,
+        [
+            (f"{'long' * 40}/{n}.{kind}", b"1" * 40)
+            for n in range(2)
+            for kind in ("png", "cls", "json")
+        ],
+    )
     raw = bytearray(path.read_bytes())
     for place, new in changes:
         raw[place : place + len(new)] = new
@@ -282,7 +354,7 @@ def test_a_row_group_that_cannot_be_read_is_named(tmp_path):
 def test_shards_of_another_table_are_named(tmp_path):
     parquet(tmp_path / "0.parquet", range(4))
     other = tmp_path / "1.parquet"
-    datasets.Dataset.from_dict({"picture": [png(n) for n in range(4)]}).to_parquet(str(other))
+    datasets.Dataset.from_dict({"photo": [png(n) for n in range(4)]}).to_parquet(str(other))
     found = load(tmp_path, window=4, validation=0.5)
     with pytest.raises(UserError, match=rf"^data.path={other}: cannot be read: .*image"):
         for part in found[:2]:
@@ -292,7 +364,9 @@ def test_shards_of_another_table_are_named(tmp_path):
 def test_a_shard_is_indexed_once_and_anew_when_it_changes(tmp_path, cache, monkeypatch):
     path = numbered(tmp_path / "here" / "0.tar", range(3))
     before = content(shards.Tars([path]))
-    assert [p.name for p in path.parent.iterdir()] == ["0.tar"] and len(list(cache.rglob("*.npy"))) == 1
+    assert [p.name for p in path.parent.iterdir()] == ["0.tar"] and len(
+        list(cache.rglob("*.npy"))
+    ) == 1
     with monkeypatch.context() as patch:
         patch.setattr(tarfile, "open", None)
         assert content(shards.Tars([path])) == before
@@ -304,7 +378,9 @@ def test_an_index_that_cannot_be_kept_is_said(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file")
     path = numbered(tmp_path / "0.tar", range(3))
-    assert "its index cannot be kept in" in (text := the_error(path)) and text.endswith("set HF_HOME")
+    assert "its index cannot be kept in" in (text := the_error(path)) and text.endswith(
+        "set HF_HOME"
+    )
 
 
 def test_what_shards_cannot_do_is_said(tmp_path):
@@ -316,27 +392,37 @@ def test_what_shards_cannot_do_is_said(tmp_path):
         f"data.window=4: data.path={folder} holds no shards, which are parquet files or tars"
     )
     path = numbered(tmp_path / "x.tar", range(4))
-    assert the_error(path, image_column="png") == f"data.image_column=png: data.path={path} holds tars, which have no columns"
-    assert the_error(tar(tmp_path / "y.tar", [("a.txt", b"x")])).endswith("no pictures in it (key.jpg, key.png, ...)")
-    assert "a second picture of a" in the_error(tar(tmp_path / "z.tar", [("a.jpg", b"x"), ("a.png", b"x")]))
-    for i, count in enumerate((3, 3, 1)):  # a seventh is less than one row each, and the shard of one is what is rounded up
+    assert (
+        the_error(path, image_column="png")
+        == f"data.image_column=png: data.path={path} holds tars, which have no columns"
+    )
+    assert the_error(tar(tmp_path / "y.tar", [("a.txt", b"x")])).endswith(
+        "no images in it (key.jpg, key.png, ...)"
+    )
+    assert "a second image of a" in the_error(
+        tar(tmp_path / "z.tar", [("a.jpg", b"x"), ("a.png", b"x")])
+    )
+    # a seventh is less than one row each, and the shard of one is what is rounded up
+    for i, count in enumerate((3, 3, 1)):
         numbered(tmp_path / "few" / f"{i}.tar", range(count))
     assert the_error(tmp_path / "few", window=4) == (
-        "data.window=4: 1 of 7 pictures in 3 shards come to none; say a larger data.share=, or data.validation="
+        "data.window=4: 1 of 7 images in 3 shards come to none; say a larger data.share=, or data.validation="
     )
 
 
 @pytest.mark.parametrize("write", [numbered, parquet])
-def test_the_fingerprint_tells_pictures_and_labels_but_not_where_they_lie(tmp_path, write):
+def test_the_fingerprint_tells_images_and_labels_but_not_where_they_lie(tmp_path, write):
     kind = "tar" if write is numbered else "parquet"
 
     def prints(name, numbers):
         found = load(write(tmp_path / name / f"x.{kind}", numbers).parent, window=8, validation=0.5)
-        return [fingerprints.fingerprint(part) for part in found[:2]]
+        return [fingerprints.fingerprint_source(part) for part in found[:2]]
 
     known = prints("here", range(8))
     assert prints("there", range(8)) == known
-    assert prints("other", [*range(7), 9]) != known and prints("order", [1, 0, *range(2, 8)]) != known
+    assert (
+        prints("other", [*range(7), 9]) != known and prints("order", [1, 0, *range(2, 8)]) != known
+    )
 
 
 class Rows:
@@ -362,12 +448,19 @@ def rows_of(part):
 def test_shares_of_shards_neither_overlap_nor_lose_a_row(sizes, data):
     whole = Rows(sizes)
     count, less = sorted(data.draw(st.tuples(*[st.integers(0, len(whole))] * 2)), reverse=True)
-    taken, kept = ShardedPart(whole, 0, count, 1), ShardedPart(whole, count, len(whole), 1)
-    assert np.array_equal(np.sort(np.concatenate([rows_of(taken), rows_of(kept)])), np.arange(len(whole)))
-    assert set(rows_of(ShardedPart(whole, 0, less, 1))) <= set(rows_of(taken)), "a share holds the smaller ones"
+    taken, kept = ShardedSubset(whole, 0, count, 1), ShardedSubset(whole, count, len(whole), 1)
+    assert np.array_equal(
+        np.sort(np.concatenate([rows_of(taken), rows_of(kept)])), np.arange(len(whole))
+    )
+    assert set(rows_of(ShardedSubset(whole, 0, less, 1))) <= set(rows_of(taken)), (
+        "a share holds the smaller ones"
+    )
     for part in (taken, kept):
         shard = np.searchsorted(np.cumsum(sizes), rows_of(part), side="right")
-        assert np.array_equal(np.bincount(shard, minlength=len(sizes)), part.sizes_S) and (np.diff(shard) >= 0).all()
+        assert (
+            np.array_equal(np.bincount(shard, minlength=len(sizes)), part.sizes_S)
+            and (np.diff(shard) >= 0).all()
+        )
     assert (np.abs(taken.sizes_S - count / len(whole) * whole.sizes_S) < 1).all()
 
 
@@ -376,19 +469,27 @@ def test_shares_of_shards_neither_overlap_nor_lose_a_row(sizes, data):
 def test_of_shards_of_one_size_exactly_so_many_rows_are_taken(size, shards_, data):
     whole = Rows([size] * shards_)
     count = data.draw(st.integers(0, len(whole)))
-    assert len(ShardedPart(whole, 0, count, 1)) == count
+    assert len(ShardedSubset(whole, 0, count, 1)) == count
 
 
 def test_a_share_comes_from_everywhere_in_a_shard():
     """So that a shard sorted by class loses some of every class."""
-    taken = rows_of(ShardedPart(Rows([1000] * 4), 0, 400, 1)) % 1000
+    taken = rows_of(ShardedSubset(Rows([1000] * 4), 0, 400, 1)) % 1000
     assert np.bincount(taken // 250, minlength=4).min() > 60  # 100 expected, standard deviation 8
 
 
-def test_cifar10_in_windows_is_what_datasets_reads(real_pictures):
-    """Another implementation: every picture and label of two row groups and of the test split."""
-    plain, in_place = (load(real_pictures / "cifar10", validation="test", window=window) for window in (None, 1000))
-    for part, rows in (("train", np.arange(24_800, 25_700)), ("validation", np.arange(0, 10_000, 7))):
+def test_cifar10_in_windows_is_what_datasets_reads(real_images):
+    """Another implementation: every image and label of two row groups and of the test split."""
+    plain, in_place = (
+        load(real_images / "cifar10", validation="test", window=window) for window in (None, 1000)
+    )
+    for part, rows in (
+        ("train", np.arange(24_800, 25_700)),
+        ("validation", np.arange(0, 10_000, 7)),
+    ):
         one, other = (getattr(splits, part).fetch(rows) for splits in (plain, in_place))
         assert one[0] == other[0] and np.array_equal(one[1], other[1])
-    assert plain.train.labels == in_place.train.labels and plain.train.classes == in_place.train.classes
+    assert (
+        plain.train.labels == in_place.train.labels
+        and plain.train.classes == in_place.train.classes
+    )

@@ -1,4 +1,5 @@
-"""Sources: whatever lies at a place is found whole, cut without overlap, and named in one line when it is not there."""
+"""Sources: whatever lies at a place is found whole, cut without overlap, and named in one line when
+it is not there."""
 
 import io
 import shutil
@@ -11,11 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ssl_vit import counted
-from ssl_vit.data import batches, fingerprints, formats, loaders, parts, pictures, shapes, sources
-from ssl_vit.recipe import Data, Recipe, UserError
+from ssl_vit import rng
+from ssl_vit.config.schema import Data
+from ssl_vit.data import (
+    base,
+    batching,
+    fingerprints,
+    formats,
+    loaders,
+    sources,
+    synthetic,
+    transforms,
+)
+from ssl_vit.errors import UserError
 
-NAMED = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
+NAMED = datasets.Features(
+    {"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])}
+)
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +39,10 @@ def _away_from_home_and_hub(tmp_path_factory, monkeypatch):
 
 
 def png(number, grey=False):
-    """A picture of noise that no other number has."""
-    pixels = np.random.default_rng(number).integers(0, 256, (6, 7) if grey else (6, 7, 3), dtype=np.uint8)
+    """An image of noise that no other number has."""
+    pixels = np.random.default_rng(number).integers(
+        0, 256, (6, 7) if grey else (6, 7, 3), dtype=np.uint8
+    )
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
@@ -57,7 +72,7 @@ def parquet(path, columns, features=None):
 
 
 def labelled(path, numbers):
-    """A parquet file of these pictures, odd ones bees."""
+    """A parquet file of these images, odd ones bees."""
     return parquet(path, {"image": cells(numbers), "label": [n % 2 for n in numbers]}, NAMED)
 
 
@@ -66,8 +81,9 @@ def load(path, **words):
 
 
 def content(source):
-    """{encoded picture: label} of a whole source, asked for in no order; every picture must be its own."""
-    raw, label = source.fetch(counted.permute(np.arange(len(source)), len(source), counted.key(9)))
+    """{encoded image: label} of a whole source, asked for in no order; every image must be its
+    own."""
+    raw, label = source.fetch(rng.permute(np.arange(len(source)), len(source), rng.key(9)))
     assert label.dtype == np.int64 and len(set(raw)) == len(raw) == len(label) == len(source)
     return dict(zip(raw, label.tolist(), strict=True))
 
@@ -79,7 +95,7 @@ def everything(splits):
 
 
 class Rows:
-    """A source whose pictures are nothing and whose labels are the rows' numbers."""
+    """A source whose images are nothing and whose labels are the rows' numbers."""
 
     def __init__(self, length):
         self.length, self.classes, self.columns = length, [], ""
@@ -95,7 +111,11 @@ class Rows:
 def cut(length, share):
     """The splits when a train split of `length` is all there is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats, "find", lambda data: formats.Found({"train": Rows(length)}, [], []))
+        patch.setattr(
+            formats,
+            "find_splits",
+            lambda data: formats.FoundSplits({"train": Rows(length)}, [], []),
+        )
         return load("anywhere", validation=share)
 
 
@@ -119,8 +139,8 @@ def test_the_embedded_set_is_drawn():
     assert (len(splits.train), len(splits.validation)) == (50_000, 5_000)
     rows = np.array([7, 4999])
     image, label = splits.validation.fetch(rows)
-    assert np.array_equal(image, shapes.draw(rows, 32, "validation"))
-    assert np.array_equal(label, shapes.label(rows, "validation"))
+    assert np.array_equal(image, synthetic.render(rows, 32, "validation"))
+    assert np.array_equal(label, synthetic.labels(rows, "validation"))
 
 
 def test_an_image_folders_splits_and_classes_are_found(tmp_path):
@@ -139,14 +159,16 @@ def test_a_test_split_is_not_held_out_unasked(tmp_path):
 def test_an_image_folder_without_splits_is_all_there_is(tmp_path):
     wrote = image_folder(tmp_path, splits=("",))
     found = load(tmp_path)
-    assert {raw: found.train.classes[label] for raw, label in everything(found).items()} == wrote[""]
+    assert {raw: found.train.classes[label] for raw, label in everything(found).items()} == wrote[
+        ""
+    ]
     assert len(found.validation) == 1
 
 
-def test_grey_pictures_of_a_folder_become_three_channels(tmp_path):
+def test_grey_images_of_a_folder_become_three_channels(tmp_path):
     image_folder(tmp_path)
     for raw in content(load(tmp_path, validation="test").train):
-        assert pictures.decode(raw).shape == (3, 6, 7)
+        assert transforms.decode(raw).shape == (3, 6, 7)
 
 
 def test_a_single_parquet_file(tmp_path):
@@ -164,10 +186,14 @@ def test_a_parquet_folders_splits_are_found_by_name(tmp_path, held_out):
     found = load(tmp_path)
     assert content(found.train) == {png(n): n % 2 for n in range(9)}
     assert content(found.validation) == {png(n): n % 2 for n in range(10, 14)}
-    assert content(load(tmp_path, validation="test").validation) == {png(n): n % 2 for n in range(20, 23)}
+    assert content(load(tmp_path, validation="test").validation) == {
+        png(n): n % 2 for n in range(20, 23)
+    }
 
 
-@pytest.mark.parametrize("file", ["{}/0000.parquet", "default/{}/0000.parquet", "{}_0.parquet", "{}.parquet"])
+@pytest.mark.parametrize(
+    "file", ["{}/0000.parquet", "default/{}/0000.parquet", "{}_0.parquet", "{}.parquet"]
+)
 def test_a_held_out_parquet_file_is_never_trained_on(tmp_path, file):
     """The first two are how the Hub itself lays out what it converts."""
     labelled(tmp_path / file.format("train"), range(6))
@@ -176,39 +202,65 @@ def test_a_held_out_parquet_file_is_never_trained_on(tmp_path, file):
 
 
 @pytest.mark.parametrize("encoded", ["struct", "bytes"])
-def test_columns_of_other_names_are_found(tmp_path, encoded):
+@pytest.mark.parametrize("name", ["img", "picture", "photo"])
+def test_columns_of_other_names_are_found(tmp_path, name, encoded):
     image = cells(range(8)) if encoded == "struct" else [png(n) for n in range(8)]
-    path = parquet(tmp_path / "x.parquet", {"id": list(range(8)), "img": image, "fine_label": [n % 3 for n in range(8)]})
+    path = parquet(
+        tmp_path / "x.parquet",
+        {"id": list(range(8)), name: image, "fine_label": [n % 3 for n in range(8)]},
+    )
     assert everything(load(path)) == {png(n): n % 3 for n in range(8)}
 
 
 def test_columns_can_be_said(tmp_path):
-    columns = {"front": cells(range(8)), "back": cells(range(50, 58)), "label": [0] * 8, "age": list(range(8))}
+    columns = {
+        "front": cells(range(8)),
+        "back": cells(range(50, 58)),
+        "label": [0] * 8,
+        "age": list(range(8)),
+    }
     features = datasets.Features(
-        front=datasets.Image(), back=datasets.Image(), label=NAMED["label"], age=datasets.Value("int64")
+        front=datasets.Image(),
+        back=datasets.Image(),
+        label=NAMED["label"],
+        age=datasets.Value("int64"),
     )
     path = parquet(tmp_path / "x.parquet", columns, features)
     assert everything(load(path)) == {png(n): 0 for n in range(8)}
-    assert everything(load(path, image_column="back", label_column="age")) == {png(50 + n): n for n in range(8)}
+    assert everything(load(path, image_column="back", label_column="age")) == {
+        png(50 + n): n for n in range(8)
+    }
 
 
 @pytest.mark.parametrize("kind", ["int8", "int32", "uint8", "uint16"])
 def test_labels_are_whole_numbers_of_any_kind(tmp_path, kind):
     features = datasets.Features({"image": datasets.Image(), "label": datasets.Value(kind)})
-    path = parquet(tmp_path / "x.parquet", {"image": cells(range(8)), "label": [n % 3 for n in range(8)]}, features)
+    path = parquet(
+        tmp_path / "x.parquet",
+        {"image": cells(range(8)), "label": [n % 3 for n in range(8)]},
+        features,
+    )
     assert everything(load(path)) == {png(n): n % 3 for n in range(8)}
 
 
 def test_no_label_is_minus_one(tmp_path):
     path = parquet(tmp_path / "none.parquet", {"image": cells(range(5))})
     assert everything(load(path)) == {png(n): -1 for n in range(5)}
-    path = parquet(tmp_path / "some.parquet", {"image": cells(range(5)), "label": [0, None, 1, None, 0]}, NAMED)
+    path = parquet(
+        tmp_path / "some.parquet", {"image": cells(range(5)), "label": [0, None, 1, None, 0]}, NAMED
+    )
     assert everything(load(path)) == dict(zip(map(png, range(5)), [0, -1, 1, -1, 0], strict=True))
 
 
 @pytest.mark.parametrize("window", [None, 4])
-def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_splits(tmp_path, window):
-    names = {"train": ["dog", "ant", "dog", None], "validation": ["cat", "dog"], "test": ["ant", "bee"]}
+def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_splits(
+    tmp_path, window
+):
+    names = {
+        "train": ["dog", "ant", "dog", None],
+        "validation": ["cat", "dog"],
+        "test": ["ant", "bee"],
+    }
     for i, (split, labels) in enumerate(names.items()):
         numbers = range(10 * i, 10 * i + len(labels))
         parquet(tmp_path / f"{split}.parquet", {"image": cells(numbers), "label": labels})
@@ -219,16 +271,21 @@ def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_spli
         wanted = {png(10 * i + n): known.index(x) if x else -1 for n, x in enumerate(labels)}
         assert content(part) == wanted
         rows = np.arange(len(part))
-        assert np.array_equal(parts.labels_of(part, rows), part.fetch(rows)[1])
+        assert np.array_equal(base.labels_of(part, rows), part.fetch(rows)[1])
     assert found.train.labels[0] == -1 and found.test.labels[0] == 0
-    assert sources.classes(found, recipe()) == 4
+    assert supervised_classes(found) == 4
 
 
 def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
-    rows = {"image": cells(range(100)), "label": [f"a picture of {n // 2 if n < 60 else n}" for n in range(100)]}
+    rows = {
+        "image": cells(range(100)),
+        "label": [f"an image of {n // 2 if n < 60 else n}" for n in range(100)],
+    }
     path = parquet(tmp_path / "x.parquet", rows)
     plain = load(path)
-    assert plain.train.labels == (-1, -1) and "70 different texts for 100 images" in plain.guesses[0]
+    assert (
+        plain.train.labels == (-1, -1) and "70 different texts for 100 images" in plain.guesses[0]
+    )
     assert len(load(path, label_column="label").train.classes) == 70
 
 
@@ -245,7 +302,12 @@ def test_a_share_is_cut_off_train_without_overlap(length, share):
 
 
 def test_the_default_share_is_one_in_a_hundred_and_at_most_ten_thousand():
-    assert [len(cut(length, None).validation) for length in (2, 150, 5_000, 2_000_000)] == [1, 1, 50, 10_000]
+    assert [len(cut(length, None).validation) for length in (2, 150, 5_000, 2_000_000)] == [
+        1,
+        1,
+        50,
+        10_000,
+    ]
     assert len(cut(1_000_000, 0.5).validation) == 500_000
 
 
@@ -255,11 +317,11 @@ def test_a_share_comes_from_everywhere():
     assert np.bincount(held_out // 1000, minlength=10).min() > 5  # 20 expected
 
 
-def test_pictures_that_are_not_there_are_said(tmp_path):
+def test_images_that_are_not_there_are_said(tmp_path):
     (tmp_path / "empty").mkdir()
     assert str(tmp_path / "empty") in the_error(tmp_path / "empty")
     (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "readme.txt").write_text("no picture")
+    (tmp_path / "texts" / "readme.txt").write_text("no image")
     assert str(tmp_path / "texts") in the_error(tmp_path / "texts")
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
     assert "torn.parquet" in the_error(tmp_path / "torn.parquet")
@@ -274,9 +336,15 @@ def test_a_file_of_another_kind_is_said_without_asking_the_hub(tmp_path):
 
 def test_splits_that_are_not_there_are_said_with_the_choices(tmp_path):
     image_folder(tmp_path)
-    assert the_error(tmp_path, train="trian").startswith("data.train=trian: no such split; did you mean train? choices: ")
+    assert the_error(tmp_path, train="trian").startswith(
+        "data.train=trian: no such split; did you mean train? choices: "
+    )
     text = the_error(tmp_path, validation="holdout")
-    assert text.startswith("data.validation=holdout: no such split") and "train" in text and "test" in text
+    assert (
+        text.startswith("data.validation=holdout: no such split")
+        and "train" in text
+        and "test" in text
+    )
 
 
 def test_columns_that_are_not_there_are_said_with_the_choices(tmp_path):
@@ -284,30 +352,42 @@ def test_columns_that_are_not_there_are_said_with_the_choices(tmp_path):
     assert the_error(path, label_column="labl") == (
         f"data.label_column=labl: data.path={path} has no such column; did you mean label? choices: image, label"
     )
-    assert the_error(path, image_column="photo").startswith(f"data.image_column=photo: data.path={path} has no such column")
+    assert the_error(path, image_column="photo").startswith(
+        f"data.image_column=photo: data.path={path} has no such column"
+    )
     path = parquet(tmp_path / "y.parquet", {"name": ["x"] * 4, "age": [1] * 4})
     assert "data.image_column=" in the_error(path)
 
 
 @pytest.mark.parametrize("column", ["name", "age"])
-def test_a_column_without_pictures_is_said(tmp_path, column):
-    path = parquet(tmp_path / "x.parquet", {"name": ["x"] * 4, "age": [1] * 4, "image": cells(range(4))})
+def test_a_column_without_images_is_said(tmp_path, column):
+    path = parquet(
+        tmp_path / "x.parquet", {"name": ["x"] * 4, "age": [1] * 4, "image": cells(range(4))}
+    )
     assert column in the_error(path, image_column=column)
 
 
-def test_a_row_without_a_picture_is_named_where_it_is_looked_at(tmp_path):
-    path = parquet(tmp_path / "x.parquet", {"image": [*cells(range(3)), None], "label": [0] * 4}, NAMED)
-    own, spread = Data(name="own", size=8), batches.Spread(2, 2, 0, 1)
-    looked = [loaders.held_out(part, own, spread, 2) for part in load(path, validation=0.5)[:2]]
-    unread = [text for share in looked for batch in share for text in batch.unread]
-    assert len(unread) == 1 and unread[0].startswith("row 3: not a whole picture")
+def test_a_row_without_a_image_is_named_where_it_is_looked_at(tmp_path):
+    path = parquet(
+        tmp_path / "x.parquet", {"image": [*cells(range(3)), None], "label": [0] * 4}, NAMED
+    )
+    own, batch_layout = Data(name="own", size=8), batching.BatchLayout(2, 2, 0, 1)
+    looked = [
+        loaders.held_out_batches(part, own, batch_layout, 2)
+        for part in load(path, validation=0.5)[:2]
+    ]
+    unreadable = [text for share in looked for batch in share for text in batch.unreadable]
+    assert len(unreadable) == 1 and unreadable[0].startswith("row 3: not a whole image")
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])
-def test_the_fingerprint_tells_pictures_and_labels_but_not_where_they_lie(tmp_path, kind):
+def test_the_fingerprint_tells_images_and_labels_but_not_where_they_lie(tmp_path, kind):
     def write(root, numbers, first=0):
         if kind == "parquet":
-            rows = {"image": cells(numbers), "label": [first, *(n % 2 for n in range(1, len(numbers)))]}
+            rows = {
+                "image": cells(numbers),
+                "label": [first, *(n % 2 for n in range(1, len(numbers)))],
+            }
             return fingerprint(parquet(root / "train.parquet", rows, NAMED).parent)
         for i, n in reversed(list(enumerate(numbers))):  # the order of writing must not matter
             path = root / "train" / (["ant", "bee"][first if i == 0 else i % 2]) / f"{i}.png"
@@ -316,14 +396,14 @@ def test_the_fingerprint_tells_pictures_and_labels_but_not_where_they_lie(tmp_pa
         return fingerprint(root)
 
     def fingerprint(root):
-        return [fingerprints.fingerprint(part) for part in load(root, validation=0.3)[:2]]
+        return [fingerprints.fingerprint_source(part) for part in load(root, validation=0.3)[:2]]
 
     known = write(tmp_path / "here", [0, 1, 2, 3, 4, 5])
     shutil.copytree(tmp_path / "here", tmp_path / "there" / "copy")
     assert fingerprint(tmp_path / "there" / "copy") == known
     assert write(tmp_path / "again", [0, 1, 2, 3, 4, 5]) == known
     others = [
-        write(tmp_path / "picture", [0, 1, 2, 3, 4, 99]),
+        write(tmp_path / "image", [0, 1, 2, 3, 4, 99]),
         write(tmp_path / "label", [0, 1, 2, 3, 4, 5], first=1),
         write(tmp_path / "more", [0, 1, 2, 3, 4, 5, 6]),
         write(tmp_path / "order", [2, 1, 0, 3, 4, 5]),
@@ -333,25 +413,36 @@ def test_the_fingerprint_tells_pictures_and_labels_but_not_where_they_lie(tmp_pa
 
 def test_the_fingerprint_tells_the_classes(tmp_path):
     for name, names in (("a", ["ant", "bee"]), ("b", ["bee", "ant"])):
-        features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
-        parquet(tmp_path / f"{name}.parquet", {"image": cells(range(4)), "label": [0, 1, 0, 1]}, features)
-    prints = {fingerprints.fingerprint(load(tmp_path / f"{name}.parquet").train) for name in "ab"}
+        features = datasets.Features(
+            {"image": datasets.Image(), "label": datasets.ClassLabel(names=names)}
+        )
+        parquet(
+            tmp_path / f"{name}.parquet",
+            {"image": cells(range(4)), "label": [0, 1, 0, 1]},
+            features,
+        )
+    prints = {
+        fingerprints.fingerprint_source(load(tmp_path / f"{name}.parquet").train) for name in "ab"
+    }
     assert len(prints) == 2
 
 
-def test_cifar10_is_read_as_it_is(real_pictures):
-    found = load(real_pictures / "cifar10", validation=0.02)
+def test_cifar10_is_read_as_it_is(real_images):
+    found = load(real_images / "cifar10", validation=0.02)
     assert (len(found.train), len(found.validation)) == (49_000, 1_000)
     assert len(found.train.classes) == 10 and "airplane" in found.train.classes
-    assert len(load(real_pictures / "cifar10", validation="test").validation) == 10_000
+    assert len(load(real_images / "cifar10", validation="test").validation) == 10_000
     raw, label = found.validation.fetch(np.arange(1000))
     assert np.bincount(label, minlength=10).min() > 60 and label.max() == 9
     for one in raw[:200]:
-        assert np.array_equal(pictures.decode(one).permute(1, 2, 0).numpy(), Image.open(io.BytesIO(one)).convert("RGB"))
+        assert np.array_equal(
+            transforms.decode(one).permute(1, 2, 0).numpy(),
+            Image.open(io.BytesIO(one)).convert("RGB"),
+        )
 
 
-def test_tiny_imagenet_is_read_as_it_is_and_its_grey_pictures_get_three_channels(real_pictures):
-    found = load(real_pictures / "tinyimagenet")
+def test_tiny_imagenet_is_read_as_it_is_and_its_grey_images_get_three_channels(real_images):
+    found = load(real_images / "tinyimagenet")
     assert (len(found.train), len(found.validation)) == (34_000, 5_000)
     assert len(found.train.classes) == 200
     raw, label = found.validation.fetch(np.arange(5000))
@@ -359,30 +450,38 @@ def test_tiny_imagenet_is_read_as_it_is_and_its_grey_pictures_get_three_channels
     grey = [one for one in raw if Image.open(io.BytesIO(one)).mode == "L"]
     assert len(grey) > 10
     for one in grey:
-        image = pictures.decode(one)
+        image = transforms.decode(one)
         assert image.shape == (3, 64, 64) and (image == image[:1]).all()
 
 
-def recipe(**words):
-    return Recipe(objective="supervised", data=Data(name="own", **words))
+def supervised_classes(splits, **words):
+    return sources.num_classes(splits, Data(name="own", **words), "supervised")
 
 
 def test_classes_are_those_named_or_counted(tmp_path):
     named = load(labelled(tmp_path / "a.parquet", range(8)))
-    assert sources.classes(named, recipe()) == 2
-    plain = load(parquet(tmp_path / "b.parquet", {"image": cells(range(8)), "label": [0, 4, 2, 3] * 2}))
-    assert sources.classes(plain, recipe()) == 5
-    assert sources.classes(plain, recipe(classes=7)) == 7
-    assert sources.classes(plain, Recipe(objective="mpp")) == 0, "nobody asks"
+    assert supervised_classes(named) == 2
+    plain = load(
+        parquet(tmp_path / "b.parquet", {"image": cells(range(8)), "label": [0, 4, 2, 3] * 2})
+    )
+    assert supervised_classes(plain) == 5
+    assert supervised_classes(plain, classes=7) == 7
+    assert sources.num_classes(plain, Data(name="own"), "mpp") == 0, "nobody asks"
 
 
 def test_labels_that_are_missing_or_out_of_range_are_said(tmp_path):
     none = load(parquet(tmp_path / "a.parquet", {"image": cells(range(8))}))
-    with pytest.raises(UserError, match=r"no labels in its train split \(columns: .*\); say data\.label_column="):
-        sources.classes(none, recipe())
-    plain = load(parquet(tmp_path / "b.parquet", {"image": cells(range(8)), "label": [0, 4, 2, 3] * 2}))
+    with pytest.raises(
+        UserError, match=r"no labels in its train split \(columns: .*\); say data\.label_column="
+    ):
+        supervised_classes(none)
+    plain = load(
+        parquet(tmp_path / "b.parquet", {"image": cells(range(8)), "label": [0, 4, 2, 3] * 2})
+    )
     with pytest.raises(UserError, match=r"labels from 0 to 4 .* with 3 classes"):
-        sources.classes(plain, recipe(classes=3))
-    below = load(parquet(tmp_path / "c.parquet", {"image": cells(range(8)), "label": [0, -2, 2, 3] * 2}))
+        supervised_classes(plain, classes=3)
+    below = load(
+        parquet(tmp_path / "c.parquet", {"image": cells(range(8)), "label": [0, -2, 2, 3] * 2})
+    )
     with pytest.raises(UserError, match=r"labels from -2 to 3"):
-        sources.classes(below, recipe())
+        supervised_classes(below)

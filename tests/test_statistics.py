@@ -7,67 +7,74 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy import stats
+from scipy import stats as scipy_stats
 
-from ssl_vit import statistics
+from ssl_vit import stats
 
 ACCURACIES = st.lists(st.floats(0, 1, width=32), min_size=2, max_size=12)
 
 
 def test_three_seeds_by_hand():
-    """70, 72, 74: mean 72, sd 2, t(2) = 4.3027 from the tables, half-width 4.3027 x 2 / sqrt(3) = 4.9683."""
-    found = statistics.spread([70, 72, 74])
+    """70, 72, 74: mean 72, sd 2, t(2) = 4.3027 from the tables, half-width 4.3027 x 2 / sqrt(3) =
+    4.9683."""
+    found = stats.summarize([70, 72, 74])
     assert (found.n, found.mean, found.sd) == (3, 72, 2)
     assert found.interval == pytest.approx((67.0317, 76.9683), abs=1e-4)
-    assert round(statistics.t_factor(3), 2) == 4.30
-    assert round(statistics.reach(3), 2) == 2.48
+    assert round(stats.t_factor(3), 2) == 4.30
+    assert round(stats.reach(3), 2) == 2.48
 
 
 @given(ACCURACIES)
 def test_spread_is_scipys_t_interval(values):
-    found = statistics.spread(values)
+    found = stats.summarize(values)
     if found.sd == 0:
         assert found.interval == (found.mean, found.mean)
     else:
-        scale = stats.sem(values)
-        assert found.interval == pytest.approx(stats.t.interval(0.95, len(values) - 1, np.mean(values), scale))
+        scale = scipy_stats.sem(values)
+        assert found.interval == pytest.approx(
+            scipy_stats.t.interval(0.95, len(values) - 1, np.mean(values), scale)
+        )
 
 
-@given(st.lists(st.tuples(st.floats(0, 1, width=32), st.floats(0, 1, width=32)), min_size=2, max_size=8))
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1, width=32), st.floats(0, 1, width=32)), min_size=2, max_size=8
+    )
+)
 def test_differences_in_pairs_are_scipys_paired_t_test(pairs):
     first, second = np.array(pairs).T
     apart = first - second
-    found = statistics.spread(apart.tolist())
+    found = stats.summarize(apart.tolist())
     if np.ptp(apart) > 1e-6:
-        theirs = stats.ttest_rel(first, second)
+        theirs = scipy_stats.ttest_rel(first, second)
         assert found.interval == pytest.approx(tuple(theirs.confidence_interval()))
         if abs(theirs.pvalue - 0.05) > 1e-9:
             assert found.interval.excludes_zero == (theirs.pvalue < 0.05)
 
 
 def test_one_seed_has_neither_spread_nor_interval():
-    assert statistics.spread([0.5]) == (1, 0.5, None, None)
-    assert statistics.resampled(np.ones((1, 10), np.int64)) is None
+    assert stats.summarize([0.5]) == (1, 0.5, None, None)
+    assert stats.resampled(np.ones((1, 10), np.int64)) is None
 
 
 def test_an_interval_that_touches_zero_does_not_exclude_it():
-    assert not statistics.Interval(0.0, 1.0).excludes_zero
-    assert not statistics.Interval(-1.0, 1.0).excludes_zero
-    assert statistics.Interval(0.1, 1.0).excludes_zero
-    assert statistics.Interval(-1.0, -0.1).excludes_zero
+    assert not stats.Interval(0.0, 1.0).excludes_zero
+    assert not stats.Interval(-1.0, 1.0).excludes_zero
+    assert stats.Interval(0.1, 1.0).excludes_zero
+    assert stats.Interval(-1.0, -0.1).excludes_zero
 
 
 def test_mcnemar_by_hand():
-    """Of 6 discordant pictures 1 is the first's: p = 2 (C(6,0) + C(6,1)) / 2^6 = 14/64."""
+    """Of 6 discordant images 1 is the first's: p = 2 (C(6,0) + C(6,1)) / 2^6 = 14/64."""
     first = np.array([1, 0, 0, 0, 0, 0, 1, 1, 0], bool)
     second = np.array([0, 1, 1, 1, 1, 1, 1, 1, 0], bool)
-    assert statistics.mcnemar(first, second) == (1, 5, pytest.approx(14 / 64))
-    assert statistics.mcnemar(first, first) == (0, 0, 1.0)
+    assert stats.mcnemar(first, second) == (1, 5, pytest.approx(14 / 64))
+    assert stats.mcnemar(first, first) == (0, 0, 1.0)
 
 
 @given(hnp.arrays(bool, st.tuples(st.just(2), st.integers(1, 60))))
 def test_mcnemar_is_the_binomial_sum(right):
-    found = statistics.mcnemar(*right)
+    found = stats.mcnemar(*right)
     n, few = found.first + found.second, min(found.first, found.second)
     tail = sum(math.comb(n, k) for k in range(few + 1)) / 2**n
     assert found.p == pytest.approx(min(1.0, 2 * tail))
@@ -76,13 +83,17 @@ def test_mcnemar_is_the_binomial_sum(right):
 
 def by_hand(right_SM, resamples, generator):
     """The same interval, one resample at a time and by picking rows and columns."""
-    seeds, pictures = right_SM.shape
-    z, t = stats.norm.ppf(0.975), stats.t.ppf(0.975, seeds - 1)
+    seeds, images = right_SM.shape
+    z, t = scipy_stats.norm.ppf(0.975), scipy_stats.t.ppf(0.975, seeds - 1)
     means = []
     for _ in range(resamples):
-        rows, columns = generator.integers(0, seeds, seeds), generator.integers(0, pictures, pictures)
+        rows, columns = generator.integers(0, seeds, seeds), generator.integers(0, images, images)
         of_seeds = right_SM[rows].mean() - right_SM.mean()
-        means.append(right_SM[np.ix_(rows, columns)].mean() - of_seeds + of_seeds * math.sqrt(seeds / (seeds - 1)) * t / z)
+        means.append(
+            right_SM[np.ix_(rows, columns)].mean()
+            - of_seeds
+            + of_seeds * math.sqrt(seeds / (seeds - 1)) * t / z
+        )
     return np.percentile(means, [2.5, 97.5])
 
 
@@ -90,121 +101,157 @@ def by_hand(right_SM, resamples, generator):
 def test_resampled_as_by_hand(seeds):
     generator = np.random.default_rng(seeds)
     right_SM = (generator.random((seeds, 300)) < generator.random(300)).astype(np.int64)
-    low, high = statistics.resampled(right_SM)
+    low, high = stats.resampled(right_SM)
     theirs = by_hand(right_SM, 4000, generator)
     assert (low, high) == pytest.approx(tuple(theirs), abs=0.08 * (high - low))
 
 
 def test_resampled_counts_its_randomness():
     right_SM = (np.random.default_rng(0).random((3, 200)) < 0.7).astype(np.int64)
-    assert statistics.resampled(right_SM) == statistics.resampled(right_SM)
-    assert statistics.resampled(right_SM) != statistics.resampled(right_SM, seed=1)
+    assert stats.resampled(right_SM) == stats.resampled(right_SM)
+    assert stats.resampled(right_SM) != stats.resampled(right_SM, seed=1)
     shuffled = right_SM[:, np.random.default_rng(1).permutation(200)]
-    assert statistics.resampled(shuffled) == statistics.resampled(right_SM), "the order of the pictures says nothing"
+    assert stats.resampled(shuffled) == stats.resampled(right_SM), (
+        "the order of the images says nothing"
+    )
 
 
-def test_many_kinds_of_pictures_are_resampled_in_blocks(monkeypatch):
+def test_many_kinds_of_images_are_resampled_in_blocks(monkeypatch):
     right_SM = (np.random.default_rng(0).random((12, 500)) < 0.7).astype(np.int64)
-    whole = statistics.resampled(right_SM, 500)
-    monkeypatch.setattr(statistics, "ENTRIES", 50_000)
-    assert statistics.resampled(right_SM, 500) == pytest.approx(whole, abs=0.005)
+    whole = stats.resampled(right_SM, 500)
+    monkeypatch.setattr(stats, "ENTRIES", 50_000)
+    assert stats.resampled(right_SM, 500) == pytest.approx(whole, abs=0.005)
 
 
 @settings(deadline=None, max_examples=40)
-@given(hnp.arrays(np.int64, st.tuples(st.integers(2, 5), st.integers(1, 40)), elements=st.integers(-1, 1)))
+@given(
+    hnp.arrays(
+        np.int64, st.tuples(st.integers(2, 5), st.integers(1, 40)), elements=st.integers(-1, 1)
+    )
+)
 def test_resampled_differences_turn_with_their_sign(apart_SM):
-    low, high = statistics.resampled(apart_SM, 400)
+    low, high = stats.resampled(apart_SM, 400)
     assert low <= apart_SM.mean() + 1e-9
     assert high >= apart_SM.mean() - 1e-9
     if (apart_SM == apart_SM[0, 0]).all():
         assert (low, high) == (apart_SM.mean(),) * 2
 
 
-def simulated(generator, seeds, pictures, of_seeds, of_pictures):
-    """Right where 1 + seed + picture + noise > 0, all normal: a table, and the accuracy of all seeds on all pictures."""
-    shape = (seeds, pictures)
-    latent = 1 + of_seeds * generator.normal(size=(seeds, 1)) + of_pictures * generator.normal(size=(1, pictures))
-    truth = stats.norm.cdf(1 / math.sqrt(1 + of_seeds**2 + of_pictures**2))
+def simulated(generator, seeds, images, of_seeds, of_images):
+    """Right where 1 + seed + image + noise > 0, all normal: a table, and the accuracy of all seeds
+    on all images."""
+    shape = (seeds, images)
+    latent = (
+        1
+        + of_seeds * generator.normal(size=(seeds, 1))
+        + of_images * generator.normal(size=(1, images))
+    )
+    truth = scipy_stats.norm.cdf(1 / math.sqrt(1 + of_seeds**2 + of_images**2))
     return (latent + generator.normal(size=shape) > 0).astype(np.int64), truth
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
-@pytest.mark.parametrize(("of_seeds", "of_pictures"), [(0.2, 0.0), (0.2, 1.5), (0.05, 1.5), (0.0, 1.5)])
-def test_intervals_cover_the_truth(seeds, of_seeds, of_pictures):
-    """95% within Monte-Carlo error where the seeds' spread leads; never fewer elsewhere, where resampling both is cautious."""
+@pytest.mark.parametrize(
+    ("of_seeds", "of_images"), [(0.2, 0.0), (0.2, 1.5), (0.05, 1.5), (0.0, 1.5)]
+)
+def test_intervals_cover_the_truth(seeds, of_seeds, of_images):
+    """95% within Monte-Carlo error where the seeds' spread leads; never fewer elsewhere, where
+    resampling both is cautious."""
     generator, trials, covered, stayed = np.random.default_rng(3), 300, 0, 0
     for _ in range(trials):
-        right_SM, truth = simulated(generator, seeds, 400, of_seeds, of_pictures)
-        low, high = statistics.resampled(right_SM, 500)
+        right_SM, truth = simulated(generator, seeds, 400, of_seeds, of_images)
+        low, high = stats.resampled(right_SM, 500)
         covered += low <= truth <= high
-        interval = statistics.spread(right_SM.mean(1).tolist()).interval
+        interval = stats.summarize(right_SM.mean(1).tolist()).interval
         stayed += interval.low <= truth <= interval.high
     error = math.sqrt(0.05 * 0.95 / trials)
     assert covered / trials > 0.95 - 3 * error
-    if of_pictures == 0:
+    if of_images == 0:
         assert abs(stayed / trials - 0.95) < 3 * error
         assert abs(covered / trials - 0.95) < 4 * error
 
 
 def test_paired_intervals_cover_a_known_difference():
-    """Two arms on the same pictures: the second is better by a known step, the pictures' difficulty is common to both."""
+    """Two arms on the same images: the second is better by a known step, the images' difficulty is
+    common to both."""
     generator, trials, covered = np.random.default_rng(5), 300, 0
     for _ in range(trials):
         hard_M = 1.5 * generator.normal(size=(1, 400))
         arms = [
-            (mean + 0.1 * generator.normal(size=(3, 1)) + hard_M + generator.normal(size=(3, 400)) > 0).astype(np.int64)
+            (
+                mean
+                + 0.1 * generator.normal(size=(3, 1))
+                + hard_M
+                + generator.normal(size=(3, 400))
+                > 0
+            ).astype(np.int64)
             for mean in (1.0, 1.3)
         ]
-        low, high = statistics.resampled(arms[1] - arms[0], 500)
-        covered += low <= np.diff(stats.norm.cdf(np.array([1.0, 1.3]) / math.sqrt(1 + 0.01 + 2.25)))[0] <= high
+        low, high = stats.resampled(arms[1] - arms[0], 500)
+        covered += (
+            low
+            <= np.diff(scipy_stats.norm.cdf(np.array([1.0, 1.3]) / math.sqrt(1 + 0.01 + 2.25)))[0]
+            <= high
+        )
     assert covered / trials > 0.95 - 3 * math.sqrt(0.05 * 0.95 / trials)
 
 
 @settings(deadline=None, max_examples=25)
-@given(seeds=st.integers(2, 5), pictures=st.sampled_from([50, 2000]), apart=st.floats(0, 0.2), number=st.integers(0, 99))
-def test_with_the_pictures_an_interval_is_never_inside_that_of_the_seeds(seeds, pictures, apart, number):
+@given(
+    seeds=st.integers(2, 5),
+    images=st.sampled_from([50, 2000]),
+    apart=st.floats(0, 0.2),
+    number=st.integers(0, 99),
+)
+def test_with_the_images_an_interval_is_never_inside_that_of_the_seeds(
+    seeds, images, apart, number
+):
     draw = np.random.default_rng(number)
     rates = np.clip(0.5 + apart * draw.standard_normal(seeds), 0.01, 0.99)
-    right = (draw.random((seeds, pictures)) < rates[:, None]).astype(np.int64)
-    alone, both = statistics.spread(right.mean(1).tolist()).interval, statistics.resampled(right, 500)
+    right = (draw.random((seeds, images)) < rates[:, None]).astype(np.int64)
+    alone, both = stats.summarize(right.mean(1).tolist()).interval, stats.resampled(right, 500)
     assert both.low <= alone.low and both.high >= alone.high
 
 
 def test_two_of_one_spread_by_hand():
-    """Equal means: a half each. n = 2 each, means 2 apart, sd / sqrt(n) = 1: the difference of two Cauchy variables is a
-    Cauchy variable of scale 2, so P(first best) = 1/2 + atan(2 / 2) / pi = 3/4."""
-    assert statistics.best([[0, 1], [1, 0]]) == pytest.approx([0.5, 0.5], abs=0.01)
-    assert statistics.best([[1, 3], [-1, 1]]) == pytest.approx([0.75, 0.25], abs=0.01)
+    """Equal means: a half each. n = 2 each, means 2 apart, sd / sqrt(n) = 1: the difference of two
+    Cauchy variables is a Cauchy variable of scale 2, so P(first best) = 1/2 + atan(2 / 2) / pi =
+    3/4."""
+    assert stats.best([[0, 1], [1, 0]]) == pytest.approx([0.5, 0.5], abs=0.01)
+    assert stats.best([[1, 3], [-1, 1]]) == pytest.approx([0.75, 0.25], abs=0.01)
 
 
 def test_the_best_of_many_seeds_is_the_normal_one():
     generator = np.random.default_rng(0)
     base = generator.normal(size=400)
     base = (base - base.mean()) / base.std(ddof=1)
-    told = statistics.best([(base + 0.1).tolist(), base.tolist()])
-    assert told[0] == pytest.approx(stats.norm.cdf(0.1 / math.sqrt(2 / 400)), abs=0.01)
+    told = stats.best([(base + 0.1).tolist(), base.tolist()])
+    assert told[0] == pytest.approx(scipy_stats.norm.cdf(0.1 / math.sqrt(2 / 400)), abs=0.01)
 
 
 def test_values_that_agree_are_certain_or_shared():
-    assert statistics.best([[1, 1], [2, 2], [2, 2]]) == [0, 0.5, 0.5]
+    assert stats.best([[1, 1], [2, 2], [2, 2]]) == [0, 0.5, 0.5]
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=4), min_size=2, max_size=6))
+@given(
+    st.lists(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=4), min_size=2, max_size=6)
+)
 def test_probabilities_sum_to_one_and_repeat(groups):
-    told = statistics.best(groups, draws=500)
+    told = stats.best(groups, draws=500)
     assert sum(told) == pytest.approx(1)
-    assert told == statistics.best(groups, draws=500)
+    assert told == stats.best(groups, draws=500)
 
 
 @pytest.mark.parametrize("spread", [(1, 1, 1), (0.3, 1, 3)])
 def test_probabilities_are_not_too_sure(spread):
-    """Of the settings told to be the best with about p, at least about p are it, for equal spreads and for others; n = 3."""
+    """Of the settings told to be the best with about p, at least about p are it, for equal spreads
+    and for others; n = 3."""
     generator, hits, claimed = np.random.default_rng(2), [], []
     for _ in range(400):
         truth = generator.normal(size=3)
         drawn = truth[:, None] + np.array(spread)[:, None] * generator.normal(size=(3, 3))
-        told = statistics.best(drawn.tolist(), draws=1000)
+        told = stats.best(drawn.tolist(), draws=1000)
         hits.append(int(np.argmax(told) == np.argmax(truth)))
         claimed.append(max(told))
     assert np.mean(hits) > np.mean(claimed) - 3 * math.sqrt(0.25 / 400)
@@ -212,4 +259,6 @@ def test_probabilities_are_not_too_sure(spread):
 
 def test_how_well_three_seeds_know_their_sd():
     """(n - 1) s^2 / sigma^2 is chi-square: 2 / 7.378 and 2 / 0.0506 from the tables, for n = 3."""
-    assert statistics.sd_reach(3) == pytest.approx((math.sqrt(2 / 7.378), math.sqrt(2 / 0.0506)), rel=1e-3)
+    assert stats.sd_reach(3) == pytest.approx(
+        (math.sqrt(2 / 7.378), math.sqrt(2 / 0.0506)), rel=1e-3
+    )

@@ -1,4 +1,5 @@
-"""Studies: files and their mistakes, the plan, processes that fail, are killed and go on, job arrays; with stand-in tools."""
+"""Studies: files and their mistakes, the plan, processes that fail, are killed and go on, job
+arrays; with stand-in tools."""
 
 import copy
 import itertools
@@ -21,14 +22,16 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from ssl_vit.recipe import UserError, dump
-from ssl_vit.studies import command, room, slurm
+from ssl_vit import formatting
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import dump
+from ssl_vit.errors import UserError
+from ssl_vit.studies import command, scheduling
 from ssl_vit.studies import local as locals_
 from ssl_vit.studies import plan as plans
-from ssl_vit.studies import screen as screens
-from ssl_vit.studies.command import ask, main
-from ssl_vit.studies.file import build
-from ssl_vit.words import resolve
+from ssl_vit.studies import progress as screens
+from ssl_vit.studies.command import main, parse_request
+from ssl_vit.studies.spec import build
 
 SMALL = {"optim.steps": 20, "optim.warmup": 2}
 GAP = {
@@ -54,16 +57,27 @@ GAP = {
             "by_arm": {"scratch": {"recipe": "supervised"}, "mpp": {"recipe": "mpp"}},
         },
     },
-    "report": {"final": "final", "probes": ["probe"], "baseline": "scratch", "candidate": "mpp", "paper": {"mpp": 79.9}},
+    "report": {
+        "final": "final",
+        "probes": ["probe"],
+        "baseline": "scratch",
+        "candidate": "mpp",
+        "paper": {"mpp": 79.9},
+    },
 }
 NAMES = [
     *("pretrain-scratch-0", "pretrain-scratch-1", "pretrain-mpp-0", "pretrain-mpp-1"),
     *(f"sweep-{arm}-0-lr={lr}" for arm in ("scratch", "mpp") for lr in (0.01, 0.03, 0.1)),
-    *(f"{part}-{arm}-{seed}" for part in ("probe", "final") for arm in ("scratch", "mpp") for seed in (0, 1)),
+    *(
+        f"{part}-{arm}-{seed}"
+        for part in ("probe", "final")
+        for arm in ("scratch", "mpp")
+        for seed in (0, 1)
+    ),
 ]
 
-# A tool that writes its name into starts.txt and does what behave.json says of it; its accuracy is best at lr 0.03
-# for scratch and 0.1 for mpp.
+# A tool that writes its name into starts.txt and does what behave.json says of it; its accuracy is
+# best at lr 0.03 for scratch and 0.1 for mpp.
 TOOL = """
 import fcntl, json, os, sys, time
 from pathlib import Path
@@ -99,18 +113,25 @@ accuracy = 1 - abs(lr - (0.1 if "mpp" in name else 0.03))
 (out.parent / "times.txt").open("a").write(f"{time.time()} -1\\n")
 (folder / "result.json").write_text(json.dumps({"metrics": {"accuracy": {"value": accuracy, "n": 9, "split": "validation"}}}))
 """
+# `tool.py NAME ...` in place of `python -m ssl_vit NAME ...`
+DISPATCH = """
+import runpy, sys
+from pathlib import Path
+name = sys.argv.pop(1)
+runpy.run_path(str(Path(__file__).parent / f"{name}.py"), run_name="__main__")
+"""
 DRIVER = f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
-from ssl_vit.recipe import plain_errors
-from ssl_vit.studies import plan, slurm
-plan.TOOLS = slurm.TOOLS = Path(__file__).parent
+from ssl_vit import formatting
+from ssl_vit.errors import report_errors
+formatting.PROGRAM = [sys.executable, str(Path(__file__).parent / "tool.py")]
 from ssl_vit.studies import command
 from ssl_vit.studies.command import main
 command.check_finished = lambda task, plan, folder: []  # stand-in tools leave no recipe
 if __name__ == "__main__":
-    with plain_errors():
+    with report_errors():
         sys.exit(main(sys.argv[1:]))
 """
 
@@ -124,13 +145,17 @@ class Bench:
         for tool in ("pretrain", "finetune", "evaluate"):
             (self.tools / f"{tool}.py").write_text(TOOL)
         (self.tools / "study.py").write_text(DRIVER)
+        (self.tools / "tool.py").write_text(DISPATCH)
+        self.program = [sys.executable, str(self.tools / "tool.py")]
         (folder / "runs").mkdir()
         OmegaConf.save(OmegaConf.create(study), folder / "gap.yaml")
         self.words = [f"recipe={folder}/gap.yaml", f"out={folder}/runs"]
         self.behave()
 
     def behave(self, **how):
-        (self.folder / "runs" / "behave.json").write_text(json.dumps({k.replace("_", "-"): v for k, v in how.items()}))
+        (self.folder / "runs" / "behave.json").write_text(
+            json.dumps({k.replace("_", "-"): v for k, v in how.items()})
+        )
 
     def started(self):
         path = self.folder / "runs" / "starts.txt"
@@ -152,8 +177,7 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     made = Bench(tmp_path, GAP)
-    monkeypatch.setattr(plans, "TOOLS", made.tools)
-    monkeypatch.setattr(slurm, "TOOLS", made.tools)
+    monkeypatch.setattr(formatting, "PROGRAM", made.program)
     known = command.check_finished
 
     def check(task, plan, folder):  # stand-in tools leave no recipe
@@ -190,29 +214,68 @@ def until(holds, seconds=15.0):
 MISTAKES = {
     "an unknown key": (("titel", "x"), "unknown key titel; did you mean title?"),
     "no parts": (("parts", ...), "parts: is missing"),
-    "an unknown key of a part": (("parts/final/word", {}), "part final: unknown key word; did you mean words?"),
-    "an unknown tool": (("parts/final/tool", "finetun"), "part final: tool=finetun: unknown; did you mean finetune?"),
+    "an unknown key of a part": (
+        ("parts/final/word", {}),
+        "part final: unknown key word; did you mean words?",
+    ),
+    "an unknown tool": (
+        ("parts/final/tool", "finetun"),
+        "part final: tool=finetun: unknown; did you mean finetune?",
+    ),
     "an unknown placeholder": (
         ("parts/final/words/init", "{pretain}"),
         "{pretain}: no such part or place; did you mean pretrain?",
     ),
-    "best without by": (("parts/final/best", {"of": "sweep"}), "best: of (a part) and by (a metric)"),
-    "best of an unknown part": (("parts/final/best/of", "sweeps"), "of=sweeps: no part with a grid; did you mean sweep?"),
-    "best of a part without grid": (("parts/final/best/of", "pretrain"), "of=pretrain: no part with a grid"),
-    "an unknown arm": (("parts/final/by_arm", {"mp": {}}), "part final: by_arm: unknown arm mp; did you mean mpp?"),
+    "best without by": (
+        ("parts/final/best", {"of": "sweep"}),
+        "best: of (a part) and by (a metric)",
+    ),
+    "best of an unknown part": (
+        ("parts/final/best/of", "sweeps"),
+        "of=sweeps: no part with a grid; did you mean sweep?",
+    ),
+    "best of a part without grid": (
+        ("parts/final/best/of", "pretrain"),
+        "of=pretrain: no part with a grid",
+    ),
+    "an unknown arm": (
+        ("parts/final/by_arm", {"mp": {}}),
+        "part final: by_arm: unknown arm mp; did you mean mpp?",
+    ),
     "an arm that a need has not": (("parts/pretrain/by_arm/mpp", ...), "that part has no arm mpp"),
-    "the folder of a part with a grid": (("parts/probe/words/init", "{sweep}"), "part sweep has several runs"),
-    "a word of the study's": (("parts/final/words/seed", 3), "seed=3: that is the study's seeds; leave it out"),
+    "the folder of a part with a grid": (
+        ("parts/probe/words/init", "{sweep}"),
+        "part sweep has several runs",
+    ),
+    "a word of the study's": (
+        ("parts/final/words/seed", 3),
+        "seed=3: that is the study's seeds; leave it out",
+    ),
     "no init": (("parts/final/words/init", ...), "part final: arm scratch: init= is missing"),
-    "an empty grid": (("parts/sweep/grid", {"optim.lr": []}), "grid: optim.lr: a list of values is asked for"),
-    "a value twice": (("parts/sweep/grid", {"optim.lr": [1, 1]}), "grid: optim.lr: a value is there twice"),
+    "an empty grid": (
+        ("parts/sweep/grid", {"optim.lr": []}),
+        "grid: optim.lr: a list of values is asked for",
+    ),
+    "a value twice": (
+        ("parts/sweep/grid", {"optim.lr": [1, 1]}),
+        "grid: optim.lr: a value is there twice",
+    ),
     "seeds that are none": (("seeds", ["a"]), "seeds: [a]: different whole numbers are asked for"),
     "a name that is no folder's": (("arms/a b", "x"), "arms: a b: a name of letters"),
     "a place that is a part": (("places", ["final"]), "final is a place and a part"),
     "arms as a list": (("arms", ["mpp"]), "arms: a mapping is asked for"),
-    "a report of an unknown arm": (("report/candidate", "mp"), "report: candidate: unknown mp; did you mean mpp?"),
-    "a report of an unknown part": (("report/probes", ["prob"]), "report: probes: unknown prob; did you mean probe?"),
-    "a value that means more": (("parts/final/words/name2", "???"), "name2=???: cannot be taken as a value"),
+    "a report of an unknown arm": (
+        ("report/candidate", "mp"),
+        "report: candidate: unknown mp; did you mean mpp?",
+    ),
+    "a report of an unknown part": (
+        ("report/probes", ["prob"]),
+        "report: probes: unknown prob; did you mean probe?",
+    ),
+    "a value that means more": (
+        ("parts/final/words/name2", "???"),
+        "name2=???: cannot be taken as a value",
+    ),
 }
 
 
@@ -241,9 +304,18 @@ def test_a_circle_is_named(names):
 def test_every_task_comes_after_its_needs(data):
     """Parts in any order in the file, each needing any of those before it in another order."""
     names = data.draw(st.permutations("abcde"))
-    needs = {name: data.draw(st.lists(st.sampled_from(names[:i]), unique=True)) if i else [] for i, name in enumerate(names)}
-    words = {name: {f"x{n}": f"{{{need}}}" for n, need in enumerate(needs[name])} for name in sorted(names)}
-    parts = {name: {"tool": "evaluate", "words": {"init": "scratch"} | words[name]} for name in sorted(names)}
+    needs = {
+        name: data.draw(st.lists(st.sampled_from(names[:i]), unique=True)) if i else []
+        for i, name in enumerate(names)
+    }
+    words = {
+        name: {f"x{n}": f"{{{need}}}" for n, need in enumerate(needs[name])}
+        for name in sorted(names)
+    }
+    parts = {
+        name: {"tool": "evaluate", "words": {"init": "scratch"} | words[name]}
+        for name in sorted(names)
+    }
     study = build({"title": "t", "seeds": [0, 1], "arms": {"p": "", "q": ""}, "parts": parts}, "x")
     found = plans.tasks(study, {}, {})
     order = list(found)
@@ -259,11 +331,22 @@ def test_every_task_comes_after_its_needs(data):
 def test_the_plan_of_a_gap():
     plan = plans.tasks(build(GAP, "x"), {}, {})
     assert sorted(plan) == sorted(NAMES)
-    assert plan["pretrain-mpp-1"].words == {"optim.steps": "20", "optim.warmup": "2", "recipe": "mpp"}
+    assert plan["pretrain-mpp-1"].words == {
+        "optim.steps": "20",
+        "optim.warmup": "2",
+        "recipe": "mpp",
+    }
     sweep = plan["sweep-mpp-0-lr=0.03"]
-    assert (sweep.values, sweep.needs, sweep.words["optim.lr"]) == ({"optim.lr": 0.03}, ("pretrain-mpp-0",), "0.03")
+    assert (sweep.values, sweep.needs, sweep.words["optim.lr"]) == (
+        {"optim.lr": 0.03},
+        ("pretrain-mpp-0",),
+        "0.03",
+    )
     final = plan["final-mpp-1"]
-    assert set(final.needs) == {"pretrain-mpp-1", *(f"sweep-mpp-0-lr={lr}" for lr in (0.01, 0.03, 0.1))}
+    assert set(final.needs) == {
+        "pretrain-mpp-1",
+        *(f"sweep-mpp-0-lr={lr}" for lr in (0.01, 0.03, 0.1)),
+    }
     assert final.words["init"] == "{pretrain-mpp-1}" and "optim.lr" not in final.words
 
 
@@ -275,54 +358,89 @@ def test_a_need_without_that_seed_gives_its_first():
 
 
 def test_words_of_an_arm_and_of_the_command_line_come_over_the_parts():
-    study = altered(("parts/pretrain/by_arm/mpp", {"recipe": "mpp", "optim.steps": 30}), ("places", ["pictures"]))
-    study["parts"]["pretrain"]["words"]["data.path"] = "{pictures}/x"
-    plan = plans.tasks(build(study, "x"), {"pictures": "/p"}, {"optim.batch": "8"})
+    study = altered(
+        ("parts/pretrain/by_arm/mpp", {"recipe": "mpp", "optim.steps": 30}), ("places", ["images"])
+    )
+    study["parts"]["pretrain"]["words"]["data.path"] = "{images}/x"
+    plan = plans.tasks(build(study, "x"), {"images": "/p"}, {"optim.batch": "8"})
     assert plan["pretrain-mpp-0"].words["optim.steps"] == "30"
     assert plan["pretrain-scratch-0"].words["optim.steps"] == "20"
-    assert {task.words.get("optim.batch") for task in plan.values() if task.part != "probe"} == {"8"}
-    assert not any("optim.batch" in task.words for task in plan.values() if task.part == "probe")  # which trains nothing
-    assert plan["pretrain-mpp-0"].words["data.path"] == "/p/x" and plan["pretrain-mpp-0"].needs == ()
-    over = plans.tasks(build(study, "x"), {"pictures": "/p"}, {"optim.steps": "5"})
+    assert {task.words.get("optim.batch") for task in plan.values() if task.part != "probe"} == {
+        "8"
+    }
+    # which trains nothing
+    assert not any("optim.batch" in task.words for task in plan.values() if task.part == "probe")
+    assert (
+        plan["pretrain-mpp-0"].words["data.path"] == "/p/x" and plan["pretrain-mpp-0"].needs == ()
+    )
+    over = plans.tasks(build(study, "x"), {"images": "/p"}, {"optim.steps": "5"})
     assert {task.words["optim.steps"] for task in over.values() if task.part != "probe"} == {"5"}
 
 
 def test_values_are_written_as_on_a_command_line():
-    words = {"recipe": "mpp", "optim": {"betas": [0.9, 0.95], "clip": None}, "log.tensorboard": False, "optim.lr": 1.0e-3}
-    study = build({"title": "t", "arms": {"a": ""}, "parts": {"p": {"tool": "pretrain", "words": words}}}, "x")
+    words = {
+        "recipe": "mpp",
+        "optim": {"betas": [0.9, 0.95], "clip": None},
+        "log.tensorboard": False,
+        "optim.lr": 1.0e-3,
+    }
+    study = build(
+        {"title": "t", "arms": {"a": ""}, "parts": {"p": {"tool": "pretrain", "words": words}}}, "x"
+    )
     said = plans.tasks(study, {}, {})["p-a-0"].words
     recipe = resolve([f"{key}={value}" for key, value in said.items()])
-    assert (recipe.optim.betas, recipe.optim.clip, recipe.log.tensorboard, recipe.optim.lr) == ([0.9, 0.95], None, False, 1e-3)
+    assert (recipe.optim.betas, recipe.optim.clip, recipe.log.tensorboard, recipe.optim.lr) == (
+        [0.9, 0.95],
+        None,
+        False,
+        1e-3,
+    )
 
 
 def test_refused_words_are_named_with_their_part_and_arm():
     study = altered(("parts/sweep/grid/optim.lr", [0.1, -1.0]))
-    with pytest.raises(UserError, match=r"part sweep, arm scratch: optim\.lr=-1\.0: a number above 0"):
+    with pytest.raises(
+        UserError, match=r"part sweep, arm scratch: optim\.lr=-1\.0: expected a number above 0"
+    ):
         plans.check(plans.tasks(build(study, "x"), {}, {}))
     study = altered(("parts/pretrain/by_arm/mpp/corruption.rat", 0.5))
-    with pytest.raises(UserError, match=r"part pretrain, arm mpp: unknown key corruption\.rat; did you mean"):
+    with pytest.raises(
+        UserError, match=r"part pretrain, arm mpp: unknown key corruption\.rat; did you mean"
+    ):
         plans.check(plans.tasks(build(study, "x"), {}, {}))
 
 
 def test_a_model_comes_from_the_run_that_is_needed():
-    """24 pixels suit patches of 8, the needed run's, and not those of 16 that the recipe itself would name."""
+    """24 pixels suit patches of 8, the needed run's, and not those of 16 that the recipe itself
+    would name."""
     study = altered(("parts/pretrain/words", SMALL | {"data.size": 48, "model": "vit_n8"}))
     for part, size in (("final", 24), ("sweep", 24), ("probe", 24)):
         study["parts"][part]["words"]["data.size"] = size
     plans.check(plans.tasks(build(study, "x"), {}, {}))
     study["parts"]["probe"]["words"]["data.size"] = 20
-    with pytest.raises(UserError, match=r"part probe, arm scratch: data\.size=20: no multiple .* model\.patch=8"):
+    with pytest.raises(
+        UserError, match=r"part probe, arm scratch: data\.size=20: no multiple .* model\.patch=8"
+    ):
         plans.check(plans.tasks(build(study, "x"), {}, {}))
 
 
 @given(
-    st.lists(st.lists(st.sampled_from([0.1, 0.25, 0.5, math.nan]), min_size=2, max_size=2), min_size=1, max_size=4),
+    st.lists(
+        st.lists(st.sampled_from([0.1, 0.25, 0.5, math.nan]), min_size=2, max_size=2),
+        min_size=1,
+        max_size=4,
+    ),
 )
 def test_best_is_the_highest_mean_over_seeds(tmp_path_factory, scores):
-    """Against a plain search; a run without a finite value never wins, and the first of equals does."""
+    """Against a plain search; a run without a finite value never wins, and the first of equals
+    does."""
     folder = tmp_path_factory.mktemp("best")
     study = build(
-        altered(("parts/sweep/seeds", [0, 1]), ("parts/sweep/grid/optim.lr", [i + 1 for i in range(len(scores))])), "x"
+        altered(
+            ("parts/sweep/seeds", [0, 1]),
+            ("parts/sweep/grid/optim.lr", [i + 1 for i in range(len(scores))]),
+        ),
+        "x",
     )
     plan = plans.tasks(study, {}, {})
     for (i, row), arm in itertools.product(enumerate(scores), ("mpp", "scratch")):
@@ -330,7 +448,16 @@ def test_best_is_the_highest_mean_over_seeds(tmp_path_factory, scores):
             run = folder / f"sweep-{arm}-{seed}-lr={i + 1}"
             run.mkdir()
             (run / "result.json").write_text(
-                json.dumps({"metrics": {"accuracy": {"value": value if arm == "mpp" else 0.0, "split": "validation"}}})
+                json.dumps(
+                    {
+                        "metrics": {
+                            "accuracy": {
+                                "value": value if arm == "mpp" else 0.0,
+                                "split": "validation",
+                            }
+                        }
+                    }
+                )
             )
     best = None
     for i, (a, b) in enumerate(scores):
@@ -338,9 +465,9 @@ def test_best_is_the_highest_mean_over_seeds(tmp_path_factory, scores):
             best = i
     if best is None:
         with pytest.raises(UserError, match="no run of part sweep has a finite one"):
-            plans.chosen(plan["final-mpp-0"], plan, folder)
+            plans.best_values(plan["final-mpp-0"], plan, folder)
     else:
-        assert plans.chosen(plan["final-mpp-0"], plan, folder) == {"optim.lr": best + 1}
+        assert plans.best_values(plan["final-mpp-0"], plan, folder) == {"optim.lr": best + 1}
 
 
 # ---- the command line
@@ -358,7 +485,10 @@ WORDS = {
     "only without index": (["only=final"], "only= and index= belong together"),
     "an unknown part": (["only=finl", "index=0"], "only=finl: no such part; did you mean final?"),
     "an index too far": (["only=final", "index=4"], "index=4: part final has the tasks 0 to 3"),
-    "a need not finished": (["only=final", "index=0"], "final-scratch-0 needs sweep-scratch-0-lr=0.01"),
+    "a need not finished": (
+        ["only=final", "index=0"],
+        "final-scratch-0 needs sweep-scratch-0-lr=0.01",
+    ),
     "a name that is none": (["name=../x"], "name=../x: "),
     "a value that is refused": (["optim.steps=0"], "part pretrain, arm scratch: optim.steps=0"),
     "braces": (["data.path={final}"], "braces are for the study's file"),
@@ -374,31 +504,38 @@ def test_a_mistaken_word_starts_nothing(words, says, bench):
 
 
 def test_studies_are_found_by_name():
-    with pytest.raises(UserError, match=r"recipe=study/ga: no such study; did you mean study/gap\?"):
-        ask(["recipe=study/ga"])
+    with pytest.raises(
+        UserError, match=r"recipe=study/ga: no such study; did you mean study/gap\?"
+    ):
+        parse_request(["recipe=study/ga"])
     with pytest.raises(UserError, match=r"recipe= is missing; choices: .*study/gap"):
-        ask([])
+        parse_request([])
     with pytest.raises(UserError, match=r"recipe=/no/such\.yaml: no such file"):
-        ask(["recipe=/no/such.yaml"])
+        parse_request(["recipe=/no/such.yaml"])
 
 
 def test_a_place_has_a_name_of_its_own(tmp_path):
     made = Bench(tmp_path, altered(("places", ["out"])))
     with pytest.raises(UserError, match="places: out= means something else already"):
-        ask(made.words)
+        parse_request(made.words)
 
 
 def test_places_must_be_said(tmp_path):
-    made = Bench(tmp_path, altered(("places", ["pictures", "more"]), ("parts/pretrain/words/data.path", "{pictures}")))
-    with pytest.raises(UserError, match="more= is missing: the study needs the places pictures, more"):
-        ask([*made.words, "pictures=/p"])
-    plan = ask([*made.words, f"pictures={os.path.relpath(tmp_path)}", "more=/m"]).plan
+    made = Bench(
+        tmp_path,
+        altered(("places", ["images", "more"]), ("parts/pretrain/words/data.path", "{images}")),
+    )
+    with pytest.raises(
+        UserError, match="more= is missing: the study needs the places images, more"
+    ):
+        parse_request([*made.words, "images=/p"])
+    plan = parse_request([*made.words, f"images={os.path.relpath(tmp_path)}", "more=/m"]).plan
     assert plan["pretrain-mpp-0"].words["data.path"] == str(tmp_path)
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("3", {0, 1, 2}), ("0,2", {0, 2}), ("5,", {5})])
 def test_seeds(text, seeds, bench):
-    plan = ask([*bench.words, f"seeds={text}"]).plan
+    plan = parse_request([*bench.words, f"seeds={text}"]).plan
     assert {task.seed for task in plan.values() if task.part == "final"} == seeds
     assert {task.seed for task in plan.values() if task.part == "sweep"} == {0}
 
@@ -406,7 +543,13 @@ def test_seeds(text, seeds, bench):
 def test_mistakes_are_answered_in_one_line_without_torch(tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('torch is imported')\n")
-    command = [sys.executable, "tools/study.py", "recipe=study/gap", "optim.steps=0", f"out={tmp_path}/runs"]
+    command = [
+        sys.executable,
+        "tools/study.py",
+        "recipe=study/gap",
+        "optim.steps=0",
+        f"out={tmp_path}/runs",
+    ]
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
     said = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
     assert (said.returncode, said.stdout) == (2, "")
@@ -420,9 +563,15 @@ def test_mistakes_are_answered_in_one_line_without_torch(tmp_path):
 def test_a_study_runs_each_task_once_and_in_order(bench, capsys):
     assert main([*bench.words, "parallel=2", "eval.every=7"]) == 0
     assert sorted(bench.started()) == sorted(NAMES) == bench.finished()
-    for task in ask(bench.words).plan.values():  # the tool itself refuses an init that is not finished
-        assert all(bench.started().index(need) < bench.started().index(task.name) for need in task.needs)
-    assert {seed: bench.told(f"final-scratch-{seed}")["optim.lr"] for seed in (0, 1)} == {0: "0.03", 1: "0.03"}
+    # the tool itself refuses an init that is not finished
+    for task in parse_request(bench.words).plan.values():
+        assert all(
+            bench.started().index(need) < bench.started().index(task.name) for need in task.needs
+        )
+    assert {seed: bench.told(f"final-scratch-{seed}")["optim.lr"] for seed in (0, 1)} == {
+        0: "0.03",
+        1: "0.03",
+    }
     told = bench.told("final-mpp-1")
     assert (told["optim.lr"], told["seed"], told["eval.every"]) == ("0.1", "1", "7")
     assert told["init"] == str(bench.runs / "pretrain-mpp-1") and int(told["compute.threads"]) >= 1
@@ -436,9 +585,17 @@ def test_a_study_runs_each_task_once_and_in_order(bench, capsys):
         key: GAP[key] for key in ("title", "arms", "seeds")
     }
     assert about["report"] == GAP["report"] and about["parts"][0] == "pretrain"
-    assert about["tasks"][2]["words"] == ["optim.steps=20", "optim.warmup=2", "recipe=mpp", "eval.every=7"]
+    assert about["tasks"][2]["words"] == [
+        "optim.steps=20",
+        "optim.warmup=2",
+        "recipe=mpp",
+        "eval.every=7",
+    ]
     keys = {"name", "part", "tool", "arm", "seed", "values", "needs"}
-    assert all(keys <= task.keys() for task in about["tasks"]) and [t["name"] for t in about["tasks"]][:4] == NAMES[:4]
+    assert (
+        all(keys <= task.keys() for task in about["tasks"])
+        and [t["name"] for t in about["tasks"]][:4] == NAMES[:4]
+    )
 
     assert main([*bench.words, "parallel=2", "eval.every=7"]) == 0
     assert len(bench.started()) == len(NAMES)
@@ -447,45 +604,56 @@ def test_a_study_runs_each_task_once_and_in_order(bench, capsys):
 def test_no_more_at_once_than_asked_for(bench):
     bench.behave(**dict.fromkeys(NAMES[:4], "brief"))
     assert main([*bench.words, "parallel=2"]) == 0
-    times = sorted(line.split() for line in (bench.runs.parent / "times.txt").read_text().splitlines())
+    times = sorted(
+        line.split() for line in (bench.runs.parent / "times.txt").read_text().splitlines()
+    )
     assert max(itertools.accumulate(int(step) for _, step in times)) == 2
 
 
 def test_tasks_start_only_as_fast_as_memory_allows(bench, monkeypatch, capsys):
-    """Room for one and a half of them: no two at once, the one that waits is told, all get there."""
-    monkeypatch.setattr(room, "free", lambda: 3 << 29)
-    monkeypatch.setattr(room, "need", lambda recipe, gpu: 1 << 30)
+    """Room for one and a half of them: no two at once, the one that waits is told, all get
+    there."""
+    monkeypatch.setattr(scheduling, "free_memory", lambda: 3 << 29)
+    monkeypatch.setattr(scheduling, "memory_need", lambda recipe, gpu: 1 << 30)
     monkeypatch.setattr(locals_, "LOOK", 0.05)
     bench.behave(**dict.fromkeys(NAMES[:4], "brief"))
     assert main([*bench.words, "parallel=4"]) == 0
-    times = sorted(line.split() for line in (bench.runs.parent / "times.txt").read_text().splitlines())
+    times = sorted(
+        line.split() for line in (bench.runs.parent / "times.txt").read_text().splitlines()
+    )
     assert max(itertools.accumulate(int(step) for _, step in times)) == 1
     assert "it may need 1.0 GiB, more than is free" in capsys.readouterr().out
     assert bench.finished() == sorted(NAMES)
 
 
 def test_a_task_larger_than_the_machine_is_let_try_alone(bench, monkeypatch):
-    monkeypatch.setattr(room, "need", lambda recipe, gpu: 1 << 60)
+    monkeypatch.setattr(scheduling, "memory_need", lambda recipe, gpu: 1 << 60)
     monkeypatch.setattr(locals_, "LOOK", 0.05)
     assert main([*bench.words, "parallel=4"]) == 0
 
 
 def test_what_a_process_has_not_taken_yet_is_kept_for_it(monkeypatch):
     hog = "import sys; x = bytearray(300 << 20); print('there', flush=True); sys.stdin.read()"
-    process = subprocess.Popen([sys.executable, "-c", hog], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", hog], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout.readline() == b"there\n"
-    monkeypatch.setattr(room, "free", lambda: 1000 << 20)
+    monkeypatch.setattr(scheduling, "free_memory", lambda: 1000 << 20)
     try:
-        assert 300 << 20 <= room.taken(process.pid) < 400 << 20
-        assert room.fits(980 << 20, [(process.pid, 300 << 20)])  # it has all that it wants
-        assert room.fits(780 << 20, [(process.pid, 500 << 20)])
-        assert not room.fits(950 << 20, [(process.pid, 500 << 20)])  # 100 to 200 are still to come
+        assert 300 << 20 <= scheduling.memory_used(process.pid) < 400 << 20
+        assert scheduling.fits(980 << 20, [(process.pid, 300 << 20)])  # it has all that it wants
+        assert scheduling.fits(780 << 20, [(process.pid, 500 << 20)])
+        # 100 to 200 are still to come
+        assert not scheduling.fits(950 << 20, [(process.pid, 500 << 20)])
     finally:
         process.communicate()
-    assert room.taken(process.pid) == 0
+    assert scheduling.memory_used(process.pid) == 0
 
 
-OF_A_JOB = [("0::/job/step", "job", room.VERSION_2), ("4:memory:/job", "memory/job", room.VERSION_1)]
+OF_A_JOB = [
+    ("0::/job/step", "job", scheduling.VERSION_2),
+    ("4:memory:/job", "memory/job", scheduling.VERSION_1),
+]
 
 
 @pytest.mark.parametrize(("line", "folder", "names"), OF_A_JOB)
@@ -494,25 +662,34 @@ def test_the_limit_of_a_control_group_counts(line, folder, names, tmp_path, monk
     own, group = tmp_path / "own", tmp_path / folder
     group.mkdir(parents=True)
     own.write_text(f"9:cpu:/elsewhere\n{line}\n")
-    monkeypatch.setattr(room, "GROUPS", tmp_path)
-    monkeypatch.setattr(room, "OWN_GROUPS", own)
-    whole = room.free()
-    for name, text in zip((*names[:2], "stat"), ("max", "4000", f"anon 1\n{names[2]} 1500\n"), strict=True):
+    monkeypatch.setattr(scheduling, "GROUPS", tmp_path)
+    monkeypatch.setattr(scheduling, "OWN_GROUPS", own)
+    whole = scheduling.free_memory()
+    for name, text in zip(
+        (*names[:2], "stat"), ("max", "4000", f"anon 1\n{names[2]} 1500\n"), strict=True
+    ):
         (group / f"memory.{name}").write_text(text)
-    assert room.free() == pytest.approx(whole, rel=0.2)  # no limit
+    assert scheduling.free_memory() == pytest.approx(whole, rel=0.2)  # no limit
     (group / f"memory.{names[0]}").write_text("10000\n")
-    assert room.free() == 7500
+    assert scheduling.free_memory() == 7500
 
 
 def test_an_evaluation_keeps_its_features():
     words = ["recipe=evaluate", "init=scratch", "model=vit_n8"]
-    small, large = (room.need(resolve([*words, *more]), gpu=False) for more in ([], ["model.width=1280"]))
+    small, large = (
+        scheduling.memory_need(resolve([*words, *more]), gpu=False)
+        for more in ([], ["model.width=1280"])
+    )
     assert large - small > 2 * 4 * (1280 - 128) * 50_000
 
 
 def test_a_smaller_task_goes_before_one_that_does_not_fit(bench, monkeypatch):
-    monkeypatch.setattr(room, "free", lambda: 3 << 30)
-    monkeypatch.setattr(room, "need", lambda recipe, gpu: 1 << 60 if recipe.objective == "supervised" else 1 << 30)
+    monkeypatch.setattr(scheduling, "free_memory", lambda: 3 << 30)
+    monkeypatch.setattr(
+        scheduling,
+        "memory_need",
+        lambda recipe, gpu: 1 << 60 if recipe.objective == "supervised" else 1 << 30,
+    )
     monkeypatch.setattr(locals_, "LOOK", 60.0)
     bench.behave(**dict.fromkeys(NAMES[:4], "brief"))
     assert main([*bench.words, "parallel=4"]) == 0
@@ -521,18 +698,33 @@ def test_a_smaller_task_goes_before_one_that_does_not_fit(bench, monkeypatch):
 
 def test_each_value_of_a_grid_has_its_own_need(bench):
     plan = plans.tasks(
-        build(altered(("parts/sweep/grid", {"optim.batch": [4096, 16]}), ("parts/final/best", ...)), "x"), {}, {}
+        build(
+            altered(("parts/sweep/grid", {"optim.batch": [4096, 16]}), ("parts/final/best", ...)),
+            "x",
+        ),
+        {},
+        {},
     )
     made = plans.check(plan)
-    assert {made[name].optim.batch for name in plan if name.startswith("sweep") and "4096" in name} == {4096}
-    assert {made[name].optim.batch for name in plan if name.startswith("sweep") and "=16" in name} == {16}
+    assert {
+        made[name].optim.batch for name in plan if name.startswith("sweep") and "4096" in name
+    } == {4096}
+    assert {
+        made[name].optim.batch for name in plan if name.startswith("sweep") and "=16" in name
+    } == {16}
 
 
 def test_two_arms_that_train_the_same_are_refused():
-    model = {f"model.{key}": 32 for key in ("width", "mlp")} | {"model.patch": 8, "model.depth": 2, "model.heads": 2}
+    model = {f"model.{key}": 32 for key in ("width", "mlp")} | {
+        "model.patch": 8,
+        "model.depth": 2,
+        "model.heads": 2,
+    }
     parts = {"pretrain": {"tool": "pretrain", "words": {"recipe": "mpp", **model}}}
     study = {"title": "t", "vary": {"model": ["vit_p8", "vit_n8"]}, "parts": parts, "report": {}}
-    with pytest.raises(UserError, match="part pretrain, arm model=vit_n8: another arm trains the very same"):
+    with pytest.raises(
+        UserError, match="part pretrain, arm model=vit_n8: another arm trains the very same"
+    ):
         plans.check(plans.tasks(build(study, "x"), {}, {}))
 
 
@@ -547,8 +739,13 @@ def test_a_sweep_that_lost_a_run_is_made_again_before_anything_is_called_stale(b
 
 def test_a_larger_batch_needs_more_memory():
     small, large = (resolve(["recipe=mpp", f"optim.batch={batch}"]) for batch in (128, 512))
-    assert room.BASE < room.need(small, gpu=False) < room.need(large, gpu=False)
-    assert room.need(small, gpu=True) == room.need(large, gpu=True)  # its tensors are not here
+    assert (
+        scheduling.BASE
+        < scheduling.memory_need(small, gpu=False)
+        < scheduling.memory_need(large, gpu=False)
+    )
+    # its tensors are not here
+    assert scheduling.memory_need(small, gpu=True) == scheduling.memory_need(large, gpu=True)
 
 
 def test_a_failed_task_leaves_out_only_what_needs_it(bench, capsys):
@@ -558,7 +755,10 @@ def test_a_failed_task_leaves_out_only_what_needs_it(bench, capsys):
     assert set(bench.finished()) == kept
     said = capsys.readouterr().out
     assert re.search(r"failed    pretrain-mpp-0: it cannot be \(.*logs/pretrain-mpp-0\.txt\)", said)
-    assert "left out  probe-mpp-0: needs pretrain-mpp-0" in said and "left out  sweep-mpp-0-lr=0.1: needs" in said
+    assert (
+        "left out  probe-mpp-0: needs pretrain-mpp-0" in said
+        and "left out  sweep-mpp-0-lr=0.1: needs" in said
+    )
     assert "left out  final-mpp-1: needs sweep-mpp-0-lr=0.01" in said
     bench.behave()
     assert main([*bench.words, "parallel=2"]) == 0
@@ -596,19 +796,23 @@ def test_a_metric_that_is_not_there_fails_what_asks_for_it(bench, capsys):
     study = altered(("parts/final/best/by", "loss"))
     OmegaConf.save(OmegaConf.create(study), bench.folder / "gap.yaml")
     assert main([*bench.words, "parallel=2"]) == 1
-    assert "failed    final-mpp-0: part final: best: by=loss: sweep-mpp-0-lr=0.01 has accuracy" in capsys.readouterr().out
+    assert (
+        "failed    final-mpp-0: part final: best: by=loss: sweep-mpp-0-lr=0.01 has accuracy"
+        in capsys.readouterr().out
+    )
 
 
 def test_another_plan_is_refused(bench):
     def keep(*words):
-        asked = ask([*bench.words, *words])
-        plans.keep(asked.study, asked.name, asked.plan, asked.folder)
+        asked = parse_request([*bench.words, *words])
+        plans.write_plan(asked.study, asked.name, asked.plan, asked.folder)
 
     bench.runs.mkdir()
     keep()
     keep("compute.threads=1", "eval.every=3", "parallel=1")  # computes the same
     with pytest.raises(
-        UserError, match=r"pretrain-scratch-0 \(optim\.steps 20 there, 10 here\).* and \d+ more; take another name="
+        UserError,
+        match=r"pretrain-scratch-0 \(optim\.steps 20 there, 10 here\).* and \d+ more; take another name=",
     ):
         keep("optim.steps=10")
     keep("seeds=3")  # one more of each
@@ -630,9 +834,12 @@ def alive(pid):
         return False
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of a killed process")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux ends the children of a killed process"
+)
 def test_a_killed_study_goes_on_and_runs_nothing_twice(bench):
-    """Killed twice, at different depths; what was finished is not run again, and no process runs on unseen."""
+    """Killed twice, at different depths; what was finished is not run again, and no process runs on
+    unseen."""
     for sleeper in ("sweep-mpp-0-lr=0.03", "final-scratch-1"):
         finished, before = bench.finished(), len(bench.started())
         bench.behave(**{sleeper: "sleep"})
@@ -692,7 +899,9 @@ def test_rows_that_are_not_whole_are_left_out(tmp_path):
     path = tmp_path / "metrics.jsonl"
     assert screens.last_rows(path) == {}
     lines = [json.dumps({"step": step, "loss": step / 1000}) for step in range(1000)]
-    path.write_text("\n".join([*lines, '{"step": 1000, "validation/accuracy": 0.25}', '{"step": 10']))
+    path.write_text(
+        "\n".join([*lines, '{"step": 1000, "validation/accuracy": 0.25}', '{"step": 10'])
+    )
     assert screens.last_rows(path) == {"step": 1000, "loss": 0.999, "validation/accuracy": 0.25}
 
 
@@ -711,7 +920,12 @@ def test_a_line_for_each_running_task(tmp_path, monkeypatch):
     now[0] = 12
     assert run.cells() == ("final-mpp-0", "", "since 12 s", "")
     a_run(run.folder, [{"step": 100, "loss": 1.25, "validation/accuracy": 0.5}])
-    assert run.cells() == ("final-mpp-0", "step 100/400", "loss 1.250, validation/accuracy 50.0%", "")
+    assert run.cells() == (
+        "final-mpp-0",
+        "step 100/400",
+        "loss 1.250, validation/accuracy 50.0%",
+        "",
+    )
     now[0] = 22  # 100 steps in 10 s, 200 more to go
     a_run(run.folder, [{"step": 200, "loss": 1.0}])
     assert run.cells() == ("final-mpp-0", "step 200/400", "loss 1.000", "left 20 s")
@@ -721,20 +935,28 @@ def test_a_line_for_each_running_task(tmp_path, monkeypatch):
 
 def test_plain_lines_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):
     run = screens.Running(a_run(tmp_path / "a", [{"step": 100, "loss": 1.25}]))
-    with screens.Screen() as screen:
+    with screens.ProgressScreen() as screen:
         screen.show([run], 1, 3, 0)
         assert capsys.readouterr().out == ""
         monkeypatch.setattr(screens, "QUIET", 0.0)
         screen.show([run], 1, 3, 1)
-    assert capsys.readouterr().out == "running   a  step 100/400  loss 1.250\n1 of 3 finished, 1 failed or left out\n"
+    assert (
+        capsys.readouterr().out
+        == "running   a  step 100/400  loss 1.250\n1 of 3 finished, 1 failed or left out\n"
+    )
 
 
 def test_a_live_display_on_a_terminal(tmp_path, monkeypatch):
-    console = Console(force_terminal=True, width=70, record=True, file=(tmp_path / "screen").open("w"))
+    console = Console(
+        force_terminal=True, width=70, record=True, file=(tmp_path / "screen").open("w")
+    )
     monkeypatch.setattr(screens, "Console", lambda **_: console)
     monkeypatch.setattr(screens, "REFRESH", 0.0)
-    runs = [screens.Running(a_run(tmp_path / name, [{"step": 100, "loss": 1.25}])) for name in ("first", "second")]
-    with screens.Screen() as screen:
+    runs = [
+        screens.Running(a_run(tmp_path / name, [{"step": 100, "loss": 1.25}]))
+        for name in ("first", "second")
+    ]
+    with screens.ProgressScreen() as screen:
         screen.say("finished  zeroth in 3 s")
         screen.show(runs, 1, 3, 0)
     console.file.close()
@@ -769,7 +991,19 @@ def heads(path):
 
 
 def test_a_job_array_for_each_part(bench, sbatch, capsys):
-    assert main([*bench.words, "launcher=slurm", "slurm.time=4:00:00", "slurm.gpus=1", "eval.every=7", "parallel=2"]) == 0
+    assert (
+        main(
+            [
+                *bench.words,
+                "launcher=slurm",
+                "slurm.time=4:00:00",
+                "slurm.gpus=1",
+                "eval.every=7",
+                "parallel=2",
+            ]
+        )
+        == 0
+    )
     scripts = bench.runs / "slurm"
     # jobs 101 pretrain, 102 sweep, 103 probe, 104 final, in the order of the plan
     depends = "--parsable --dependency=afterany:{} {}"
@@ -778,13 +1012,22 @@ def test_a_job_array_for_each_part(bench, sbatch, capsys):
         *(depends.format(after, scripts / f"{part}.sh") for part, after in order(sbatch, scripts)),
     ]
     assert "submitted   pretrain: job 101" in capsys.readouterr().out
-    for part, indices in (("pretrain", "0,1,2,3"), ("sweep", "0,1,2,3,4,5"), ("probe", "0,1,2,3"), ("final", "0,1,2,3")):
+    for part, indices in (
+        ("pretrain", "0,1,2,3"),
+        ("sweep", "0,1,2,3,4,5"),
+        ("probe", "0,1,2,3"),
+        ("final", "0,1,2,3"),
+    ):
         path = scripts / f"{part}.sh"
         assert subprocess.run(["bash", "-n", path]).returncode == 0
         found = heads(path)
         assert (found["array"], found["time"], found["gpus"]) == (indices, "4:00:00", "1")
         assert "partition" not in found and found["job-name"] == f"gap-{part}"
-        assert "eval.every=7" in path.read_text() and "launcher" not in path.read_text() and "parallel" not in path.read_text()
+        assert (
+            "eval.every=7" in path.read_text()
+            and "launcher" not in path.read_text()
+            and "parallel" not in path.read_text()
+        )
     assert bench.started() == []
 
 
@@ -803,7 +1046,13 @@ def order(sbatch, scripts):
 def element(bench, part, index):
     """Run an array's element by hand."""
     env = os.environ | {"SLURM_ARRAY_TASK_ID": str(index)}
-    return subprocess.run(["bash", bench.runs / "slurm" / f"{part}.sh"], env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        ["bash", bench.runs / "slurm" / f"{part}.sh"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def test_an_arrays_element_runs_its_task(bench, sbatch):
@@ -819,7 +1068,8 @@ def test_an_arrays_element_runs_its_task(bench, sbatch):
     assert bench.told("final-mpp-0")["optim.lr"] == "0.1"
     assert "compute.threads" not in bench.told("final-mpp-0")
     sbatch.unlink()
-    assert main([*bench.words, "launcher=slurm"]) == 0  # only the probes are left, and what they need is finished
+    # only the probes are left, and what they need is finished
+    assert main([*bench.words, "launcher=slurm"]) == 0
     assert sbatch.read_text().splitlines() == [f"--parsable {bench.runs}/slurm/probe.sh"]
     bench.behave(probe_mpp_0="fail")
     assert element(bench, "probe", 0).returncode == 1
@@ -827,7 +1077,10 @@ def test_an_arrays_element_runs_its_task(bench, sbatch):
 
 def test_sbatch_that_refuses_or_is_not_there(bench, sbatch, monkeypatch):
     monkeypatch.setenv("REFUSE", "1")
-    with pytest.raises(UserError, match=r"launcher=slurm: sbatch refuses .*pretrain\.sh: sbatch: error: no such partition"):
+    with pytest.raises(
+        UserError,
+        match=r"launcher=slurm: sbatch refuses .*pretrain\.sh: sbatch: error: no such partition",
+    ):
         main([*bench.words, "launcher=slurm"])
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match="launcher=slurm: there is no sbatch here"):
@@ -838,21 +1091,36 @@ def test_sbatch_that_refuses_or_is_not_there(bench, sbatch, monkeypatch):
 
 
 def test_a_tiny_study_with_the_real_tools(tmp_path):
-    """Pre-train and sweep (one rate, from scratch, so that both run at once), then fine-tune with that rate."""
+    """Pre-train and sweep (one rate, from scratch, so that both run at once), then fine-tune with
+    that rate."""
     words = dict(word.split("=") for word in TINY) | {"optim.steps": 4}
     labels = {"recipe": "finetune", "data.share": 0.02, "data.validation": 0.1, "eval.test": False}
     tuned = words | labels
     parts = {
         "pretrain": {"tool": "pretrain", "words": words},
-        "sweep": {"tool": "finetune", "grid": {"optim.lr": [0.07]}, "words": tuned | {"init": "scratch"}},
+        "sweep": {
+            "tool": "finetune",
+            "grid": {"optim.lr": [0.07]},
+            "words": tuned | {"init": "scratch"},
+        },
         "final": {
             "tool": "finetune",
             "best": {"of": "sweep", "by": "accuracy"},
-            "words": {key: value for key, value in tuned.items() if not key.startswith("model.")} | {"init": "{pretrain}"},
+            "words": {key: value for key, value in tuned.items() if not key.startswith("model.")}
+            | {"init": "{pretrain}"},
         },
     }
-    OmegaConf.save(OmegaConf.create({"title": "t", "arms": {"mpp": "patches"}, "parts": parts}), tmp_path / "small.yaml")
-    command = [sys.executable, "tools/study.py", f"recipe={tmp_path}/small.yaml", f"out={tmp_path}", "parallel=2"]
+    OmegaConf.save(
+        OmegaConf.create({"title": "t", "arms": {"mpp": "patches"}, "parts": parts}),
+        tmp_path / "small.yaml",
+    )
+    command = [
+        sys.executable,
+        "tools/study.py",
+        f"recipe={tmp_path}/small.yaml",
+        f"out={tmp_path}",
+        "parallel=2",
+    ]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert said.returncode == 0, said.stdout + said.stderr
     folder = tmp_path / "small"
@@ -863,29 +1131,48 @@ def test_a_tiny_study_with_the_real_tools(tmp_path):
     assert (final.optim.lr, final.init) == (0.07, str(folder / "pretrain-mpp-0"))
 
 
-def test_nothing_is_chosen_but_on_held_out_pictures(bench, tmp_path):
-    with pytest.raises(UserError, match="best: by=top1: that is of the test pictures"):
+def test_nothing_is_chosen_but_on_held_out_images(bench, tmp_path):
+    with pytest.raises(UserError, match="best: by=top1: that is of the test images"):
         build(altered(("parts/final/best/by", "top1")), "x")
     plan = plans.tasks(build(altered(), "x"), {}, {})
     for name in plan["final-mpp-0"].needs:
         (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text(json.dumps({"metrics": {"accuracy": {"value": 0.5, "split": "train"}}}))
-    with pytest.raises(UserError, match="it is of the train pictures"):
-        plans.chosen(plan["final-mpp-0"], plan, tmp_path)
+        (tmp_path / name / "result.json").write_text(
+            json.dumps({"metrics": {"accuracy": {"value": 0.5, "split": "train"}}})
+        )
+    with pytest.raises(UserError, match="it is of the train images"):
+        plans.best_values(plan["final-mpp-0"], plan, tmp_path)
     (tmp_path / "sweep-mpp-0-lr=0.01" / "result.json").write_text("{")
     with pytest.raises(UserError, match=r"result\.json is damaged"):
-        plans.chosen(plan["final-mpp-0"], plan, tmp_path)
+        plans.best_values(plan["final-mpp-0"], plan, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("pretrain", "sweep", "fine"),
     [
-        ({"data.share": 0.1}, {"data.share": 0.1, "data.validation": 0.1}, False),  # another cut of the same labels
-        ({"data.share": 0.1, "data.validation": 0}, {"data.share": 0.1, "data.validation": 0.1}, False),
-        ({"data.share": 0.5, "data.validation": 0.1}, {"data.share": 0.1, "data.validation": 0.1}, False),
-        ({"data.share": 0.1, "data.validation": 0.1}, {"data.share": 0.1, "data.validation": 0.1}, True),
+        # another cut of the same labels
+        ({"data.share": 0.1}, {"data.share": 0.1, "data.validation": 0.1}, False),
+        (
+            {"data.share": 0.1, "data.validation": 0},
+            {"data.share": 0.1, "data.validation": 0.1},
+            False,
+        ),
+        (
+            {"data.share": 0.5, "data.validation": 0.1},
+            {"data.share": 0.1, "data.validation": 0.1},
+            False,
+        ),
+        (
+            {"data.share": 0.1, "data.validation": 0.1},
+            {"data.share": 0.1, "data.validation": 0.1},
+            True,
+        ),
         ({"data.share": 0.1}, {"data.share": 0.1}, True),  # the set's own held-out split
-        ({"data.share": 0.1, "data.validation": 0.1}, {"data.share": 0.1, "data.validation": 0}, False),
+        (
+            {"data.share": 0.1, "data.validation": 0.1},
+            {"data.share": 0.1, "data.validation": 0},
+            False,
+        ),
     ],
 )
 def test_a_sweep_is_judged_on_labels_that_nothing_learned_before(pretrain, sweep, fine):
@@ -893,16 +1180,24 @@ def test_a_sweep_is_judged_on_labels_that_nothing_learned_before(pretrain, sweep
     study["parts"]["pretrain"]["by_arm"]["scratch"] |= pretrain
     study["parts"]["sweep"]["words"] |= sweep
     plan = plans.tasks(build(study, "x"), {}, {})
-    refused = pytest.raises(UserError, match=r"arm scratch: data\.validation=.*part pretrain .* learned their labels")
+    refused = pytest.raises(
+        UserError, match=r"arm scratch: data\.validation=.*part pretrain .* learned their labels"
+    )
     with nullcontext() if fine else refused:
         plans.check(plan)
 
 
 REPORTS = {
     "arms alike": ({"candidate": "scratch"}, "different arms are asked for"),
-    "a final part that is swept": ({"final": "sweep"}, "sweep is no part of tool finetune without a grid"),
+    "a final part that is swept": (
+        {"final": "sweep"},
+        "sweep is no part of tool finetune without a grid",
+    ),
     "a final part without a test": ({"final": "pretrain"}, "pretrain is no part of tool finetune"),
-    "a paper's figure in words": ({"paper": {"mpp": "high"}}, "paper: mpp: high: a number is asked for"),
+    "a paper's figure in words": (
+        {"paper": {"mpp": "high"}},
+        "paper: mpp: high: a number is asked for",
+    ),
 }
 
 
@@ -920,7 +1215,10 @@ def test_a_finished_run_of_other_words_is_no_run_of_this_study(bench):
     recipe = resolve(json.loads((bench.runs / "study.json").read_text())["tasks"][2]["words"])
     recipe.optim.steps = 77
     (folder / "recipe.yaml").write_text(dump(recipe))
-    with pytest.raises(UserError, match=r"pretrain-mpp-0 was made otherwise: optim\.steps 77 there, 20 here; remove it"):
+    with pytest.raises(
+        UserError,
+        match=r"pretrain-mpp-0 was made otherwise: optim\.steps 77 there, 20 here; remove it",
+    ):
         main([*bench.words, "parallel=2"])
 
 

@@ -1,4 +1,5 @@
-"""Studies that vary keys, in a file and from the command line: arms, mistakes, and arms that die; with stand-in tools."""
+"""Studies that vary keys, in a file and from the command line: arms, mistakes, and arms that die;
+with stand-in tools."""
 
 import json
 
@@ -6,13 +7,14 @@ import pytest
 from omegaconf import OmegaConf
 from test_studies import GAP, Bench
 
-from ssl_vit.compute import exaflop
-from ssl_vit.recipe import UserError
+from ssl_vit import formatting
+from ssl_vit.config.resolve import resolve
+from ssl_vit.costs import exaflop
+from ssl_vit.errors import UserError
 from ssl_vit.studies import command, slurm
 from ssl_vit.studies import plan as plans
-from ssl_vit.studies.command import ask, main
-from ssl_vit.studies.file import build
-from ssl_vit.words import resolve
+from ssl_vit.studies.command import main, parse_request
+from ssl_vit.studies.spec import build
 
 PROBE = {"tool": "evaluate", "words": {"recipe": "evaluate", "init": "{pretrain}"}}
 PRETRAIN = {"tool": "pretrain", "words": {"recipe": "mpp", "optim.steps": 200, "optim.warmup": 20}}
@@ -29,14 +31,14 @@ TWENTY = ",".join(f"{i / 20:g}" for i in range(1, 21))
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     made = Bench(tmp_path, RATE)
-    monkeypatch.setattr(plans, "TOOLS", made.tools)
-    monkeypatch.setattr(slurm, "TOOLS", made.tools)
-    monkeypatch.setattr(command, "check_finished", lambda task, plan, folder: [])  # stand-in tools leave no recipe
+    monkeypatch.setattr(formatting, "PROGRAM", made.program)
+    # stand-in tools leave no recipe to compare
+    monkeypatch.setattr(command, "check_finished", lambda task, plan, folder: [])
     return made
 
 
 def swept(*words):
-    return ask(["recipe=mpp", *words])
+    return parse_request(["recipe=mpp", *words])
 
 
 def trained(plan):
@@ -47,13 +49,23 @@ def trained(plan):
 
 
 def test_a_sweep_pre_trains_and_probes_each_value():
-    asked = swept("optim.steps=300", "probe.shots=[5]", "sweep", "corruption.rate=0.15,0.3,0.5", "seeds=2", "compute.threads=1")
+    asked = swept(
+        "optim.steps=300",
+        "probe.shots=[5]",
+        "sweep",
+        "corruption.rate=0.15,0.3,0.5",
+        "seeds=2",
+        "compute.threads=1",
+    )
     assert asked.name == "mpp-optim.steps=300-sweep-corruption.rate"
     assert len(asked.plan) == 2 * 3 * 2
     assert {arm: words["corruption.rate"] for arm, words in trained(asked.plan).items()} == {
         "rate=0.15": "0.15", "rate=0.3": "0.3", "rate=0.5": "0.5",
     }  # fmt: skip
-    assert all("probe.shots" not in words and words["optim.steps"] == "300" for words in trained(asked.plan).values())
+    assert all(
+        "probe.shots" not in words and words["optim.steps"] == "300"
+        for words in trained(asked.plan).values()
+    )
     probe = asked.plan["probe-rate=0.3-1"]
     assert probe.needs == ("pretrain-rate=0.3-1",)
     told = {"recipe": "evaluate", "data": "shapes", "probe.shots": "[5]", "compute.threads": "1"}
@@ -62,7 +74,13 @@ def test_a_sweep_pre_trains_and_probes_each_value():
 
 
 def test_several_keys_make_the_product():
-    asked = swept("sweep", "corruption.rate=0.15,0.5", "optim.betas=[0.9,0.95],[0.9,0.999]", "model=vit_n8,vit_p8", "seeds=1")
+    asked = swept(
+        "sweep",
+        "corruption.rate=0.15,0.5",
+        "optim.betas=[0.9,0.95],[0.9,0.999]",
+        "model=vit_n8,vit_p8",
+        "seeds=1",
+    )
     words = trained(asked.plan)
     assert len(words) == 8 and asked.name == "mpp-sweep-corruption.rate-optim.betas-model"
     assert {(w["corruption.rate"], w["optim.betas"], w["model"]) for w in words.values()} == {
@@ -72,43 +90,82 @@ def test_several_keys_make_the_product():
     plans.check(asked.plan)
 
 
-def test_probes_see_the_recipes_pictures_whole(tmp_path):
-    """Also those that the recipe's file names; the share that is trained on and the crop are the pre-training's own."""
+def test_probes_see_the_recipes_images_whole(tmp_path):
+    """Also those that the recipe's file names; the share that is trained on and the crop are the
+    pre-training's own."""
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(
         f"objective: mpp\nmodel: vit_n8\ndata: {{name: mine, path: {tmp_path}, size: 48, label_column: kind, share: 0.5}}\n"
         "optim: {steps: 9, lr: 1.0e-3, batch: 8}\n"
     )
-    asked = ask([f"recipe={recipe}", "sweep", "data.crop_area=0.1,0.5"])
+    asked = parse_request([f"recipe={recipe}", "sweep", "data.crop_area=0.1,0.5"])
     probe = asked.plan["probe-crop_area=0.1-0"].words
     assert {key: value for key, value in probe.items() if key.startswith("data")} == {
         "data.path": str(tmp_path), "data.size": "48", "data.label_column": "kind", "data.eval_crop": "0.875",
     }  # fmt: skip
-    asked = swept("data=cifar10", f"data.path={tmp_path}", "data.validation=0.1", "sweep", "data.share=0.1,1")
+    asked = swept(
+        "data=cifar10", f"data.path={tmp_path}", "data.validation=0.1", "sweep", "data.share=0.1,1"
+    )
     probe = asked.plan["probe-share=0.1-0"].words
-    assert (probe["data"], probe["data.validation"]) == ("cifar10", "0.1") and "data.share" not in probe
+    assert (probe["data"], probe["data.validation"]) == (
+        "cifar10",
+        "0.1",
+    ) and "data.share" not in probe
     plans.check(asked.plan)
 
 
 SWEEPS = {
-    "an unknown key": (["sweep", "corruption.rat=1,2"], "unknown word corruption.rat; did you mean corruption.rate?"),
-    "a key without use": (["sweep", "supervised.smoothing=0,0.1"], "objective=mpp has no use for it"),
-    "what is not computed": (["sweep", "log.every=1,2"], "log.every: changes nothing that is computed"),
-    "one value": (["sweep", "corruption.rate=0.1"], "corruption.rate=0.1: two values at least are asked for after sweep"),
+    "an unknown key": (
+        ["sweep", "corruption.rat=1,2"],
+        "unknown word corruption.rat; did you mean corruption.rate?",
+    ),
+    "a key without use": (
+        ["sweep", "supervised.smoothing=0,0.1"],
+        "objective=mpp has no use for it",
+    ),
+    "what is not computed": (
+        ["sweep", "log.every=1,2"],
+        "log.every: changes nothing that is computed",
+    ),
+    "one value": (
+        ["sweep", "corruption.rate=0.1"],
+        "corruption.rate=0.1: two values at least are asked for after sweep",
+    ),
     "no key": (["sweep", "seeds=2"], "sweep: no key follows"),
-    "a value twice": (["sweep", "corruption.rate=0.1,0.10"], "corruption.rate: a value is there twice"),
+    "a value twice": (
+        ["sweep", "corruption.rate=0.1,0.10"],
+        "corruption.rate: a value is there twice",
+    ),
     "an empty value": (["sweep", "corruption.rate=0.1,"], "corruption.rate=0.1,: a value is empty"),
-    "a value of another type": (["sweep", "corruption.rate=a,b"], "corruption.rate=a: a number is asked for"),
-    "a value out of bounds": (["sweep", "corruption.rate=0.5,7"], "arm rate=7.0: corruption.rate=7.0: a share above 0"),
+    "a value of another type": (
+        ["sweep", "corruption.rate=a,b"],
+        "corruption.rate=a: expected a number",
+    ),
+    "a value out of bounds": (
+        ["sweep", "corruption.rate=0.5,7"],
+        "arm rate=7.0: corruption.rate=7.0: a share above 0",
+    ),
     "seeds": (["sweep", "seed=0,1"], "seed=0,1: say seeds=0,1"),
     "list values without sweep": (
         ["corruption.rate=0.1,0.2"],
         "recipe=mpp: is no study; to sweep it, say sweep and keys with several values",
     ),
-    "a study": (["recipe=study/gap", "sweep", "optim.lr=1,2"], "recipe=study/gap: sweep starts from an ordinary recipe"),
-    "what trains nothing": (["recipe=evaluate", "sweep", "probe.layer=1,2"], "recipe=evaluate: trains nothing"),
-    "match of an unknown kind": (["match=flops", "sweep", "optim.lr=1,2"], "match=flops: unknown; did you mean exaflop?"),
-    "match of what is swept": (["match=exaflop", "sweep", "optim.steps=200,300"], "optim.steps=200: is what is matched"),
+    "a study": (
+        ["recipe=study/gap", "sweep", "optim.lr=1,2"],
+        "recipe=study/gap: sweep starts from an ordinary recipe",
+    ),
+    "what trains nothing": (
+        ["recipe=evaluate", "sweep", "probe.layer=1,2"],
+        "recipe=evaluate: trains nothing",
+    ),
+    "match of an unknown kind": (
+        ["match=flops", "sweep", "optim.lr=1,2"],
+        "match=flops: unknown; did you mean exaflop?",
+    ),
+    "match of what is swept": (
+        ["match=exaflop", "sweep", "optim.steps=200,300"],
+        "optim.steps=200: is what is matched",
+    ),
 }
 
 
@@ -125,13 +182,16 @@ def test_a_sweeps_mistake_starts_nothing_and_is_one_line(words, says, bench):
 
 
 def test_vary_makes_arms_of_what_pre_trains(bench):
-    asked = ask(bench.words)
-    assert list(asked.study.arms.items()) == [("rate=0.15", "corruption.rate=0.15"), ("rate=0.5", "corruption.rate=0.5")]
+    asked = parse_request(bench.words)
+    assert list(asked.study.arms.items()) == [
+        ("rate=0.15", "corruption.rate=0.15"),
+        ("rate=0.5", "corruption.rate=0.5"),
+    ]
     assert asked.study.report["claim"] == {"better": "rate=0.5", "worse": "rate=0.15"}
     assert "corruption.rate" not in asked.plan["probe-rate=0.15-1"].words
     plans.check(asked.plan)
     bench.runs.mkdir()
-    plans.keep(asked.study, asked.name, asked.plan, asked.folder)
+    plans.write_plan(asked.study, asked.name, asked.plan, asked.folder)
     about = json.loads((bench.runs / "study.json").read_text())
     assert (about["vary"], about["match"]) == (
         {"rate=0.15": {"corruption.rate": 0.15}, "rate=0.5": {"corruption.rate": 0.5}},
@@ -141,20 +201,29 @@ def test_vary_makes_arms_of_what_pre_trains(bench):
 
 def test_a_study_that_varies_nothing_says_nothing_of_it(tmp_path):
     study = build(GAP, "x")
-    plans.keep(study, "gap", plans.tasks(study, {}, {}), tmp_path)
+    plans.write_plan(study, "gap", plans.tasks(study, {}, {}), tmp_path)
     assert not {"vary", "match"} & json.loads((tmp_path / "study.json").read_text()).keys()
 
 
 def test_settings_of_several_keys_have_names():
     settings = [
-        {"name": "70/20/10", "corruption.mask": 0.7, "corruption.random": 0.2, "corruption.keep": 0.1},
+        {
+            "name": "70/20/10",
+            "corruption.mask": 0.7,
+            "corruption.random": 0.2,
+            "corruption.keep": 0.1,
+        },
         {"corruption": {"mask": 1.0, "random": 0, "keep": 0}},
         {"name": "base"},
     ]
     study = build(RATE | {"vary": settings, "report": {}}, "x")
     assert list(study.vary) == ["70_20_10", "mask=1.0,random=0.0,keep=0.0", "base"]
     plan = plans.tasks(study, {}, {})
-    assert plan["pretrain-base-0"].words == {"recipe": "mpp", "optim.steps": "200", "optim.warmup": "20"}
+    assert plan["pretrain-base-0"].words == {
+        "recipe": "mpp",
+        "optim.steps": "200",
+        "optim.warmup": "20",
+    }
     plans.check(plan)
 
 
@@ -162,7 +231,10 @@ def test_arms_of_the_file_stand_beside():
     study = json.loads(json.dumps(RATE)) | {"arms": {"supervised": "labels"}}
     study["parts"]["pretrain"]["by_arm"] = {"supervised": {"recipe": "supervised"}}
     study = build(study, "x")
-    assert list(study.arms) == ["rate=0.15", "rate=0.5", "supervised"] and "supervised" not in study.vary
+    assert (
+        list(study.arms) == ["rate=0.15", "rate=0.5", "supervised"]
+        and "supervised" not in study.vary
+    )
     plan = plans.tasks(study, {}, {})
     assert plan["pretrain-supervised-1"].words["recipe"] == "supervised"
     assert plan["pretrain-rate=0.5-1"].words["recipe"] == "mpp" and "probe-supervised-0" in plan
@@ -190,10 +262,16 @@ FILES = {
 
 @pytest.mark.parametrize(("change", "says"), FILES.values(), ids=FILES)
 def test_a_files_mistake_is_named_in_one_line(change, says):
-    study = {key: value for key, value in (RATE | {"report": {}} | change).items() if value is not ...}
+    study = {
+        key: value for key, value in (RATE | {"report": {}} | change).items() if value is not ...
+    }
     with pytest.raises(UserError) as caught:
         build(study, "x.yaml")
-    assert says in str(caught.value) and str(caught.value).startswith("x.yaml: ") and "\n" not in str(caught.value)
+    assert (
+        says in str(caught.value)
+        and str(caught.value).startswith("x.yaml: ")
+        and "\n" not in str(caught.value)
+    )
 
 
 def test_a_claim_about_nothing_varied_is_refused():
@@ -202,12 +280,22 @@ def test_a_claim_about_nothing_varied_is_refused():
 
 
 def test_words_of_the_command_line_go_to_who_can_use_them(bench):
-    asked = ask([*bench.words, "corruption.mask=1", "corruption.random=0", "corruption.keep=0", "optim.steps=50"])
+    asked = parse_request(
+        [
+            *bench.words,
+            "corruption.mask=1",
+            "corruption.random=0",
+            "corruption.keep=0",
+            "optim.steps=50",
+        ]
+    )
     assert asked.plan["pretrain-rate=0.5-0"].words["corruption.mask"] == "1"
     assert "corruption.mask" not in asked.plan["probe-rate=0.5-0"].words
     plans.check(asked.plan)
-    with pytest.raises(UserError, match=r"corruption\.rate=0\.3: the study varies it; leave it out"):
-        ask([*bench.words, "corruption.rate=0.3"])
+    with pytest.raises(
+        UserError, match=r"corruption\.rate=0\.3: the study varies it; leave it out"
+    ):
+        parse_request([*bench.words, "corruption.rate=0.3"])
 
 
 # ---- equal terms
@@ -215,15 +303,23 @@ def test_words_of_the_command_line_go_to_who_can_use_them(bench):
 
 @pytest.mark.parametrize("words", [[], ["optim.steps=70", "optim.warmup=7"], ["optim.batch=32"]])
 def test_arms_matched_by_exaflop_cost_what_the_base_costs(bench, words):
-    """In whole steps; the warm-up keeps its share of them. What the command line says holds for the base too."""
+    """In whole steps; the warm-up keeps its share of them. What the command line says holds for the
+    base too."""
     vary = {"model.depth": [2, 8], "model.patch": [4, 16], "optim.batch": [64, 256]}
-    vary = {key: values for key, values in vary.items() if not any(word.startswith(key) for word in words)}
-    OmegaConf.save(OmegaConf.create(RATE | {"vary": vary, "match": "exaflop", "report": {}}), bench.folder / "gap.yaml")
+    vary = {
+        key: values
+        for key, values in vary.items()
+        if not any(word.startswith(key) for word in words)
+    }
+    OmegaConf.save(
+        OmegaConf.create(RATE | {"vary": vary, "match": "exaflop", "report": {}}),
+        bench.folder / "gap.yaml",
+    )
     base = resolve(["recipe=mpp", *(words or ["optim.steps=200", "optim.warmup=20"])])
     if words == ["optim.batch=32"]:
         base = resolve(["recipe=mpp", "optim.steps=200", "optim.warmup=20", *words])
     whole = exaflop(base, base.optim.steps * base.optim.batch)
-    for said in trained(ask([*bench.words, *words]).plan).values():
+    for said in trained(parse_request([*bench.words, *words]).plan).values():
         recipe = resolve([f"{key}={value}" for key, value in said.items()])
         step = exaflop(recipe, recipe.optim.batch)
         assert abs(recipe.optim.steps * step - whole) <= step / 2 * (1 + 1e-9)
@@ -231,28 +327,40 @@ def test_arms_matched_by_exaflop_cost_what_the_base_costs(bench, words):
 
 
 def test_match_may_be_said_on_the_command_line(bench):
-    assert ask([*bench.words, "match=exaflop"]).study.match == "exaflop"
-    blocks, patches = 4 * 65 * 128**2 + 2 * 65**2 * 128 + 2 * 65 * 128 * 512, 64 * 192 * 128  # of vit_n8 at 64 px, 65 tokens
+    assert parse_request([*bench.words, "match=exaflop"]).study.match == "exaflop"
+    # of vit_n8 at 64 px, 65 tokens
+    blocks, patches = 4 * 65 * 128**2 + 2 * 65**2 * 128 + 2 * 65 * 128 * 512, 64 * 192 * 128
     steps = round(900 * (4 * blocks + patches) / (2 * blocks + patches))
-    assert trained(swept("match=exaflop", "sweep", "model.depth=2,4").plan)["depth=2"]["optim.steps"] == str(steps)
+    assert trained(swept("match=exaflop", "sweep", "model.depth=2,4").plan)["depth=2"][
+        "optim.steps"
+    ] == str(steps)
 
 
 def test_a_setting_that_cannot_be_matched_is_named(bench):
     study = RATE | {"vary": {"model.patch": [8, 7]}, "match": "exaflop", "report": {}}
     OmegaConf.save(OmegaConf.create(study), bench.folder / "gap.yaml")
-    with pytest.raises(UserError, match=r"match=exaflop: part pretrain, arm patch=7: data\.size=64: no multiple"):
-        ask(bench.words)
+    with pytest.raises(
+        UserError, match=r"match=exaflop: part pretrain, arm patch=7: data\.size=64: no multiple"
+    ):
+        parse_request(bench.words)
 
 
 # ---- processes
 
 
 def test_twenty_arms_survive_the_death_of_one_and_go_on(bench, capsys):
-    words = ["recipe=mpp", f"out={bench.folder}/runs", "name=gap", "parallel=4", "sweep", f"corruption.rate={TWENTY}"]
+    words = [
+        "recipe=mpp",
+        f"out={bench.folder}/runs",
+        "name=gap",
+        "parallel=4",
+        "sweep",
+        f"corruption.rate={TWENTY}",
+    ]
     (bench.folder / "runs" / "behave.json").write_text(json.dumps({"pretrain-rate=0.3-0": "die"}))
     assert main(words) == 1
     dead = {"pretrain-rate=0.3-0", "probe-rate=0.3-0"}
-    names = set(ask(words).plan)
+    names = set(parse_request(words).plan)
     assert len(names) == 40 and set(bench.finished()) == names - dead
     said = capsys.readouterr().out
     assert "failed    pretrain-rate=0.3-0: killed by SIGKILL" in said
@@ -266,7 +374,13 @@ def test_twenty_arms_survive_the_death_of_one_and_go_on(bench, capsys):
 def test_a_job_array_repeats_the_sweeps_words(bench, monkeypatch):
     monkeypatch.setattr(slurm.shutil, "which", lambda name: name)
     monkeypatch.setattr(slurm, "_sbatch", lambda path, after, jobs: str(100 + len(jobs)))
-    words = ["recipe=mpp", f"out={bench.folder}/runs", "name=gap", "sweep", "corruption.rate=0.15,0.5"]
+    words = [
+        "recipe=mpp",
+        f"out={bench.folder}/runs",
+        "name=gap",
+        "sweep",
+        "corruption.rate=0.15,0.5",
+    ]
     assert main([*words, "launcher=slurm"]) == 0
     text = (bench.runs / "slurm" / "probe.sh").read_text()
     assert "name=gap sweep corruption.rate=0.15,0.5 only=probe" in text

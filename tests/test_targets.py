@@ -1,4 +1,5 @@
-"""Patch colours: every edge of every bin in exact arithmetic, whatever the precision; the neighbours' guess; real pictures."""
+"""Patch colours: every edge of every bin in exact arithmetic, whatever the precision; the
+neighbours' guess; real images."""
 
 import io
 import math
@@ -12,13 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from ssl_vit import targets
+from ssl_vit.config.schema import Data
 from ssl_vit.data import sources
-from ssl_vit.recipe import Data
+from ssl_vit.objectives import targets
 
 
 def exact_class(sums, pixels):
-    """64 R + 8 G + B with bins floor(8 v) of the exact mean v in [0, 1], 1 in bin 7 (paper, B.1.2)."""
+    """64 R + 8 G + B with bins floor(8 v) of the exact mean v in [0, 1], 1 in bin 7 (paper,
+    B.1.2)."""
     bins = [min(7, math.floor(8 * Fraction(int(s), 255 * pixels))) for s in sums]
     return 64 * bins[0] + 8 * bins[1] + bins[2]
 
@@ -28,7 +30,9 @@ def slow_sums(image_3HW, patch):
     found = []
     for top in range(0, image_3HW.shape[1], patch):
         for left in range(0, image_3HW.shape[2], patch):
-            cells = [(c, top + i, left + j) for c in range(3) for i in range(patch) for j in range(patch)]
+            cells = [
+                (c, top + i, left + j) for c in range(3) for i in range(patch) for j in range(patch)
+            ]
             sums = [0, 0, 0]
             for c, y, x in cells:
                 sums[c] += int(image_3HW[c, y, x])
@@ -37,7 +41,8 @@ def slow_sums(image_3HW, patch):
 
 
 def slow_neighbor_color(image_3HW, patch, hidden_N):
-    """For each patch, the class of the exact mean of the nearest (Chebyshev) other visible patches; None: none is."""
+    """For each patch, the class of the exact mean of the nearest (Chebyshev) other visible patches;
+    None: none is."""
     columns, sums = image_3HW.shape[2] // patch, slow_sums(image_3HW, patch)
     guesses = []
     for n in range(len(sums)):
@@ -47,7 +52,9 @@ def slow_neighbor_color(image_3HW, patch, hidden_N):
                 distance = max(abs(m // columns - n // columns), abs(m % columns - n % columns))
                 rings.setdefault(distance, []).append(sums[m])
         near = rings[min(rings)] if rings else None
-        guesses.append(near and exact_class([sum(s) for s in zip(*near, strict=True)], len(near) * patch**2))
+        guesses.append(
+            near and exact_class([sum(s) for s in zip(*near, strict=True)], len(near) * patch**2)
+        )
     return guesses
 
 
@@ -58,7 +65,8 @@ def bytes_summing_to(total, pixels):
 
 
 def edges():
-    """(byte sum over a 4 x 4 patch, bin): means of 0, of every k/8, of the next sum below each, and of 1."""
+    """(byte sum over a 4 x 4 patch, bin): means of 0, of every k/8, of the next sum below each, and
+    of 1."""
     rows = [(0, 0)]
     for k in range(1, 9):
         total = k * 255 * 16 // 8
@@ -80,20 +88,24 @@ def test_bin_edges(total, expected, channel, weight):
 @pytest.mark.parametrize("pixels", [16, 64, 196, 256, 1024])
 def test_every_sum_of_a_patch_is_in_its_exact_bin(pixels):
     sums = torch.arange(255 * pixels + 1)[:, None].expand(-1, 3)
-    assert targets.color_class(sums, pixels).tolist() == [73 * min(7, 8 * s // (255 * pixels)) for s in range(255 * pixels + 1)]
+    assert targets.color_class(sums, pixels).tolist() == [
+        73 * min(7, 8 * s // (255 * pixels)) for s in range(255 * pixels + 1)
+    ]
 
 
 @st.composite
-def pictures(draw):
+def images(draw):
     """(image uint8 (B, 3, H, W), patch); the bytes are often those at a bin's edge."""
     patch, rows, columns, batch = (draw(st.integers(1, most)) for most in (5, 4, 4, 2))
     shape = (batch, 3, rows * patch, columns * patch)
-    values = st.one_of(st.integers(0, 255), st.sampled_from([0, 31, 32, 63, 64, 127, 128, 254, 255]))
+    values = st.one_of(
+        st.integers(0, 255), st.sampled_from([0, 31, 32, 63, 64, 127, 128, 254, 255])
+    )
     return draw(hnp.arrays(np.uint8, shape, elements=values)), patch
 
 
 @settings(deadline=None, max_examples=60)
-@given(pictures())
+@given(images())
 def test_mean_color_is_the_slow_one(drawn):
     image, patch = drawn
     expected = [[exact_class(s, patch**2) for s in slow_sums(one, patch)] for one in image]
@@ -104,10 +116,15 @@ def test_mean_color_is_the_slow_one(drawn):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_classes_do_not_depend_on_precision(dtype):
-    edge = np.stack([np.stack([bytes_summing_to(total, 16).reshape(4, 4)] * 3) for total, _ in edges()])
+    edge = np.stack(
+        [np.stack([bytes_summing_to(total, 16).reshape(4, 4)] * 3) for total, _ in edges()]
+    )
     noise = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
     for image in map(torch.from_numpy, (edge, noise)):
-        colors, hidden = targets.mean_color(image, 4), torch.ones(len(image), image.shape[-1] ** 2 // 16, dtype=torch.bool)
+        colors, hidden = (
+            targets.mean_color(image, 4),
+            torch.ones(len(image), image.shape[-1] ** 2 // 16, dtype=torch.bool),
+        )
         hidden[:, -1] = False
         guesses = targets.neighbor_color(image, 4, hidden)
         try:
@@ -117,16 +134,21 @@ def test_classes_do_not_depend_on_precision(dtype):
                 assert torch.equal(targets.neighbor_color(image, 4, hidden), guesses)
         finally:
             torch.set_default_dtype(torch.float32)
-    assert targets.mean_color(torch.from_numpy(edge), 4)[:, 0].tolist() == [73 * expected for _, expected in edges()]
+    assert targets.mean_color(torch.from_numpy(edge), 4)[:, 0].tolist() == [
+        73 * expected for _, expected in edges()
+    ]
 
 
 @settings(deadline=None, max_examples=60)
-@given(pictures(), st.data())
+@given(images(), st.data())
 def test_neighbor_color_is_the_slow_one(drawn, data):
     image, patch = drawn
     patches = image.shape[2] * image.shape[3] // patch**2
     share = data.draw(st.sampled_from([0.3, 0.8, 1.0]))
-    hidden = np.random.default_rng(data.draw(st.integers(0, 2**32))).random((len(image), patches)) < share
+    hidden = (
+        np.random.default_rng(data.draw(st.integers(0, 2**32))).random((len(image), patches))
+        < share
+    )
     made = targets.neighbor_color(torch.from_numpy(image), patch, torch.from_numpy(hidden))
     assert made.dtype == torch.int64 and made.shape == (len(image), patches)
     for one, hidden_N, made_N in zip(image, hidden, made.tolist(), strict=True):
@@ -146,7 +168,12 @@ def test_neighbor_color_at_a_bins_edge(k):
         row = [bytes_summing_to(s, 16).reshape(4, 4) for s in (left, 0, total - left)]
         image = np.broadcast_to(np.concatenate(row, 1), (1, 3, 4, 12)).copy()
         assert image[0, 0].sum(dtype=int) == total
-        assert targets.neighbor_color(torch.from_numpy(image), 4, torch.tensor([[False, True, False]]))[0, 1] == 73 * expected
+        assert (
+            targets.neighbor_color(
+                torch.from_numpy(image), 4, torch.tensor([[False, True, False]])
+            )[0, 1]
+            == 73 * expected
+        )
 
 
 def test_neighbor_color_of_noise_is_the_slow_one():
@@ -154,11 +181,14 @@ def test_neighbor_color_of_noise_is_the_slow_one():
     image = generator.integers(0, 256, (10, 3, 40, 32), dtype=np.uint8)
     hidden = generator.random((10, 20)) < np.linspace(0.1, 0.9, 10)[:, None]
     made = targets.neighbor_color(torch.from_numpy(image), 8, torch.from_numpy(hidden))
-    assert made.tolist() == [slow_neighbor_color(one, 8, hidden_N) for one, hidden_N in zip(image, hidden, strict=True)]
+    assert made.tolist() == [
+        slow_neighbor_color(one, 8, hidden_N) for one, hidden_N in zip(image, hidden, strict=True)
+    ]
 
 
 def test_neighbor_color_looks_past_hidden_rings():
-    """Of a 5 x 5 grid with the two inner rings hidden but for corners, the centre must take the corners."""
+    """Of a 5 x 5 grid with the two inner rings hidden but for corners, the centre must take the
+    corners."""
     image = np.full((1, 3, 10, 10), 200, np.uint8)
     hidden = torch.ones(1, 25, dtype=torch.bool)
     for corner, value in ((0, 0), (4, 32), (20, 64), (24, 96)):
@@ -169,7 +199,9 @@ def test_neighbor_color_looks_past_hidden_rings():
     assert guess[6] == 73 * 0  # its nearest is the corner at 0
     assert guess[18] == 73 * 3  # 96: 8 * 96 / 255 = 3.01
     assert guess[2] == 73 * 0  # both upper corners are two away: mean 16
-    assert targets.neighbor_color(torch.from_numpy(image), 2, torch.ones_like(hidden)).tolist() == [[0] * 25]
+    assert targets.neighbor_color(torch.from_numpy(image), 2, torch.ones_like(hidden)).tolist() == [
+        [0] * 25
+    ]
 
 
 def test_neighbor_color_never_sees_hidden_patches():
@@ -179,7 +211,9 @@ def test_neighbor_color_never_sees_hidden_patches():
     other = torch.randint(0, 256, (8, 3, 16, 16), generator=generator, dtype=torch.uint8)
     grid = hidden.view(8, 1, 4, 4).repeat_interleave(4, 2).repeat_interleave(4, 3)
     changed = torch.where(grid, other, image)
-    assert torch.equal(targets.neighbor_color(image, 4, hidden), targets.neighbor_color(changed, 4, hidden))
+    assert torch.equal(
+        targets.neighbor_color(image, 4, hidden), targets.neighbor_color(changed, 4, hidden)
+    )
     assert not torch.equal(targets.mean_color(image, 4), targets.mean_color(changed, 4))
 
 
@@ -194,8 +228,8 @@ def test_a_classs_color_is_in_the_middle_of_its_own_bin():
     assert torch.equal(targets.mean_color(flat, 16), classes[:, None])
 
 
-def test_real_pictures_have_many_colors(real_pictures):
-    train = sources.load(Data(name="cifar10", path=str(real_pictures / "cifar10"), size=32)).train
+def test_real_images_have_many_colors(real_images):
+    train = sources.load(Data(name="cifar10", path=str(real_images / "cifar10"), size=32)).train
     raw, _ = train.fetch(np.arange(500))
     image = np.stack([np.array(Image.open(io.BytesIO(r))) for r in raw]).transpose(0, 3, 1, 2)
     color = targets.mean_color(torch.from_numpy(image), 8)
@@ -207,7 +241,9 @@ def test_real_pictures_have_many_colors(real_pictures):
 @pytest.mark.parametrize(("patch", "cells"), [(4, 4), (8, 4), (8, 2), (12, 4), (4, 1)])
 def test_the_grid_target_is_the_slow_one(patch, cells):
     """Cell by cell in numpy: the area mean of each cell, its 3 bits a channel."""
-    image = np.random.default_rng(patch * cells).integers(0, 256, (2, 3, 2 * patch, 3 * patch), dtype=np.uint8)
+    image = np.random.default_rng(patch * cells).integers(
+        0, 256, (2, 3, 2 * patch, 3 * patch), dtype=np.uint8
+    )
     side = patch // cells
     slow = np.zeros((2, 6, cells * cells), int)
     for b, n, a in np.ndindex(slow.shape):
@@ -215,7 +251,9 @@ def test_the_grid_target_is_the_slow_one(patch, cells):
         mean = image[b, :, y : y + side, x : x + side].reshape(3, -1).astype(float).mean(1) / 255
         bins = np.minimum(np.floor(8 * mean + 1e-12), 7).astype(int)
         slow[b, n, a] = bins @ [64, 8, 1]
-    assert targets.grid_color(torch.from_numpy(image), patch, cells).numpy().tolist() == slow.tolist()
+    assert (
+        targets.grid_color(torch.from_numpy(image), patch, cells).numpy().tolist() == slow.tolist()
+    )
 
 
 def test_the_pixel_target_is_the_slow_one():
@@ -224,7 +262,10 @@ def test_the_pixel_target_is_the_slow_one():
     made = targets.pixels(torch.from_numpy(image), 4, mean, std).numpy()
     assert made.shape == (2, 6, 48)
     for b, n in np.ndindex(2, 6):
-        cut = image[b, :, n // 3 * 4 : n // 3 * 4 + 4, n % 3 * 4 : n % 3 * 4 + 4].transpose(1, 2, 0) / 255
+        cut = (
+            image[b, :, n // 3 * 4 : n // 3 * 4 + 4, n % 3 * 4 : n % 3 * 4 + 4].transpose(1, 2, 0)
+            / 255
+        )
         np.testing.assert_allclose(made[b, n], ((cut - mean) / std).reshape(-1), atol=1e-5)
 
 
@@ -232,41 +273,63 @@ def test_the_pixel_loss_is_the_mean_squared_error_whatever_the_patch():
     target = targets.Pixels(4, [0.5] * 3, [0.5] * 3)
     told, truth = torch.randn(2, 3, 48), torch.randn(2, 3, 48)
     by_hand = ((told - truth).numpy().astype(float) ** 2).mean(-1)
-    np.testing.assert_allclose(target.score(told, truth)["loss"].numpy(), by_hand, rtol=1e-5)
+    np.testing.assert_allclose(target.metrics(told, truth)["loss"].numpy(), by_hand, rtol=1e-5)
 
 
 def test_the_grid_loss_is_the_mean_over_its_cells():
     target = targets.Colors(8, 4)
     told, truth = torch.randn(2, 3, 16 * 512), torch.randint(0, 512, (2, 3, 16))
     scores = told.reshape(2, 3, 16, 512).double().numpy()
-    by_hand = np.log(np.exp(scores).sum(-1)) - np.take_along_axis(scores, truth.numpy()[..., None], -1)[..., 0]
-    np.testing.assert_allclose(target.score(told, truth)["loss"].numpy(), by_hand.mean(-1), rtol=1e-4)
-    right = target.score(torch.nn.functional.one_hot(truth, 512).flatten(2).float(), truth)["accuracy"]
+    by_hand = (
+        np.log(np.exp(scores).sum(-1))
+        - np.take_along_axis(scores, truth.numpy()[..., None], -1)[..., 0]
+    )
+    np.testing.assert_allclose(
+        target.metrics(told, truth)["loss"].numpy(), by_hand.mean(-1), rtol=1e-4
+    )
+    right = target.metrics(torch.nn.functional.one_hot(truth, 512).flatten(2).float(), truth)[
+        "accuracy"
+    ]
     assert (right == 1).all()
 
 
 def test_pixel_guesses_are_the_training_mean_and_the_neighbors():
     target = targets.Pixels(4, [0.5] * 3, [0.5] * 3)
     image = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
-    target.fit([image[:2], image[:2]])
+    target.fit_baselines([image[:2], image[:2]])
     hidden = torch.rand(3, 16) < 0.5
-    made = target.guesses(image, hidden)
+    made = target.baselines(image, hidden)
     values = image.numpy() / 127.5 - 1
     mean = values[:2].mean((0, 2, 3))
     for b, n in np.ndindex(3, 16):
         cut = values[b, :, n // 4 * 4 : n // 4 * 4 + 4, n % 4 * 4 : n % 4 * 4 + 4].reshape(3, -1)
-        assert made["variance"][b, n].item() == pytest.approx(((cut - mean[:, None]) ** 2).mean(), rel=1e-4)
-        rings = {m: max(abs(m // 4 - n // 4), abs(m % 4 - n % 4)) for m in range(16) if not hidden[b, m] and m != n}
+        assert made["variance"][b, n].item() == pytest.approx(
+            ((cut - mean[:, None]) ** 2).mean(), rel=1e-4
+        )
+        rings = {
+            m: max(abs(m // 4 - n // 4), abs(m % 4 - n % 4))
+            for m in range(16)
+            if not hidden[b, m] and m != n
+        }
         near = [m for m, ring in rings.items() if ring == min(rings.values())]
-        cells = [values[b, :, m // 4 * 4 : m // 4 * 4 + 4, m % 4 * 4 : m % 4 * 4 + 4].reshape(3, -1) for m in near]
+        cells = [
+            values[b, :, m // 4 * 4 : m // 4 * 4 + 4, m % 4 * 4 : m % 4 * 4 + 4].reshape(3, -1)
+            for m in near
+        ]
         guess = np.concatenate(cells, 1).mean(1)
-        assert made["neighbors_error"][b, n].item() == pytest.approx(((cut - guess[:, None]) ** 2).mean(), rel=1e-3)
+        assert made["neighbors_error"][b, n].item() == pytest.approx(
+            ((cut - guess[:, None]) ** 2).mean(), rel=1e-3
+        )
 
 
-@pytest.mark.parametrize("target", [targets.Colors(4, 1), targets.Colors(4, 4), targets.Pixels(4, [0.5] * 3, [0.5] * 3)])
+@pytest.mark.parametrize(
+    "target", [targets.Colors(4, 1), targets.Colors(4, 4), targets.Pixels(4, [0.5] * 3, [0.5] * 3)]
+)
 def test_a_painted_truth_has_the_colors_of_its_patch(target):
     image = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
-    painted = target.paint(target.truth(image))
+    painted = target.render(target.ground_truth(image))
     assert painted.dtype == torch.uint8 and painted.shape[:2] == (2, 4) and painted.shape[-1] == 3
-    own = image.float().unfold(2, 4, 4).unfold(3, 4, 4).mean((-2, -1)).flatten(2).permute(0, 2, 1)  # of each patch
-    assert (painted.float().mean((2, 3)) - own).abs().max() <= 20  # the middle of a bin is 16 from its edge
+    # of each patch
+    own = image.float().unfold(2, 4, 4).unfold(3, 4, 4).mean((-2, -1)).flatten(2).permute(0, 2, 1)
+    # the middle of a bin is 16 from its edge
+    assert (painted.float().mean((2, 3)) - own).abs().max() <= 20

@@ -10,60 +10,117 @@ import pytest
 from scipy import stats
 from test_report import ENVIRONMENT, Page, altered, error, table, write
 
-from ssl_vit import report
-from ssl_vit.report import axes, varied
+from ssl_vit import reports
+from ssl_vit.reports import axes, varied
 
-RATES = {"rate=0.15": {"corruption.rate": 0.15}, "rate=0.5": {"corruption.rate": 0.5}, "rate=0.95": {"corruption.rate": 0.95}}
-FEW = {"rate=0.15": (0.40, 0.42, 0.41), "rate=0.5": (0.45, 0.46, 0.47), "rate=0.95": (0.30, 0.31, 0.29)}
-CLAIM = {"better": "rate=0.5", "worse": "rate=0.15", "measure": "few_shot_5", "source": "paper, 4.6", "says": "slightly worse"}
+RATES = {
+    "rate=0.15": {"corruption.rate": 0.15},
+    "rate=0.5": {"corruption.rate": 0.5},
+    "rate=0.95": {"corruption.rate": 0.95},
+}
+FEW = {
+    "rate=0.15": (0.40, 0.42, 0.41),
+    "rate=0.5": (0.45, 0.46, 0.47),
+    "rate=0.95": (0.30, 0.31, 0.29),
+}
+CLAIM = {
+    "better": "rate=0.5",
+    "worse": "rate=0.15",
+    "measure": "few_shot_5",
+    "source": "paper, 4.6",
+    "says": "slightly worse",
+}
 CURVES = "figures/measures.svg"
 
 
 def study(folder, few=FEW, vary=RATES, recipes=None, beside=(), **more):
-    """A finished study: the few-shot accuracies of each arm's seeds; linear is twice that; the held-out loss 3 less that."""
+    """A finished study: the few-shot accuracies of each arm's seeds; linear is twice that; the
+    held-out loss 3 less that."""
     tasks = []
     for arm, values in few.items():
         for seed in range(len(values)):
-            pretrain = {"name": f"pretrain-{arm}-{seed}", "part": "pretrain", "tool": "pretrain", "needs": []}
-            probe = {"name": f"probe-{arm}-{seed}", "part": "probe", "tool": "evaluate", "needs": [pretrain["name"]]}
+            pretrain = {
+                "name": f"pretrain-{arm}-{seed}",
+                "part": "pretrain",
+                "tool": "pretrain",
+                "needs": [],
+            }
+            probe = {
+                "name": f"probe-{arm}-{seed}",
+                "part": "probe",
+                "tool": "evaluate",
+                "needs": [pretrain["name"]],
+            }
             tasks += [one | {"arm": arm, "seed": seed, "values": {}} for one in (pretrain, probe)]
     arms = {arm: f"the arm {arm}" for arm in [*vary, *beside]}
-    about = {"name": "made", "title": "Made up", "arms": arms, "seeds": [0, 1, 2], "vary": vary, "match": "steps"}
+    about = {
+        "name": "made",
+        "title": "Made up",
+        "arms": arms,
+        "seeds": [0, 1, 2],
+        "vary": vary,
+        "match": "steps",
+    }
     about |= {"report": {"probes": ["probe"], "claim": CLAIM}, "tasks": tasks} | more
     folder.mkdir(parents=True)
     write(folder / "study.json", about)
     for one in tasks:
-        finish(folder, one, few[one["arm"]][one["seed"]], {"objective": "mpp", **(recipes or vary).get(one["arm"], {})})
+        finish(
+            folder,
+            one,
+            few[one["arm"]][one["seed"]],
+            {"objective": "mpp", **(recipes or vary).get(one["arm"], {})},
+        )
     return folder
 
 
 def finish(folder, one, few, recipe):
     place, trained = folder / one["name"], one["part"] == "pretrain"
     place.mkdir()
-    told = {"loss": 3 - few, "accuracy_masked": few / 2, "accuracy": few, "corrupted": 8.0, "entropy": 4.0}
+    told = {
+        "loss": 3 - few,
+        "accuracy_masked": few / 2,
+        "accuracy": few,
+        "corrupted": 8.0,
+        "entropy": 4.0,
+    }
     metrics = told if trained else {"few_shot_5": few, "linear": 2 * few}
-    entries = {name: {"value": value, "n": 9, "split": "validation" if trained else "test"} for name, value in metrics.items()}
-    result = {"steps": 10 if trained else 0, "images": 100, "exaflop": 0.25 if trained else 0.05, "device_hours": 0.5}
-    result |= {"seconds": 1800.0, "metrics": entries, "finished": f"2026-01-0{one['seed'] + 1}T00:00:00+00:00"}
+    entries = {
+        name: {"value": value, "n": 9, "split": "validation" if trained else "test"}
+        for name, value in metrics.items()
+    }
+    result = {
+        "steps": 10 if trained else 0,
+        "images": 100,
+        "exaflop": 0.25 if trained else 0.05,
+        "device_hours": 0.5,
+    }
+    result |= {
+        "seconds": 1800.0,
+        "metrics": entries,
+        "finished": f"2026-01-0{one['seed'] + 1}T00:00:00+00:00",
+    }
     write(place / "result.json", result)
     write(place / "environment.json", ENVIRONMENT | {"data": {"test": "x"}})
-    (place / "recipe.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in recipe.items()))
+    (place / "recipe.yaml").write_text(
+        "".join(f"{key}: {json.dumps(value)}\n" for key, value in recipe.items())
+    )
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = study(tmp_path_factory.mktemp("varied") / "made")
-    return folder, report.write(folder)
+    return folder, reports.write(folder)
 
 
 @pytest.fixture
 def undrawn(monkeypatch):
     """No figures, which take most of the time."""
-    monkeypatch.setattr(report.varied_pictures, "draw", lambda study, numbers: {})
+    monkeypatch.setattr(reports.varied_plots, "draw", lambda study, numbers: {})
 
 
 def text_of(folder, **more):
-    return report.write(study(folder, **more)).answer, (folder / "report.md").read_text()
+    return reports.write(study(folder, **more)).answer, (folder / "report.md").read_text()
 
 
 # ---- the answer
@@ -77,7 +134,9 @@ def test_the_claim_is_answered_in_one_sentence_with_its_paired_interval(whole):
         "On few shot 5, corruption.rate=0.5 minus corruption.rate=0.15 is +5.00 points (95% interval in pairs +2.52 to +7.48"
         " over 3 seeds, which excludes zero): this bears out the claim (paper, 4.6: slightly worse)."
     )
-    assert best.startswith("Highest few shot 5: corruption.rate=0.5 with 46.00% (n = 3), which is the best of 3 settings")
+    assert best.startswith(
+        "Highest few shot 5: corruption.rate=0.5 with 46.00% (n = 3), which is the best of 3 settings"
+    )
     assert (folder / "report.md").read_text().split("\n\n")[:2] == ["# Made up", found.answer]
 
 
@@ -89,8 +148,14 @@ def test_the_claim_is_answered_in_one_sentence_with_its_paired_interval(whole):
             "corruption.rate=0.5 minus corruption.rate=0.15 is -6.00 points (95% interval in pairs -8.48 to -3.52",
         ),
         ((0.50, 0.52, 0.54), "which excludes zero): this contradicts the claim"),
-        ((0.40, 0.46, 0.52), "over 3 seeds, which includes zero): this neither bears out nor contradicts the claim"),
-        ((0.40,), "corruption.rate=0.15 is +5.00 points, on one seed, which cannot answer the claim"),
+        (
+            (0.40, 0.46, 0.52),
+            "over 3 seeds, which includes zero): this neither bears out nor contradicts the claim",
+        ),
+        (
+            (0.40,),
+            "corruption.rate=0.15 is +5.00 points, on one seed, which cannot answer the claim",
+        ),
     ],
 )
 def test_a_claim_may_fail(tmp_path, undrawn, worse, says):
@@ -101,19 +166,26 @@ def test_a_claim_without_a_seed_in_common(tmp_path, undrawn):
     folder = study(tmp_path / "made")
     for name in ("probe-rate=0.15-1", "probe-rate=0.15-2", "probe-rate=0.5-0"):
         shutil.rmtree(folder / name)
-    assert "have no seed in common yet, so nothing is said about the claim" in report.write(folder).answer
+    assert (
+        "have no seed in common yet, so nothing is said about the claim"
+        in reports.write(folder).answer
+    )
 
 
 def test_a_claim_about_a_loss_is_the_other_way_round(tmp_path, undrawn):
     """The loss is 3 less the accuracy, so 0.15's is higher, that is worse, by 0.05."""
     same = {arm: {"objective": "mpp"} for arm in RATES}
     claim = CLAIM | {"measure": "loss"}
-    answer, _ = text_of(tmp_path / "made", recipes=same, report={"probes": ["probe"], "claim": claim})
+    answer, _ = text_of(
+        tmp_path / "made", recipes=same, report={"probes": ["probe"], "claim": claim}
+    )
     assert (
         "On held-out loss with its sign reversed, as lower is better, corruption.rate=0.5 minus corruption.rate=0.15 is +0.050"
         in answer
     )
-    assert "Lowest held-out loss: corruption.rate=0.5 with 2.540 (n = 3), which is the best" in answer
+    assert (
+        "Lowest held-out loss: corruption.rate=0.5 with 2.540 (n = 3), which is the best" in answer
+    )
 
 
 # ---- tables and curves
@@ -123,7 +195,9 @@ def test_tables_are_what_scipy_says_of_the_seeds(whole):
     rows = table((whole[0] / "report.md").read_text(), "few shot 5, %: setting")
     assert rows[0][1:] == ["n", "mean", "sd", "95%, seeds", "best with"]
     for row, values in zip(rows[1:], FEW.values(), strict=True):
-        low, high = (100 * end for end in stats.t.interval(0.95, 2, np.mean(values), stats.sem(values)))
+        low, high = (
+            100 * end for end in stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+        )
         assert row[1:5] == ["3", f"{100 * np.mean(values):.2f}", "1.00", f"{low:.2f} to {high:.2f}"]
     assert [row[0] for row in rows[1:]] == [f"corruption.rate={rate}" for rate in (0.15, 0.5, 0.95)]
 
@@ -148,7 +222,9 @@ def test_a_loss_in_other_units_is_not_shown(tmp_path, undrawn, key):
     vary = {f"it={value}": {key: value} for value in ("a", "b")}
     few = dict(zip(vary, FEW.values(), strict=False))
     claim = {"better": "it=a", "worse": "it=b"}
-    _, text = text_of(tmp_path / "made", few=few, vary=vary, report={"probes": ["probe"], "claim": claim})
+    _, text = text_of(
+        tmp_path / "made", few=few, vary=vary, report={"probes": ["probe"], "claim": claim}
+    )
     assert (
         f"Not shown, as the settings differ in {key} and no figure compares with another: held-out accuracy_masked, loss"
         in text
@@ -157,10 +233,15 @@ def test_a_loss_in_other_units_is_not_shown(tmp_path, undrawn, key):
 
 
 def test_a_part_of_a_joint_loss_compares_where_the_sum_does_not():
-    recipes = [{"objective": "joint", "joint.mpp": weight, "corruption.rate": 0.5} for weight in (0.1, 1.0)]
+    recipes = [
+        {"objective": "joint", "joint.mpp": weight, "corruption.rate": 0.5} for weight in (0.1, 1.0)
+    ]
     assert varied._questions("loss", recipes) == (["joint.mpp"], [])
     assert varied._questions("mpp/loss", recipes) == ([], [])
-    other = [{"objective": "joint", "target": target, "supervised.smoothing": s} for target, s in (("pixels", 0), ("a", 0.1))]
+    other = [
+        {"objective": "joint", "target": target, "supervised.smoothing": s}
+        for target, s in (("pixels", 0), ("a", 0.1))
+    ]
     assert varied._questions("mpp/loss", other) == (["target"], [])
     assert varied._questions("supervised/loss", other) == (["supervised.smoothing"], [])
     assert varied._questions("supervised/accuracy", other) == ([], [])
@@ -169,8 +250,11 @@ def test_a_part_of_a_joint_loss_compares_where_the_sum_does_not():
 def test_a_value_that_is_not_finite_is_none(tmp_path, undrawn):
     folder = study(tmp_path / "made")
     entry = {"value": float("nan"), "n": 9, "split": "test"}
-    altered(folder / "probe-rate=0.95-1" / "result.json", metrics={"few_shot_5": entry, "linear": entry | {"value": 0.6}})
-    report.write(folder)
+    altered(
+        folder / "probe-rate=0.95-1" / "result.json",
+        metrics={"few_shot_5": entry, "linear": entry | {"value": 0.6}},
+    )
+    reports.write(folder)
     text = (folder / "report.md").read_text()
     assert [row[1] for row in table(text, "few shot 5, %: setting")[1:]] == ["3", "3", "2"]
     assert [row[1] for row in table(text, "linear, %: setting")[1:]] == ["3", "3", "3"]
@@ -180,7 +264,14 @@ def test_arms_that_are_no_setting_stand_beside(tmp_path):
     few = FEW | {"supervised": (0.6, 0.61, 0.62)}
     answer, text = text_of(tmp_path / "made", few=few, beside=["supervised"])
     assert "Highest few shot 5: corruption.rate=0.5" in answer
-    assert table(text, "few shot 5, %: setting")[-1] == ["supervised", "3", "61.00", "1.00", "58.52 to 63.48", "-"]
+    assert table(text, "few shot 5, %: setting")[-1] == [
+        "supervised",
+        "3",
+        "61.00",
+        "1.00",
+        "58.52 to 63.48",
+        "-",
+    ]
     assert "broken lines are arms beside the settings" in text
 
 
@@ -194,7 +285,7 @@ def test_one_seed_has_neither_interval_nor_probability(tmp_path, undrawn):
 def test_the_same_study_gives_the_same_bytes(whole, tmp_path):
     folder, _ = whole
     shutil.copytree(folder, tmp_path / "again")
-    report.write(tmp_path / "again")
+    reports.write(tmp_path / "again")
     for name in ("report.md", "report.html", CURVES):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
 
@@ -203,7 +294,7 @@ def test_the_page_holds_all_that_the_text_does(whole):
     page = Page((whole[0] / "report.html").read_text())
     assert not page.open and len(page.asked) == 2
     assert "corruption.rate=0.15" in page.cells
-    json.loads(json.dumps(report.plain(whole[1]), allow_nan=False))
+    json.loads(json.dumps(reports.plain(whole[1]), allow_nan=False))
 
 
 def test_the_end_of_the_axis_is_warned_of(tmp_path, undrawn):
@@ -220,7 +311,10 @@ def test_what_it_cost(whole):
 
 
 def test_matched_by_exaflop_is_said(tmp_path, undrawn):
-    assert "Matched by exaFLOP: each setting's steps were scaled" in text_of(tmp_path / "made", match="exaflop")[1]
+    assert (
+        "Matched by exaFLOP: each setting's steps were scaled"
+        in text_of(tmp_path / "made", match="exaflop")[1]
+    )
     vary = {f"steps={steps}": {"optim.steps": steps} for steps in (10, 20)}
     few = dict(zip(vary, FEW.values(), strict=False))
     told = text_of(tmp_path / "more", few=few, vary=vary, report={"probes": ["probe"]})[1]
@@ -229,8 +323,18 @@ def test_matched_by_exaflop_is_said(tmp_path, undrawn):
 
 # ---- two keys
 
-PAIRS = {f"rate={r},lr={lr}": {"corruption.rate": r, "optim.lr": lr} for r in (0.15, 0.5) for lr in (0.001, 0.01, 0.1)}
-GRID = dict(zip(PAIRS, [(0.1, 0.1), (0.3, 0.32), (0.2, 0.2), (0.5, 0.5), (0.3, 0.3), (0.4, 0.4)], strict=True))
+PAIRS = {
+    f"rate={r},lr={lr}": {"corruption.rate": r, "optim.lr": lr}
+    for r in (0.15, 0.5)
+    for lr in (0.001, 0.01, 0.1)
+}
+GRID = dict(
+    zip(
+        PAIRS,
+        [(0.1, 0.1), (0.3, 0.32), (0.2, 0.2), (0.5, 0.5), (0.3, 0.3), (0.4, 0.4)],
+        strict=True,
+    )
+)
 
 
 def test_two_keys_make_a_grid(tmp_path):
@@ -250,7 +354,7 @@ def test_an_unfinished_cell_stays_empty(tmp_path):
     folder = study(tmp_path / "made", few=GRID, vary=PAIRS, report={"probes": ["probe"]})
     for path in folder.glob("*rate=0.5,lr=0.01-*"):
         shutil.rmtree(path)
-    report.write(folder)
+    reports.write(folder)
     text = (folder / "report.md").read_text()
     assert table(text, "optim.lr \\ corruption.rate")[2] == ["0.01", "(31.00)", "-"]
     assert "4 of 24 tasks are not finished" in text
@@ -264,12 +368,25 @@ def test_axes():
     assert (one.x, one.lines, one.ticks, one.log) == ("corruption.rate", "", [], False)
     assert [place for place, _ in one.places.values()] == [0.15, 0.5, 0.95]
     two = axes.axes(PAIRS)
-    assert (two.x, two.lines) == ("corruption.rate", "optim.lr") and two.places["rate=0.5,lr=0.1"] == (0.5, "optim.lr=0.1")
+    assert (two.x, two.lines) == ("corruption.rate", "optim.lr") and two.places[
+        "rate=0.5,lr=0.1"
+    ] == (0.5, "optim.lr=0.1")
     words = axes.axes({"a": {"target": "pixels"}, "b": {"target": "mean_color"}})
-    assert (words.x, words.ticks, words.places["b"]) == ("target", ["pixels", "mean_color"], (1.0, ""))
-    coupled = {"all": {"mask": 1.0, "keep": 0.0}, "none": {"mask": 0.0, "keep": 1.0}, "as it is": {}}
+    assert (words.x, words.ticks, words.places["b"]) == (
+        "target",
+        ["pixels", "mean_color"],
+        (1.0, ""),
+    )
+    coupled = {
+        "all": {"mask": 1.0, "keep": 0.0},
+        "none": {"mask": 0.0, "keep": 1.0},
+        "as it is": {},
+    }
     assert axes.axes(coupled).ticks == ["all", "none", "as it is"]
-    steps = {"a": {"optim.steps": 100, "optim.warmup": 10}, "b": {"optim.steps": 1600, "optim.warmup": 160}}
+    steps = {
+        "a": {"optim.steps": 100, "optim.warmup": 10},
+        "b": {"optim.steps": 1600, "optim.warmup": 160},
+    }
     assert axes.axes(steps, "optim.steps").places == {"a": (100.0, ""), "b": (1600.0, "")}
 
 
@@ -289,7 +406,10 @@ def test_a_setting_of_the_claim_without_runs_costs_the_others_nothing(tmp_path):
     folder = study(tmp_path / "made")
     for path in folder.glob("probe-rate=0.15-*"):
         shutil.rmtree(path)
-    assert "have no seed in common yet, so nothing is said about the claim" in report.write(folder).answer
+    assert (
+        "have no seed in common yet, so nothing is said about the claim"
+        in reports.write(folder).answer
+    )
     for path in folder.glob("probe-*"):
         shutil.rmtree(path)
     assert "no setting has a finished run of part probe; 9 of 18 tasks" in error(folder)
@@ -298,10 +418,13 @@ def test_a_setting_of_the_claim_without_runs_costs_the_others_nothing(tmp_path):
 def test_a_measure_that_no_run_tells_is_named(tmp_path):
     claim = CLAIM | {"measure": "few_shot_7"}
     said = error(study(tmp_path / "made", report={"probes": ["probe"], "claim": claim}))
-    assert "no finished run tells few_shot_7, which the report asks for; did you mean few_shot_5?" in said
+    assert (
+        "no finished run tells few_shot_7, which the report asks for; did you mean few_shot_5?"
+        in said
+    )
 
 
-def test_runs_on_other_pictures_are_named(tmp_path):
+def test_runs_on_other_images_are_named(tmp_path):
     folder = study(tmp_path / "made")
     altered(folder / "probe-rate=0.5-1" / "environment.json", data={"test": "other"})
-    assert "were tested on different pictures" in error(folder)
+    assert "were tested on different images" in error(folder)

@@ -7,12 +7,13 @@ import sys
 import pytest
 from conftest import ROOT
 
-from ssl_vit.evaluate.vtab import tasks, vtab_means
-from ssl_vit.recipe import UserError
-from ssl_vit.words import resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.errors import UserError
+from ssl_vit.evaluation.vtab import tasks, vtab_means
 
-# google-research/task_adaptation, data/*_test.py: classes, pictures of its train, validation and test splits. dSprites' 16
-# classes are from scripts/run_all_tasks.sh; all 19 numbers of classes are also those of KMnP/vpt, tune_vtab.py.
+# google-research/task_adaptation, data/*_test.py: classes, images of its train, validation and test
+# splits. dSprites' 16 classes are from scripts/run_all_tasks.sh; all 19 numbers of classes are also
+# those of KMnP/vpt, tune_vtab.py.
 PUBLISHED = {
     "natural": {
         "caltech101": (102, 2754, 306, 6084),
@@ -44,18 +45,38 @@ FLAT = {task: numbers for group in PUBLISHED.values() for task, numbers in group
 
 
 def cut(split):
-    """("train", first, last) of a split in TFDS's notation; None where it is left out, a text where it is a percentage."""
-    name, first, last = re.fullmatch(r"(train|validation|test)(?:\[([\d%]*):([\d%]*)\])?", split).groups()
+    """("train", first, last) of a split in TFDS's notation; None where it is left out, a text where
+    it is a percentage."""
+    name, first, last = re.fullmatch(
+        r"(train|validation|test)(?:\[([\d%]*):([\d%]*)\])?", split
+    ).groups()
     return name, *(int(n) if n and n.isdigit() else n or None for n in (first, last))
 
 
 def test_the_nineteen_tasks_and_their_classes_are_the_benchmarks():
     rows = tasks()
-    assert {group: len(names) for group, names in PUBLISHED.items()} == {"natural": 7, "specialized": 4, "structured": 8}
-    assert [(t, row["group"]) for t, row in rows.items()] == [(t, group) for group, names in PUBLISHED.items() for t in names]
-    assert {task: row["classes"] for task, row in rows.items()} == {task: numbers[0] for task, numbers in FLAT.items()}
+    assert {group: len(names) for group, names in PUBLISHED.items()} == {
+        "natural": 7,
+        "specialized": 4,
+        "structured": 8,
+    }
+    assert [(t, row["group"]) for t, row in rows.items()] == [
+        (t, group) for group, names in PUBLISHED.items() for t in names
+    ]
+    assert {task: row["classes"] for task, row in rows.items()} == {
+        task: numbers[0] for task, numbers in FLAT.items()
+    }
     for row in rows.values():
-        assert list(row) == ["group", "classes", "source", "label", "train", "validation", "test", "verified"]
+        assert list(row) == [
+            "group",
+            "classes",
+            "source",
+            "label",
+            "train",
+            "validation",
+            "test",
+            "verified",
+        ]
 
 
 @pytest.mark.parametrize("task", FLAT)
@@ -64,7 +85,8 @@ def test_the_thousand_are_the_first_800_and_200_that_no_other_part_holds(task):
     assert cut(row["train"]) == ("train", None, 800) and train >= 800 and validation >= 200
     name, first, last = cut(row["validation"])
     assert last - (first or 0) == 200
-    if name == "train":  # where TFDS has no such split, the benchmark's starts where its training split ends
+    # where TFDS has no such split, the benchmark's starts where its training split ends
+    if name == "train":
         assert first == train
     else:
         assert first is None and (name == "validation" or cut(row["test"]) == ("test", "50%", None))
@@ -79,11 +101,19 @@ def test_the_thousand_are_the_first_800_and_200_that_no_other_part_holds(task):
 
 
 def test_means_by_hand():
-    accuracy = {task: {"natural": 0.8, "specialized": 0.6, "structured": 0.4}[row["group"]] for task, row in tasks().items()}
+    accuracy = {
+        task: {"natural": 0.8, "specialized": 0.6, "structured": 0.4}[row["group"]]
+        for task, row in tasks().items()
+    }
     accuracy |= {"dtd": 0.1, "dmlab": 0.8}
     means = vtab_means(dict(reversed(accuracy.items())))
     assert list(means) == ["natural", "specialized", "structured", "mean"]
-    wanted = {"natural": 4.9 / 7, "specialized": 0.6, "structured": 3.6 / 8, "mean": (4.9 + 2.4 + 3.6) / 19}
+    wanted = {
+        "natural": 4.9 / 7,
+        "specialized": 0.6,
+        "structured": 3.6 / 8,
+        "mean": (4.9 + 2.4 + 3.6) / 19,
+    }
     assert means == pytest.approx(wanted)
 
 
@@ -101,13 +131,25 @@ def test_the_command_beside_the_table_is_table_4s_setting(tmp_path):
     words = command.replace("DIR/final", str(tmp_path)).replace("init=RUN", "init=scratch").split()
     recipe = resolve(words)
     o, data = recipe.optim, recipe.data
-    assert (o.name, o.momentum, o.steps, o.lr, o.batch, o.schedule) == ("sgd", 0.9, 2500, 0.01, 512, "cosine")
+    assert (o.name, o.momentum, o.steps, o.lr, o.batch, o.schedule) == (
+        "sgd",
+        0.9,
+        2500,
+        0.01,
+        512,
+        "cosine",
+    )
     assert (o.weight_decay, o.clip, o.average) == (0.0, 1.0, None)
-    assert (data.path, data.size, data.classes, data.validation) == (str(tmp_path), 384, tasks()["dtd"]["classes"], 0)
+    assert (data.path, data.size, data.classes, data.validation) == (
+        str(tmp_path),
+        384,
+        tasks()["dtd"]["classes"],
+        0,
+    )
     assert (data.flip, data.crop_area, data.eval_crop) == (False, 1.0, 1.0)
     assert recipe.eval.test and not recipe.supervised.hidden
 
 
 def test_the_table_is_read_without_torch():
-    code = "import sys, ssl_vit.evaluate.vtab as v; v.tasks(); sys.exit('torch' in sys.modules)"
+    code = "import sys, ssl_vit.evaluation.vtab as v; v.tasks(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0

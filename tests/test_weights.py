@@ -8,8 +8,8 @@ import timm
 import torch
 from safetensors.torch import load_file
 
-from ssl_vit import encoder, weights
-from ssl_vit.recipe import Data, Model
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.models import encoder, weights
 
 MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
 
@@ -21,7 +21,7 @@ def pool(request: pytest.FixtureRequest) -> str:
 
 def exported(folder: Path, pool: str, data: Data) -> encoder.Encoder:
     torch.manual_seed(0)
-    made = encoder.build(MODEL, data).eval()
+    made = encoder.build_encoder(MODEL, data).eval()
     torch.nn.init.normal_(made.backbone.norm.weight)  # so that a norm in the wrong place shows
     weights.export(folder, made, {"mask_token": torch.ones(32)}, MODEL, data, pool)
     return made
@@ -41,8 +41,12 @@ def test_timm_gives_the_encoders_own_features(tmp_path: Path, pool: str, mean: f
     pixels = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
     normal = (pixels / 255 - mean) / 0.25
     with torch.no_grad():
-        torch.testing.assert_close(loaded(normal), own_feature(made, pixels, pool), atol=1e-5, rtol=0)
-        torch.testing.assert_close(loaded.forward_features(normal), made(made.patch(pixels)), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            loaded(normal), own_feature(made, pixels, pool), atol=1e-5, rtol=0
+        )
+        torch.testing.assert_close(
+            loaded.forward_features(normal), made(made.patch(pixels)), atol=1e-5, rtol=0
+        )
 
 
 def test_transformers_gives_the_encoders_own_features(tmp_path: Path, pool: str) -> None:
@@ -53,8 +57,12 @@ def test_transformers_gives_the_encoders_own_features(tmp_path: Path, pool: str)
     pixels = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
     with torch.no_grad():
         told = loaded(pixels / 127.5 - 1)
-        torch.testing.assert_close(told.last_hidden_state, made(made.patch(pixels)), atol=1e-5, rtol=0)
-        torch.testing.assert_close(told.pooler_output, own_feature(made, pixels, pool), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            told.last_hidden_state, made(made.patch(pixels)), atol=1e-5, rtol=0
+        )
+        torch.testing.assert_close(
+            told.pooler_output, own_feature(made, pixels, pool), atol=1e-5, rtol=0
+        )
 
 
 def test_an_export_replaces_an_older_one_whole(tmp_path: Path) -> None:
@@ -62,7 +70,11 @@ def test_an_export_replaces_an_older_one_whole(tmp_path: Path) -> None:
     exported(folder, "token", Data(size=16))
     (folder / "stale").write_text("left over")
     exported(folder, "avg", Data(size=16))
-    assert {p.name for p in folder.iterdir()} == {"config.json", "model.safetensors", "heads.safetensors"}
+    assert {p.name for p in folder.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "heads.safetensors",
+    }
     assert json.loads((folder / "config.json").read_text())["model_args"]["global_pool"] == "avg"
     assert load_file(folder / "heads.safetensors")["mask_token"].shape == (32,)
     assert list(tmp_path.iterdir()) == [folder]

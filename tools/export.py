@@ -9,11 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ssl_vit import streams
-from ssl_vit.interop import main
-from ssl_vit.recipe import plain_errors
+from ssl_vit.__main__ import main
 
 if __name__ == "__main__":
-    streams.prepare()
-    with plain_errors():
-        main(sys.argv[1:])
+    main(["export", *sys.argv[1:]])

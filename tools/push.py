@@ -1,4 +1,5 @@
-"""Push a run to the Hugging Face Hub: what is not there yet of its milestones, its end and, if asked for, its training state.
+"""Push a run to the Hugging Face Hub: what is not there yet of its milestones, its end and, if
+asked for, its training state.
 
 python tools/push.py runs/mpp hub.repo=USER/NAME
 python tools/push.py runs/mpp
@@ -9,11 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ssl_vit import streams
-from ssl_vit.hub.push import main
-from ssl_vit.recipe import plain_errors
+from ssl_vit.__main__ import main
 
 if __name__ == "__main__":
-    streams.prepare(lasting=True)
-    with plain_errors():
-        main(sys.argv[1:])
+    main(["push", *sys.argv[1:]])

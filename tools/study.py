@@ -1,4 +1,5 @@
-"""Run a study: every run that its file asks for, in an order in which each finds what it needs; or go on with it.
+"""Run a study: every run that its file asks for, in an order in which each finds what it needs; or
+go on with it.
 
 python tools/study.py recipe=study/gap
 python tools/study.py recipe=study/gap_cifar10 cifar10=PATH tinyimagenet=PATH seeds=3 parallel=2
@@ -12,11 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ssl_vit import streams
-from ssl_vit.recipe import plain_errors
-from ssl_vit.studies.command import main
+from ssl_vit.__main__ import main
 
 if __name__ == "__main__":
-    streams.prepare(lasting=True)
-    with plain_errors():
-        sys.exit(main(sys.argv[1:]))
+    main(["study", *sys.argv[1:]])

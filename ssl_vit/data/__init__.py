@@ -1,1 +1,2 @@
-"""Pictures: where they come from (sources), what becomes of one (pictures), and which make up a step (batches)."""
+"""Data: sources (folders, parquet, tars, the Hub, a synthetic set) -> sampler -> transforms -> Batch
+-> loaders."""

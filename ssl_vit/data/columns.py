@@ -1,39 +1,55 @@
-"""Which column of a table holds the pictures and which the labels, and what they are called."""
+"""Which column of a table holds the images and which the labels, and what they are called."""
 
 from typing import Any
 
 import datasets
 
-from ..recipe import Data, UserError, nearest
+from ..config.schema import Data
+from ..errors import UserError, suggest
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 
 
 def find(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | None]:
-    """Names of the picture and the label column (None: no labels)."""
-    for key, name in (("data.image_column", data.image_column), ("data.label_column", data.label_column)):
+    """Names of the image and the label column (None: no labels)."""
+    for key, name in (
+        ("data.image_column", data.image_column),
+        ("data.label_column", data.label_column),
+    ):
         if name is not None and name not in features:
-            raise UserError(f"{key}={name}: {where} has no such column; {nearest(name, features)}")
-    pictures = [name for name, f in features.items() if isinstance(f, datasets.Image)]
-    image = data.image_column or next(iter(pictures + [n for n in IMAGE_NAMES if n in features]), None)
+            raise UserError(f"{key}={name}: {where} has no such column; {suggest(name, features)}")
+    images = [name for name, f in features.items() if isinstance(f, datasets.Image)]
+    image = data.image_column or next(
+        iter(images + [n for n in IMAGE_NAMES if n in features]), None
+    )
     if image is None:
-        raise UserError(f"{where}: no column of pictures among {', '.join(features)}; say it with data.image_column=")
-    if not _holds_pictures(features[image]):
-        raise UserError(f"data.image_column={image}: {where} holds no pictures there but {features[image]}")
+        raise UserError(
+            f"{where}: no column of images among {', '.join(features)}; say it with data.image_column="
+        )
+    if not _holds_images(features[image]):
+        raise UserError(
+            f"data.image_column={image}: {where} holds no images there but {features[image]}"
+        )
     classes = [name for name, f in features.items() if isinstance(f, datasets.ClassLabel)]
     named = [n for n in LABEL_NAMES if n in features and _holds_labels(features[n])]
-    label = data.label_column or next(iter([n for n in classes if n in LABEL_NAMES] + classes + named), None)
+    label = data.label_column or next(
+        iter([n for n in classes if n in LABEL_NAMES] + classes + named), None
+    )
     if label is not None and label not in classes and not _holds_labels(features[label]):
         text = f"holds no classes, whole numbers or texts there but {features[label]}"
         raise UserError(f"data.label_column={label}: {where} {text}")
     return image, label
 
 
-def _holds_pictures(feature: Any) -> bool:
-    """Encoded pictures: Image, bytes, or {bytes, path} as Image is stored."""
+def _holds_images(feature: Any) -> bool:
+    """Encoded images: Image, bytes, or {bytes, path} as Image is stored."""
     stored = isinstance(feature, dict) and {"bytes", "path"} <= feature.keys()
-    return isinstance(feature, datasets.Image) or stored or getattr(feature, "dtype", "") in ("binary", "large_binary")
+    return (
+        isinstance(feature, datasets.Image)
+        or stored
+        or getattr(feature, "dtype", "") in ("binary", "large_binary")
+    )
 
 
 def _holds_labels(feature: Any) -> bool:
@@ -58,4 +74,8 @@ def described(features: dict[str, Any]) -> str:
 
 def _kind(feature: Any) -> str:
     """A column's type, in a word."""
-    return "pictures" if _holds_pictures(feature) else getattr(feature, "dtype", None) or type(feature).__name__
+    return (
+        "images"
+        if _holds_images(feature)
+        else getattr(feature, "dtype", None) or type(feature).__name__
+    )

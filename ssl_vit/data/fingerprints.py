@@ -1,8 +1,9 @@
 """Fingerprints: what the images of a split are, wherever they lie. No torch here.
 
-A split of at most WHOLE bytes is hashed in full. Of a larger one, the names and sizes of all its files and images are hashed
-(of parquet files read in place, those of row groups), and the contents of as many as come to about WHOLE bytes, evenly spaced:
-what is replaced elsewhere, under the same name by just as many bytes, is not noticed.
+A split of at most WHOLE bytes is hashed in full. Of a larger one, the names and sizes of all its
+files and images are hashed (of parquet files read in place, those of row groups), and the contents
+of as many as come to about WHOLE bytes, evenly spaced: what is replaced elsewhere, under the same
+name by just as many bytes, is not noticed.
 """
 
 import hashlib
@@ -12,24 +13,41 @@ from typing import cast
 
 import numpy as np
 
-from .parts import Source, Units, Whole
-from .sources import Shapes, Splits
+from .base import FullSource, ReadUnits, Source
+from .sources import Splits, SyntheticImages
 
 WHOLE = 2**30  # bytes of encoded images; a few seconds from a local disk
-FEW = 64  # images of the embedded set, which this code draws: a sample shows whether it still draws the same
+# images of the embedded set, which this code draws: a sample shows whether it still draws the same
+FEW = 64
 ROWS = 256  # read at a time
-FILES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".parquet", ".tar"}
+FILES = {
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".webp",
+    ".bmp",
+    ".gif",
+    ".tif",
+    ".tiff",
+    ".avif",
+    ".parquet",
+    ".tar",
+}
 FILES |= {".csv", ".json", ".jsonl"}  # of labels
 
 
-def of(splits: Splits, place: str | None = None) -> dict[str, str]:
-    """{split: fingerprint}. A share of a split has the fingerprint of the whole: which share it is follows from the recipe.
-    Of a stream from `place` on this machine, the names and sizes of its files count as well."""
+def fingerprint_splits(splits: Splits, place: str | None = None) -> dict[str, str]:
+    """{split: fingerprint}. A share of a split has the fingerprint of the whole: which share it is
+    follows from the recipe. Of a stream from `place` on this machine, the names and sizes of its
+    files count as well."""
     named: dict[str, Source] = {"train": splits.train, "validation": splits.validation}
     if splits.test is not None:
         named["test"] = splits.test
     wholes = {name: _whole(source) for name, source in named.items()}
-    known = {id(whole): fingerprint(whole) for whole in {id(whole): whole for whole in wholes.values()}.values()}
+    known = {
+        id(whole): fingerprint_source(whole)
+        for whole in {id(whole): whole for whole in wholes.values()}.values()
+    }
     found = {name: known[id(whole)] for name, whole in wholes.items()}
     if splits.stream is not None:
         files = _listed(Path(place)) if place else ""
@@ -37,12 +55,13 @@ def of(splits: Splits, place: str | None = None) -> dict[str, str]:
     return found
 
 
-def fingerprint(source: Source) -> str:
-    """A hash of the number, classes, labels and contents of a split's images, in the order of its rows."""
+def fingerprint_source(source: Source) -> str:
+    """A hash of the number, classes, labels and contents of a split's images, in the order of its
+    rows."""
     whole = _whole(source)
     units = whole.units()
     step = max(1, -(-int(units.bytes_U.sum()) // WHOLE))
-    if isinstance(whole, Shapes):
+    if isinstance(whole, SyntheticImages):
         step = len(whole) // FEW
     digest = hashlib.sha256(f"{len(units.rows_U)} {whole.classes} {step}".encode())
     if step > 1:
@@ -55,18 +74,18 @@ def fingerprint(source: Source) -> str:
             data = image if isinstance(image, bytes) else image.tobytes()
             digest.update(f"{len(data)} ".encode())
             digest.update(data)
-    whole.forget()
+    whole.clear_cache()
     return digest.hexdigest()[:16]
 
 
-def _whole(source: Source) -> Whole:
+def _whole(source: Source) -> FullSource:
     """What a share is a share of, however often it was cut."""
     while hasattr(source, "whole"):
         source = source.whole
-    return cast(Whole, source)
+    return cast(FullSource, source)
 
 
-def _chosen(units: Units, step: int) -> Iterator[np.ndarray]:
+def _chosen(units: ReadUnits, step: int) -> Iterator[np.ndarray]:
     """Rows of every `step`th unit, some at a time."""
     end_U = np.cumsum(units.rows_U)
     if (units.rows_U == 1).all():
@@ -82,7 +101,9 @@ def _listed(place: Path) -> str:
     """The names and sizes of the files that a stream may read, in an order of their own."""
     files = [place] if place.is_file() else place.rglob("*")
     known = [file for file in files if file.suffix.lower() in FILES and file.is_file()]
-    return "\n".join(sorted(f"{file.relative_to(place).as_posix()} {file.stat().st_size}" for file in known))
+    return "\n".join(
+        sorted(f"{file.relative_to(place).as_posix()} {file.stat().st_size}" for file in known)
+    )
 
 
 def _hash(text: str) -> str:

@@ -1,4 +1,5 @@
-"""Every split of what lies at data.path= or on the Hub: image folders, parquet, tars, `save_to_disk` folders."""
+"""Every split of what lies at data.path= or on the Hub: image folders, parquet, tars,
+`save_to_disk` folders."""
 
 import glob
 import re
@@ -10,50 +11,52 @@ from typing import Any, NamedTuple, cast
 import datasets
 import pyarrow.parquet
 
-from ..recipe import Data, UserError
+from ..config.schema import Data
+from ..errors import UserError
 from . import columns, files, layout, shards
+from .base import Source
 from .layout import ROLE, Tree
-from .parts import Source
-from .stream import Stream
+from .streaming import Stream
 from .table import Table
 
-SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})  # by `save_to_disk`: several splits, or one
+# by `save_to_disk`: several splits, or one
+SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})
 OTHERS = {"tar": "tars", "images": "images"}
 CAPTIONS = 100  # texts of which more than half are different: no classes, unless a column is named
 
 
-class Lying(NamedTuple):
-    """What lies at a place: its kind (parquet, tar, images, saved), the files of each split where it is shards, what was left
-    out, and what was guessed."""
+class FolderContents(NamedTuple):
+    """What lies at a place: its kind (parquet, tar, images, saved), the files of each split where
+    it is shards, what was left out, and what was guessed."""
 
     kind: str
     files: dict[str, list[Path]]
     tree: Tree | None
-    left: list[str]
+    skipped: list[str]
     guesses: list[str]
 
 
-class Found(NamedTuple):
+class FoundSplits(NamedTuple):
     """Every split, what was left out, and what was guessed."""
 
     splits: dict[str, Source]
-    left: list[str]
+    skipped: list[str]
     guesses: list[str]
 
 
-class Streams(NamedTuple):
-    """Every split as a stream that is opened when it is needed, and as in Found."""
+class FoundStreams(NamedTuple):
+    """Every split as a stream that is opened when it is needed, and as in FoundSplits."""
 
     splits: dict[str, Callable[[int], Stream]]
-    left: list[str]
+    skipped: list[str]
     guesses: list[str]
 
 
-def where(data: Data) -> str:
+def location(data: Data) -> str:
     return f"data.path={data.path}" if data.path else f"data.hub={data.hub}"
 
 
-def look(place: Path) -> Lying:
+def inspect_path(place: Path) -> FolderContents:
     """What lies at a place.
 
     Raises:
@@ -66,87 +69,89 @@ def look(place: Path) -> Lying:
             raise UserError(f"data.path={place}: {text}")
         named = [split for split in layout.splits_in_file(place.name) if ROLE[split] != "train"]
         guesses = [f"{place.name} is the only file: it is taken as train"] if named else []
-        return Lying(kind, {"train": [place]}, None, [], guesses)
+        return FolderContents(kind, {"train": [place]}, None, [], guesses)
     if any(all((place / name).is_file() for name in names) for names in SAVED):
-        return Lying("saved", {}, None, [], [])
+        return FolderContents("saved", {}, None, [], [])
     tree = layout.walk(place)
     kinds = [kind for kind in (*layout.SHARDS, "images") if tree.holds(kind)]
-    left = [f"{count:,} {what}" for what, count in sorted(tree.left.items())]
+    skipped = [f"{count:,} {what}" for what, count in sorted(tree.skipped.items())]
     if not kinds:
-        inside = f", only {', '.join(left)}" if left else ""
-        unpack = "; unpack what is packed" if ".zip files" in tree.left else ""
-        raise UserError(f"data.path={place}: no images, parquet files or tars in it{inside}{unpack}")
+        inside = f", only {', '.join(skipped)}" if skipped else ""
+        unpack = "; unpack what is packed" if ".zip files" in tree.skipped else ""
+        raise UserError(
+            f"data.path={place}: no images, parquet files or tars in it{inside}{unpack}"
+        )
     kind = kinds[0]
     if kind == "images":
-        return Lying(kind, {}, tree, left, [])
+        return FolderContents(kind, {}, tree, skipped, [])
     found, guesses = layout.shard_files(place, tree, kind)
     if tree.holds("metadata"):
-        left.append(f"{tree.count('metadata'):,} metadata files")
+        skipped.append(f"{tree.count('metadata'):,} metadata files")
     beside = [f"{tree.count(other):,} {OTHERS[other]}" for other in kinds[1:]]
     if beside:
         guesses.append(f"{' and '.join(beside)} beside {kind} files are left out")
-    return Lying(kind, found, tree, left, guesses)
+    return FolderContents(kind, found, tree, skipped, guesses)
 
 
-def find(data: Data) -> Found:
+def find_splits(data: Data) -> FoundSplits:
     """Every split that lies at data.path or on the Hub; with a window, in shards.
 
     Raises:
-        UserError: a place that holds no pictures or, with a window, no shards.
+        UserError: a place that holds no images or, with a window, no shards.
     """
     datasets.disable_progress_bars()
     if not data.path:
         opened = _opened(lambda: datasets.load_dataset(data.hub), data)
         return _tables(opened, data, [], [])
-    lying = look(Path(data.path))
-    if lying.kind == "tar":
-        return _tars(lying, data)
-    if data.window and lying.kind != "parquet":
+    contents = inspect_path(Path(data.path))
+    if contents.kind == "tar":
+        return _tars(contents, data)
+    if data.window and contents.kind != "parquet":
         text = "holds no shards, which are parquet files or tars"
-        raise UserError(f"data.window={data.window}: {where(data)} {text}")
-    if lying.kind == "images":
-        return _images(lying, data)
-    if lying.kind == "saved":
+        raise UserError(f"data.window={data.window}: {location(data)} {text}")
+    if contents.kind == "images":
+        return _images(contents, data)
+    if contents.kind == "saved":
         saved, guesses = _from_disk(data)
-        return _tables(saved, data, lying.left, guesses)
-    everything = [file for some in lying.files.values() for file in some]
-    shards.indexed(everything, shards.groups)  # names one that is cut off
+        return _tables(saved, data, contents.skipped, guesses)
+    everything = [file for some in contents.files.values() for file in some]
+    shards.index_files(everything, shards.group_rows)  # names one that is cut off
     if data.window:
-        return _in_place(lying, data)
-    opened = _opened(lambda: _load("parquet", lying.files, stream=False), data)
-    return _tables(opened, data, lying.left, lying.guesses)
+        return _in_place(contents, data)
+    opened = _opened(lambda: _load("parquet", contents.files, stream=False), data)
+    return _tables(opened, data, contents.skipped, contents.guesses)
 
 
-def streams(data: Data) -> Streams:
+def find_streams(data: Data) -> FoundStreams:
     """Every split that lies at data.path or on the Hub, to be read from its beginning.
 
     Raises:
-        UserError: a place that holds no pictures.
+        UserError: a place that holds no images.
     """
     datasets.disable_progress_bars()
-    left: list[str] = []
+    skipped: list[str] = []
     guesses: list[str] = []
     if not data.path:
         opened = _opened(lambda: datasets.load_dataset(data.hub, streaming=True), data)
     else:
-        lying = look(Path(data.path))
-        left, guesses = lying.left, list(lying.guesses)
-        if lying.kind == "images":
-            found = _images(lying, data)
+        contents = inspect_path(Path(data.path))
+        skipped, guesses = contents.skipped, list(contents.guesses)
+        if contents.kind == "images":
+            found = _images(contents, data)
             guesses = found.guesses
             opened = {name: _image_stream(source) for name, source in found.splits.items()}
-        elif lying.kind == "saved":
+        elif contents.kind == "saved":
             tables, more = _from_disk(data)
             guesses += more
             opened = {name: _as_stream(rows) for name, rows in tables.items()}
         else:
-            kind = "parquet" if lying.kind == "parquet" else "webdataset"
-            opened = _opened(lambda: _load(kind, lying.files, stream=True), data)
+            kind = "parquet" if contents.kind == "parquet" else "webdataset"
+            opened = _opened(lambda: _load(kind, contents.files, stream=True), data)
 
     def opener(rows: datasets.IterableDataset) -> Callable[[int], Stream]:
         return lambda seed: _stream(rows, data, guesses, seed)
 
-    return Streams({name: opener(rows) for name, rows in opened.items()}, left, guesses)
+    return FoundStreams({name: opener(rows) for name, rows in opened.items()}, skipped, guesses)
 
 
 def _image_stream(source: Source) -> datasets.IterableDataset:
@@ -169,12 +174,13 @@ def _opened(load: Callable[[], dict[str, Any]], data: Data) -> dict[str, Any]:
     except Exception as error:  # whatever a reader of foreign files may raise
         text = " ".join(str(error).split())[:300]
         if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
-            text = f"its split {empty[1]} has no pictures; take its files away, or unpack them"
-        raise UserError(f"{where(data)}: {text}") from None
+            text = f"its split {empty[1]} has no images; take its files away, or unpack them"
+        raise UserError(f"{location(data)}: {text}") from None
 
 
 def _from_disk(data: Data) -> tuple[dict[str, Any], list[str]]:
-    """The splits of a `save_to_disk` folder, and what was guessed. One that was saved alone keeps its split's name."""
+    """The splits of a `save_to_disk` folder, and what was guessed. One that was saved alone keeps
+    its split's name."""
     found: Any = _opened(lambda: datasets.load_from_disk(data.path), data)
     if isinstance(found, datasets.DatasetDict):
         return dict(found), []
@@ -185,28 +191,32 @@ def _from_disk(data: Data) -> tuple[dict[str, Any], list[str]]:
     return {name[0]: found}, []
 
 
-def _images(lying: Lying, data: Data) -> Found:
-    assert lying.tree is not None and data.path is not None
+def _images(contents: FolderContents, data: Data) -> FoundSplits:
+    assert contents.tree is not None and data.path is not None
     place = Path(data.path)
-    found, guesses = files.find(place, lying.tree, data.image_column, data.label_column)
+    found, guesses = files.find(place, contents.tree, data.image_column, data.label_column)
     splits: dict[str, Source] = dict(found)
-    return Found(splits, lying.left, lying.guesses + guesses)
+    return FoundSplits(splits, contents.skipped, contents.guesses + guesses)
 
 
-def _tars(lying: Lying, data: Data) -> Found:
+def _tars(contents: FolderContents, data: Data) -> FoundSplits:
     for key, name in (
         ("data.image_column", data.image_column),
         ("data.label_column", data.label_column),
     ):
         if name is not None:
-            raise UserError(f"{key}={name}: {where(data)} holds tars, which have no columns")
-    splits: dict[str, Source] = {name: shards.Tars(some) for name, some in lying.files.items()}
-    return Found(splits, lying.left, lying.guesses)
+            raise UserError(f"{key}={name}: {location(data)} holds tars, which have no columns")
+    splits: dict[str, Source] = {name: shards.Tars(some) for name, some in contents.files.items()}
+    return FoundSplits(splits, contents.skipped, contents.guesses)
 
 
-def _tables(opened: dict[str, Any], data: Data, left: list[str], guesses: list[str]) -> Found:
+def _tables(
+    opened: dict[str, Any], data: Data, skipped: list[str], guesses: list[str]
+) -> FoundSplits:
     """Splits of `datasets`. Labels that are texts are numbered alike in all of them."""
-    named = {name: columns.find(rows.features, data, where(data)) for name, rows in opened.items()}
+    named = {
+        name: columns.find(rows.features, data, location(data)) for name, rows in opened.items()
+    }
     found = {
         name: set(rows.unique(label))
         for name, rows in opened.items()
@@ -221,11 +231,12 @@ def _tables(opened: dict[str, Any], data: Data, left: list[str], guesses: list[s
             splits[name] = Table(rows, image, label if texts else None, texts)
         else:
             splits[name] = Table(rows, image, label)
-    return Found(splits, left, guesses + more)
+    return FoundSplits(splits, skipped, guesses + more)
 
 
 def _text_classes(found: dict[str, set[Any]], rows: int, data: Data) -> tuple[list[str], list[str]]:
-    """The classes of labels that are texts, sorted: none where they look like captions. And what was guessed."""
+    """The classes of labels that are texts, sorted: none where they look like captions. And what
+    was guessed."""
     together: set[Any] = set().union(*found.values())
     texts = sorted(together - {None})
     if not data.label_column and rows >= CAPTIONS and 2 * len(texts) > rows:
@@ -234,41 +245,47 @@ def _text_classes(found: dict[str, set[Any]], rows: int, data: Data) -> tuple[li
     return texts, []
 
 
-def _in_place(lying: Lying, data: Data) -> Found:
+def _in_place(contents: FolderContents, data: Data) -> FoundSplits:
     """Parquet files that are read where they lie, a window of them at a time."""
     features = {
-        name: datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(some[0])) for name, some in lying.files.items()
+        name: datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(some[0]))
+        for name, some in contents.files.items()
     }
-    named = {name: columns.find(known, data, where(data)) for name, known in features.items()}
+    named = {name: columns.find(known, data, location(data)) for name, known in features.items()}
     found: dict[str, set[Any]] = {}
-    for name, some in lying.files.items():
+    for name, some in contents.files.items():
         label = named[name][1]
         if label and columns.holds_texts(features[name][label]):
             with ThreadPoolExecutor(shards.READERS) as pool:
                 each = pool.map(lambda file, of=label: shards.column_of(file, of).unique(), some)
                 found[name] = {text for values in each for text in values.to_pylist()}
-    rows = sum(int(n) for name in found for n in map(sum, shards.indexed(lying.files[name], shards.groups)))
+    rows = sum(
+        int(n)
+        for name in found
+        for n in map(sum, shards.index_files(contents.files[name], shards.group_rows))
+    )
     texts, more = _text_classes(found, rows, data)
     splits: dict[str, Source] = {}
-    for name, some in lying.files.items():
+    for name, some in contents.files.items():
         image, label = named[name]
-        told = columns.class_names(features[name], label), columns.described(features[name])
+        class_info = columns.class_names(features[name], label), columns.described(features[name])
         if name in found:
-            told = texts, told[1]
+            class_info = texts, class_info[1]
             label = label if texts else None
-        splits[name] = shards.Parquet(some, image, label, *told, texts=name in found)
-    return Found(splits, lying.left, lying.guesses + more)
+        splits[name] = shards.Parquet(some, image, label, *class_info, texts=name in found)
+    return FoundSplits(splits, contents.skipped, contents.guesses + more)
 
 
 def _stream(rows: datasets.IterableDataset, data: Data, guesses: list[str], seed: int) -> Stream:
-    """A split as a stream. Labels that are texts are refused or left: their classes are known only when all are read."""
+    """A split as a stream. Labels that are texts are refused or left out: their classes are known only
+    when all are read."""
     rows = rows if rows.features else rows._resolve_features()
-    image, label = columns.find(rows.features, data, where(data))
+    image, label = columns.find(rows.features, data, location(data))
     if label and columns.holds_texts(rows.features[label]):
         text = "its labels are texts, which a stream cannot number before it has read all of them"
         if data.label_column:
             raise UserError(f"data.label_column={label}: {text}; say data.stream=false")
         guesses.append(f"column {label}: {text}: they are not used")
         label = None
-    told = columns.class_names(rows.features, label), columns.described(rows.features)
-    return Stream(rows, image, label, told, where(data), seed)
+    class_info = columns.class_names(rows.features, label), columns.described(rows.features)
+    return Stream(rows, image, label, class_info, location(data), seed)

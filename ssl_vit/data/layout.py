@@ -2,11 +2,15 @@
 
 The rule, for every format (also in docs/guide.md):
 
-- A folder is a split where its whole name is a split's: `train`, `Val`, `test2017`, `training_set`, `eval images`; not
-  `training_shoe`. Images belong to splits where *all* folders of one level are such. A mixture is classes, with a warning,
-  unless train and a held-out folder hold the same class folders: then the others are left out, with a warning.
-- A shard (parquet, tar) belongs to the first split named by its folders, else by a whole word of its own name
-  (`imagenet-val-0001.tar`, `testing_3.parquet`). One that names none is for training, with a warning beside others that do.
+- A folder is a split where its whole name is a split's: `train`, `Val`, `test2017`, `training_set`,
+`eval images`; not
+  `training_shoe`. Images belong to splits where *all* folders of one level are such. A mixture is
+  classes, with a warning, unless train and a held-out folder hold the same class folders: then the
+  others are left out, with a warning.
+- A shard (parquet, tar) belongs to the first split named by its folders, else by a whole word of
+its own name
+  (`imagenet-val-0001.tar`, `testing_3.parquet`). One that names none is for training, with a
+  warning beside others that do.
 """
 
 import os
@@ -16,9 +20,10 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..recipe import UserError
+from ..errors import UserError
 
-# Each split's names, the usual one first; `eval` is test as `datasets` has it, so that nothing is chosen on it
+# Each split's names, the usual one first; `eval` is test as `datasets` has it, so that nothing is
+# chosen on it
 ROLES = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
@@ -31,7 +36,7 @@ WHOLE = re.compile(rf"({WORD})(?:[-_. ]*(?:set|split|data|images?|imgs?|\d+))*")
 FIRST = re.compile(rf"({WORD})(?![a-z])")
 PART = re.compile(rf"({WORD})(?:set)?")
 
-# What Pillow is allowed to decode (pictures.FORMATS), by the names of files
+# What Pillow is allowed to decode (images.FORMATS), by the names of files
 IMAGES = (
     *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib", "tif", "tiff"),
     *("avif", "ppm", "pgm", "pbm", "pnm"),
@@ -41,7 +46,8 @@ METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet
 
 
 class Folder(NamedTuple):
-    """One folder with data, by its path below the root ("" for the root), and the names of its files of each kind."""
+    """One folder with data, by its path below the root ("" for the root), and the names of its
+    files of each kind."""
 
     path: str
     images: list[str]
@@ -54,7 +60,7 @@ class Tree(NamedTuple):
     """The folders with data, sorted by path; and how many files of which kind are no data."""
 
     folders: list[Folder]
-    left: Counter[str]
+    skipped: Counter[str]
 
     def holds(self, kind: str) -> bool:
         return any(getattr(folder, kind) for folder in self.folders)
@@ -64,8 +70,8 @@ class Tree(NamedTuple):
 
 
 class Division(NamedTuple):
-    """The split and the class of each folder of images ("" for none; None where the folder is left out), the folders that
-    each split comes from, and what was guessed."""
+    """The split and the class of each folder of images ("" for none; None where the folder is left
+    out), the folders that each split comes from, and what was guessed."""
 
     split: list[str | None]
     label: list[str]
@@ -93,7 +99,8 @@ def splits_in_file(name: str) -> list[str]:
 
 
 def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The split of each image of the only folder there is, and what was guessed: those that all names begin with."""
+    """The split of each image of the only folder there is, and what was guessed: those that all
+    names begin with."""
     found = [FIRST.match(name.lower()) for name in names]
     if all(found):
         return [first[1] for first in found if first], []
@@ -103,7 +110,8 @@ def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def choose(name: str, splits: Collection[str]) -> str | None:
-    """The split that is called so or, where none is, the only one by another name of the same role."""
+    """The split that is called so or, where none is, the only one by another name of the same
+    role."""
     if name in splits:
         return name
     same = [split for split in splits if ROLE.get(split.lower()) == ROLE.get(name, name)]
@@ -117,7 +125,7 @@ def walk(root: Path) -> Tree:
         UserError: a folder cannot be read, or a link leads back to a folder around it.
     """
     folders: list[Folder] = []
-    left: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     while waiting:
         path, around = waiting.pop()
@@ -133,14 +141,14 @@ def walk(root: Path) -> Tree:
         folder = Folder(path, [], [], [], [])
         for entry in found:
             if entry.name.startswith(".") or entry.name == "__MACOSX":
-                left["hidden folders" if _is_folder(entry) else "hidden files"] += 1
+                skipped["hidden folders" if _is_folder(entry) else "hidden files"] += 1
             elif _is_folder(entry):
                 waiting.append((f"{path}/{entry.name}".lstrip("/"), inside))
             else:
-                _sort_in(entry.name, folder, left)
+                _sort_in(entry.name, folder, skipped)
         if any(folder[1:]):
             folders.append(folder)
-    return Tree(sorted(folders), left)
+    return Tree(sorted(folders), skipped)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -150,7 +158,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _sort_in(name: str, folder: Folder, left: Counter[str]) -> None:
+def _sort_in(name: str, folder: Folder, skipped: Counter[str]) -> None:
     kind = name.rpartition(".")[2].lower() if "." in name else ""
     if name.lower() in METADATA:
         folder.metadata.append(name)
@@ -159,7 +167,7 @@ def _sort_in(name: str, folder: Folder, left: Counter[str]) -> None:
     elif kind in SHARDS:
         getattr(folder, kind).append(name)
     else:
-        left[f".{kind} files" if kind else "files without an ending"] += 1
+        skipped[f".{kind} files" if kind else "files without an ending"] += 1
 
 
 def shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]], list[str]]:
@@ -175,7 +183,9 @@ def shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]
             if not named:
                 unnamed.append(place)
             elif len({ROLE[split] for split in named}) > 1:
-                guesses.append(f"{place} names {' and '.join(dict.fromkeys(named))}: taken as {named[0]}")
+                guesses.append(
+                    f"{place} names {' and '.join(dict.fromkeys(named))}: taken as {named[0]}"
+                )
             splits.setdefault(named[0] if named else "train", []).append(root / place)
     if unnamed and (set(splits) != {"train"} or len(unnamed) < len(splits["train"])):
         guesses.append(f"{_some(unnamed)} beside named splits: taken as train")
@@ -183,7 +193,8 @@ def shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]
 
 
 def divide(folders: Sequence[Folder]) -> Division:
-    """Which split and which class each folder of images is; every folder is kept, or named in the guesses."""
+    """Which split and which class each folder of images is; every folder is kept, or named in the
+    guesses."""
     paths = [tuple(folder.path.split("/")) if folder.path else () for folder in folders]
     level, guesses = _level(paths)
     split: list[str | None] = ["train"] * len(paths)
@@ -201,7 +212,8 @@ def divide(folders: Sequence[Folder]) -> Division:
 
 
 def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
-    """The first level of folders that are all splits, or None; and what was guessed about mixtures."""
+    """The first level of folders that are all splits, or None; and what was guessed about
+    mixtures."""
     guesses: list[str] = []
     common = len(_common(paths))
     for level in range(max(map(len, paths), default=0)):
@@ -222,8 +234,11 @@ def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
     return None, guesses
 
 
-def _same_classes(paths: Iterable[tuple[str, ...]], level: int, named: dict[str, str | None]) -> bool:
-    """Whether a training and another split's folder hold folders of the same names: no classes look like that."""
+def _same_classes(
+    paths: Iterable[tuple[str, ...]], level: int, named: dict[str, str | None]
+) -> bool:
+    """Whether a training and another split's folder hold folders of the same names: no classes look
+    like that."""
     inside: dict[str, set[str]] = {}
     for path in paths:
         if (split := named[path[level]]) and len(path) > level + 1:
@@ -243,7 +258,8 @@ def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], str], list[str]]:
-    """The class of each folder: the innermost name where all lie equally deep, else the first that differs."""
+    """The class of each folder: the innermost name where all lie equally deep, else the first that
+    differs."""
     lowest = _common(paths)
     inner = [path for path in set(paths) if len(path) > len(lowest)]
     if len({len(path) for path in inner}) <= 1:

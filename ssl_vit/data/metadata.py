@@ -1,11 +1,12 @@
-"""Labels of an image folder from metadata files beside the images, as `datasets` reads them: a row per image, with its
-`file_name` below the file's folder.
+"""Labels of an image folder from metadata files beside the images, as `datasets` reads them: a row
+per image, with its `file_name` below the file's folder.
 """
 
 import csv
 import io
 import json
 import posixpath
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,14 +15,16 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from ..recipe import UserError, nearest
+from ..errors import UserError, suggest
 from .columns import LABEL_NAMES
 from .layout import Tree
 
+WHOLE = re.compile(r" *-?[0-9]{1,4000} *")  # not 1_000, which Python reads as 1000
 
-class Told(NamedTuple):
-    """What metadata files say: the label of each file, by its path below the root; which columns there are; the one that
-    holds the labels (None: no such column); and what was not used."""
+
+class Metadata(NamedTuple):
+    """What metadata files say: the label of each file, by its path below the root; which columns
+    there are; the one that holds the labels (None: no such column); and what was not used."""
 
     label: dict[str, Any]
     columns: list[str]
@@ -29,7 +32,7 @@ class Told(NamedTuple):
     guesses: list[str]
 
 
-def read(root: Path, tree: Tree, label_column: str | None) -> Told:
+def read(root: Path, tree: Tree, label_column: str | None) -> Metadata:
     """What all metadata files of a folder say. Of two that name a file the inner one counts.
 
     Raises:
@@ -52,15 +55,23 @@ def read(root: Path, tree: Tree, label_column: str | None) -> Told:
     if tables and label_column is not None and label_column not in columns:
         where = f"the metadata in data.path={root}"
         text = f"data.label_column={label_column}: {where} has no such column"
-        raise UserError(f"{text}; {nearest(label_column, columns)}")
+        raise UserError(f"{text}; {suggest(label_column, columns)}")
     if "split" in columns:
         guesses.append("the column split of the metadata is not used: folders tell the splits")
-    label = {
-        posixpath.normpath(posixpath.join(path, str(row.get("file_name")))): row.get(column or "")
-        for path, rows in tables
-        for row in rows
-    }
-    return Told(label, columns, column, guesses)
+    label: dict[str, Any] = {}
+    for path, rows in tables:
+        inside = [
+            posixpath.normpath(posixpath.join(path, str(row.get("file_name")))) for row in rows
+        ]
+        values = [row.get(column or "") for row in rows]
+        found = dict(zip(inside, values, strict=True))
+        if odd := {
+            file for file, value in zip(inside, values, strict=True) if found[file] != value
+        }:
+            text = f"{len(odd):,} images have several labels in the metadata, as {min(odd)}"
+            guesses.append(f"{text}: the last one counts")
+        label |= found
+    return Metadata(label, columns, column, guesses)
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -86,8 +97,9 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     return rows if known else [{}]
 
 
-def numbered(values: Sequence[Any], where: str) -> tuple[np.ndarray, list[str]]:
-    """Labels as int64 (-1 for none), and the classes' names: none where the values are whole numbers, also as text.
+def encode_labels(values: Sequence[Any], where: str) -> tuple[np.ndarray, list[str]]:
+    """Labels as int64 (-1 for none), and the classes' names: none where the values are whole
+    numbers, also as text.
 
     Raises:
         UserError: they are neither whole numbers nor texts.
@@ -97,10 +109,13 @@ def numbered(values: Sequence[Any], where: str) -> tuple[np.ndarray, list[str]]:
         if odd or not isinstance(value, str | int | float | None):
             raise UserError(f"{where}: {value} is neither a whole number nor the name of a class")
     given = {value for value in values if value is not None and value != ""}
-    try:
-        number = {value: int(value) for value in given}
-        names: list[str] = []
-    except ValueError:
+    number = {
+        value: int(value) for value in given if not isinstance(value, str) or WHOLE.fullmatch(value)
+    }
+    names: list[str] = []
+    if any(abs(value) >= 2**63 for value in number.values()):
+        raise UserError(f"{where}: {max(number.values(), key=abs)} is no number of a class")
+    if len(number) < len(given):
         names = sorted({str(value) for value in given})
         place = {name: i for i, name in enumerate(names)}
         number = {value: place[str(value)] for value in given}

@@ -1,6 +1,8 @@
-"""Pictures in shards, read where they lie: row groups of parquet files, and WebDataset tars (key.jpg and key.cls or key.json).
+"""Images in shards, read where they lie: row groups of parquet files, and WebDataset tars (key.jpg
+and key.cls or key.json).
 
-A shard is indexed once, in the cache of `datasets` (HF_HOME), for as long as the file stays as it is.
+A shard is indexed once, in the cache of `datasets` (HF_HOME), for as long as the file stays as it
+is.
 """
 
 import hashlib
@@ -21,35 +23,36 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from ..recipe import UserError
+from ..errors import UserError
+from .base import ReadUnits, relative_paths
 from .layout import IMAGES
-from .parts import Units, relative
 
-MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of a picture in a tar
-INDEXED = 2  # which files of a tar are pictures, as of which version: an older index is not used
+MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of an image in a tar
+INDEXED = 2  # which files of a tar are images, as of which version: an older index is not used
 LONGEST = 2**20  # bytes of a label's file; a longer one is something else
 READERS = 16  # shards indexed at a time, which on a mounted disk is waiting
 RECENT = 32  # row groups, or indices of tars, that are kept in memory anyway
 
 
-class Recent:
+class LRUCache:
     """The last few answers of a function of whole numbers, kept for the next time."""
 
-    def __init__(self, answer: Callable[[int], Any], most: int) -> None:
-        self.answer, self.most = answer, most
+    def __init__(self, load: Callable[[int], Any], most: int) -> None:
+        self.load, self.most = load, most
         self.kept: OrderedDict[int, Any] = OrderedDict()
 
     def __call__(self, number: int) -> Any:
         if number not in self.kept:
-            self.kept[number] = self.answer(number)
+            self.kept[number] = self.load(number)
             if len(self.kept) > self.most:
                 self.kept.popitem(last=False)
         self.kept.move_to_end(number)
         return self.kept[number]
 
 
-def encoded(cell: bytes | dict[str, Any] | None) -> bytes:
-    """A cell's encoded picture; none where the cell or its file is missing or forbidden, which no decoder takes."""
+def encoded_bytes(cell: bytes | dict[str, Any] | None) -> bytes:
+    """A cell's encoded image; none where the cell or its file is missing or forbidden, which no
+    decoder takes."""
     if isinstance(cell, bytes):
         return cell
     if cell is None or (cell["bytes"] is None and not cell["path"]):
@@ -66,38 +69,42 @@ class Shards(ABC):
     def __init__(self, sizes_S: np.ndarray, classes: list[str], columns: str) -> None:
         self.sizes_S, self.classes, self.columns = sizes_S, classes, columns
         self.end_S = np.cumsum(sizes_S)
-        self._recent = Recent(self._load, RECENT)
+        self._recent = LRUCache(self._load, RECENT)
 
     def __len__(self) -> int:
         return int(self.sizes_S.sum())
 
-    def keep(self, rows: int, stretches: int) -> None:
-        """Keep in memory what so many rows lie in, which are read side by side in so many stretches."""
-        shards = rows * len(self.sizes_S) // len(self) + 2 * stretches  # a stretch begins and ends amid one
+    def set_cache_size(self, rows: int, streams: int) -> None:
+        """Keep in memory what so many rows lie in, which are read side by side in so many
+        streams."""
+        # a stretch begins and ends amid one
+        shards = rows * len(self.sizes_S) // len(self) + 2 * streams
         self._recent.most = max(RECENT, shards)
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         self._recent.kept.clear()
 
     def _by_shard(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """For each shard: which of `rows` lie in it, and their places there."""
         shard = np.searchsorted(self.end_S, rows, side="right")
         for s in np.unique(shard).tolist():
-            asked = np.flatnonzero(shard == s)
-            yield s, asked, rows[asked] - (self.end_S[s] - self.sizes_S[s])
+            requested = np.flatnonzero(shard == s)
+            yield s, requested, rows[requested] - (self.end_S[s] - self.sizes_S[s])
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         images: list[bytes | np.ndarray] = [b""] * len(rows)
         labels = np.full(len(rows), -1, np.int64)
-        for shard, asked, places in self._by_shard(rows):
-            for i, (image, label) in zip(asked.tolist(), self._read(shard, places.tolist()), strict=True):
+        for shard, requested, places in self._by_shard(rows):
+            for i, (image, label) in zip(
+                requested.tolist(), self._read(shard, places.tolist()), strict=True
+            ):
                 images[i], labels[i] = image, label
         return images, labels
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
         labels = np.full(len(rows), -1, np.int64)
-        for shard, asked, places in self._by_shard(rows):
-            labels[asked] = self._labels(shard)[places]
+        for shard, requested, places in self._by_shard(rows):
+            labels[requested] = self._labels(shard)[places]
         return labels
 
     @abstractmethod
@@ -110,7 +117,7 @@ class Shards(ABC):
 
     @abstractmethod
     def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
-        """The encoded picture and the label at each of a shard's places."""
+        """The encoded image and the label at each of a shard's places."""
 
 
 @contextmanager
@@ -133,7 +140,7 @@ def column_of(file: Path, name: str) -> pyarrow.ChunkedArray:
         return opened.read([name], use_threads=False).select([name]).column(0)
 
 
-def numbers(texts: pyarrow.ChunkedArray, classes: list[str]) -> pyarrow.ChunkedArray:
+def class_indices(texts: pyarrow.ChunkedArray, classes: list[str]) -> pyarrow.ChunkedArray:
     """Of each text its place among the classes."""
     known = pyarrow.array(classes, pyarrow.large_string())
     return pyarrow.compute.index_in(texts.cast(pyarrow.large_string()), value_set=known)
@@ -155,7 +162,7 @@ class Parquet(Shards):
         columns: str,
         texts: bool = False,
     ) -> None:
-        found = indexed(files, groups)
+        found = index_files(files, group_rows)
         self.files, self.image, self.label = files, image, label
         self.number = {name: i for i, name in enumerate(classes)} if texts else None
         self.file_S = np.repeat(np.arange(len(files)), [len(rows) for rows in found])
@@ -168,18 +175,24 @@ class Parquet(Shards):
             return -1, -1
         with ThreadPoolExecutor(READERS) as pool:
             ranges = [r for r in pool.map(self._label_range, self.files) if r]
-        return min((low for low, _ in ranges), default=-1), max((high for _, high in ranges), default=-1)
+        return min((low for low, _ in ranges), default=-1), max(
+            (high for _, high in ranges), default=-1
+        )
 
-    def units(self) -> Units:
+    def units(self) -> ReadUnits:
         """Row groups, of which none can be read in part."""
-        sizes = np.concatenate(indexed(self.files, group_bytes))
-        names = relative(map(str, self.files))
-        return Units(self.sizes_S, sizes, lambda: [f"{names[f]} {n}" for f, n in zip(self.file_S, self.sizes_S, strict=True)])
+        sizes = np.concatenate(index_files(self.files, group_bytes))
+        names = relative_paths(map(str, self.files))
+        return ReadUnits(
+            self.sizes_S,
+            sizes,
+            lambda: [f"{names[f]} {n}" for f, n in zip(self.file_S, self.sizes_S, strict=True)],
+        )
 
     def _label_range(self, file: Path) -> tuple[int, int] | None:
         column = column_of(file, str(self.label))
         if self.number is not None:
-            column = numbers(column, self.classes)
+            column = class_indices(column, self.classes)
         found = pyarrow.compute.min_max(pyarrow.compute.fill_null(column, -1)).as_py()
         return (found["min"], found["max"]) if len(column) else None
 
@@ -189,58 +202,77 @@ class Parquet(Shards):
             label = table.column(self.label)[place].as_py() if self.label else None
             if self.number is not None:
                 label = None if label is None else self.number[label]
-            yield encoded(table.column(self.image)[place].as_py()), -1 if label is None else label
+            yield (
+                encoded_bytes(table.column(self.image)[place].as_py()),
+                -1 if label is None else label,
+            )
 
     def _labels(self, shard: int) -> np.ndarray:
         if self.label is None:
             return np.full(int(self.sizes_S[shard]), -1, np.int64)
         with _parquet(self.files[self.file_S[shard]]) as opened:
             group = int(self.group_S[shard])
-            column = opened.read_row_group(group, [self.label], use_threads=False).select([self.label]).column(0)
+            column = (
+                opened.read_row_group(group, [self.label], use_threads=False)
+                .select([self.label])
+                .column(0)
+            )
         if self.number is not None:
-            column = numbers(column, self.classes)
+            column = class_indices(column, self.classes)
         return pyarrow.compute.fill_null(column, -1).to_numpy()
 
     def _load(self, shard: int) -> pyarrow.Table:
         columns = [name for name in (self.image, self.label) if name]
         with _parquet(self.files[self.file_S[shard]]) as opened:
-            return opened.read_row_group(int(self.group_S[shard]), columns, use_threads=False).select(columns)
+            return opened.read_row_group(
+                int(self.group_S[shard]), columns, use_threads=False
+            ).select(columns)
 
     def name(self, row: int) -> str:
         ((shard, _, (place,)),) = self._by_shard(np.array([row]))
-        return f"{self.files[self.file_S[shard]].name}, row group {self.group_S[shard]}, row {place}"
+        return (
+            f"{self.files[self.file_S[shard]].name}, row group {self.group_S[shard]}, row {place}"
+        )
 
 
 class Tars(Shards):
-    """WebDataset tars, of which any picture is read without what lies before it.
+    """WebDataset tars, of which any image is read without what lies before it.
 
     Raises:
-        UserError: a file that ends early, is no tar, or holds no pictures.
+        UserError: a file that ends early, is no tar, or holds no images.
     """
 
     def __init__(self, files: list[Path]) -> None:
-        found = indexed(files, _members)
+        found = index_files(files, _members)
         self.files = files
         each = [members["label"] for members in found]
-        self.labels = min(int(labels.min()) for labels in each), max(int(labels.max()) for labels in each)
+        self.labels = (
+            min(int(labels.min()) for labels in each),
+            max(int(labels.max()) for labels in each),
+        )
         super().__init__(
-            np.array([len(members) for members in found]), [], "; a tar has them as key.cls or key.json with a whole number"
+            np.array([len(members) for members in found]),
+            [],
+            "; a tar has them as key.cls or key.json with a whole number",
         )
 
     def _labels(self, shard: int) -> np.ndarray:
         return self._recent(shard)["label"]
 
-    def units(self) -> Units:
+    def units(self) -> ReadUnits:
         """Single images."""
-        found = indexed(self.files, _members)
-        names = relative(map(str, self.files))
+        found = index_files(self.files, _members)
+        names = relative_paths(map(str, self.files))
         known = zip(names, found, strict=True)
         sizes = np.concatenate([members["size"] for members in found])
-        labels = (f"{name} {hashlib.sha256(members['label'].tobytes()).hexdigest()}" for name, members in known)
-        return Units(np.ones_like(sizes), sizes, lambda: labels)
+        labels = (
+            f"{name} {hashlib.sha256(members['label'].tobytes()).hexdigest()}"
+            for name, members in known
+        )
+        return ReadUnits(np.ones_like(sizes), sizes, lambda: labels)
 
     def _load(self, shard: int) -> np.ndarray:
-        return indexed([self.files[shard]], _members)[0]
+        return index_files([self.files[shard]], _members)[0]
 
     def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
         members = self._recent(shard)
@@ -249,7 +281,9 @@ class Tars(Shards):
                 for offset, size, label in members[places].tolist():
                     yield os.pread(file.fileno(), size, offset), label
         except OSError as error:
-            raise UserError(f"data.path={self.files[shard]}: cannot be read: {_line(error)}") from None
+            raise UserError(
+                f"data.path={self.files[shard]}: cannot be read: {_line(error)}"
+            ) from None
 
     def name(self, row: int) -> str:
         ((shard, _, (place,)),) = self._by_shard(np.array([row]))
@@ -263,7 +297,7 @@ class Tars(Shards):
         return f"{self.files[shard].name}, {name}"
 
 
-def indexed(files: list[Path], walk: Callable[[Path], np.ndarray]) -> list[np.ndarray]:
+def index_files(files: list[Path], walk: Callable[[Path], np.ndarray]) -> list[np.ndarray]:
     """What `walk` finds in each file, remembered in the cache.
 
     Raises:
@@ -287,7 +321,9 @@ def _remembered(file: Path, walk: Callable[[Path], np.ndarray]) -> np.ndarray:
     try:
         _keep(kept, found)
     except OSError as error:
-        raise UserError(f"data.path={file}: its index cannot be kept in {cache}: {error.strerror}; set HF_HOME") from None
+        raise UserError(
+            f"data.path={file}: its index cannot be kept in {cache}: {error.strerror}; set HF_HOME"
+        ) from None
     return found
 
 
@@ -307,7 +343,7 @@ def _keep(path: Path, array: np.ndarray) -> None:
     beside.replace(path)
 
 
-def groups(file: Path) -> np.ndarray:
+def group_rows(file: Path) -> np.ndarray:
     """Rows of each row group of a parquet file, from its footer."""
     known = pyarrow.parquet.read_metadata(file)
     return np.array([known.row_group(i).num_rows for i in range(known.num_row_groups)], np.int64)
@@ -317,14 +353,17 @@ def group_bytes(file: Path) -> np.ndarray:
     """Bytes of each row group as it lies in a parquet file, from its footer."""
     known = pyarrow.parquet.read_metadata(file)
     found = [known.row_group(i) for i in range(known.num_row_groups)]
-    return np.array([sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in found], np.int64)
+    return np.array(
+        [sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in found],
+        np.int64,
+    )
 
 
 def _members(file: Path) -> np.ndarray:
-    """The pictures of a tar, from its headers.
+    """The images of a tar, from its headers.
 
     Raises:
-        ValueError: it does not end as a tar does, is damaged, or has no pictures.
+        ValueError: it does not end as a tar does, is damaged, or has no images.
     """
     found: dict[str, tuple[int, int]] = {}
     labels: dict[str, dict[str, int]] = {}
@@ -334,20 +373,22 @@ def _members(file: Path) -> np.ndarray:
                 key, kind = _key(member.name)
                 if member.isreg() and kind in IMAGES:
                     if key in found:
-                        raise ValueError(f"{member.name}: a second picture of {key}")
+                        raise ValueError(f"{member.name}: a second image of {key}")
                     found[key] = member.offset_data, member.size
                 elif member.isreg() and kind in ("cls", "json") and member.size <= LONGEST:
                     text = os.pread(raw.fileno(), member.size, member.offset_data)
                     labels.setdefault(key, {})[kind] = _label(kind, text)
         except (MemoryError, RecursionError, LookupError) as error:  # of headers that say nonsense
-            raise ValueError(f"damaged after {len(found)} pictures: {type(error).__name__}") from None
+            raise ValueError(f"damaged after {len(found)} images: {type(error).__name__}") from None
         if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
-            raise ValueError(f"cut off or damaged at byte {tar.offset}, after {len(found)} pictures")
+            raise ValueError(f"cut off or damaged at byte {tar.offset}, after {len(found)} images")
     if not found:
-        raise ValueError("no pictures in it (key.jpg, key.png, ...)")
-    told = [labels.get(key, {}) for key in found]
-    best = [label.get("cls", label.get("json", -1)) for label in told]
-    return np.array([(*place, label) for place, label in zip(found.values(), best, strict=True)], MEMBER)
+        raise ValueError("no images in it (key.jpg, key.png, ...)")
+    label_files = [labels.get(key, {}) for key in found]
+    best = [label.get("cls", label.get("json", -1)) for label in label_files]
+    return np.array(
+        [(*place, label) for place, label in zip(found.values(), best, strict=True)], MEMBER
+    )
 
 
 def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfile.TarInfo]:
@@ -360,14 +401,17 @@ def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfil
     while (member := tar.next()) is not None:
         fits = 0 <= member.size <= length - member.offset_data or not member.isreg()
         if member.offset <= reached or not fits:
-            raise ValueError(f"cut off or damaged at byte {member.offset}, after {len(found)} pictures")
+            raise ValueError(
+                f"cut off or damaged at byte {member.offset}, after {len(found)} images"
+            )
         reached = member.offset
         yield member
         tar.members.clear()  # type: ignore[attr-defined]  # there may be millions
 
 
 def _key(name: str) -> tuple[str, str]:
-    """As WebDataset: before the first dot of the file's name stands the sample's key, behind it the kind."""
+    """As WebDataset: before the first dot of the file's name stands the sample's key, behind it the
+    kind."""
     folder, slash, file = name.rpartition("/")
     key, _, kind = file.partition(".")
     return folder + slash + key, kind.lower()

@@ -1,4 +1,5 @@
-"""Where pictures come from: a data set's name or place -> a Source per split (embedded, shards, image folder, Hub)."""
+"""Where images come from: a data set's name or place -> a Source per split (embedded, shards, image
+folder, Hub)."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -6,82 +7,88 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from ..recipe import EMBEDDED, LEARNS_LABELS, OBJECTIVES, Data, Recipe, UserError, nearest
-from . import formats, layout, shapes
-from .formats import Found, Streams
+from ..config.schema import EMBEDDED, OBJECTIVES, USES_LABELS, Data
+from ..errors import UserError, suggest
+from . import formats, layout, synthetic
+from .base import ReadUnits, ShardedSource, ShardedSubset, Source, Subset
+from .formats import FoundSplits, FoundStreams
 from .layout import HELD_OUT
-from .parts import Part, Sharded, ShardedPart, Source, Units
-from .stream import FIRST, Stream
+from .streaming import PREVIEW, Stream
 
-# Sets of which other divisions than their authors' are about: training pictures of the one that papers report on. Copies on
-# the Hub train on 7,169 of the flowers, most of them the authors' test.
-AUTHORS = {"flowers102": 1020}
+# Sets of which other divisions than their authors' are about: training images of the one that
+# papers report on. Copies on the Hub train on 7,169 of the flowers, most of them the authors' test.
+PUBLISHED_TRAIN_SIZES = {"flowers102": 1020}
 
 
-class Shapes:
+class SyntheticImages:
     """A split of the embedded set, drawn when asked for."""
 
     def __init__(self, split: str, size: int) -> None:
-        self.split, self.size, self.classes, self.columns = split, size, list(shapes.CLASSES), ""
+        self.split, self.size, self.classes, self.columns = split, size, list(synthetic.CLASSES), ""
 
     @property
     def labels(self) -> tuple[int, int]:
         return 0, len(self.classes) - 1
 
     def __len__(self) -> int:
-        return shapes.SIZES[self.split]
+        return synthetic.SIZES[self.split]
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        return list(shapes.draw(rows, self.size, self.split)), shapes.label(rows, self.split)
+        return list(synthetic.render(rows, self.size, self.split)), synthetic.labels(
+            rows, self.split
+        )
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
-        return shapes.label(rows, self.split)
+        return synthetic.labels(rows, self.split)
 
-    def units(self) -> Units:
+    def units(self) -> ReadUnits:
         each_U = np.ones(len(self), np.int64)
-        return Units(each_U, each_U * 3 * self.size**2)
+        return ReadUnits(each_U, each_U * 3 * self.size**2)
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         pass
 
     def name(self, row: int) -> str:
-        return f"{self.split} picture {row}"
+        return f"{self.split} image {row}"
 
 
-HELD_OUT_KEY, SHARE_KEY = 1, 3  # of the permutations by which a share is held out, and by which a subset is taken
+# of the permutations by which a share is held out, and by which a subset is taken
+HELD_OUT_KEY, SHARE_KEY = 1, 3
 
 
 class Splits(NamedTuple):
     train: Source
     validation: Source
     test: Source | None = None  # where it is asked for
-    stream: Stream | None = None  # what is trained on, where it is one; `train` are then its first pictures
-    told: tuple[str, ...] = ()  # what was taken for what, and what was left out
+    # what is trained on, where it is one; `train` are then its first images
+    stream: Stream | None = None
+    notes: tuple[str, ...] = ()  # what was taken for what, and what was left out
     guesses: tuple[str, ...] = ()  # each is worth a warning
 
 
-def every_split(data: Data) -> Found:
+def every_split(data: Data) -> FoundSplits:
     """Each split that a recipe's `data` names; with a window, in shards.
 
     Raises:
-        UserError: a place that holds no pictures or, with a window, no shards.
+        UserError: a place that holds no images or, with a window, no shards.
     """
     if data.name == EMBEDDED and not (data.path or data.hub):
-        return Found(_embedded(data), [], [])
-    return formats.find(data)
+        return FoundSplits(_embedded(data), [], [])
+    return formats.find_splits(data)
 
 
 def in_parquet(data: Data) -> bool:
     """Whether a recipe's `data` are parquet files here, which can be read in place."""
-    return bool(data.path and formats.look(Path(data.path)).kind == "parquet")
+    return bool(data.path and formats.inspect_path(Path(data.path)).kind == "parquet")
 
 
-def load(data: Data, test: bool = False, first: int = FIRST, seed: int = 0) -> Splits:
-    """The training, the held-out and, if asked for, the test split that a recipe's `data` names. Of a stream, `first` pictures
-    stand for a split, and `seed` permutes what is trained on.
+def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) -> Splits:
+    """The training, the held-out and, if asked for, the test split that a recipe's `data` names. Of
+    a stream, `first` images stand for a split, and `seed` permutes what is trained on.
 
     Raises:
-        UserError: a place that holds no pictures, a split or a column that is not there, a split without pictures.
+        UserError: a place that holds no images, a split or a column that is not there, a split
+        without images.
     """
     if data.stream:
         return _streamed(data, first, seed)
@@ -91,13 +98,13 @@ def load(data: Data, test: bool = False, first: int = FIRST, seed: int = 0) -> S
     for key, name in names.items():
         if not len(splits[name]):
             raise UserError(
-                f"{key}={name}: {_place(data)} has no pictures in that split; splits with pictures: {_filled(splits)}"
+                f"{key}={name}: {_place(data)} has no images in that split; splits with images: {_filled(splits)}"
             )
     _check_authors(data, splits[names["data.train"]])
     train, validation = _held_out(_subset(splits[names["data.train"]], data), splits, data)
     tested = splits[names["data.test"]] if test else None
-    told = _told(found, data, names, train, validation)
-    return Splits(train, validation, tested, told=told, guesses=_guesses(found, data))
+    notes = _notes(found, data, names, train, validation)
+    return Splits(train, validation, tested, notes=notes, guesses=_guesses(found, data))
 
 
 def _check_authors(data: Data, train: Source) -> None:
@@ -106,16 +113,17 @@ def _check_authors(data: Data, train: Source) -> None:
     Raises:
         UserError: it is not.
     """
-    wanted = AUTHORS.get(data.name)
+    wanted = PUBLISHED_TRAIN_SIZES.get(data.name)
     if wanted is not None and len(train) != wanted:
         raise UserError(
-            f"data={data.name}: {_place(data)} has {len(train):,} training pictures, its authors' division {wanted:,}: "
+            f"data={data.name}: {_place(data)} has {len(train):,} training images, its authors' division {wanted:,}: "
             "results would not compare; leave data= out to train on these"
         )
 
 
 def _named(data: Data, test: bool, splits: Collection[str]) -> dict[str, str]:
-    """For the keys that name a split the split, which is there, by that or another name of its role."""
+    """For the keys that name a split the split, which is there, by that or another name of its
+    role."""
     names = {"data.train": data.train} | ({"data.test": data.test} if test else {})
     if isinstance(data.validation, str):
         names["data.validation"] = data.validation
@@ -124,57 +132,66 @@ def _named(data: Data, test: bool, splits: Collection[str]) -> dict[str, str]:
         chosen = layout.choose(name, splits)
         if chosen is None:
             more = ", or a share of train" if key == "data.validation" and not data.stream else ""
-            raise UserError(f"{key}={name}: no such split; {nearest(name, splits)}{more}")
+            raise UserError(f"{key}={name}: no such split; {suggest(name, splits)}{more}")
         found[key] = chosen
     return found
 
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
-    """Splits that are read from their beginning: the training pictures as a stream, and the first of both."""
-    found = formats.streams(data)
+    """Splits that are read from their beginning: the training images as a stream, and the first of
+    both."""
+    found = formats.find_streams(data)
     names = _named(data, False, found.splits)
     held_out = names.get("data.validation", data.validation)
     if held_out is None:
         held_out = next((name for name in HELD_OUT if name in found.splits), None)
     if held_out is None:
         choices = f"say one of {', '.join(found.splits)}, or 0 for none"
-        raise UserError(f"data.validation=null: {formats.where(data)} has no split for it; {choices}")
+        raise UserError(
+            f"data.validation=null: {formats.location(data)} has no split for it; {choices}"
+        )
     train = found.splits[names["data.train"]](seed)
     seen = found.splits[held_out](0) if isinstance(held_out, str) else train
     used = [names["data.train"], *([held_out] if isinstance(held_out, str) else [])]
-    told = [f"{name}: a stream from {_place(data)}" for name in used]
+    notes = [f"{name}: a stream from {_place(data)}" for name in used]
     if unused := [name for name in found.splits if name not in used]:
-        told.append(f"not used: {', '.join(unused)}")
-    told += [f"left out: {', '.join(found.left)}"] if found.left else []
+        notes.append(f"not used: {', '.join(unused)}")
+    notes += [f"left out: {', '.join(found.skipped)}"] if found.skipped else []
     guesses = _guesses(found, data)
-    return Splits(train.take(first), seen.take(first), None, train, tuple(told), guesses)
+    return Splits(train.take(first), seen.take(first), None, train, tuple(notes), guesses)
 
 
-def _guesses(found: Found | Streams, data: Data) -> tuple[str, ...]:
-    return tuple(f"{formats.where(data)}: {text}" for text in dict.fromkeys(found.guesses))
+def _guesses(found: FoundSplits | FoundStreams, data: Data) -> tuple[str, ...]:
+    return tuple(f"{formats.location(data)}: {text}" for text in dict.fromkeys(found.guesses))
 
 
-def _told(found: Found, data: Data, names: dict[str, str], train: Source, validation: Source) -> tuple[str, ...]:
+def _notes(
+    found: FoundSplits, data: Data, names: dict[str, str], train: Source, validation: Source
+) -> tuple[str, ...]:
     """What was taken for what, a line each, and what was left out."""
     place, chosen = _place(data), names["data.train"]
     whole = found.splits[chosen]
     share = f", of which data.share={data.share:g}" if data.share != 1 else ""
-    told = [f"train: {_many(whole)} from {place}{_under(chosen)}{share}"]
+    notes = [f"train: {_many(whole)} from {place}{_under(chosen)}{share}"]
     held_out = _held_out_name(data, found.splits)
     if held_out is not None:
-        told.append(f"validation: {_many(found.splits[held_out])} from {place}{_under(held_out)}")
+        notes.append(f"validation: {_many(found.splits[held_out])} from {place}{_under(held_out)}")
     elif data.validation == 0:
-        told.append(f"validation: none; {len(validation):,} of train are looked at, and trained on")
+        notes.append(
+            f"validation: none; {len(validation):,} of train are looked at, and trained on"
+        )
     else:
-        told.append(f"validation: {len(validation):,} images taken from train, which keeps {len(train):,}")
+        notes.append(
+            f"validation: {len(validation):,} images taken from train, which keeps {len(train):,}"
+        )
     if "data.test" in names:
         tested = names["data.test"]
-        told.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
+        notes.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
     used = {*names.values(), held_out}
     unused = [f"{name} ({len(x):,} images)" for name, x in found.splits.items() if name not in used]
-    told += [f"not used: {', '.join(unused)}"] if unused else []
-    told += [f"left out: {', '.join(found.left)}"] if found.left else []
-    return tuple(told)
+    notes += [f"not used: {', '.join(unused)}"] if unused else []
+    notes += [f"left out: {', '.join(found.skipped)}"] if found.skipped else []
+    return tuple(notes)
 
 
 def _many(source: Source) -> str:
@@ -195,8 +212,12 @@ def _filled(splits: dict[str, Source]) -> str:
 
 
 def _subset(train: Source, data: Data) -> Source:
-    """The share of the training pictures that is asked for."""
-    return train if data.share == 1 else _part(train, 0, max(1, round(data.share * len(train))), SHARE_KEY, data)
+    """The share of the training images that is asked for."""
+    return (
+        train
+        if data.share == 1
+        else _part(train, 0, max(1, round(data.share * len(train))), SHARE_KEY, data)
+    )
 
 
 def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Source:
@@ -206,11 +227,13 @@ def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Source:
         UserError: none.
     """
     if not data.window:
-        return Part(whole, first, last, key)
-    part = ShardedPart(cast(Sharded, whole), first, last, key)
+        return Subset(whole, first, last, key)
+    part = ShardedSubset(cast(ShardedSource, whole), first, last, key)
     if not len(part):
-        text = f"{last - first} of {len(whole)} pictures in {len(part.sizes_S)} shards come to none"
-        raise UserError(f"data.window={data.window}: {text}; say a larger data.share=, or data.validation=")
+        text = f"{last - first} of {len(whole)} images in {len(part.sizes_S)} shards come to none"
+        raise UserError(
+            f"data.window={data.window}: {text}; say a larger data.share=, or data.validation="
+        )
     return part
 
 
@@ -224,8 +247,8 @@ def _held_out_name(data: Data, splits: dict[str, Source]) -> str | None:
 
 
 def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Source, Source]:
-    """What is trained on and what is held out of it: a split, a share of train, or with 0 nothing (then training pictures
-    are looked at instead)."""
+    """What is trained on and what is held out of it: a split, a share of train, or with 0 nothing
+    (then training images are looked at instead)."""
     name, held_out = _held_out_name(data, splits), data.validation
     if name is not None:
         return train, splits[name]
@@ -234,40 +257,50 @@ def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Sou
     if held_out == 0:
         return train, _part(train, 0, max(1, count), HELD_OUT_KEY, data)
     if len(train) < 2:
-        raise UserError(f"data.train={data.train}: {len(train)} pictures, at least 2 are needed")
+        raise UserError(f"data.train={data.train}: {len(train)} images, at least 2 are needed")
     count = max(1, min(count, len(train) - 1))
-    kept, taken = (_part(train, *ends, HELD_OUT_KEY, data) for ends in ((count, len(train)), (0, count)))
+    kept, taken = (
+        _part(train, *ends, HELD_OUT_KEY, data) for ends in ((count, len(train)), (0, count))
+    )
     return kept, taken
 
 
 def _embedded(data: Data) -> dict[str, Source]:
-    return {split: Shapes(split, data.size) for split in shapes.SIZES}
+    return {split: SyntheticImages(split, data.size) for split in synthetic.SIZES}
 
 
-def classes(splits: Splits, recipe: Recipe) -> int:
-    """How many classes the labels have; 0 where no objective asks for labels.
-
-    Raises:
-        UserError: labels are asked for and there are none, or one is out of range.
-    """
-    return known_classes(splits, recipe) if LEARNS_LABELS & set(OBJECTIVES[recipe.objective]) else 0
-
-
-def known_classes(splits: Splits, recipe: Recipe) -> int:
-    """How many classes the labels have.
+def num_classes(splits: Splits, data: Data, objective: str) -> int:
+    """The number of classes, for an objective that uses labels; 0 for others.
 
     Raises:
-        UserError: there are no labels, or one is out of range.
+        UserError: as `count_classes`.
     """
-    data = recipe.data
-    named = {"train": splits.train, "validation": splits.validation} | ({"test": splits.test} if splits.test else {})
+    if not USES_LABELS & set(OBJECTIVES[objective]):
+        return 0
+    return count_classes(splits, data, objective)
+
+
+def count_classes(splits: Splits, data: Data, objective: str) -> int:
+    """The number of classes: data.classes, else the number of their names, else of the labels.
+
+    Raises:
+        UserError: a split has no labels, or one is out of range; the message names `objective`.
+    """
+    named = {"train": splits.train, "validation": splits.validation}
+    if splits.test:
+        named["test"] = splits.test
     for split, source in named.items():
         low, high = source.labels
         if high < 0:
             raise UserError(
-                f"objective={recipe.objective}: data={data.name} has no labels in its {split} split{source.columns}"
+                f"objective={objective}: data={data.name} has no labels in its {split} split"
+                f"{source.columns}"
             )
         known = data.classes or len(source.classes) or high + 1
         if low < -1 or high >= known:
-            raise UserError(f"data={data.name}: labels from {low} to {high} in its {split} split, with {known} classes")
-    return data.classes or len(splits.train.classes) or max(source.labels[1] for source in named.values()) + 1
+            raise UserError(
+                f"data={data.name}: labels from {low} to {high} in its {split} split, "
+                f"with {known} classes"
+            )
+    highest = max(source.labels[1] for source in named.values())
+    return data.classes or len(splits.train.classes) or highest + 1

@@ -7,14 +7,20 @@ import numpy as np
 import pyarrow.compute
 
 from . import columns, shards
-from .parts import Units, file_bytes, relative
+from .base import ReadUnits, file_bytes, relative_paths
 
 
 class Table:
-    """A split of a `datasets.Dataset` whose pictures stay encoded until they are wanted. With `classes` its labels are
-    texts, each the name of one."""
+    """A split of a `datasets.Dataset` whose images stay encoded until they are wanted. With
+    `classes` its labels are texts, each the name of one."""
 
-    def __init__(self, rows: datasets.Dataset, image: str, label: str | None, classes: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        rows: datasets.Dataset,
+        image: str,
+        label: str | None,
+        classes: list[str] | None = None,
+    ) -> None:
         self.classes = classes or columns.class_names(rows.features, label)
         self.number = {name: i for i, name in enumerate(classes)} if classes else None
         kept = [image] + ([label] if label else [])
@@ -28,7 +34,7 @@ class Table:
             return -1, -1
         column = self.rows.data.column(self.label)
         if self.number is not None:
-            column = shards.numbers(column, self.classes)
+            column = shards.class_indices(column, self.classes)
         found = pyarrow.compute.min_max(pyarrow.compute.fill_null(column, -1)).as_py()
         return (found["min"], found["max"]) if len(column) else (-1, -1)
 
@@ -37,7 +43,7 @@ class Table:
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         got = self.rows[rows.tolist()]
-        images: list[bytes | np.ndarray] = [shards.encoded(cell) for cell in got[self.image]]
+        images: list[bytes | np.ndarray] = [shards.encoded_bytes(cell) for cell in got[self.image]]
         labels = self._numbers(got[self.label]) if self.label else np.full(len(rows), -1, np.int64)
         return images, labels
 
@@ -51,7 +57,7 @@ class Table:
             labels = [None if text is None else self.number[text] for text in labels]
         return np.array([-1 if x is None else x for x in labels], np.int64)
 
-    def units(self) -> Units:
+    def units(self) -> ReadUnits:
         """Single images, in the table or in files."""
         column = self.rows.data.column(self.image)
         inside = pyarrow.compute.binary_length(pyarrow.compute.struct_field(column, "bytes"))
@@ -59,9 +65,13 @@ class Table:
         size_U = pyarrow.compute.fill_null(inside, -1).to_numpy().astype(np.int64)
         outside = np.flatnonzero(size_U < 0)
         size_U[outside] = [file_bytes(paths[row]) for row in outside]
-        return Units(np.ones_like(size_U), size_U, lambda: relative(paths[row] or "" for row in outside))
+        return ReadUnits(
+            np.ones_like(size_U),
+            size_U,
+            lambda: relative_paths(paths[row] or "" for row in outside),
+        )
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         pass
 
     def name(self, row: int) -> str:

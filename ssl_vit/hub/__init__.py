@@ -1,1 +1,1 @@
-"""The Hugging Face Hub: what is fetched from it and checked, what of a run goes there, and the model card."""
+"""The Hugging Face Hub: push, pull and the model card."""

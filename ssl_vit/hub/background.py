@@ -1,28 +1,30 @@
-"""Pushing to the Hub while training: an observer that lays milestones out, and a listener that keeps a process on pushing them.
+"""Pushing to the Hub while training: an observer that lays milestones out, and a listener that
+keeps a process on pushing them.
 
-Training waits for neither. What fails stays owed: it is told, tried again at the next milestone and the end, and finished by
-tools/push.py whenever.
+Training waits for neither. What fails stays owed: it is told, tried again at the next milestone and
+the end, and finished by the push tool whenever.
 """
 
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..engine import Listener, Row
+from ..callbacks import Callback, Row
+from ..formatting import process_command, process_environment
 from ..objectives import Objective
-from ..runs import Run
-from . import ledger
-from .parcels import step_branch, steps
+from ..runs.folder import Run
+from . import manifest
+from .payload import step_branch, steps
 
 KEPT = 4  # milestones that wait for the Hub at most
 
 
-class Pusher(Listener):
-    """At most one process at a time that pushes what the run owes; what it says goes to hub/log.txt."""
+class Pusher(Callback):
+    """At most one process at a time that pushes what the run owes; what it says goes to
+    hub/log.txt."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -33,27 +35,32 @@ class Pusher(Listener):
         if self.process is None or self.process.poll() is not None:
             self.run.outbox.mkdir(exist_ok=True)
             with (self.run.outbox / "log.txt").open("a") as log:
-                command = [sys.executable, str(ledger.TOOL), str(self.run.folder), "--quiet"]
+                command = process_command("push", str(self.run.folder), "--quiet")
                 self.process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=process_environment(),
+                    start_new_session=True,
                 )
 
     def on_step(self, step: int) -> None:
         """Tell once of a push that failed."""
         if self.process and self.process.poll():
             self.process = None
-            for name, text in ledger.told(self.run):
+            for name, text in manifest.status_lines(self.run):
                 if name == "not pushed":
                     print(f"warning: the Hub has not got {text}; training goes on", flush=True)
 
     def finish(self) -> None:
-        """Push the rest, and wait for it no longer than the recipe says; a push that takes longer is ended and stays owed. The
-        run is finished whatever comes of it."""
+        """Push the rest, and wait for it no longer than the recipe says; a push that takes longer
+        is ended and stays owed. The run is finished whatever comes of it."""
         try:
             self._finish()
         except Exception as error:
             text = f"warning: the Hub was not reached: {error!r}"
-            self.run.note(text)
+            self.run.write_log(text)
             print(text, flush=True)
 
     def _finish(self) -> None:
@@ -67,13 +74,13 @@ class Pusher(Listener):
                 self.process.kill()
                 self.process.wait()
                 break
-            if not ledger.owed(self.run):
+            if not manifest.owed(self.run):
                 break
 
 
 class Milestones:
-    """An observer that exports the encoder so far into the outbox, once for each step; the end is not one of them. Without a
-    pusher, on processes other than the first, it does nothing."""
+    """An observer that exports the encoder so far into the outbox, once for each step; the end is
+    not one of them. Without a pusher, on processes other than the first, it does nothing."""
 
     def __init__(self, pusher: Pusher | None, export: Callable[[Path, Objective], Any]) -> None:
         self.pusher, self.export = pusher, export
@@ -82,37 +89,48 @@ class Milestones:
         if self.pusher is None:
             return ()
         run = self.pusher.run
-        if step < run.recipe.optim.steps and step_branch(step) not in ledger.known(run):
+        if step < run.recipe.optim.steps and step_branch(step) not in manifest.pushed_branches(run):
             run.outbox.mkdir(exist_ok=True)
             if self._room(run, sum(value.nbytes for value in objective.state_dict().values())):
                 self.export(run.outbox / step_branch(step), objective)
             else:
-                _warn(run, f"the milestone of step {step} is left out: the disk has no room for it beside the checkpoints")
+                _warn(
+                    run,
+                    f"the milestone of step {step} is left out: the disk has no room for it beside the checkpoints",
+                )
             self.pusher.start()
         return ()
 
     def _room(self, run: Run, size: int) -> bool:
-        """Whether there is room for one more milestone of this many bytes. Those that the Hub has not got give way, the oldest
-        first, where they are KEPT already or the checkpoints to come would find no room: training needs these."""
+        """Whether there is room for one more milestone of this many bytes. Those that the Hub has
+        not got give way, the oldest first, where they are KEPT already or the checkpoints to come
+        would find no room: training needs these."""
         for left in run.outbox.glob(".step-*"):  # what a kill left
             shutil.rmtree(left, ignore_errors=True)
-        waiting = [path for _, path in steps(run.outbox) if path.name not in ledger.known(run)]
+        waiting = [
+            path for _, path in steps(run.outbox) if path.name not in manifest.pushed_branches(run)
+        ]
         needed = size + _checkpoints_to_come(run, size)
         while waiting and (len(waiting) >= KEPT or shutil.disk_usage(run.outbox).free < needed):
             oldest = waiting.pop(0)
             shutil.rmtree(oldest, ignore_errors=True)
-            _warn(run, f"{oldest.name} was not pushed yet and is dropped, for those after it: the Hub has not been reached")
+            _warn(
+                run,
+                f"{oldest.name} was not pushed yet and is dropped, for those after it: the Hub has not been reached",
+            )
         return shutil.disk_usage(run.outbox).free >= needed
 
 
 def _checkpoints_to_come(run: Run, weights: int) -> int:
-    """Bytes of the checkpoints that are still to be kept, and of one that is being written beside them."""
+    """Bytes of the checkpoints that are still to be kept, and of one that is being written beside
+    them."""
     known = steps(run.checkpoints)
     files = known[-1][1].iterdir() if known else ()
-    size = sum(path.stat().st_size for path in files) or 4 * weights  # with two moments, and perhaps a mean
+    # with two moments, and perhaps a mean
+    size = sum(path.stat().st_size for path in files) or 4 * weights
     return size * (1 + max(0, run.recipe.checkpoint.keep - len(known)))
 
 
 def _warn(run: Run, text: str) -> None:
     print(f"warning: {text}", flush=True)
-    run.note(f"warning: {text}")
+    run.write_log(f"warning: {text}")

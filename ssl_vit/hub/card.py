@@ -1,4 +1,5 @@
-"""The model card of a run, finished or on its way: what its folder says, for somebody who has never seen it. No torch here."""
+"""The model card of a run, finished or on its way: what its folder says, for somebody who has never
+seen it. No torch here."""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -11,13 +12,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
-from .. import compute, inits
-from ..markdown import code, opening, plain
-from ..recipe import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Data, Recipe, flatten
-from ..runs import Run
-from ..summary import duration
-from ..words import public
-from . import measures, remote
+from .. import costs, hub_files
+from ..config import init_source
+from ..config.resolve import without_private
+from ..config.schema import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Data, Recipe, flatten
+from ..formatting import duration, escape_markdown, escape_opening, inline_code
+from ..runs.folder import Run
+from . import measures
 from .measures import table
 
 TARGETS = {
@@ -26,29 +27,48 @@ TARGETS = {
     "pixels": "its pixels, by squared error",
 }
 TERMS = Path(__file__).with_name("terms.yaml")
-WATTS = {"H100": 700, "H200": 700, "A100": 400, "V100": 300, "4090": 450, "L4": 72, "T4": 70}  # data sheets' most
+# data sheets' most
+WATTS = {"H100": 700, "H200": 700, "A100": 400, "V100": 300, "4090": 450, "L4": 72, "T4": 70}
 CORE_WATTS = 10  # of a CPU, roughly
 GROUPS = ("data", "model", "optim", "seed", "init", "objective")  # keys that every recipe uses
 
 
 def write(run: Run, export: Path, step: int | None = None) -> str:
-    """The card's Markdown beside the export in that folder; `step`: of the encoder after that step, not of the end."""
+    """The card's Markdown beside the export in that folder; `step`: of the encoder after that step,
+    not of the end."""
     loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     result = None if step else run.result()
-    known, config = run.environment(), inits.config(export)
-    said = _told(run.recipe, config, step) | _measured(run, result) | _spent(run.recipe, result, known)
-    front = yaml.safe_dump(_front(run.recipe, config["num_classes"] > 0, result), sort_keys=False, allow_unicode=True)
-    revision = f" at {plain(known['revision'])}" if known.get("revision") else ""
-    return environment.get_template("card.md.j2").render(**said, front=front, revision=revision) + "\n"
+    known, config = run.environment(), init_source.config(export)
+    values = (
+        _told(run.recipe, config, step) | _measured(run, result) | _spent(run.recipe, result, known)
+    )
+    front = yaml.safe_dump(
+        _front(run.recipe, config["num_classes"] > 0, result), sort_keys=False, allow_unicode=True
+    )
+    revision = f" at {escape_markdown(known['revision'])}" if known.get("revision") else ""
+    return (
+        environment.get_template("card.md.j2").render(**values, front=front, revision=revision)
+        + "\n"
+    )
 
 
 def _front(recipe: Recipe, classifies: bool, result: Mapping[str, Any] | None) -> dict[str, Any]:
     """What the Hub itself reads of the card."""
     d, task = recipe.data, "image-classification" if classifies else "image-feature-extraction"
     objective = {"mpp": "masked-patch-prediction"}.get(recipe.objective, recipe.objective)
-    front = {"library_name": "timm", "pipeline_tag": task, "tags": [task, "timm", "transformers", "ssl_vit", objective]}
-    base = {"base_model": remote.split(recipe.init)[0]} if recipe.init.startswith(remote.SCHEME) else {}
+    front = {
+        "library_name": "timm",
+        "pipeline_tag": task,
+        "tags": [task, "timm", "transformers", "ssl_vit", objective],
+    }
+    base = (
+        {"base_model": hub_files.split(recipe.init)[0]}
+        if recipe.init.startswith(hub_files.SCHEME)
+        else {}
+    )
     data = {"datasets": [d.hub]} if d.hub and d.verified and not d.path else {}
     where = {"type": d.hub if d.hub and not d.path else d.name, "name": d.name}
     measured = measures.index((result or {"metrics": {}})["metrics"], task, where)
@@ -57,17 +77,25 @@ def _front(recipe: Recipe, classifies: bool, result: Mapping[str, Any] | None) -
 
 
 def curves(run: Run) -> bytes | None:
-    """A PNG of the loss by step, training and held out, and of what else was held out; None where there are no rows."""
+    """A PNG of the loss by step, training and held out, and of what else was held out; None where
+    there are no rows."""
     rows = run.rows()
     names = [
-        name for name in ("loss", "validation/loss", "validation/accuracy_masked", "validation/accuracy") if _seen(rows, name)
+        name
+        for name in ("loss", "validation/loss", "validation/accuracy_masked", "validation/accuracy")
+        if _seen(rows, name)
     ]
     if not names:
         return None
-    panels = {"loss": [n for n in names if n.endswith("loss")], "share right": [n for n in names if not n.endswith("loss")]}
+    panels = {
+        "loss": [n for n in names if n.endswith("loss")],
+        "share right": [n for n in names if not n.endswith("loss")],
+    }
     drawn = {label: panel for label, panel in panels.items() if panel}
     figure = Figure(figsize=(4.2 * len(drawn), 3.0), layout="constrained")
-    for axis, (label, panel) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True):
+    for axis, (label, panel) in zip(
+        figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True
+    ):
         for name in panel:
             axis.plot(*zip(*_seen(rows, name), strict=True), label=name)
         for dashes, (name, value) in enumerate(_to_beat(run, label == "loss")):
@@ -75,14 +103,16 @@ def curves(run: Run) -> bytes | None:
         axis.set(xlabel="step", ylabel=label)
         axis.legend(frameon=False, fontsize="small")
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=120, metadata={"Software": None})  # so that equal curves are equal bytes
+    # so that equal curves are equal bytes
+    figure.savefig(file, format="png", dpi=120, metadata={"Software": None})
     return file.getvalue()
 
 
 def _to_beat(run: Run, losses: bool) -> list[tuple[str, float]]:
-    """What the objective's loss, or its accuracy, must beat; a joint one has parts, which are not drawn."""
+    """What the objective's loss, or its accuracy, must beat; a joint one has parts, which are not
+    drawn."""
     metrics = (run.result() or {"metrics": {}})["metrics"]
-    fought = [one for one in measures.duels(metrics) if "/" not in one.baseline]
+    fought = [one for one in measures.comparisons(metrics) if "/" not in one.baseline]
     return [(one.called, one.there) for one in fought if one.measure.startswith("loss") is losses]
 
 
@@ -96,7 +126,7 @@ def _told(recipe: Recipe, config: Mapping[str, Any], step: int | None) -> dict[s
     branch = f"step-{step:09d}" if step else None
     side = recipe.data.size
     return {
-        "name": opening(recipe.name),
+        "name": escape_opening(recipe.name),
         "what": _what(recipe),
         "unfinished": step is not None,
         "step": f"{step or recipe.optim.steps:,}",
@@ -114,7 +144,13 @@ def _told(recipe: Recipe, config: Mapping[str, Any], step: int | None) -> dict[s
         "objective": _objective(recipe),
         "data": _data(recipe),
         **_terms(recipe.data),
-        "recipe": table(("key", "value"), [(code(key), plain(value)) for key, value in _values(public(recipe))]),
+        "recipe": table(
+            ("key", "value"),
+            [
+                (inline_code(key), escape_markdown(value))
+                for key, value in _values(without_private(recipe))
+            ],
+        ),
         **_again(recipe),
         "limits": list(_limits(recipe, classes > 0)),
     }
@@ -134,89 +170,129 @@ def _feature(config: Mapping[str, Any], recipe: Recipe) -> str:
 def _what(recipe: Recipe) -> str:
     m = recipe.model
     size = "" if m.convolutional else f", {m.depth} blocks, {m.width} wide, patches of {m.patch} px"
-    started = "random weights" if recipe.init == inits.SCRATCH else code(public(recipe).init)
+    started = (
+        "random weights"
+        if recipe.init == init_source.SCRATCH
+        else inline_code(without_private(recipe).init)
+    )
     kind = "A network" if m.convolutional else "A Vision Transformer"
-    net = f"{kind} ({plain(m.name or m.timm)}{size})"
-    return f"{net} for pictures of {recipe.data.size} px, trained from {started} on {plain(recipe.data.name)}."
+    net = f"{kind} ({escape_markdown(m.name or m.timm)}{size})"
+    return f"{net} for images of {recipe.data.size} px, trained from {started} on {escape_markdown(recipe.data.name)}."
 
 
 def _again(recipe: Recipe) -> dict[str, str]:
     """The command that repeats the run, and what of it is not in the repository."""
     needs = {
-        "data.path=PICTURES": ("a copy of the same pictures", recipe.data.path),
-        "init=WEIGHTS": (f"the run or export {code(public(recipe).init)} that it started from", inits.local(recipe.init)),
+        "data.path=IMAGES": ("a copy of the same images", recipe.data.path),
+        "init=WEIGHTS": (
+            f"the run or export {inline_code(without_private(recipe).init)} that it started from",
+            init_source.is_local(recipe.init),
+        ),
         "eval.real=LABELS": ("ImageNet-ReaL's labels", recipe.eval.real),
         "plugin=FILE": ("the plugin's Python file", recipe.plugin),
     }
-    said = {word: f"{word.partition('=')[2]} for {text}" for word, (text, needed) in needs.items() if needed}
-    told = ", and ".join(said.values()).replace(" for ", " stands for ", 1)
-    lacks = f" {told}; this repository does not hold {'them' if len(said) > 1 else 'it'}." if said else ""
-    return {"command": " ".join([f"tools/{inits.tool(recipe)}.py recipe=recipe.yaml name=again", *said]), "lacks": lacks}
+    stand_ins = {
+        word: f"{word.partition('=')[2]} for {text}"
+        for word, (text, needed) in needs.items()
+        if needed
+    }
+    sentence = ", and ".join(stand_ins.values()).replace(" for ", " stands for ", 1)
+    lacks = (
+        f" {sentence}; this repository does not hold {'them' if len(stand_ins) > 1 else 'it'}."
+        if stand_ins
+        else ""
+    )
+    return {
+        "command": " ".join(
+            [
+                f"tools/{init_source.training_tool(recipe)}.py recipe=recipe.yaml name=again",
+                *stand_ins,
+            ]
+        ),
+        "lacks": lacks,
+    }
 
 
 def _terms(data: Data) -> dict[str, str]:
-    """What is known of the pictures' licence, and whom to cite. A set's own name may be that of anybody's folder."""
+    """What is known of the images' licence, and whom to cite. A set's own name may be that of
+    anybody's folder."""
     named = data.hub or not data.path
     known = dict(OmegaConf.to_container(OmegaConf.load(TERMS)).get(data.name, {})) if named else {}  # type: ignore[union-attr]
-    page = f"at https://huggingface.co/datasets/{data.hub}" if data.hub else "for their owner to say"
-    unknown = f"The terms of these pictures are not known to ssl_vit; they are {page}."
+    page = (
+        f"at https://huggingface.co/datasets/{data.hub}" if data.hub else "for their owner to say"
+    )
+    unknown = f"The terms of these images are not known to ssl_vit; they are {page}."
     return {"terms": known.get("terms", unknown), "cite": known.get("cite", "")}
 
 
 def _objective(recipe: Recipe) -> str:
     c, s = recipe.corruption, recipe.supervised
     mpp = (
-        f"Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2): {c.rate:.0%} of a picture's patches are"
+        f"Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2): {c.rate:.0%} of an image's patches are"
         f" corrupted, {c.mask:.0%} of them by a learned mask token, {c.random:.0%} by another patch, {c.keep:.0%} left as they"
-        f" are; of each the encoder tells {TARGETS.get(recipe.target, plain(recipe.target))}."
+        f" are; of each the encoder tells {TARGETS.get(recipe.target, escape_markdown(recipe.target))}."
     )
     labels = (
         f"Classification with {'a hidden tanh layer and a linear one' if s.hidden else 'one linear layer'} on the"
         f" {'class token' if s.pool == 'token' else 'mean of the patches'}, {s.loss} cross-entropy."
     )
-    known = {"mpp": mpp, "supervised": labels, "joint": f"The weighted sum of two losses. {mpp} {labels}"}
-    return known.get(recipe.objective, f"{code(recipe.objective)}, an objective of a plugin that is not part of ssl_vit.")
+    known = {
+        "mpp": mpp,
+        "supervised": labels,
+        "joint": f"The weighted sum of two losses. {mpp} {labels}",
+    }
+    return known.get(
+        recipe.objective,
+        f"{inline_code(recipe.objective)}, an objective of a plugin that is not part of ssl_vit.",
+    )
 
 
 def _data(recipe: Recipe) -> str:
     d = recipe.data
-    source = f"from {plain(d.hub)} of the Hub" if d.hub else "drawn by ssl_vit from a seed"
+    source = (
+        f"from {escape_markdown(d.hub)} of the Hub" if d.hub else "drawn by ssl_vit from a seed"
+    )
     if d.path:
-        source = "read from a copy on the trainer's own machine" + (f", not from {plain(d.hub)} of the Hub" if d.hub else "")
+        source = "read from a copy on the trainer's own machine" + (
+            f", not from {escape_markdown(d.hub)} of the Hub" if d.hub else ""
+        )
     share = f"; {d.share:.1%} of it was trained on" if d.share < 1 else ""
     looked = "Nothing was held out" if d.validation == 0 else "A part was held out"
-    return f"{opening(d.name)}, split {code(d.train)}, {source}{share}. {looked} to watch training."
+    return f"{escape_opening(d.name)}, split {inline_code(d.train)}, {source}{share}. {looked} to watch training."
 
 
 def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    """Key and value of what is computed, as far as the objective has a use for it and it is not off (0, false or null)."""
+    """Key and value of what is computed, as far as the objective has a use for it and it is not off
+    (0, false or null)."""
     used = {*GROUPS, *OBJECTIVES.get(recipe.objective, ())}
     for key, value in flatten(asdict(recipe)).items():
-        if key.split(".")[0] in used and (value or key == "seed") and not key.startswith(NOT_COMPUTED):
+        if key.split(".")[0] in used and (value or key == "seed") and key not in NOT_COMPUTED:
             yield key, value
 
 
 def _measured(run: Run, result: Mapping[str, Any] | None) -> dict[str, Any]:
     metrics = (result or {"metrics": {}})["metrics"]
-    fought = list(measures.duels(metrics))
+    fought = list(measures.comparisons(metrics))
     return {
         "results": measures.results(metrics),
         "baselines": measures.baselines(fought) if fought else "",
         "verdict": measures.verdict(fought) if fought else "",
         "curves": bool(result and run.rows()),
-        "picture": bool(result) and (run.figures / "predictions.png").exists(),
+        "image": bool(result) and (run.figures / "predictions.png").exists(),
     }
 
 
-def _spent(recipe: Recipe, result: Mapping[str, Any] | None, known: Mapping[str, Any]) -> dict[str, str]:
-    size, adds = _many(compute.parameters(recipe)), _many(compute.multiply_adds(recipe))
-    work = f"It has {size} parameters and needs {adds} multiply-adds a picture."
+def _spent(
+    recipe: Recipe, result: Mapping[str, Any] | None, known: Mapping[str, Any]
+) -> dict[str, str]:
+    size, adds = _many(costs.encoder_parameters(recipe)), _many(costs.multiply_adds(recipe))
+    work = f"It has {size} parameters and needs {adds} multiply-adds an image."
     if result is None:
         return {"compute": work}
-    hours, device = result["device_hours"], plain(known.get("device", "cpu"))
+    hours, device = result["device_hours"], escape_markdown(known.get("device", "cpu"))
     before = result.get("total_device_hours", hours) - hours
     trained = (
-        f"Training was {result['steps']:,} steps on {result['images']:,} pictures, {result['exaflop']:.3g} exaFLOP,"
+        f"Training was {result['steps']:,} steps on {result['images']:,} images, {result['exaflop']:.3g} exaFLOP,"
         f" and took {_took(result['seconds'])} on {known.get('processes', 1)} x {device}: {hours:.2g} device-hours"
         + (f", after {before:.2g} for the weights that it started from." if before > 0 else ".")
     )
@@ -226,7 +302,9 @@ def _spent(recipe: Recipe, result: Mapping[str, Any] | None, known: Mapping[str,
 def _many(count: int) -> str:
     """A count in words: 19.3 thousand, 86.6 million."""
     sizes = {"billion": 1e9, "million": 1e6, "thousand": 1e3}
-    return next((f"{count / size:.3g} {name}" for name, size in sizes.items() if count >= size), str(count))
+    return next(
+        (f"{count / size:.3g} {name}" for name, size in sizes.items() if count >= size), str(count)
+    )
 
 
 def _took(seconds: float) -> str:
@@ -234,7 +312,8 @@ def _took(seconds: float) -> str:
 
 
 def _energy(hours: float, device: str, threads: int) -> str:
-    """kWh at the devices' highest rated power; cooling and the rest of the machine are left out, and said to be."""
+    """kWh at the devices' highest rated power; cooling and the rest of the machine are left out,
+    and said to be."""
     watts: int | None
     if device == "cpu":
         cores = "its one core" if threads == 1 else f"each of {threads} cores"
@@ -252,9 +331,10 @@ def _energy(hours: float, device: str, threads: int) -> str:
 
 def _limits(recipe: Recipe, classifies: bool) -> Iterator[str]:
     if recipe.data.name == EMBEDDED:
-        yield "The pictures are drawn shapes: nothing about photographs is to be expected of it."
+        yield "The images are drawn shapes: nothing about photographs is to be expected of it."
     else:
-        yield f"It has seen {plain(recipe.data.name)} alone, at {recipe.data.size} px, with whatever is uneven in that set."
+        seen = escape_markdown(recipe.data.name)
+        yield f"It was trained on {seen} alone, at {recipe.data.size} px, with that set's biases."
     if not classifies:
         yield "It names no classes: it gives features, to be fine-tuned or probed."
     yield "No study of bias, of robustness or of safety was made. It is meant for research."

@@ -1,11 +1,11 @@
-"""What was measured and what it must beat, as a model card's tables and sentences, and how these are written. No torch here."""
+"""What was measured and what it must beat, as a model card's tables and sentences, and how these
+are written. No torch here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..markdown import code, plain
-from ..statistics import proportion
-from ..summary import MEASURED, SHARES
+from ..formatting import MEASURED, SHARES, escape_markdown, inline_code
+from ..stats import proportion
 
 KINDS = {
     "masked": "of patches under the mask token",
@@ -15,16 +15,17 @@ KINDS = {
 MEANINGS = {
     "loss": "the loss that it was trained with",
     "accuracy": "the share that it tells right",
-    "top1": "the share of pictures whose class it names first",
+    "top1": "the share of images whose class it names first",
     "top5": "the share whose class is among its first five",
     "real": "the share right by ImageNet-ReaL's labels",
 }
 SHARED = (*SHARES, "commonest", "neighbors", "chance")  # what is told in per cent
-COUNTED = "corrupted"  # how many patches of a picture; no measure of the model
+COUNTED = "corrupted"  # how many patches of an image; no measure of the model
 
 
 class Baseline(NamedTuple):
-    """A guess that needs no learning, what it is, and which measure it stands beside: the first of these that there is."""
+    """A guess that needs no learning, what it is, and which measure it stands beside: the first of
+    these that there is."""
 
     called: str
     guess: str
@@ -33,12 +34,24 @@ class Baseline(NamedTuple):
 
 HIT = ("loss_masked", "loss")
 BASELINES = {
-    "entropy": Baseline("the training colours' entropy", "how often each colour occurs in training", HIT),
-    "commonest": Baseline("the commonest colour", "the commonest training colour, always", ("accuracy_masked",)),
-    "neighbors": Baseline("the neighbours' mean", "the mean colour of the nearest intact patches", ("accuracy_masked",)),
+    "entropy": Baseline(
+        "the training colours' entropy", "how often each colour occurs in training", HIT
+    ),
+    "commonest": Baseline(
+        "the commonest colour", "the commonest training colour, always", ("accuracy_masked",)
+    ),
+    "neighbors": Baseline(
+        "the neighbours' mean",
+        "the mean colour of the nearest intact patches",
+        ("accuracy_masked",),
+    ),
     "variance": Baseline("the training mean", "the mean training colour, always", HIT),
-    "neighbors_error": Baseline("the neighbours' mean", "the mean colour of the nearest intact patches", HIT),
-    "chance_loss": Baseline("the loss of guessing", "the same probability for every class", ("loss",)),
+    "neighbors_error": Baseline(
+        "the neighbours' mean", "the mean colour of the nearest intact patches", HIT
+    ),
+    "chance_loss": Baseline(
+        "the loss of guessing", "the same probability for every class", ("loss",)
+    ),
     "chance": Baseline("guessing", "any class at random", ("top1", "accuracy")),
 }
 
@@ -51,15 +64,30 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def results(metrics: Mapping[str, Any]) -> str:
     """The table of what the model itself does; empty where nothing was measured."""
-    rows = [_row(name, entry) for name, entry in metrics.items() if _last(name) not in (*BASELINES, COUNTED)]
-    return table(("measure", "what it is", "split", "value", "95% interval", "n"), rows) if rows else ""
+    rows = [
+        _row(name, entry)
+        for name, entry in metrics.items()
+        if _last(name) not in (*BASELINES, COUNTED)
+    ]
+    return (
+        table(("measure", "what it is", "split", "value", "95% interval", "n"), rows)
+        if rows
+        else ""
+    )
 
 
 def _row(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
     value, n = entry["value"], entry.get("n") or 0
     interval = proportion(value, n) if _last(name) in SHARES and n else None
-    told = f"{interval.low:.2%} to {interval.high:.2%}" if interval else "-"
-    return code(name), _meaning(_last(name)), plain(entry["split"]), number(name, value), told, f"{n:,}"
+    text = f"{interval.low:.2%} to {interval.high:.2%}" if interval else "-"
+    return (
+        inline_code(name),
+        _meaning(_last(name)),
+        escape_markdown(entry["split"]),
+        number(name, value),
+        text,
+        f"{n:,}",
+    )
 
 
 def _last(name: str) -> str:
@@ -81,8 +109,9 @@ def number(name: str, value: float) -> str:
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
 
 
-class Duel(NamedTuple):
-    """A baseline's name and value, and name, value and cases of the model's measure that it stands beside."""
+class Comparison(NamedTuple):
+    """A baseline's name and value, and name, value and cases of the model's measure that it stands
+    beside."""
 
     baseline: str
     there: float
@@ -103,40 +132,50 @@ class Duel(NamedTuple):
         return BASELINES[_last(self.baseline)].called
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         values = f"{number(self.measure, self.here)} against {number(self.measure, self.there)}"
         return f"{self.called} ({values})"
 
 
-def duels(metrics: Mapping[str, Any]) -> Iterator[Duel]:
-    """Each baseline that was measured, beside the model's own measure; a joint objective's parts by themselves."""
+def comparisons(metrics: Mapping[str, Any]) -> Iterator[Comparison]:
+    """Each baseline that was measured, beside the model's own measure; a joint objective's parts by
+    themselves."""
     for name, entry in metrics.items():
         part, known = name.removesuffix(_last(name)), BASELINES.get(_last(name))
-        measures = [measure for stem in known.beside for measure in (part + stem, stem) if measure in metrics] if known else []
+        measures = (
+            [
+                measure
+                for stem in known.beside
+                for measure in (part + stem, stem)
+                if measure in metrics
+            ]
+            if known
+            else []
+        )
         if measures:
             own = metrics[measures[0]]
-            yield Duel(name, entry["value"], measures[0], own["value"], own.get("n") or 0)
+            yield Comparison(name, entry["value"], measures[0], own["value"], own.get("n") or 0)
 
 
-def baselines(fought: Sequence[Duel]) -> str:
+def baselines(fought: Sequence[Comparison]) -> str:
     head = ("baseline", "it guesses", "its value", "the model's", "measure")
     rows = [
         (
-            code(one.baseline),
+            inline_code(one.baseline),
             BASELINES[_last(one.baseline)].guess,
             number(one.measure, one.there),
             number(one.measure, one.here),
-            code(one.measure),
+            inline_code(one.measure),
         )
         for one in fought
     ]
     return table(head, rows)
 
 
-def verdict(fought: Sequence[Duel]) -> str:
+def verdict(fought: Sequence[Comparison]) -> str:
     """One sentence: which baselines the model beats, and which it does not."""
-    told = {verb: [one.told for one in fought if one.verb == verb] for verb in (WON, LOST, OPEN)}
-    return f"The model {', and '.join(f'{verb} {_listed(texts)}' for verb, texts in told.items() if texts)}."
+    by_verb = {verb: [one.text for one in fought if one.verb == verb] for verb in (WON, LOST, OPEN)}
+    return f"The model {', and '.join(f'{verb} {_listed(texts)}' for verb, texts in by_verb.items() if texts)}."
 
 
 def _listed(texts: Sequence[str]) -> str:
@@ -144,14 +183,19 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def index(metrics: Mapping[str, Any], task: str, data: Mapping[str, str]) -> list[dict[str, Any]]:
-    """`results` of the front matter's model-index, as the Hub reads them: losses and shares by split."""
+    """`results` of the front matter's model-index, as the Hub reads them: losses and shares by
+    split."""
     known = {name: entry for name, entry in metrics.items() if _known(_last(name))}
     return [
         {
             "task": {"type": task},
             "dataset": {**data, "split": split},
             "metrics": [
-                {"type": "loss" if _last(name).startswith("loss") else "accuracy", "name": name, "value": entry["value"]}
+                {
+                    "type": "loss" if _last(name).startswith("loss") else "accuracy",
+                    "name": name,
+                    "value": entry["value"],
+                }
                 for name, entry in known.items()
                 if entry["split"] == split
             ],

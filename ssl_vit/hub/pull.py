@@ -1,18 +1,19 @@
-"""A pushed training state becomes a run's folder again, from which the same command goes on. Nothing of it is unpickled."""
+"""A pushed training state becomes a run's folder again, from which the same command goes on.
+Nothing of it is unpickled."""
 
 import json
 import shutil
 from pathlib import Path
 
-from .. import summary
-from ..inits import tool
-from ..recipe import EMBEDDED, Recipe, UserError, dump
-from ..runs import Run, write_atomically
-from ..summary import typed
-from ..words import parse, received
-from . import remote
-from .parcels import STATE
-from .plain import unpack_checkpoint
+from .. import formatting, hub_files
+from ..config.init_source import training_tool
+from ..config.resolve import from_untrusted, parse
+from ..config.schema import EMBEDDED, Recipe, dump
+from ..errors import UserError
+from ..formatting import typed
+from ..runs.folder import Run, write_atomically
+from .payload import STATE
+from .state_io import unpack_checkpoint
 
 
 def pull(place: str, out: str, name: str | None = None) -> Run:
@@ -21,12 +22,15 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
     The ledger, hub.json, says which commit it was.
 
     Raises:
-        UserError: there is no such state, it is damaged or needs a plugin, or the folder is there already.
+        UserError: there is no such state, it is damaged or needs a plugin, or the folder is there
+        already.
     """
-    repository, revision = remote.split(place)
-    source = remote.fetch(f"{repository}@{revision or 'state'}", place, STATE)
+    repository, revision = hub_files.split(place)
+    source = hub_files.fetch(f"{repository}@{revision or 'state'}", place, STATE)
     if missing := [file for file in STATE if not (source / file).exists()]:
-        raise UserError(f"{place}: it holds no training state: it has no {missing[0]}; hub.state=true pushes one")
+        raise UserError(
+            f"{place}: it holds no training state: it has no {missing[0]}; hub.state=true pushes one"
+        )
     run = Run(_recipe(source, place, out, name))
     if run.folder.exists():
         raise UserError(f"{place}: {run.folder} is there already; say name= or remove it")
@@ -37,7 +41,7 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
 def _recipe(source: Path, place: str, out: str, name: str | None) -> Recipe:
     """The pushed recipe, checked as every other: a name, too, which cannot lead out of `out`."""
     try:
-        return received(source / "recipe.yaml", out, name)
+        return from_untrusted(source / "recipe.yaml", out, name)
     except UserError as error:
         raise UserError(f"{place}: its recipe.yaml: {error}") from None
 
@@ -46,27 +50,39 @@ def _unfold(source: Path, run: Run, place: str) -> None:
     """Write the folder; of a state that turns out to be none, nothing stays."""
     run.folder.mkdir(parents=True)
     try:
-        structure, tensors = ((source / file).read_bytes() for file in ("state.json", "state.safetensors"))
+        structure, tensors = (
+            (source / file).read_bytes() for file in ("state.json", "state.safetensors")
+        )
         unpack_checkpoint(run.checkpoints, structure, tensors, place)
     except UserError:
         shutil.rmtree(run.folder)
         raise
     for file in ("environment.json", "metrics.jsonl"):
         shutil.copyfile(source / file, run.folder / file)
-    write_atomically(run.folder / "recipe.yaml", dump(run.recipe))  # not theirs, which could name a plugin or a repository
-    pulled = f"{remote.SCHEME}{remote.split(place)[0]}@{source.name}"
+    # not theirs, which could name a plugin or a repository
+    write_atomically(run.folder / "recipe.yaml", dump(run.recipe))
+    pulled = f"{hub_files.SCHEME}{hub_files.split(place)[0]}@{source.name}"
     write_atomically(run.ledger, json.dumps({"pulled": pulled}, indent=2) + "\n")
 
 
-def asked(words: list[str]) -> tuple[str, dict[str, str]]:
+def parse_options(words: list[str]) -> tuple[str, dict[str, str]]:
     """A place of the Hub, and out= and name= where they are said.
 
     Raises:
         UserError: a word is not understood.
     """
-    places, given = [word for word in words if "=" not in word], parse(word for word in words if "=" in word)
-    if len(places) != 1 or not places[0].startswith(remote.SCHEME) or given.keys() - {"out", "name"}:
-        text = "say one place of the Hub, and out= and name= if wanted: tools/pull.py hf-hub:USER/NAME"
+    places, given = (
+        [word for word in words if "=" not in word],
+        parse(word for word in words if "=" in word),
+    )
+    if (
+        len(places) != 1
+        or not places[0].startswith(hub_files.SCHEME)
+        or given.keys() - {"out", "name"}
+    ):
+        text = (
+            "say one place of the Hub, and out= and name= if wanted: tools/pull.py hf-hub:USER/NAME"
+        )
         raise UserError(f"{' '.join(words) or 'nothing'} is said; {text}")
     return places[0], given
 
@@ -77,9 +93,11 @@ def main(words: list[str]) -> None:
     Raises:
         UserError: as `asked` and `pull`.
     """
-    place, given = asked(words)
+    place, given = parse_options(words)
     run = pull(place, given.get("out", "runs"), given.get("name"))
     words = [f"recipe={run.folder}/recipe.yaml", f"name={run.recipe.name}", f"out={run.recipe.out}"]
-    words += [] if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else ["data.path=PICTURES"]
+    words += [] if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else ["data.path=IMAGES"]
     print(f"pulled      {run.folder}")
-    print(f"go on       {typed('accelerate', 'launch', summary.tool(tool(run.recipe)), *words)}")
+    print(
+        f"go on       {typed('accelerate', 'launch', *formatting.tool_command(training_tool(run.recipe)), *words)}"
+    )

@@ -1,8 +1,9 @@
 """Pushing a run to the Hugging Face Hub. No torch here, but for the state.
 
-Training lays milestones into the outbox, hub/step-.../; all else is taken from the run's folder. A push is a process of its
-own (tools/push.py), so that nothing that a network does reaches training. No file on the Hub is deleted, and none is written
-over but by the same run: each commit names as its parent the one that was looked at.
+Training lays milestones into the outbox, hub/step-.../; all else is taken from the run's folder. A
+push is a process of its own (tools/push.py), so that nothing that a network does reaches training.
+No file on the Hub is deleted, and none is written over but by the same run: each commit names as
+its parent the one that was looked at.
 """
 
 import fcntl
@@ -14,14 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .. import lock
-from ..bounds import BOUNDS
-from ..files import place
-from ..recipe import UserError, computed, flatten, nearest
-from ..runs import Run
-from ..words import load, parse
-from . import card, ledger, remote
-from .parcels import STEP, Parcel, identity, opened, parcels
+from .. import hub_files
+from ..config.parsing import load_yaml, parse_path
+from ..config.resolve import parse, without_private
+from ..config.schema import computed_values, flatten
+from ..config.validate import check_value
+from ..errors import UserError, suggest
+from ..runs import lock
+from ..runs.folder import Run
+from . import manifest
+from .payload import STEP, Upload, identity, open_run, uploads
 
 WAITS = (2.0, 8.0)  # seconds before a push is tried again
 PATIENCE = 300.0  # seconds that are waited for at most, where the Hub asks for it
@@ -29,50 +32,70 @@ BLANK = {".gitattributes", ".gitignore", "README.md", "LICENSE"}  # what the Hub
 T = TypeVar("T")
 
 
-def push(run: Run, again: bool = False, wait: bool = False, say: Callable[[str], None] = lambda text: None) -> None:
-    """Push what is owed, each branch in a commit; with `again` the finished run too, where only what changed makes a commit.
-    `wait`: for another push of this run to end.
+def push(
+    run: Run,
+    again: bool = False,
+    wait: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Push what is owed, each branch in a commit; with `again` the finished run too, where only
+    what changed makes a commit. `wait`: for another push of this run to end.
 
     Raises:
-        UserError: nobody is logged in, the Hub refuses or cannot be reached, or somebody else is pushing this run.
+        UserError: nobody is logged in, the Hub refuses or cannot be reached, or somebody else is
+        pushing this run.
     """
     with _alone(run, wait):
         if not _wanted(run, again):
             return
         trouble: str | None = "a push began and has not ended"
-        ledger.write(run, trouble=trouble)
+        manifest.write(run, trouble=trouble)
         try:
             _push(run, again, say)
             trouble = None
         except Exception as error:
-            trouble = str(error) if isinstance(error, UserError) else remote.why(error)
-            raise UserError(trouble if isinstance(error, UserError) else f"hub.repo={run.recipe.hub.repo}: {trouble}") from None
+            trouble = str(error) if isinstance(error, UserError) else hub_files.why(error)
+            raise UserError(
+                trouble
+                if isinstance(error, UserError)
+                else f"hub.repo={run.recipe.hub.repo}: {trouble}"
+            ) from None
         finally:
-            ledger.write(run, trouble=trouble)
+            manifest.write(run, trouble=trouble)
 
 
-def _wanted(run: Run, again: bool) -> list[Parcel]:
+def _wanted(run: Run, again: bool) -> list[Upload]:
     """What is to be pushed now."""
-    owed = ledger.owed(run)
-    return [parcel for parcel in parcels(run) if parcel.branch in owed or (again and parcel.branch == "main")]
+    owed = manifest.owed(run)
+    return [
+        parcel
+        for parcel in uploads(run)
+        if parcel.branch in owed or (again and parcel.branch == "main")
+    ]
 
 
 def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
-    """Push one parcel after the other, looking each time what is there: milestones come while others are pushed. One that
-    cannot be pushed, for a reason of its own, keeps no other back."""
-    if remote.token() is None:
-        raise UserError(f"hub.repo={run.recipe.hub.repo}: nobody is logged in; {remote.LOGIN}")
-    remote.calm()
-    patiently(run, partial(_prepare, run))
+    """Push one parcel after the other, looking each time what is there: milestones come while
+    others are pushed. One that cannot be pushed, for a reason of its own, keeps no other back."""
+    if hub_files.token() is None:
+        raise UserError(f"hub.repo={run.recipe.hub.repo}: nobody is logged in; {hub_files.LOGIN}")
+    hub_files.calm()
+    with_retries(run, partial(_prepare, run))
     tried: dict[str, Exception | None] = {}
-    while parcel := next((parcel for parcel in _wanted(run, again) if parcel.branch not in tried), None):
+    while parcel := next(
+        (parcel for parcel in _wanted(run, again) if parcel.branch not in tried), None
+    ):
         try:
             tried[parcel.branch] = None
-            commit = patiently(run, partial(_send, run, parcel))
-            ledger.keep(run, ledger.known(run) | {parcel.branch: {"stamp": parcel.stamp, "commit": commit}})
+            commit = with_retries(run, partial(_send, run, parcel))
+            manifest.record_branches(
+                run,
+                manifest.pushed_branches(run)
+                | {parcel.branch: {"stamp": parcel.stamp, "commit": commit}},
+            )
             say(f"{parcel.branch} is at commit {commit[:12]}")
         except Exception as error:
-            if remote.passing(error):
+            if hub_files.passing(error):
                 raise
             if STEP.fullmatch(parcel.branch) and not (run.outbox / parcel.branch).exists():
                 continue  # training dropped it meanwhile
@@ -84,13 +107,15 @@ def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
 
 def _sweep(run: Run) -> None:
     """Remove the milestones that were pushed from the outbox."""
-    for branch in {parcel.branch for parcel in parcels(run)} - set(ledger.owed(run)):
+    for branch in {parcel.branch for parcel in uploads(run)} - set(manifest.owed(run)):
         if STEP.fullmatch(branch):
-            shutil.rmtree(run.outbox / branch, ignore_errors=True)  # training may be laying it there anew
+            # training may be laying it there anew
+            shutil.rmtree(run.outbox / branch, ignore_errors=True)
 
 
 def _prepare(run: Run) -> None:
-    """See that the repository is there, and this run's or nobody's; one that is gone is made anew, and what it had is owed."""
+    """See that the repository is there, and this run's or nobody's; one that is gone is made anew,
+    and what it had is owed."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
@@ -98,23 +123,28 @@ def _prepare(run: Run) -> None:
         return
     except RepositoryNotFoundError:
         _api().create_repo(run.recipe.hub.repo, private=run.recipe.hub.private, exist_ok=True)
-    ledger.keep(run, {})
+    manifest.record_branches(run, {})
     _parent(run, "main")
 
 
-def _send(run: Run, parcel: Parcel) -> str:
+def _send(run: Run, parcel: Upload) -> str:
     """One commit, or none where the branch has just this; its id."""
     from huggingface_hub import CommitOperationAdd
 
     repository, branch, api = run.recipe.hub.repo, parcel.branch, _api()
     parent = _parent(run, branch)
-    operations = [CommitOperationAdd(name, content) for name, content in sorted(parcel.files().items())]
-    made = api.create_commit(repository, operations, commit_message=parcel.message, revision=branch, parent_commit=parent)
+    operations = [
+        CommitOperationAdd(name, content) for name, content in sorted(parcel.files().items())
+    ]
+    made = api.create_commit(
+        repository, operations, commit_message=parcel.message, revision=branch, parent_commit=parent
+    )
     return str(made.oid) if branch != "state" else _squashed(repository, branch)
 
 
 def _squashed(repository: str | None, branch: str) -> str:
-    """Leave of a branch its last commit alone, as each holds whole weights; where the Hub refuses, all stay. The commit."""
+    """Leave of a branch its last commit alone, as each holds whole weights; where the Hub refuses,
+    all stay. The commit."""
     from huggingface_hub.errors import HfHubHTTPError
 
     with suppress(HfHubHTTPError):
@@ -123,7 +153,8 @@ def _squashed(repository: str | None, branch: str) -> str:
 
 
 def _parent(run: Run, branch: str) -> str:
-    """The branch's commit, which holds nothing, or this very run. A branch that is not there begins at the repository's first.
+    """The branch's commit, which holds nothing, or this very run. A branch that is not there begins
+    at the repository's first.
 
     Raises:
         UserError: it holds something else, or what is to be private would be public.
@@ -138,7 +169,9 @@ def _parent(run: Run, branch: str) -> str:
         api.create_branch(repository, branch=branch, revision=first, exist_ok=True)
         info = api.repo_info(repository, revision=branch)
     if run.recipe.hub.private and info.private is False:
-        raise UserError(f"hub.repo={repository}: it is public; say hub.private=false to push there all the same")
+        raise UserError(
+            f"hub.repo={repository}: it is public; say hub.private=false to push there all the same"
+        )
     _check_whose(run, info)
     return str(info.sha)
 
@@ -149,24 +182,34 @@ def _check_whose(run: Run, info: Any) -> None:
     Raises:
         UserError: it holds something else, or the run of another recipe or of other data.
     """
-    said, names = f"hub.repo={run.recipe.hub.repo}", {file.rfilename for file in info.siblings}
+    repo = f"hub.repo={run.recipe.hub.repo}"
+    names = {file.rfilename for file in info.siblings}
     if "recipe.yaml" not in names:
         if other := sorted(names - BLANK):
-            raise UserError(f"{said}: it holds what is no run ({', '.join(other[:3])}); say another hub.repo=")
+            raise UserError(
+                f"{repo}: it holds what is no run ({', '.join(other[:3])}); say another hub.repo="
+            )
         return
-    source = remote.fetch(f"{run.recipe.hub.repo}@{info.sha}", said, ["recipe.yaml", "run.json"])
-    there, here = flatten(_theirs(source / "recipe.yaml")), computed(card.public(run.recipe))
+    source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, ["recipe.yaml", "run.json"])
+    there, here = (
+        flatten(_theirs(source / "recipe.yaml")),
+        computed_values(without_private(run.recipe)),
+    )
     if differ := [key for key in here if there.get(key) != here[key]]:
-        raise UserError(f"{said}: it holds the run of another recipe ({', '.join(differ[:5])}); say another hub.repo=")
+        raise UserError(
+            f"{repo}: it holds the run of another recipe ({', '.join(differ[:5])}); say another hub.repo="
+        )
     was, now = _theirs(source / "run.json"), identity(run)
     if differ := [key for key in now if key in was and was[key] != now[key]]:
-        raise UserError(f"{said}: it holds a run of this recipe with another {differ[0]}; say another hub.repo=")
+        raise UserError(
+            f"{repo}: it holds a run of this recipe with another {differ[0]}; say another hub.repo="
+        )
 
 
 def _theirs(path: Path) -> dict[str, Any]:
     """A mapping of somebody's file; empty where it is none."""
     try:
-        return load(path)
+        return load_yaml(path)
     except UserError:
         return {}
 
@@ -177,16 +220,17 @@ def _api() -> Any:
     return HfApi()
 
 
-def patiently(run: Run, do: Callable[[], T]) -> T:
-    """Do it, again where the Hub is busy or out of reach, after as long as it asks for; the ledger tells meanwhile why."""
+def with_retries(run: Run, do: Callable[[], T]) -> T:
+    """Do it, again where the Hub is busy or out of reach, after as long as it asks for; the ledger
+    tells meanwhile why."""
     for wait in WAITS:
         try:
             return do()
         except Exception as error:
-            if not remote.passing(error):
+            if not hub_files.passing(error):
                 raise
-            ledger.write(run, trouble=remote.why(error))
-            time.sleep(min(PATIENCE, max(wait, remote.retry_after(error))))
+            manifest.write(run, trouble=hub_files.why(error))
+            time.sleep(min(PATIENCE, max(wait, hub_files.retry_after(error))))
     return do()
 
 
@@ -196,14 +240,16 @@ def _alone(run: Run, wait: bool) -> Iterator[None]:
     try:
         run.check_own()
         run.outbox.mkdir(exist_ok=True)
-        file = lock.opened(run.outbox / "lock")
+        file = lock.open_file(run.outbox / "lock")
     except OSError as error:
         raise UserError(f"{run.outbox} cannot be written: {error.strerror}") from None
     with file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError:
-            raise UserError(f"{run.folder} is being pushed by another process; wait for it") from None
+            raise UserError(
+                f"{run.folder} is being pushed by another process; wait for it"
+            ) from None
         yield
 
 
@@ -214,31 +260,44 @@ def main(words: list[str]) -> None:
         UserError: as `asked`, `opened` and `push`.
     """
     quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
-    folder, said = asked(words)
-    run = opened(folder)
-    for key, value in said.items():
+    folder, overrides = parse_options(words)
+    run = open_run(folder)
+    for key, value in overrides.items():
         setattr(run.recipe.hub, key.removeprefix("hub."), value)
-    repository, (holds, text) = run.recipe.hub.repo, BOUNDS["hub.repo"]
-    if not repository or not holds(repository):
-        raise UserError(f"hub.repo={repository}: {text}")
-    push(run, again=not quiet, wait=quiet, say=lambda text: print(f"pushed      {repository}: {text}", flush=True))
+    repository = run.recipe.hub.repo
+    check_value("hub.repo", repository or "")
+    push(
+        run,
+        again=not quiet,
+        wait=quiet,
+        say=lambda text: print(f"pushed      {repository}: {text}", flush=True),
+    )
 
 
-def asked(words: list[str]) -> tuple[Path, dict[str, Any]]:
+def parse_options(words: list[str]) -> tuple[Path, dict[str, Any]]:
     """A run's folder, and what of hub.repo=, hub.private= and hub.state= is said anew.
 
     Raises:
         UserError: a word is not understood.
     """
-    folders, given = [word for word in words if "=" not in word], parse(word for word in words if "=" in word)
+    folders, given = (
+        [word for word in words if "=" not in word],
+        parse(word for word in words if "=" in word),
+    )
     if len(folders) != 1:
         text = "say one run's folder: tools/push.py runs/mpp hub.repo=USER/NAME"
         raise UserError(f"{' '.join(words) or 'nothing'} is said; {text}")
-    choices: dict[str, Callable[[str], Any]] = {"hub.repo": str, "hub.private": _truth, "hub.state": _truth}
+    choices: dict[str, Callable[[str], Any]] = {
+        "hub.repo": str,
+        "hub.private": _truth,
+        "hub.state": _truth,
+    }
     for key in given:
         if key not in choices:
-            raise UserError(f"unknown key {key}; {nearest(key, choices)}")
-    return place(folders[0], "folder"), {key: choices[key](text) for key, text in given.items()}
+            raise UserError(f"unknown key {key}; {suggest(key, choices)}")
+    return parse_path(folders[0], "folder"), {
+        key: choices[key](text) for key, text in given.items()
+    }
 
 
 def _truth(text: str) -> bool:

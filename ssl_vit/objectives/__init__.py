@@ -1,55 +1,88 @@
 """Objectives: modules with `objective(batch) -> Step`.
 
-A new one is a file here, a line in BUILDERS, and its name with the keys it uses in recipe.OBJECTIVES; from outside the package
-a plugin adds both (docs/guide.md).
+To add one: a file here, a line in BUILDERS, and its name with the config groups it uses in
+schema.OBJECTIVES. A plugin adds both from outside the package (docs/guide.md).
 """
 
 from collections.abc import Callable
 
 import torch
 
-from .. import targets
-from ..encoder import Backbone, Encoder
-from ..recipe import Recipe, UserError
-from .base import Objective, Step
+from ..errors import UserError
+from ..models.encoder import Backbone, Encoder
+from . import targets
+from .base import Objective, ObjectiveSettings, Step
 from .joint import Joint
 from .mpp import MaskedPatchPrediction
 from .supervised import Supervised
 
-__all__ = ["BUILDERS", "Joint", "MaskedPatchPrediction", "Objective", "Step", "Supervised", "build"]
+__all__ = [
+    "BUILDERS",
+    "Joint",
+    "MaskedPatchPrediction",
+    "Objective",
+    "ObjectiveSettings",
+    "Step",
+    "Supervised",
+    "build",
+]
 
 
-def _mpp(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
-    assert isinstance(encoder, Encoder)  # bounds.py refuses others
-    hit, data = recipe.corruption, recipe.data
-    target = targets.BUILDERS[recipe.target](encoder.patch_size, data.mean, data.std)
-    shares = {"rate": hit.rate, "mask": hit.mask, "random": hit.random}
-    return MaskedPatchPrediction(encoder, target, **shares, source=hit.source, shape=hit.shape, side=hit.side)
+def _mpp(settings: ObjectiveSettings, encoder: Backbone, classes: int) -> Objective:
+    assert isinstance(encoder, Encoder)  # config/validate.py refuses others
+    corruption = settings.corruption
+    target = targets.BUILDERS[settings.target](encoder.patch_size, settings.mean, settings.std)
+    return MaskedPatchPrediction(
+        encoder,
+        target,
+        rate=corruption.rate,
+        mask=corruption.mask,
+        random=corruption.random,
+        source=corruption.source,
+        shape=corruption.shape,
+        side=corruption.side,
+    )
 
 
-def _supervised(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
-    asked = recipe.supervised
-    return Supervised(encoder, classes, loss=asked.loss, smoothing=asked.smoothing, hidden=asked.hidden, pool=asked.pool)
+def _supervised(settings: ObjectiveSettings, encoder: Backbone, classes: int) -> Objective:
+    supervised = settings.supervised
+    return Supervised(
+        encoder,
+        classes,
+        loss=supervised.loss,
+        smoothing=supervised.smoothing,
+        hidden=supervised.hidden,
+        pool=supervised.pool,
+    )
 
 
-def _joint(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
+def _joint(settings: ObjectiveSettings, encoder: Backbone, classes: int) -> Objective:
+    weights = {"mpp": settings.joint.mpp, "supervised": settings.joint.supervised}
     parts: dict[str, tuple[Objective, float]] = {}
-    for name, weight in {"mpp": recipe.joint.mpp, "supervised": recipe.joint.supervised}.items():
-        with torch.random.fork_rng(devices=[]):  # each begins with the weights that it would have alone
-            parts[name] = (BUILDERS[name](recipe, encoder, classes), weight)
+    for name, weight in weights.items():
+        # each part starts with the weights that it would have alone
+        with torch.random.fork_rng(devices=[]):
+            parts[name] = (BUILDERS[name](settings, encoder, classes), weight)
     return Joint(encoder, parts)
 
 
-BUILDERS: dict[str, Callable[[Recipe, Backbone, int], Objective]] = {"mpp": _mpp, "supervised": _supervised, "joint": _joint}
+BUILDERS: dict[str, Callable[[ObjectiveSettings, Backbone, int], Objective]] = {
+    "mpp": _mpp,
+    "supervised": _supervised,
+    "joint": _joint,
+}
 
 
-def build(recipe: Recipe, encoder: Backbone, classes: int) -> Objective:
-    """The objective that the recipe names, around `encoder`; `classes` is how many the labels have.
+def build(settings: ObjectiveSettings, encoder: Backbone, classes: int) -> Objective:
+    """The objective named by `settings`, around `encoder`, for labels of `classes` classes.
 
     Raises:
-        UserError: a plugin named an objective or a target and gave nothing that builds it.
+        UserError: a plugin registered the name of an objective or a target without a builder.
     """
-    for key, name, table in (("objective", recipe.objective, BUILDERS), ("target", recipe.target, targets.BUILDERS)):
-        if name not in table:
-            raise UserError(f"{key}={name}: plugin={recipe.plugin} adds its name but nothing to BUILDERS")
-    return BUILDERS[recipe.objective](recipe, encoder, classes)
+    for key, name, builders in (
+        ("objective", settings.objective, BUILDERS),
+        ("target", settings.target, targets.BUILDERS),
+    ):
+        if name not in builders:
+            raise UserError(f"{key}={name}: no entry in BUILDERS; the plugin must add one")
+    return BUILDERS[settings.objective](settings, encoder, classes)

@@ -1,30 +1,52 @@
-"""What every objective is: a module around one encoder that turns a Batch into a Step."""
+"""The contract of every objective: a module around one encoder, `objective(batch) -> Step`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from ..data.batches import Batch
-from ..encoder import Backbone
+from ..config.schema import Corruption, Joint, Supervised
+from ..data.batching import Batch
+from ..models.encoder import Backbone
 
-Metrics = dict[str, tuple[Tensor, Tensor]]  # name -> (sum, count), which add up over passes and processes
+# name -> (sum, count), which add up over passes and processes
+Metrics = dict[str, tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """The values of a recipe that a builder of BUILDERS receives.
+
+    `objective` and `target` are names of `objectives.BUILDERS` and `targets.BUILDERS`; `mean` and
+    `std` normalise the encoder's input, one value a channel in [0, 1].
+    """
+
+    objective: str
+    target: str
+    corruption: Corruption
+    supervised: Supervised
+    joint: Joint
+    mean: list[float]
+    std: list[float]
 
 
 class Step(NamedTuple):
-    """`loss`, a scalar to go down; `metrics`, among them "loss" itself."""
+    """A scalar `loss` to minimise, and `metrics`, among them "loss" itself."""
 
     loss: Tensor
     metrics: Metrics
 
 
 class Objective(nn.Module, ABC):
-    """`objective(batch) -> Step`. Everything trained besides the encoder (tokens, heads) is the objective's own."""
+    """`objective(batch) -> Step`. Parameters besides the encoder's (mask token, heads) belong to
+    the objective."""
 
     encoder: Backbone
-    pool: str = "token"  # what an export gives as a picture's feature: "token" or "avg"
-    uses_labels: bool = False  # whether a loss is over labelled pictures only, and needs their count (Batch.labelled)
+    pool: str = "token"  # an image's feature in the exported encoder: "token" or "avg"
+    # whether the loss is over labelled images only and needs Batch.labels_per_pass
+    uses_labels: bool = False
 
     def __init__(self, encoder: Backbone) -> None:
         super().__init__()
@@ -35,16 +57,21 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """One line for people."""
+        """One line for the log."""
 
     def logits(self, batch: Batch) -> Tensor:
-        """Scores (B, C) of the classes, for an objective that learns labels."""
+        """Class scores (B, C), for an objective that learns labels.
+
+        Raises:
+            TypeError: it learns none.
+        """
         raise TypeError(f"{type(self).__name__} learns no labels")
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        """Learn from training pictures what `baselines` needs to know. Called once, before the first step."""
+        """Compute from training images what `baselines` needs. Called once, before the first
+        step."""
         return
 
     def baselines(self, batch: Batch) -> Metrics:
-        """What a trained model must beat on this batch; nothing unless an objective says so."""
+        """Metrics that a trained model must beat on this batch; none by default."""
         return {}

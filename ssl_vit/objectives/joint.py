@@ -1,43 +1,52 @@
-"""Several objectives on one encoder: a weighted sum, each seeing the batch as if it were alone."""
+"""Several objectives on one encoder: the weighted sum of their losses, each on the whole batch."""
 
 from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from ..data.batches import Batch
-from ..encoder import Backbone
+from ..data.batching import Batch
+from ..models.encoder import Backbone
 from .base import Metrics, Objective, Step
 
 
 class Joint(Objective):
-    """`parts` share `encoder` and run one after the other; one of weight 0 does not run, so 1, 0 is the first one alone."""
+    """`parts` share `encoder` and run one after the other. A part of weight 0 does not run, so weights
+    (1, 0) give the first part alone."""
 
     def __init__(self, encoder: Backbone, parts: Mapping[str, tuple[Objective, float]]) -> None:
         super().__init__(encoder)
         self.parts = nn.ModuleDict({name: part for name, (part, _) in parts.items()})
         self.weights = {name: weight for name, (_, weight) in parts.items()}
         self.uses_labels = any(part.uses_labels for _, part in self._all())
-        self.pool = self._all()[-1][1].pool  # the feature that the labels' head learned, if it did
+        self.pool = self._all()[-1][1].pool  # the supervised part's, if it is trained
         self._freeze_idle()
 
     def describe(self) -> str:
-        return "joint: " + "; ".join(f"{self.weights[name]:g} x {part.describe()}" for name, part in self._all())
+        return "joint: " + "; ".join(
+            f"{self.weights[name]:g} x {part.describe()}" for name, part in self._all()
+        )
 
     def forward(self, batch: Batch) -> Step:
         steps = {name: part(batch) for name, part in self._all()}
         loss = torch.stack([self.weights[name] * step.loss for name, step in steps.items()]).sum()
-        metrics = {f"{name}/{key}": pair for name, step in steps.items() for key, pair in step.metrics.items()}
+        metrics = {
+            f"{name}/{key}": pair
+            for name, step in steps.items()
+            for key, pair in step.metrics.items()
+        }
         return Step(loss, {"loss": self._weighted(steps, len(batch.key))} | metrics)
 
     def logits(self, batch: Batch) -> Tensor:
         return dict(self._all())["supervised"].logits(batch)
 
-    def _weighted(self, steps: Mapping[str, Step], pictures: int) -> tuple[Tensor, Tensor]:
-        """The weighted sum of the parts' mean losses, counted per picture."""
+    def _weighted(self, steps: Mapping[str, Step], images: int) -> tuple[Tensor, Tensor]:
+        """The weighted sum of the parts' mean losses, counted per image."""
         pairs = [(self.weights[name], *step.metrics["loss"]) for name, step in steps.items()]
-        total = torch.stack([weight * loss / count.clamp(min=1) for weight, loss, count in pairs]).sum()
-        return total * pictures, torch.full_like(total, pictures)
+        total = torch.stack(
+            [weight * loss / count.clamp(min=1) for weight, loss, count in pairs]
+        ).sum()
+        return total * images, torch.full_like(total, images)
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
         seen = list(batches)
@@ -45,7 +54,11 @@ class Joint(Objective):
             part.fit_baselines(seen)
 
     def baselines(self, batch: Batch) -> Metrics:
-        return {f"{name}/{key}": pair for name, part in self._all() for key, pair in part.baselines(batch).items()}
+        return {
+            f"{name}/{key}": pair
+            for name, part in self._all()
+            for key, pair in part.baselines(batch).items()
+        }
 
     def _freeze_idle(self) -> None:
         """Freeze what only a part of weight 0 would train.
@@ -59,4 +72,8 @@ class Joint(Objective):
 
     def _all(self) -> list[tuple[str, Objective]]:
         """The parts that have a weight."""
-        return [(name, part) for name, part in self.parts.items() if isinstance(part, Objective) and self.weights[name]]
+        return [
+            (name, part)
+            for name, part in self.parts.items()
+            if isinstance(part, Objective) and self.weights[name]
+        ]

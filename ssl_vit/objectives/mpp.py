@@ -1,6 +1,8 @@
-"""Masked patch prediction (paper, 4.6 and B.1.2): hit half of the patch embeddings, tell what each hit patch was.
+"""Masked patch prediction (paper, 4.6 and B.1.2): corrupt half of the patch embeddings and predict
+what each corrupted patch was.
 
-Legend: B batch, N patches, K hit patches of each picture, T tokens, D width, A answers to a patch.
+Legend: B batch, N patches, K corrupted patches of each image, T tokens, D width, A head outputs for
+a patch.
 """
 
 from collections.abc import Iterable
@@ -8,20 +10,27 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from .. import corruption
-from ..data.batches import Batch
-from ..encoder import Encoder
-from ..targets import Target
+from ..data.batching import Batch
+from ..models.encoder import Encoder
+from . import corruption
 from .base import Metrics, Objective, Step
+from .targets import Target
 
 KINDS = {"masked": corruption.MASK, "random": corruption.RANDOM, "kept": corruption.KEEP}
 
 
 class MaskedPatchPrediction(Objective):
-    """One linear head, on the hit patches only; the [mask] embedding is the objective's own."""
+    """One linear head on the corrupted patches; the loss is the mean over all of them.
+
+    Args:
+        encoder: a Vision Transformer with patches.
+        target: what is predicted of a patch, and its loss.
+        rate: share of each image's patches that are corrupted.
+        mask, random, source, shape, side: see `corruption.sample`.
+    """
 
     encoder: Encoder
-    pool = "avg"  # the class token got no loss
+    pool = "avg"  # the class token is not trained
 
     def __init__(
         self,
@@ -37,60 +46,83 @@ class MaskedPatchPrediction(Objective):
     ) -> None:
         super().__init__(encoder)
         self.target = target
-        self.rate, self.mask, self.random, self.source = rate, mask, random, source
-        self.shape, self.side = shape, side
+        self.rate = rate
+        self.mask = mask
+        self.random = random
+        self.source = source
+        self.shape = shape
+        self.side = side
         self.mask_token = nn.Parameter(torch.randn(encoder.width) * 0.02)
-        self.head = nn.Linear(encoder.width, target.answers)
+        self.head = nn.Linear(encoder.width, target.num_outputs)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     def describe(self) -> str:
         patches = self.encoder.patches
-        hit = corruption.corrupted(self.rate, patches)
-        together = " in rectangles" if self.shape == "blocks" else f" in squares of {self.side} x {self.side}"
+        count = corruption.num_corrupted(self.rate, patches)
+        grouping = ""
+        if self.shape == "blocks":
+            grouping = " in rectangles"
+        elif self.side > 1:
+            grouping = f" in squares of {self.side} x {self.side}"
         return (
-            f"masked patch prediction, {self.target.answers} answers a patch: {hit} of {patches} patches hit"
-            f"{together if self.shape == 'blocks' or self.side > 1 else ''}, "
-            f"of those {self.mask:.0%} masked, {self.random:.0%} random, {1 - self.mask - self.random:.0%} kept"
+            f"masked patch prediction, {self.target.num_outputs} outputs a patch: "
+            f"{count} of {patches} patches corrupted{grouping}, of those {self.mask:.0%} masked, "
+            f"{self.random:.0%} random, {1 - self.mask - self.random:.0%} kept"
         )
 
-    def draw(self, batch: Batch) -> corruption.Corruption:
-        """The corruption of this batch's pictures, from their keys."""
-        becomes = (self.mask, self.random, self.source)
-        return corruption.draw(batch.key, self.encoder.patches, self.rate, *becomes, self.shape, self.side)
+    def sample_corruption(self, batch: Batch) -> corruption.Corruption:
+        """The corruption of this batch's images, from their keys."""
+        return corruption.sample(
+            batch.key,
+            self.encoder.patches,
+            self.rate,
+            self.mask,
+            self.random,
+            self.source,
+            self.shape,
+            self.side,
+        )
 
-    def tell(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
-        """The head's answers (B, K, A) for the hit patches."""
+    def patch_logits(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
+        """The head's outputs (B, K, A) for the corrupted patches."""
         x_BND = corruption.apply(self.encoder.patch(batch.image), drawn, self.mask_token)
-        return self.head(corruption.pick(self.encoder(x_BND)[:, self.encoder.prefix :], drawn))
+        h_BND = self.encoder(x_BND)[:, self.encoder.prefix :]
+        return self.head(corruption.gather_corrupted(h_BND, drawn))
 
     def forward(self, batch: Batch) -> Step:
-        drawn = self.draw(batch)
-        truth_BK = corruption.pick(self.target.truth(batch.image), drawn)
-        scores = self.target.score(self.tell(batch, drawn).float(), truth_BK)
+        drawn = self.sample_corruption(batch)
+        truth_BK = corruption.gather_corrupted(self.target.ground_truth(batch.image), drawn)
+        values = self.target.metrics(self.patch_logits(batch, drawn).float(), truth_BK)
         metrics: Metrics = {}
-        for name, score_BK in scores.items():
-            metrics |= _by_kind(name, score_BK.detach(), drawn.kind_BK)
-        pictures = torch.tensor(float(len(drawn.hit_BK)), device=drawn.hit_BK.device)
-        metrics["corrupted"] = (pictures * drawn.hit_BK.shape[1], pictures)
-        return Step(scores["loss"].mean(), metrics)
+        for name, value_BK in values.items():
+            metrics |= _by_kind(name, value_BK.detach(), drawn.kind_BK)
+        images, count = drawn.corrupted_BK.shape
+        num_images = torch.tensor(float(images), device=drawn.corrupted_BK.device)
+        metrics["corrupted"] = (num_images * count, num_images)
+        return Step(values["loss"].mean(), metrics)
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        self.target.fit(batch.image for batch in batches)
+        self.target.fit_baselines(batch.image for batch in batches)
 
     def baselines(self, batch: Batch) -> Metrics:
-        """How well the target's guesses do on this batch's masked patches (design, Objective)."""
-        drawn = self.draw(batch)
-        hidden_BN = torch.zeros_like(batch.key)[:, None].repeat(1, self.encoder.patches).scatter(1, drawn.hit_BK, 1).bool()
-        guesses = self.target.guesses(batch.image, hidden_BN)
+        """The target's baselines on this batch's masked patches (docs/design.md, MPP)."""
+        drawn = self.sample_corruption(batch)
+        hidden_BN = torch.zeros(
+            len(batch.key), self.encoder.patches, dtype=torch.bool, device=batch.key.device
+        ).scatter(1, drawn.corrupted_BK, True)
         masked_BK = drawn.kind_BK == corruption.MASK
-        return {name: _mean(corruption.pick(guess_BN, drawn), masked_BK) for name, guess_BN in guesses.items()}
+        return {
+            name: _mean(corruption.gather_corrupted(value_BN, drawn), masked_BK)
+            for name, value_BN in self.target.baselines(batch.image, hidden_BN).items()
+        }
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> tuple[corruption.Corruption, Tensor]:
-        """The corruption drawn, and what is told of each hit patch, (B, K, ...) in the form of the target's truth."""
-        drawn = self.draw(batch)
-        return drawn, self.target.answer(self.tell(batch, drawn))
+        """The corruption, and the prediction for each corrupted patch, (B, K, ...) in the form of
+        the target's ground truth."""
+        drawn = self.sample_corruption(batch)
+        return drawn, self.target.predict(self.patch_logits(batch, drawn))
 
 
 def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,6 +131,8 @@ def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_kind(name: str, value_BK: Tensor, kind_BK: Tensor) -> Metrics:
-    """A metric over all hit patches and split by what they became."""
-    split = {f"{name}_{kind}": _mean(value_BK, kind_BK == number) for kind, number in KINDS.items()}
-    return {name: _mean(value_BK, torch.ones_like(kind_BK, dtype=torch.bool))} | split
+    """A metric over all corrupted patches, and split by kind."""
+    metrics = {name: _mean(value_BK, torch.ones_like(kind_BK, dtype=torch.bool))}
+    for kind, number in KINDS.items():
+        metrics[f"{name}_{kind}"] = _mean(value_BK, kind_BK == number)
+    return metrics

@@ -1,4 +1,5 @@
-"""Classification by labels (paper, 3.1 and 4.1), in pre-training with a hidden tanh layer in the head.
+"""Classification by labels (paper, 3.1 and 4.1), in pre-training with a hidden tanh layer in the
+head.
 
 Legend: B batch, T tokens, D width, C classes.
 """
@@ -8,8 +9,8 @@ import math
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data.batches import Batch
-from ..encoder import Backbone
+from ..data.batching import Batch
+from ..models.encoder import Backbone
 from .base import Objective, Step
 
 SIGMOID_BIAS = -10.0  # the authors' code: every class starts as improbable
@@ -23,16 +24,25 @@ def _tanh_layer(width: int) -> nn.Sequential:
 
 
 class Supervised(Objective):
-    """A head on the class token or the mean of the patches: hidden layer (D, tanh) if asked for, then a linear layer, zero at
-    first.
+    """A head on the class token or the mean of the patches: an optional hidden layer (D, tanh), then a
+    linear layer that starts at zero.
 
-    `loss` is softmax (cross-entropy, with label smoothing) or sigmoid (binary cross-entropy summed over the classes). Pictures
-    without a label (-1) take part in neither loss nor metrics.
+    `loss` is softmax (cross-entropy, with label smoothing) or sigmoid (binary cross-entropy summed
+    over the classes). Images without a label (-1) take part in neither loss nor metrics.
     """
 
     uses_labels = True
 
-    def __init__(self, encoder: Backbone, classes: int, *, loss: str, smoothing: float, hidden: bool, pool: str) -> None:
+    def __init__(
+        self,
+        encoder: Backbone,
+        classes: int,
+        *,
+        loss: str,
+        smoothing: float,
+        hidden: bool,
+        pool: str,
+    ) -> None:
         super().__init__(encoder)
         self.pool = pool
         self.loss, self.smoothing, self.classes = loss, smoothing, classes
@@ -45,34 +55,47 @@ class Supervised(Objective):
     def describe(self) -> str:
         layers = "hidden tanh layer and " if isinstance(self.hidden, nn.Sequential) else ""
         on = "class token" if self.pool == "token" else "mean of the patches"
-        return f"supervised, {self.classes} classes: {layers}linear head on the {on}, {self.loss} loss"
+        return (
+            f"supervised, {self.classes} classes: {layers}linear head on the {on}, {self.loss} loss"
+        )
 
     def logits(self, batch: Batch) -> Tensor:
         """Scores (B, C)."""
         return self.head(self.hidden(self.encoder.feature(batch.image, self.pool)))
 
     def forward(self, batch: Batch) -> Step:
-        logits_BC, known_B = self.logits(batch).float(), batch.label >= 0
+        logits_BC = self.logits(batch).float()
+        known_B = batch.label >= 0
         label_B = batch.label.clamp(min=0)
         loss_B = self._loss(logits_BC, label_B) * known_B
-        if batch.partner is not None and batch.share is not None:  # mixed in pairs: the labels as the pictures
-            other_B = self._loss(logits_BC, batch.partner.clamp(min=0)) * known_B
-            loss_B = batch.share * loss_B + (1 - batch.share) * other_B
-        hits_B = (logits_BC.detach().argmax(-1) == label_B) & known_B
+        # mixed in pairs: the labels as the images
+        if batch.partner_label is not None and batch.own_share is not None:
+            other_B = self._loss(logits_BC, batch.partner_label.clamp(min=0)) * known_B
+            loss_B = batch.own_share * loss_B + (1 - batch.own_share) * other_B
+        correct_B = (logits_BC.detach().argmax(-1) == label_B) & known_B
         count = known_B.double().sum()
-        # the sum over labelled pictures over their count in the global batch, of which the engine says this pass's even share
-        share = count if batch.labelled is None else batch.labelled
-        metrics = {"loss": (loss_B.detach().double().sum(), count), "accuracy": (hits_B.double().sum(), count)}
+        # the training loop counts the labelled images of the global batch before the step, so that
+        # the passes' losses average to the mean over them
+        share = count if batch.labels_per_pass is None else batch.labels_per_pass
+        metrics = {
+            "loss": (loss_B.detach().double().sum(), count),
+            "accuracy": (correct_B.double().sum(), count),
+        }
         return Step(loss_B.sum() / share.clamp(min=1e-9), metrics)
 
     def _loss(self, logits_BC: Tensor, label_B: Tensor) -> Tensor:
         if self.loss == "softmax":
-            return F.cross_entropy(logits_BC, label_B, reduction="none", label_smoothing=self.smoothing)
+            return F.cross_entropy(
+                logits_BC, label_B, reduction="none", label_smoothing=self.smoothing
+            )
         one_hot_BC = F.one_hot(label_B, self.classes).to(logits_BC)
         return F.binary_cross_entropy_with_logits(logits_BC, one_hot_BC, reduction="none").sum(-1)
 
     def baselines(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """What saying 1 / C of every class gives: its cross-entropy in nats, and its accuracy."""
-        count, c = (batch.label >= 0).double().sum(), self.classes
-        loss = math.log(c) - (0 if self.loss == "softmax" or c == 1 else (c - 1) * math.log1p(-1 / c))
+        """Uniform predictions (1 / C): their loss in nats, and their accuracy."""
+        count = (batch.label >= 0).double().sum()
+        c = self.classes
+        loss = math.log(c)
+        if self.loss == "sigmoid" and c > 1:
+            loss -= (c - 1) * math.log1p(-1 / c)
         return {"chance_loss": (count * loss, count), "chance": (count / c, count)}

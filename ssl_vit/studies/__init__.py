@@ -1,1 +1,1 @@
-"""Studies: a small file of arms, seeds and parts becomes runs that depend on one another, each its own process or SLURM job."""
+"""Studies: many runs that depend on one another, as local processes or SLURM jobs."""

@@ -8,21 +8,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from .. import files, identity, inits
-from ..hub import remote
-from ..recipe import LEARNS_LABELS, NOT_COMPUTED, OBJECTIVES, Recipe, UserError, computed, flatten
-from ..runs import Run, write_atomically
-from ..words import find, load, resolve
-from . import match
-from .file import PLACEHOLDER, Part, Study
-from .reading import text
-
-TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
+from .. import hub_files
+from ..config import init_source, parsing
+from ..config.parsing import load_yaml
+from ..config.resolve import find_recipe, resolve
+from ..config.schema import OBJECTIVES, USES_LABELS, Recipe, computed_values, counts, flatten
+from ..errors import UserError
+from ..jobs import identity
+from ..runs.folder import Run, write_atomically
+from . import match_compute
+from .spec import PLACEHOLDER, Part, Study
+from .spec_fields import text
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run of a part. Its words keep {NAME} for the folder of the task NAME, so that they do not depend on the place."""
+    """One run of a part. Its words keep {NAME} for the folder of the task NAME, so that they do not
+    depend on the place."""
 
     name: str
     part: str
@@ -37,24 +39,34 @@ class Task:
 
 
 def tasks(study: Study, places: dict[str, str], words: dict[str, str]) -> dict[str, Task]:
-    """Every task by its name, each after those that it needs. `words` go over their own to all that have a use for them.
+    """Every task by its name, each after those that it needs. `words` go over their own to all that
+    have a use for them.
 
     Raises:
-        UserError: a word would set what a part sweeps or the study varies, or arms cannot be matched.
+        UserError: a word would set what a part sweeps or the study varies, or arms cannot be
+        matched.
     """
     _check_over(study, words)
     found: dict[str, Task] = {}
     for part in study.parts.values():
         for arm in part.words:
-            suits = {key: value for key, value in words.items() if _suits(key, part.tool, part.words[arm])}
+            suits = {
+                key: value
+                for key, value in words.items()
+                if _suits(key, part.tool, part.words[arm])
+            }
             said = part.words[arm] | suits
             if study.match == "exaflop" and part.tool == "pretrain":
-                said |= match.steps(part, arm, suits, places)
+                said |= match_compute.steps(part, arm, suits, places)
             if "plugin" in said and said["plugin"] != words.get("plugin"):
                 text = "the study's file asks for it, and a plugin runs only where the command line names it"
                 raise UserError(f"part {part.name}, arm {arm}: plugin={said['plugin']}: {text}")
-            for seed, values in itertools.product(part.seeds or study.seeds, itertools.product(*part.grid.values())):
-                task = _task(part, arm, seed, dict(zip(part.grid, values, strict=True)), found, places, said)
+            for seed, values in itertools.product(
+                part.seeds or study.seeds, itertools.product(*part.grid.values())
+            ):
+                task = _task(
+                    part, arm, seed, dict(zip(part.grid, values, strict=True)), found, places, said
+                )
                 found[task.name] = task
     return found
 
@@ -80,24 +92,39 @@ def _task(
     said = words | {key: text(value) for key, value in values.items()}
     needs = [task.name for task in before.values() if task.part == part.best and task.arm == arm]
     names = dict(places)
-    for other in sorted({name for value in said.values() for name in PLACEHOLDER.findall(value)} - places.keys()):
-        runs = {task.seed: task.name for task in before.values() if task.part == other and task.arm == arm}
+    for other in sorted(
+        {name for value in said.values() for name in PLACEHOLDER.findall(value)} - places.keys()
+    ):
+        runs = {
+            task.seed: task.name
+            for task in before.values()
+            if task.part == other and task.arm == arm
+        }
         names[other] = f"{{{runs.get(seed, next(iter(runs.values())))}}}"
         needs.append(names[other][1:-1])
-    filled = {key: PLACEHOLDER.sub(lambda found: names[found[1]], value) for key, value in said.items()}
+    filled = {
+        key: PLACEHOLDER.sub(lambda found: names[found[1]], value) for key, value in said.items()
+    }
     name = _name(part.name, arm, seed, values)
     if "hub.repo" in filled:  # which holds one run
-        filled["hub.repo"] = remote.beside(filled["hub.repo"], name)
-    return Task(name, part.name, part.tool, arm, seed, values, tuple(needs), filled, part.best, part.by)
+        filled["hub.repo"] = hub_files.beside(filled["hub.repo"], name)
+    return Task(
+        name, part.name, part.tool, arm, seed, values, tuple(needs), filled, part.best, part.by
+    )
 
 
 def _suits(key: str, tool: str, words: dict[str, str]) -> bool:
-    """Whether a word for the whole study is one for a task: its tool and its objective have a use for it."""
+    """Whether a word for the whole study is one for a task: its tool and its objective have a use
+    for it."""
     group = key.split(".")[0]
     if tool == "evaluate" or group == "probe":
         return tool == "evaluate" and group in ("probe", "data", "model", "compute")
-    objective = words.get("objective") or load(find(words.get("recipe"))).get("objective", "mpp")
-    return group not in {name for used in OBJECTIVES.values() for name in used} or group in OBJECTIVES.get(objective, ())
+    objective = words.get("objective") or load_yaml(find_recipe(words.get("recipe"))).get(
+        "objective", "mpp"
+    )
+    return group not in {
+        name for used in OBJECTIVES.values() for name in used
+    } or group in OBJECTIVES.get(objective, ())
 
 
 def _name(part: str, arm: str, seed: int, values: dict[str, Any]) -> str:
@@ -108,10 +135,12 @@ def _name(part: str, arm: str, seed: int, values: dict[str, Any]) -> str:
 def check(plan: dict[str, Task]) -> dict[str, Recipe]:
     """That the recipe system takes every task's words; the recipe of each task.
 
-    A model that comes from another task's run is that task's; what else such a run decides is left to the run itself.
+    A model that comes from another task's run is that task's; what else such a run decides is left
+    to the run itself.
 
     Raises:
-        UserError: the first words that it does not take, or two arms that train the same, with their part and arm.
+        UserError: the first words that it does not take, or two arms that train the same, with
+        their part and arm.
     """
     made: dict[str, Recipe] = {}
     known: dict[tuple[str, str, str], Recipe] = {}  # seeds are alike
@@ -125,9 +154,14 @@ def check(plan: dict[str, Task]) -> dict[str, Recipe]:
     return made
 
 
-def _checked(task: Task, values: dict[str, Any], plan: dict[str, Task], made: dict[str, Recipe]) -> Recipe:
+def _checked(
+    task: Task, values: dict[str, Any], plan: dict[str, Task], made: dict[str, Recipe]
+) -> Recipe:
     said = {key: value for key, value in task.words.items() if not PLACEHOLDER.search(value)}
-    origin = next((plan[name] for name in PLACEHOLDER.findall(task.words.get("init", "")) if name in plan), None)
+    origin = next(
+        (plan[name] for name in PLACEHOLDER.findall(task.words.get("init", "")) if name in plan),
+        None,
+    )
     if origin is not None and "model" not in said:
         said = _model(made[origin.name]) | said
     said |= {key: text(value) for key, value in values.items()} if task.best else {}
@@ -140,25 +174,40 @@ def _checked(task: Task, values: dict[str, Any], plan: dict[str, Task], made: di
         raise UserError(f"part {task.part}, arm {task.arm}: {error}") from None
 
 
-def _check_other(task: Task, values: dict[str, Any], known: dict[tuple[str, str, str], Recipe]) -> None:
-    """That no other arm of a part that pre-trains is the same network trained in the same way, under another name."""
+def _check_other(
+    task: Task, values: dict[str, Any], known: dict[tuple[str, str, str], Recipe]
+) -> None:
+    """That no other arm of a part that pre-trains is the same network trained in the same way,
+    under another name."""
     if task.tool != "pretrain":
         return
-    alike = {arm: recipe for (part, arm, told), recipe in known.items() if (part, told) == (task.part, str(values))}
-    trained = {arm: computed(recipe) | {"model.name": ""} for arm, recipe in alike.items()}
+    alike = {
+        arm: recipe
+        for (part, arm, told), recipe in known.items()
+        if (part, told) == (task.part, str(values))
+    }
+    trained = {arm: computed_values(recipe) | {"model.name": ""} for arm, recipe in alike.items()}
     mine = trained.pop(task.arm)
     if mine in trained.values():
-        raise UserError(f"part {task.part}, arm {task.arm}: another arm trains the very same; leave one out")
+        raise UserError(
+            f"part {task.part}, arm {task.arm}: another arm trains the very same; leave one out"
+        )
 
 
 def _model(recipe: Recipe) -> dict[str, str]:
-    return {f"model.{key}": text(value) for key, value in asdict(recipe.model).items() if key != "name"}
+    return {
+        f"model.{key}": text(value) for key, value in asdict(recipe.model).items() if key != "name"
+    }
 
 
 def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
     """That the labels which a sweep is judged on are none that its first weights learned from."""
     was, now = before.data, sweep.data
-    learned = LEARNS_LABELS & set(OBJECTIVES[before.objective]) and (was.name, was.path, was.train) == (
+    learned = USES_LABELS & set(OBJECTIVES[before.objective]) and (
+        was.name,
+        was.path,
+        was.train,
+    ) == (
         now.name,
         now.path,
         now.train,
@@ -171,10 +220,18 @@ def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
         )
 
 
-def lost(task: Task, plan: dict[str, Task], failed: Collection[str]) -> str | None:
-    """A need of the task that will not come, if any. Of a sweep, whose rates may diverge, one finished run is enough."""
+def unreachable(task: Task, plan: dict[str, Task], failed: Collection[str]) -> str | None:
+    """A need of the task that will not come, if any. Of a sweep, whose rates may diverge, one
+    finished run is enough."""
     swept = {name for name in task.needs if plan[name].part == task.best}
-    return next((need for need in task.needs if need in failed and (need not in swept or swept <= set(failed))), None)
+    return next(
+        (
+            need
+            for need in task.needs
+            if need in failed and (need not in swept or swept <= set(failed))
+        ),
+        None,
+    )
 
 
 def finished(folder: Path, name: str) -> bool:
@@ -182,33 +239,48 @@ def finished(folder: Path, name: str) -> bool:
     return (folder / name / "result.json").exists()
 
 
-def chosen(task: Task, plan: dict[str, Task], folder: Path) -> dict[str, Any]:
-    """The grid values of the combination with the highest metric `by`, the mean over seeds; the first among equals. Runs
-    without a result are passed over.
+def best_values(task: Task, plan: dict[str, Task], folder: Path) -> dict[str, Any]:
+    """The grid values of the combination with the highest metric `by`, the mean over seeds; the
+    first among equals. Runs without a result are passed over.
 
     Raises:
-        UserError: the runs have no such metric, or no finite value of it, or it is not of held-out pictures.
+        UserError: the runs have no such metric, or no finite value of it, or it is not of held-out
+        images.
     """
     values: dict[str, dict[str, Any]] = {}
     scores: dict[str, list[float]] = {}
-    for run in (plan[name] for name in task.needs if plan[name].part == task.best and finished(folder, name)):
+    for run in (
+        plan[name] for name in task.needs if plan[name].part == task.best and finished(folder, name)
+    ):
         metrics = _metrics(folder / run.name / "result.json")
         if task.by not in metrics:
-            raise UserError(f"part {task.part}: best: by={task.by}: {run.name} has {', '.join(metrics)}")
+            raise UserError(
+                f"part {task.part}: best: by={task.by}: {run.name} has {', '.join(metrics)}"
+            )
         if (split := metrics[task.by]["split"]) != "validation":
-            text = f"of {run.name} it is of the {split} pictures; nothing is chosen but on held-out ones"
+            text = (
+                f"of {run.name} it is of the {split} images; nothing is chosen but on held-out ones"
+            )
             raise UserError(f"part {task.part}: best: by={task.by}: {text}")
         values[str(run.values)] = run.values
         scores.setdefault(str(run.values), []).append(metrics[task.by]["value"])
-    means = {key: sum(found) / len(found) for key, found in scores.items() if all(map(math.isfinite, found))}
+    means = {
+        key: sum(found) / len(found)
+        for key, found in scores.items()
+        if all(map(math.isfinite, found))
+    }
     if not means:
-        raise UserError(f"part {task.part}: best: by={task.by}: no run of part {task.best} has a finite one")
+        raise UserError(
+            f"part {task.part}: best: by={task.by}: no run of part {task.best} has a finite one"
+        )
     return values[max(means, key=lambda key: means[key])]
 
 
 def _metrics(path: Path) -> dict[str, Any]:
     try:
-        return cast(dict[str, Any], files.read_json(path, {"metrics": files.METRICS})["metrics"])
+        return cast(
+            dict[str, Any], parsing.read_json(path, {"metrics": parsing.METRICS})["metrics"]
+        )
     except (OSError, ValueError):
         pass
     raise UserError(f"{path} is damaged; remove its folder and give the command again")
@@ -219,8 +291,9 @@ FROM_INIT = ("model.", "data.mean", "data.std", "data.eval_mode", "data.eval_cro
 
 
 def check_finished(task: Task, plan: dict[str, Task], folder: Path) -> list[str]:
-    """That a finished task's run is the one that its words mean now, also after a recipe or a table was edited, of the images,
-    weights and files that are there now; what could not be checked, in words.
+    """That a finished task's run is the one that its words mean now, also after a recipe or a table
+    was edited, of the images, weights and files that are there now; what could not be checked, in
+    words.
 
     Raises:
         UserError: it is another; the differences are named.
@@ -229,59 +302,82 @@ def check_finished(task: Task, plan: dict[str, Task], folder: Path) -> list[str]
     recipe, left_out = _meant(task, plan, folder)
     if not path.exists():
         raise UserError(f"{path} is missing; remove its folder, or take another name=")
-    now, was = computed(recipe), flatten(load(path))
+    now, was = computed_values(recipe), flatten(load_yaml(path))
     left_out += ("compute.precision",) if recipe.compute.precision == "auto" else ()
-    differ = [key for key in now if key in was and was[key] != now[key] and not key.startswith(left_out)]
+    differ = [
+        key for key in now if key in was and was[key] != now[key] and not key.startswith(left_out)
+    ]
     if differ:
         text = "; ".join(f"{key} {was[key]} there, {now[key]} here" for key in differ)
-        raise UserError(f"{path.parent} was made otherwise: {text}; remove it, or take another name=")
+        raise UserError(
+            f"{path.parent} was made otherwise: {text}; remove it, or take another name="
+        )
     run = Run(recipe)
     run.check_unedited(path)
     return identity.check(run)
 
 
 def _meant(task: Task, plan: dict[str, Task], folder: Path) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe of a finished task's words as they are read now, and the beginnings of the keys that it does not tell: those
-    that come from first weights which are not here any more."""
+    """The recipe of a finished task's words as they are read now, and the beginnings of the keys
+    that it does not tell: those that come from first weights which are not here any more."""
     words = command(task, plan, folder)[1:]
-    init = next((word.partition("=")[2] for word in words if word.startswith("init=")), inits.SCRATCH)
-    if init == inits.SCRATCH:
+    init = next(
+        (word.partition("=")[2] for word in words if word.startswith("init=")), init_source.SCRATCH
+    )
+    if init == init_source.SCRATCH:
         return resolve(words, here=False), ()
-    if inits.local(init) and inits.stamp(init) is not None:
+    if init_source.is_local(init) and init_source.weights_hash(init) is not None:
         return resolve(words, here=False), ("init",)  # whose weights are compared
     return resolve((word for word in words if not word.startswith("init=")), here=False), FROM_INIT
 
 
 def command(task: Task, plan: dict[str, Task], folder: Path) -> list[str]:
-    """What runs a task: the tool and its words, `best` looked up now. Its needs are finished."""
-    said = task.words | ({key: text(value) for key, value in chosen(task, plan, folder).items()} if task.best else {})
+    """What runs a task: the tool's name and its words, `best` looked up now. Its needs are finished."""
+    said = task.words | (
+        {key: text(value) for key, value in best_values(task, plan, folder).items()}
+        if task.best
+        else {}
+    )
     whole = folder.resolve()
-    said = {key: PLACEHOLDER.sub(lambda found: str(whole / found[1]), value) for key, value in said.items()}
+    said = {
+        key: PLACEHOLDER.sub(lambda found: str(whole / found[1]), value)
+        for key, value in said.items()
+    }
     said |= {"seed": str(task.seed), "out": str(whole), "name": task.name}
-    return [str(TOOLS / f"{task.tool}.py"), *(f"{key}={value}" for key, value in said.items())]
+    return [task.tool, *(f"{key}={value}" for key, value in said.items())]
 
 
-def keep(study: Study, name: str, plan: dict[str, Task], folder: Path) -> None:
-    """Write study.json, or see that this plan holds the one that is there. What does not change a number may differ, and
-    tasks may come to it, as of more seeds.
+def write_plan(study: Study, name: str, plan: dict[str, Task], folder: Path) -> None:
+    """Write study.json, or see that this plan holds the one that is there. What does not change a
+    number may differ, and tasks may come to it, as of more seeds.
 
     Raises:
         UserError: another plan is there; the tasks that differ are named.
     """
     path = folder / "study.json"
-    made = {"name": name, "title": study.title, "arms": study.arms, "seeds": study.seeds, "report": study.report}
+    made = {
+        "name": name,
+        "title": study.title,
+        "arms": study.arms,
+        "seeds": study.seeds,
+        "report": study.report,
+    }
     made |= {"vary": study.vary, "match": study.match} if study.vary else {}
     made |= {"parts": list(study.parts), "tasks": [_record(task) for task in plan.values()]}
     if path.exists():
         try:
-            kept = files.read_json(path, {"tasks": [{**files.TASK, "words": [str]}]})
+            kept = parsing.read_json(path, {"tasks": [{**parsing.TASK, "words": [str]}]})
             before = {task["name"]: task for task in kept["tasks"]}
         except (OSError, ValueError):
             raise UserError(f"{path} is damaged; remove it, or take another name=") from None
         now = {task["name"]: task for task in json.loads(json.dumps(made))["tasks"]}
-        if differ := [said for key in before | now if (said := _differs(key, before.get(key), now.get(key)))]:
+        if differ := [
+            said for key in before | now if (said := _differs(key, before.get(key), now.get(key)))
+        ]:
             more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
-            raise UserError(f"name={name}: {folder} holds another plan: {', '.join(differ[:3])}{more}; take another name=")
+            raise UserError(
+                f"name={name}: {folder} holds another plan: {', '.join(differ[:3])}{more}; take another name="
+            )
     content = json.dumps(made, indent=2) + "\n"
     if not path.exists() or path.read_text(errors="replace") != content:
         write_atomically(path, content)
@@ -300,7 +396,9 @@ def _differs(name: str, before: dict[str, Any] | None, now: dict[str, Any] | Non
         return f"{name} (only there)"
     was, new = (_counts(task["words"]) for task in (before, now))
     keys = [key for key in was | new if was.get(key) != new.get(key)]
-    told = [f"{key} {was.get(key, 'not said')} there, {new.get(key, 'not said')} here" for key in keys]
+    told = [
+        f"{key} {was.get(key, 'not said')} there, {new.get(key, 'not said')} here" for key in keys
+    ]
     told += [key for key in ("tool", "best", "by", "needs") if before.get(key) != now[key]]
     return f"{name} ({'; '.join(told)})" if told else ""
 
@@ -308,4 +406,4 @@ def _differs(name: str, before: dict[str, Any] | None, now: dict[str, Any] | Non
 def _counts(words: list[str]) -> dict[str, str]:
     """Those that change what is computed."""
     said = {key: value for key, _, value in (word.partition("=") for word in words)}
-    return {key: value for key, value in said.items() if key == "compute.precision" or not key.startswith(NOT_COMPUTED)}
+    return {key: value for key, value in said.items() if counts(key)}

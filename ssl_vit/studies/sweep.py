@@ -1,60 +1,85 @@
 """A sweep from the command line: an ordinary recipe, and keys with several values each, as a study.
 
-`recipe=mpp sweep corruption.rate=0.15,0.5 optim.lr=1e-3,3e-3` pre-trains every combination and probes its frozen encoder on the
-recipe's pictures.
+`recipe=mpp sweep corruption.rate=0.15,0.5 optim.lr=1e-3,3e-3` pre-trains every combination and
+probes its frozen encoder on the recipe's images.
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from ..recipe import NOT_COMPUTED, Recipe, UserError
-from ..words import RECIPES, load, parse, resolve
-from .file import Study, build
-from .reading import text
+from ..config.parsing import load_yaml
+from ..config.resolve import RECIPES, parse, resolve
+from ..config.schema import NOT_COMPUTED, Recipe
+from ..errors import UserError
+from .spec import Study, build
+from .spec_fields import text
 
 SWEEP = "sweep"
 COMMA = re.compile(r",(?![^\[]*\])")  # none inside a list's brackets
-PICTURES = ("size", "train", "validation", "test", "image_column", "label_column", "classes", "unreadable")
+IMAGES = (
+    "size",
+    "train",
+    "validation",
+    "test",
+    "image_column",
+    "label_column",
+    "classes",
+    "unreadable",
+)
 EVALUATION = ("eval_mode", "eval_crop")  # of which a squash has no use for the second
 
 
 def split(words: Iterable[str]) -> tuple[dict[str, str], list[str] | None]:
-    """{key: text} of the words, and the keys said after the bare word `sweep`, which are swept; None without it."""
+    """{key: text} of the words, and the keys said after the bare word `sweep`, which are swept;
+    None without it."""
     words = list(words)
     given = parse(word for word in words if word != SWEEP)
     if SWEEP not in words:
         return given, None
     after = [word.partition("=")[0] for word in words[words.index(SWEEP) + 1 :] if word != SWEEP]
-    return given, [key for key in after if "," in given[key] or not key.startswith(NOT_COMPUTED)]
+    single = (*NOT_COMPUTED, "compute.precision")  # kept as options unless they have several values
+    return given, [key for key in after if "," in given[key] or key not in single]
 
 
-def study(recipe: str | None, said: dict[str, str], axes: list[str]) -> tuple[Study, str]:
-    """The study and its name: pre-training with each combination, then probes. `said`: the recipe's words, `axes` among them.
+def study(recipe: str | None, given: dict[str, str], axes: list[str]) -> tuple[Study, str]:
+    """The study and its name: pre-training with each combination, then probes. `said`: the recipe's
+    words, `axes` among them.
 
     Raises:
         UserError: nothing is swept, or a word or a value is refused.
     """
     if not axes:
-        raise UserError(f"{SWEEP}: no key follows; say what is swept, as in {SWEEP} corruption.rate=0.15,0.5")
+        raise UserError(
+            f"{SWEEP}: no key follows; say what is swept, as in {SWEEP} corruption.rate=0.15,0.5"
+        )
     if (recipe or "").startswith("study/"):
-        raise UserError(f"recipe={recipe}: {SWEEP} starts from an ordinary recipe; a study says under vary: what it varies")
-    vary = {key: COMMA.split(said[key]) for key in axes}
+        raise UserError(
+            f"recipe={recipe}: {SWEEP} starts from an ordinary recipe; a study says under vary: what it varies"
+        )
+    vary = {key: COMMA.split(given[key]) for key in axes}
     if empty := [key for key in axes if "" in vary[key]]:
-        raise UserError(f"{empty[0]}={said[empty[0]]}: a value is empty")
+        raise UserError(f"{empty[0]}={given[empty[0]]}: a value is empty")
     if alone := [key for key in axes if len(vary[key]) == 1]:
         wanted = f"two values at least are asked for after {SWEEP}; what every arm is told stands before it"
-        raise UserError(f"{alone[0]}={said[alone[0]]}: {wanted}")
-    start = {key: value for key, value in said.items() if key not in axes} | ({"recipe": recipe} if recipe else {})
+        raise UserError(f"{alone[0]}={given[alone[0]]}: {wanted}")
+    start = {key: value for key, value in given.items() if key not in axes} | (
+        {"recipe": recipe} if recipe else {}
+    )
     trained = {key: value for key, value in start.items() if not key.startswith("probe.")}
     probed = {key: value for key, value in start.items() if key.startswith(("probe.", "compute."))}
     base = _base(trained, {key: values[0] for key, values in vary.items()})
     if base.objective == "probe":
-        raise UserError(f"recipe={recipe}: trains nothing that could be swept; a part's grid in a study's file sweeps probes")
+        raise UserError(
+            f"recipe={recipe}: trains nothing that could be swept; a part's grid in a study's file sweeps probes"
+        )
     if base.data.path:
         trained["data.path"] = base.data.path  # whole, found again from any folder
-    probe = {"recipe": "evaluate", "init": "{pretrain}", **_pictures(base), **probed}
-    parts = {"pretrain": {"tool": "pretrain", "words": trained}, "probe": {"tool": "evaluate", "words": probe}}
+    probe = {"recipe": "evaluate", "init": "{pretrain}", **_images(base), **probed}
+    parts = {
+        "pretrain": {"tool": "pretrain", "words": trained},
+        "probe": {"tool": "evaluate", "words": probe},
+    }
     title = f"{recipe}: {' and '.join(axes)}"
     raw = {"title": title, "vary": dict(vary), "parts": parts, "report": {"probes": ["probe"]}}
     return build(raw, SWEEP), f"{base.name}-{SWEEP}-{'-'.join(axes)}"
@@ -68,12 +93,14 @@ def _base(start: dict[str, str], first: dict[str, str]) -> Recipe:
         return resolve([f"{key}={value}" for key, value in (start | first).items()])
 
 
-def _pictures(base: Recipe) -> dict[str, str]:
-    """Words that make an evaluation see the recipe's pictures, all of them and uncropped."""
-    words = {"data": base.data.name} if base.data.name in load(RECIPES / "datasets.yaml") else {}
+def _images(base: Recipe) -> dict[str, str]:
+    """Words that make an evaluation see the recipe's images, all of them and uncropped."""
+    words = (
+        {"data": base.data.name} if base.data.name in load_yaml(RECIPES / "datasets.yaml") else {}
+    )
     if place := [key for key in ("path", "hub") if getattr(base.data, key)]:
         words[f"data.{place[0]}"] = str(getattr(base.data, place[0]))
     there = resolve(["recipe=evaluate", *(f"{key}={value}" for key, value in words.items())])
     now, was = asdict(base.data), asdict(there.data)
-    keys = PICTURES + (EVALUATION if base.data.eval_mode == "crop" else EVALUATION[:1])
+    keys = IMAGES + (EVALUATION if base.data.eval_mode == "crop" else EVALUATION[:1])
     return words | {f"data.{key}": text(now[key]) for key in keys if now[key] != was[key]}

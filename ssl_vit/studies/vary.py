@@ -1,7 +1,9 @@
-"""What a study varies: values of keys, or named settings of several keys at once, become arms of its pre-training.
+"""What a study varies: values of keys, or named settings of several keys at once, become arms of
+its pre-training.
 
-`vary: {corruption.rate: [0.15, 0.5], optim.lr: [1e-3, 3e-3]}` is every combination; `vary: [{name: all, corruption.mask: 1.0,
-corruption.random: 0, corruption.keep: 0}, ...]` is one arm for each setting.
+`vary: {corruption.rate: [0.15, 0.5], optim.lr: [1e-3, 3e-3]}` is every combination; `vary: [{name:
+all, corruption.mask: 1.0, corruption.random: 0, corruption.keep: 0}, ...]` is one arm for each
+setting.
 """
 
 import itertools
@@ -10,17 +12,19 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from ..recipe import NOT_COMPUTED, UserError, flatten, nearest
-from ..words import _check_key, _typed, means_more
-from .reading import hold, text
+from ..config.resolve import _check_key, _typed
+from ..config.schema import NOT_COMPUTED, flatten, has_interpolation
+from ..errors import UserError, suggest
+from .spec_fields import hold, text
 
 PRESETS = ("recipe", "model", "data")
 MATCHES = ("steps", "exaflop")
-PLACE = ("data.path", "data.hub", "compute.precision")  # keys that change what is computed, whatever their group says
+# keys that change what is computed, whatever their group says
+PLACE = ("data.path", "data.hub", "compute.precision")
 Settings = dict[str, dict[str, Any]]  # arm -> {key: value}
 
 
-def spelled(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], Settings]:
+def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], Settings]:
     """A study's mapping with what it varies spelled out as arms, and the setting of each such arm.
 
     Arms that the file names itself stand beside them.
@@ -34,31 +38,51 @@ def spelled(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], Settings]:
     settings, named = _settings(raw["vary"], f"{where}: vary"), raw.get("arms") or {}
     hold(isinstance(named, dict), where, "arms: a mapping is asked for")
     for arm in named:
-        hold(arm not in settings, where, f"arms: {arm} is the name of a setting under vary; take another one")
+        hold(
+            arm not in settings,
+            where,
+            f"arms: {arm} is the name of a setting under vary; take another one",
+        )
     parts = raw.get("parts") or {}
-    trained = [name for name, body in parts.items() if isinstance(body, dict) and body.get("tool") == "pretrain"]
+    trained = [
+        name
+        for name, body in parts.items()
+        if isinstance(body, dict) and body.get("tool") == "pretrain"
+    ]
     hold(trained, where, "vary: no part with tool: pretrain, whose words could be varied")
-    arms = {arm: told(setting) for arm, setting in settings.items()} | named
-    varied = {name: parts[name] | {"by_arm": _by_arm(parts[name], settings, named)} for name in trained}
+    arms = {arm: describe(setting) for arm, setting in settings.items()} | named
+    varied = {
+        name: parts[name] | {"by_arm": _by_arm(parts[name], settings, named)} for name in trained
+    }
     report = _claimed(raw.get("report"), settings, f"{where}: report")
     return raw | {"arms": arms, "parts": parts | varied, "report": report}, settings
 
 
-def told(setting: dict[str, Any]) -> str:
+def describe(setting: dict[str, Any]) -> str:
     """A setting in words."""
-    return ", ".join(f"{key}={text(value)}" for key, value in setting.items()) or "as the study's words say"
+    return (
+        ", ".join(f"{key}={text(value)}" for key, value in setting.items())
+        or "as the study's words say"
+    )
 
 
 def find(value: Any, settings: Settings) -> str | None:
-    """The arm that is called `value`, or the only one that has it; None where there is no such arm."""
+    """The arm that is called `value`, or the only one that has it; None where there is no such
+    arm."""
     if str(value) in settings:
         return str(value)
-    having = [arm for arm, setting in settings.items() if any(_same(value, own) for own in setting.values())]
+    having = [
+        arm
+        for arm, setting in settings.items()
+        if any(_same(value, own) for own in setting.values())
+    ]
     return having[0] if len(having) == 1 else None
 
 
 def _same(one: Any, other: Any) -> bool:
-    return text(one) == text(other) or (type(one) is not bool and type(other) is not bool and one == other)
+    return text(one) == text(other) or (
+        type(one) is not bool and type(other) is not bool and one == other
+    )
 
 
 def _by_arm(body: dict[str, Any], settings: Settings, named: dict[str, Any]) -> Any:
@@ -66,7 +90,9 @@ def _by_arm(body: dict[str, Any], settings: Settings, named: dict[str, Any]) -> 
     own = body.get("by_arm") or {}
     if not isinstance(own, dict):
         return own
-    beside = {arm: words for arm, words in (own or dict.fromkeys(named)).items() if arm not in settings}
+    beside = {
+        arm: words for arm, words in (own or dict.fromkeys(named)).items() if arm not in settings
+    }
     return {arm: setting | (own.get(arm) or {}) for arm, setting in settings.items()} | beside
 
 
@@ -79,24 +105,40 @@ def _claimed(report: Any, settings: Settings, where: str) -> Any:
     for role in ("better", "worse"):
         hold(role in claim, where, f"claim: {role}: is missing")
         arms[role] = find(claim[role], settings)
-        hold(arms[role], where, f"claim: {role}={claim[role]}: is not varied; {nearest(str(claim[role]), settings)}")
-    hold(arms["better"] != arms["worse"], where, f"claim: better and worse are both {claim['better']}")
+        hold(
+            arms[role],
+            where,
+            f"claim: {role}={claim[role]}: is not varied; {suggest(str(claim[role]), settings)}",
+        )
+    hold(
+        arms["better"] != arms["worse"],
+        where,
+        f"claim: better and worse are both {claim['better']}",
+    )
     return report | {"claim": claim | arms}
 
 
 def _settings(vary: Any, where: str) -> Settings:
     if isinstance(vary, dict):
         return _product(flatten(vary), where)
-    hold(isinstance(vary, list) and len(vary) > 1, where, "keys with lists of values, or two settings or more, are asked for")
+    hold(
+        isinstance(vary, list) and len(vary) > 1,
+        where,
+        "keys with lists of values, or two settings or more, are asked for",
+    )
     found: Settings = {}
     for entry in vary:
-        hold(isinstance(entry, dict), where, f"{entry}: a setting is a mapping of keys to values, and a name")
+        hold(
+            isinstance(entry, dict),
+            where,
+            f"{entry}: a setting is a mapping of keys to values, and a name",
+        )
         flat = flatten({key: value for key, value in entry.items() if key != "name"})
         setting = {key: _value(key, value, where) for key, value in flat.items()}
         arm = _plain(str(entry.get("name") or _short(setting)))
         hold(arm, where, "a setting without keys needs a name")
         hold(arm not in found, where, f"{arm}: two settings have that name")
-        hold(setting not in found.values(), where, f"{told(setting)}: a setting is there twice")
+        hold(setting not in found.values(), where, f"{describe(setting)}: a setting is there twice")
         found[arm] = setting
     return found
 
@@ -107,23 +149,35 @@ def _product(axes: dict[str, Any], where: str) -> Settings:
     for key, values in axes.items():
         hold(isinstance(values, list), where, f"{key}: a list of values is asked for")
         axes[key] = [_value(key, value, where) for value in values]
-        hold(len(values) > 1, where, f"{key}: one value cannot be compared; two at least are asked for")
-        hold(len({text(value) for value in axes[key]}) == len(values), where, f"{key}: a value is there twice")
+        hold(
+            len(values) > 1,
+            where,
+            f"{key}: one value cannot be compared; two at least are asked for",
+        )
+        hold(
+            len({text(value) for value in axes[key]}) == len(values),
+            where,
+            f"{key}: a value is there twice",
+        )
     every = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     found = {_plain(_short(setting)): setting for setting in every}
-    hold(len(found) == len(every), where, "two combinations would have one name; say them as a list of named settings")
+    hold(
+        len(found) == len(every),
+        where,
+        "two combinations would have one name; say them as a list of named settings",
+    )
     return found
 
 
 def _value(key: str, value: Any, where: str) -> Any:
     """A value of a key that can be varied, as its key's type."""
-    hold(not means_more(value), where, f"{key}: {value}: cannot be taken as a value")
+    hold(not has_interpolation(value), where, f"{key}: {value}: cannot be taken as a value")
     hold(key != "seed", where, "seed: say seeds= for that")
     if key in PRESETS:
         return str(value)
     try:
         _check_key(key, "")
-        idle = key.startswith(NOT_COMPUTED) and key not in PLACE
+        idle = key in NOT_COMPUTED and key not in PLACE
         hold(not idle, key, "changes nothing that is computed, so there is nothing to compare")
         typed = _typed(key, value)
     except UserError as error:
@@ -132,10 +186,15 @@ def _value(key: str, value: Any, where: str) -> Any:
 
 
 def _short(setting: dict[str, Any]) -> str:
-    """An arm's name from its values: rate=0.5,lr=0.001; a key whose last word another shares is told whole."""
+    """An arm's name from its values: rate=0.5,lr=0.001; a key whose last word another shares is
+    told whole."""
     last = [key.rpartition(".")[2] for key in setting]
-    names = [key if last.count(short) > 1 else short for key, short in zip(setting, last, strict=True)]
-    return ",".join(f"{name}={text(value)}" for name, value in zip(names, setting.values(), strict=True))
+    names = [
+        key if last.count(short) > 1 else short for key, short in zip(setting, last, strict=True)
+    ]
+    return ",".join(
+        f"{name}={text(value)}" for name, value in zip(names, setting.values(), strict=True)
+    )
 
 
 def _plain(name: str) -> str:

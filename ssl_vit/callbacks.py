@@ -1,0 +1,43 @@
+"""Callbacks of a run, the rows that they get, and the signals that stop a run. No torch."""
+
+import signal
+from collections.abc import Callable, Iterable
+from operator import methodcaller
+from typing import Any
+
+Row = dict[str, Any]
+
+
+class Callback:
+    """Base class: called at each step, metrics row and warning. It never gets the model."""
+
+    def on_step(self, step: int) -> None: ...
+    def on_row(self, row: Row) -> None: ...
+    def on_warning(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Callbacks:
+    """The callbacks of a run. One that raises is removed with a warning; training goes on."""
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self.callbacks = list(callbacks)
+
+    def notify(self, notify: Callable[[Callback], None]) -> None:
+        for callback in list(self.callbacks):
+            try:
+                notify(callback)
+            except Exception as error:
+                self.callbacks.remove(callback)
+                self.warn(
+                    f"{type(callback).__name__} failed and is left out from here on: {error!r}"
+                )
+
+    def warn(self, text: str) -> None:
+        self.notify(methodcaller("on_warning", text))
+
+    def close(self) -> None:
+        self.notify(methodcaller("close"))
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)

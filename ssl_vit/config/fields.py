@@ -1,0 +1,188 @@
+"""The one description of a config key: its help, bounds, choices and roles, as metadata of a
+dataclass field. No torch here."""
+
+import dataclasses
+import math
+import re
+import typing
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+LONGEST_NAME = 255  # bytes of a file's name, on every common file system
+LONGEST_PATH = 4095
+LONGEST_LIST = 100  # values of a list
+
+
+@dataclass(frozen=True)
+class Option:
+    """A config key.
+
+    Bounds hold for a number, and for each number of a list; null is never out of bounds. A maximum
+    lies far above what anybody trains with: what exceeds it is a slip that would fill the memory.
+    """
+
+    key: str  # dotted
+    kind: Any  # its type
+    default: Any
+    help: str
+    choices: Collection[str] | None = None  # of the value, or of each value of a list
+    above: float | None = None  # lower bound, itself not allowed
+    minimum: float | None = None
+    maximum: float | None = None
+    below: float | None = None  # upper bound, itself not allowed
+    length: int | None = None  # of a list; default: 1 to LONGEST_LIST values
+    check: Callable[[Any], bool] | None = None  # for what is no range
+    expected: str = ""  # the allowed values in words; default: from the bounds
+    identity: bool = True  # changes what is computed: runs that differ in it are different runs
+    in_result: bool = False  # not computed, but decides what the result says
+    private: bool = False  # of one machine or one person: not published, not taken from others
+    training: bool = False  # objective=probe does not use it
+    requires: tuple[str, Any] | None = None  # (key, value) without which it has no effect
+
+    @property
+    def is_list(self) -> bool:
+        return typing.get_origin(self.kind) is list
+
+    def allows(self, value: Any) -> bool:
+        """Whether a value of the key's type is within bounds."""
+        if value is None:
+            return True
+        values = value if isinstance(value, list) else [value]
+        if isinstance(value, list) and not self._has_length(value):
+            return False
+        if self.choices is not None and not set(values) <= set(self.choices):
+            return False
+        if not all(self._in_range(one) for one in values if isinstance(one, int | float)):
+            return False
+        return self.check is None or self.check(value)
+
+    def _has_length(self, values: list[Any]) -> bool:
+        if self.length is not None:
+            return len(values) == self.length
+        return 0 < len(values) <= LONGEST_LIST
+
+    def _in_range(self, value: float) -> bool:
+        if isinstance(value, float) and not math.isfinite(value):
+            return False
+        return (
+            (self.above is None or value > self.above)
+            and (self.minimum is None or value >= self.minimum)
+            and (self.maximum is None or value <= self.maximum)
+            and (self.below is None or value < self.below)
+        )
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values in words."""
+        if self.expected:
+            return self.expected
+        if self.choices is not None and not self.is_list:
+            return ", ".join(self.choices)
+        bounds = (
+            ("above", self.above),
+            ("at least", self.minimum),
+            ("at most", self.maximum),
+            ("below", self.below),
+        )
+        limits = [f"{word} {_number(bound)}" for word, bound in bounds if bound is not None]
+        text = " and ".join(limits)
+        if not self.is_list:
+            return f"a number {text}".strip() if self.has_bounds else ""
+        if self.choices is not None:
+            return f"some of {', '.join(self.choices)}"
+        return f"{self.length or f'1 to {LONGEST_LIST}'} numbers {text}".strip()
+
+    @property
+    def has_bounds(self) -> bool:
+        bounds = (self.above, self.minimum, self.maximum, self.below)
+        return any(bound is not None for bound in bounds)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+
+
+TYPE_NAMES = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "None": "null",
+}
+
+
+def type_name(option: Option) -> str:
+    """The type of a key in words."""
+    if option.is_list:
+        return "a list of numbers"
+    text = str(getattr(option.kind, "__name__", option.kind))
+    for short, long in TYPE_NAMES.items():
+        text = re.sub(rf"\b{short}\b", long, text)
+    return text.replace(" | ", " or ")
+
+
+def option(default: Any, help: str, **facts: Any) -> Any:
+    """A dataclass field for a key; `facts` are fields of Option."""
+    metadata = {"option": {"help": help, **facts}}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def group(kind: Callable[[], Any], help: str, **facts: Any) -> Any:
+    """A dataclass field for a group of keys; `facts` hold for each key that does not say otherwise."""
+    return dataclasses.field(default_factory=kind, metadata={"group": help, "option": facts})
+
+
+def options(root: type) -> dict[str, Option]:
+    """Every dotted key of a dataclass and its groups, in the order they are declared in."""
+    found: dict[str, Option] = {}
+    for field in dataclasses.fields(root):
+        if "group" not in field.metadata:
+            found[field.name] = _described(field, field.name, {})
+            continue
+        for part in dataclasses.fields(typing.cast(type, field.type)):
+            key = f"{field.name}.{part.name}"
+            found[key] = _described(part, key, field.metadata["option"])
+    return found
+
+
+def _described(field: dataclasses.Field[Any], key: str, inherited: dict[str, Any]) -> Option:
+    default = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    facts = inherited | field.metadata["option"]
+    return Option(key=key, kind=field.type, default=default, **facts)
+
+
+def is_path(text: str) -> bool:
+    """Whether a text can be a path: not blank, no name in it too long or with a blank at its ends."""
+    parts = text.split("/")
+    fits = all(_is_file_name(part) for part in parts)
+    return fits and bool(text) and len(text.encode(errors="surrogatepass")) < LONGEST_PATH
+
+
+def _is_file_name(part: str) -> bool:
+    return len(part.encode(errors="surrogatepass")) <= LONGEST_NAME and part == part.strip()
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be a path that stays inside the folder it is joined to."""
+    return is_path(text) and {"", ".", ".."}.isdisjoint(text.split("/"))
+
+
+def is_split(text: str) -> bool:
+    """Whether a text can be a split's name: not blank, and no number."""
+    try:
+        float(text)
+    except ValueError:
+        return bool(text.strip())
+    return False
+
+
+def is_held_out(value: str | float) -> bool:
+    """Whether a value can be data.validation's: a split's name, or a share from 0 to below 1."""
+    if isinstance(value, str):
+        return is_split(value)
+    return 0 <= value < 1

@@ -1,0 +1,98 @@
+"""Lists the config keys, for --help and docs/options.md. No torch here.
+
+python -m ssl_vit.config.options > docs/options.md
+"""
+
+import dataclasses
+import textwrap
+from typing import Any
+
+from .fields import Option, type_name
+from .schema import OPTIONS, Recipe, flatten
+
+WIDTH = 100
+HEAD = """# Options
+
+Every option is `key=value`. This page is generated from ssl_vit/config/schema.py:
+`python -m ssl_vit.config.options > docs/options.md`.
+
+Besides these keys, `recipe=` names a file of recipes/ (or a path), and `data=` and `model=` name a row of
+recipes/datasets.yaml and recipes/models.yaml. A recipe sets its own defaults:
+`python tools/pretrain.py recipe=mpp --help` shows them.
+
+Keys marked * do not change what is computed: they are no part of a run's identity and may differ when it resumes.
+"""
+
+
+def groups() -> dict[str, str]:
+    """{name: help} of each group of keys; the keys outside of groups come first, as ''."""
+    found = {"": "The run."}
+    for field in dataclasses.fields(Recipe):
+        if "group" in field.metadata:
+            found[field.name] = field.metadata["group"]
+    return found
+
+
+def members(group: str) -> list[Option]:
+    """The keys of a group."""
+    return [option for key, option in OPTIONS.items() if key.rpartition(".")[0] == group]
+
+
+def format_value(value: Any) -> str:
+    """A value as it is typed."""
+    if isinstance(value, list):
+        return f"[{','.join(format_value(one) for one in value)}]"
+    if value is None or isinstance(value, bool):
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value)
+
+
+def _kind(option: Option) -> str:
+    """Type and allowed values: `a whole number: above 0 and at most 16,384`."""
+    kind = type_name(option)
+    if option.expected:
+        return option.expected + (" or null" if kind.endswith(" or null") else "")
+    if option.choices is not None:
+        return option.allowed
+    if option.is_list:
+        return option.allowed
+    if option.has_bounds:
+        return f"{kind}: {option.allowed.removeprefix('a number ')}"
+    return kind
+
+
+def help_text(recipe: Recipe | None = None) -> str:
+    """Every key with its value in `recipe` (default: the schema's), its allowed values and meaning."""
+    values = flatten(dataclasses.asdict(recipe or Recipe()))
+    lines = []
+    for group, about in groups().items():
+        lines += ["", f"{group or 'run'}: {about}"]
+        for option in members(group):
+            lines.append(f"  {option.key}={format_value(values[option.key])}   ({_kind(option)})")
+            lines += textwrap.wrap(
+                option.help, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6
+            )
+    return "\n".join(lines[1:])
+
+
+def markdown() -> str:
+    """The text of docs/options.md."""
+    parts = [HEAD]
+    for group, about in groups().items():
+        rows = [_row(option) for option in members(group)]
+        table = ["| key | default | values | meaning |", "|---|---|---|---|", *rows]
+        parts.append("\n".join([f"## {group or 'run'}", "", about, "", *table, ""]))
+    return "\n".join(parts)
+
+
+def _row(option: Option) -> str:
+    mark = "" if option.identity else " *"
+    meaning = option.help
+    if option.requires:
+        meaning += f" Needs {option.requires[0]}={option.requires[1]}."
+    default = format_value(option.default)
+    return f"| `{option.key}`{mark} | `{default}` | {_kind(option)} | {meaning} |".replace("``", "")
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,529 @@
+"""The recipe: typed values that define a run. Each key is described here and nowhere else (see
+`fields.Option`); docs/options.md lists them all. No torch here; resolve.py reads them."""
+
+# ruff: noqa: RUF009 (option() and group() return dataclass fields)
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from .. import hub_files
+from .fields import group, is_held_out, is_name, is_path, is_split, option, options
+
+OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each uses
+    "mpp": ("corruption", "target"),
+    "supervised": ("supervised",),
+    "joint": ("corruption", "target", "supervised", "joint"),
+    "probe": ("probe",),  # no training: tools/evaluate.py on a frozen encoder
+}
+# groups whose objectives need labels; the last for a plugin's
+USES_LABELS = {"supervised", "probe", "labels"}
+MEASURES = ["few_shot", "linear", "knn", "top1"]  # the last with the head that a run trained
+TARGETS = ["mean_color", "grid_color", "pixels"]
+EMBEDDED = "shapes"
+SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
+# of a model: neither a path nor a place that timm would fetch from
+PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
+
+
+@dataclass
+class Data:
+    name: str = option(EMBEDDED, "Name of the data set; data=NAME sets it.")
+    path: str | None = option(
+        None,
+        "Local copy of the data set, or any image folder, parquet file or tar shards.",
+        identity=False,
+        private=True,
+    )
+    hub: str | None = option(None, "Data set on the Hugging Face Hub.")
+    size: int = option(224, "Side of the training image in pixels.", above=0, maximum=2**14)
+    window: int | None = option(
+        None,
+        "Read shards (parquet, tar) in place, this many rows at a time; null: load all at once.",
+        above=0,
+        maximum=2**40,
+    )
+    stream: bool = option(
+        False,
+        "Read the Hub's data set in order without downloading it; a run resumes only on the same"
+        " number of processes.",
+    )
+    train: str = option("train", "Split to train on.", check=is_split, expected="a split's name")
+    share: float = option(
+        1.0,
+        "Share of the training images: a fixed random subset, smaller ones inside larger ones.",
+        above=0,
+        maximum=1,
+    )
+    validation: str | float | None = option(
+        None,
+        "Held-out images: a split, or the share cut off data.train (0: none); null: the"
+        " validation split if there is one, else 1%.",
+        check=is_held_out,
+        expected="a split's name, or a share from 0 to below 1",
+    )
+    test: str = option(
+        "test", "Split that eval.test measures on.", check=is_split, expected="a split's name"
+    )
+    image_column: str | None = option(None, "Column of the images; null: found.")
+    label_column: str | None = option(None, "Column of the labels; null: found.")
+    classes: int | None = option(None, "Number of classes; null: counted.", above=0, maximum=2**24)
+    unreadable: float = option(
+        0.01,
+        "Share of images that may be unreadable, each replaced by the next one; above it the run"
+        " stops.",
+        minimum=0,
+        maximum=1,
+        identity=False,
+        in_result=True,
+    )
+    verified: bool = option(
+        True, "false: the Hub's name and the numbers of this preset could not be checked."
+    )
+    crop_area: float = option(
+        0.05, "Smallest share of the image that a training crop covers.", above=0, maximum=1
+    )
+    flip: bool = option(True, "Flip training images horizontally at random.")
+    mixup: float = option(
+        0.0,
+        "Mixup: blend images and labels in pairs, with a share from Beta(mixup, mixup); 0: never.",
+        minimum=0,
+        maximum=1,
+        training=True,
+    )
+    cutmix: float = option(
+        0.0,
+        "CutMix: paste a box of another image, with an area share from Beta(cutmix, cutmix); with"
+        " data.mixup, each batch uses one of them.",
+        minimum=0,
+        maximum=1,
+        training=True,
+    )
+    eval_mode: str = option(
+        "crop",
+        "Evaluation: crop (the centre, after resizing the shorter side) or squash (the whole image"
+        " to a square).",
+        choices=("crop", "squash"),
+    )
+    eval_crop: float = option(
+        0.875,
+        "Side of the centre crop over the resized shorter side, as timm's crop_pct.",
+        minimum=0.1,
+        maximum=1,
+        requires=("data.eval_mode", "crop"),
+    )
+    mean: list[float] = option([0.5, 0.5, 0.5], "Mean that pixels are normalised with.", length=3)
+    std: list[float] = option(
+        [0.5, 0.5, 0.5], "Standard deviation that pixels are normalised with.", length=3, above=0
+    )
+
+
+@dataclass
+class Model:
+    name: str = option("", "Name of the model; model=NAME sets it.")
+    timm: str = option(
+        "vit_base_patch16_224",
+        "timm architecture that the values below override.",
+        check=lambda v: PLAIN_NAME.fullmatch(v) is not None,
+        expected="the name of one of timm's architectures",
+    )
+    patch: int = option(16, "Side of a patch in pixels.", above=0, maximum=65536)
+    width: int = option(768, "Embedding width.", above=0, maximum=65536)
+    depth: int = option(12, "Number of transformer blocks.", above=0, maximum=1000)
+    heads: int = option(12, "Attention heads.", above=0, maximum=65536)
+    mlp: int = option(3072, "Width of the MLP's hidden layer.", above=0, maximum=65536)
+    stem_width: int = option(
+        0,
+        "Channels of the ResNet whose feature map supplies the patches (hybrid); 0: patches of"
+        " pixels.",
+        minimum=0,
+        maximum=2**16,
+    )
+    stem_work: int = option(0, "Multiply-adds of the ResNet per pixel.", minimum=0, maximum=2**40)
+    stem_size: int = option(0, "Parameters of the ResNet.", minimum=0, maximum=2**40)
+    convolutional: bool = option(
+        False,
+        "A whole timm classifier without patches, for fine-tuning and evaluation only; the stem_"
+        " values then describe all of it.",
+    )
+
+    @property
+    def hybrid(self) -> bool:
+        return self.stem_width > 0
+
+
+@dataclass
+class Corruption:
+    rate: float = option(0.5, "Share of the patches that are corrupted.", above=0, maximum=1)
+    mask: float = option(0.8, "Share of those replaced by the mask token.", minimum=0, maximum=1)
+    random: float = option(0.1, "Share of those replaced by another patch.", minimum=0, maximum=1)
+    keep: float = option(0.1, "Share of those left unchanged.", minimum=0, maximum=1)
+    source: str = option(
+        "image",
+        "Where a random patch comes from: the same image, or the whole device batch.",
+        choices=("image", "batch"),
+    )
+    shape: str = option(
+        "patches",
+        "Which patches are corrupted together: patches (squares of corruption.side) or blocks"
+        " (rectangles, as BEiT).",
+        choices=("patches", "blocks"),
+    )
+    side: int = option(
+        1,
+        "Patches on the side of such a square; 1: single patches.",
+        above=0,
+        requires=("corruption.shape", "patches"),
+    )
+
+
+@dataclass
+class Supervised:
+    loss: str = option("softmax", "Classification loss.", choices=("softmax", "sigmoid"))
+    smoothing: float = option(0.0, "Label smoothing, softmax only.", minimum=0, below=1)
+    hidden: bool = option(
+        True, "A hidden tanh layer in the head; false: one linear layer that starts at zero."
+    )
+    pool: str = option(
+        "token",
+        "Feature of an image: token (the class token) or avg (the mean of the patches).",
+        choices=("token", "avg"),
+    )
+
+
+@dataclass
+class Joint:
+    mpp: float = option(1.0, "Weight of the MPP loss.", minimum=0, maximum=1e9)
+    supervised: float = option(1.0, "Weight of the supervised loss.", minimum=0, maximum=1e9)
+
+
+@dataclass
+class Probe:
+    every: int | None = option(
+        None,
+        "While pre-training: steps between probes of the encoder; null: never.",
+        above=0,
+        maximum=2**40,
+        identity=False,
+        in_result=True,
+    )
+    images: int = option(
+        2000,
+        "While pre-training: labelled training images that the probes learn from.",
+        above=0,
+        maximum=2**31,
+        identity=False,
+        in_result=True,
+    )
+    measures: list[str] = option(MEASURES[:3], "What is measured.", choices=MEASURES)
+    feature: str = option(
+        "encoder",
+        "encoder, or hidden: a supervised run's tanh layer, which reads the encoder's feature.",
+        choices=("encoder", "hidden"),
+    )
+    pool: str | None = option(
+        None,
+        "Feature of an image: token (the class token) or avg (the mean of the patches); null: as"
+        " the encoder's export says.",
+        choices=("token", "avg"),
+    )
+    layer: int | None = option(
+        None,
+        "Block whose output is the feature, from 1; null: the last one, after the final norm.",
+        above=0,
+    )
+    shots: list[int] = option(
+        [1, 5, 10, 25], "Few-shot: labelled images per class.", above=0, maximum=2**31
+    )
+    trials: int = option(
+        3, "Few-shot: choices of those images to average over.", above=0, maximum=2**31
+    )
+    rates: list[float] = option(
+        [0.01, 0.03, 0.1, 0.3, 1.0, 3.0],
+        "Linear probe: learning rates to choose from.",
+        above=0,
+        maximum=1e9,
+    )
+    steps: int = option(2000, "Linear probe: steps.", above=0, maximum=2**31)
+    batch: int = option(1024, "Linear probe: batch size.", above=0, maximum=2**22)
+    neighbors: int = option(20, "k of the k-nearest-neighbour probe.", above=0, maximum=2**31)
+
+
+@dataclass
+class Optim:
+    name: str = option("adamw", "Optimiser.", choices=("adamw", "sgd"))
+    steps: int = option(1000, "Training steps.", above=0, maximum=2**40)
+    batch: int = option(4096, "Global batch size.", above=0, maximum=2**22)
+    lr: float = option(2e-4, "Peak learning rate, not scaled by the batch.", above=0, maximum=1e4)
+    warmup: int = option(0, "Steps of linear warm-up.")
+    schedule: str = option(
+        "cosine",
+        "cosine to 0, or linear to 1e-5 (to lr / 2 where that is less).",
+        choices=("cosine", "linear"),
+    )
+    betas: list[float] = option(
+        [0.9, 0.999],
+        "AdamW's betas.",
+        length=2,
+        minimum=0,
+        below=1,
+        requires=("optim.name", "adamw"),
+    )
+    momentum: float = option(
+        0.9, "SGD's momentum.", minimum=0, below=1, requires=("optim.name", "sgd")
+    )
+    weight_decay: float = option(0.1, "Weight decay.", minimum=0, maximum=1e4)
+    clip: float | None = option(1.0, "Largest global gradient norm; null: no clipping.", above=0)
+    dropout: float = option(
+        0.0,
+        "Dropout in the encoder, after every dense layer but qkv and after the position"
+        " embeddings.",
+        minimum=0,
+        below=1,
+    )
+    drop_path: float = option(
+        0.0,
+        "Stochastic depth: share of residual branches dropped in the last block, rising linearly"
+        " from 0 in the first.",
+        minimum=0,
+        below=1,
+    )
+    layer_decay: float | None = option(
+        None,
+        "Layer-wise learning-rate decay: factor from each block to the one below it; null: none.",
+        above=0,
+        maximum=1,
+    )
+    nonfinite: str = option(
+        "stop",
+        "Where the loss or a gradient is not finite: stop, skip that update, or roll back to the"
+        " last checkpoint.",
+        choices=("stop", "skip", "back"),
+        identity=False,
+        in_result=True,
+    )
+    average: float | None = option(
+        None,
+        "Decay of a running (Polyak) average of the weights, which is then evaluated and exported;"
+        " null: none.",
+        above=0,
+        below=1,
+    )
+
+
+@dataclass
+class Compute:
+    batch: int | None = option(
+        None, "Images per device and pass; null: the largest divisor that fits.", above=0
+    )
+    precision: str = option(
+        "auto",
+        "Precision of the forward and backward pass.",
+        choices=("auto", "float32", "bfloat16"),
+        identity=True,
+    )
+    compile: bool | None = option(None, "Use torch.compile; null: where there is a GPU.")
+    workers: int | None = option(
+        None, "Data loading processes per process; null: from the cores.", minimum=0, maximum=2**12
+    )
+    threads: int | None = option(
+        None,
+        "Torch threads; null: allowed cores / processes on this machine.",
+        above=0,
+        maximum=2**20,
+    )
+    patience: float = option(
+        600.0,
+        "Seconds that a process may stay behind the others before the run names it and stops.",
+        minimum=10,  # a healthy process reports every 2
+        maximum=1e9,
+    )
+
+
+@dataclass
+class Checkpoint:
+    every: int = option(1000, "Steps between checkpoints.", above=0, maximum=2**40)
+    keep: int = option(
+        2,
+        "Checkpoints that are kept; at least two, as a damaged one needs another before it.",
+        minimum=2,
+        maximum=2**31,
+    )
+    background: bool = option(True, "Write while training goes on.")
+    failures: int = option(
+        3, "Failed saves in a row after which the run stops.", above=0, maximum=2**31
+    )
+
+
+@dataclass
+class Eval:
+    every: int = option(
+        1000, "Steps between evaluations on held-out images.", above=0, maximum=2**40, training=True
+    )
+    images: int = option(
+        2000,
+        "Held-out images evaluated, at most.",
+        above=0,
+        maximum=2**40,
+        in_result=True,
+        training=True,
+    )
+    test: bool = option(
+        False,
+        "At the end, top-1 and top-5 on every image of data.test.",
+        in_result=True,
+        training=True,
+    )
+    real: str | None = option(
+        None,
+        "ImageNet-ReaL's labels (real.json), where data.test is ImageNet's validation split.",
+        in_result=True,
+        private=True,
+    )
+
+
+@dataclass
+class Log:
+    every: int = option(20, "Steps between logged rows.", above=0, maximum=2**40)
+    tensorboard: bool = option(True, "Write TensorBoard events.")
+
+
+@dataclass
+class Hub:
+    repo: str | None = option(
+        None,
+        "USER/NAME on the Hugging Face Hub that the export is pushed to at the end.",
+        check=lambda v: hub_files.NAME.fullmatch(v) is not None,
+        expected="USER/NAME on the Hugging Face Hub",
+    )
+    private: bool = option(True, "Create the repository as a private one.")
+    every: int | None = option(
+        None,
+        "Steps between pushes of the current encoder, each to a branch of its own; null: never.",
+        above=0,
+        maximum=2**40,
+    )
+    state: bool = option(False, "Push the resumable training state too, to the branch `state`.")
+    wait: float = option(
+        300.0,
+        "Seconds that a finished run waits, at most, for pushes to complete.",
+        minimum=0,
+        maximum=1e9,
+    )
+
+
+@dataclass
+class Recipe:
+    name: str = option(
+        "",
+        "The run's folder; default: the recipe's name and the options that change what is computed.",
+        identity=False,
+        check=lambda v: len(v) <= 200 and is_name(v),
+        expected="a folder's name of at most 200 characters",
+    )
+    out: str = option(
+        "runs",
+        "Folder that holds the runs.",
+        identity=False,
+        private=True,
+        check=is_path,
+        expected="a folder",
+    )
+    seed: int = option(
+        0,
+        "Seed of every random choice.",
+        minimum=-(2**63),
+        below=2**63,
+        expected="a whole number of 64 bits",
+    )
+    resume: bool = option(
+        True,
+        "Resume the run in the folder; false: refuse a folder that holds a run.",
+        identity=False,
+        private=True,
+    )
+    plugin: str | None = option(
+        None,
+        "Python file that adds objectives or targets (docs/guide.md).",
+        identity=False,
+        private=True,
+    )
+    init: str = option(
+        "scratch",
+        "First weights: scratch, a run's folder, an export, timm:NAME, hf-hub:USER/NAME or a Google"
+        " .npz file.",
+    )
+    objective: str = option("mpp", "What the encoder is trained on.", choices=OBJECTIVES)
+    data: Data = group(Data, "Images and their preprocessing; data=NAME: recipes/datasets.yaml.")
+    model: Model = group(Model, "The encoder; model=NAME: recipes/models.yaml.")
+    corruption: Corruption = group(Corruption, "Masked patch prediction: what is corrupted.")
+    target: str = option(
+        "mean_color",
+        "Masked patch prediction: what is predicted (mean colour, colours of 4 x 4 cells, or all"
+        " pixels).",
+        choices=TARGETS,
+    )
+    supervised: Supervised = group(Supervised, "Training on labels.")
+    joint: Joint = group(Joint, "Weights of the losses of objective=joint.")
+    probe: Probe = group(Probe, "Measuring a frozen encoder.")
+    optim: Optim = group(Optim, "Optimisation.", training=True)
+    compute: Compute = group(Compute, "Devices, precision and processes.", identity=False)
+    checkpoint: Checkpoint = group(Checkpoint, "Checkpoints.", identity=False, training=True)
+    eval: Eval = group(Eval, "Evaluation while training and after it.", identity=False)
+    log: Log = group(Log, "Logging.", identity=False, training=True)
+    hub: Hub = group(
+        Hub, "Pushing to the Hugging Face Hub.", identity=False, private=True, training=True
+    )
+
+
+OPTIONS = options(Recipe)  # every dotted key
+# Where, how fast and how often something is done, but not what is computed
+NOT_COMPUTED = tuple(key for key, one in OPTIONS.items() if not one.identity)
+# Keys of earlier versions and what they are called now
+RENAMED = {"eval.pictures": "eval.images", "probe.pictures": "probe.images"}
+# May change while a run goes on, and no more once it has finished
+IN_RESULT = tuple(key for key, one in OPTIONS.items() if one.in_result)
+
+
+def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested mapping as {dotted key: value}."""
+    flat: dict[str, Any] = {}
+    for key, value in node.items():
+        flat |= (
+            flatten(value, f"{prefix}{key}.")
+            if isinstance(value, dict)
+            else {f"{prefix}{key}": value}
+        )
+    return flat
+
+
+def has_interpolation(value: Any) -> bool:
+    """Whether OmegaConf or YAML would read more into a value, or one inside it, than it says."""
+    return "${" in str(value) or (
+        isinstance(value, str) and (value.strip() == "???" or len(value.splitlines()) > 1)
+    )
+
+
+def computed_values(recipe: Recipe) -> dict[str, Any]:
+    """{dotted key: value} of what is computed: all but NOT_COMPUTED. Two runs with equal ones are
+    the same run."""
+    flat = flatten(dataclasses.asdict(recipe))
+    return {k: v for k, v in flat.items() if counts(k)}
+
+
+def counts(key: str) -> bool:
+    """Whether a dotted key, also by its name of an earlier version, changes what is computed."""
+    return RENAMED.get(key, key) not in NOT_COMPUTED
+
+
+def learns_labels(recipe: Recipe) -> bool:
+    """Whether the objective needs labels and trains on them; a joint one may give them weight 0."""
+    idle = recipe.objective == "joint" and recipe.joint.supervised == 0
+    return bool(USES_LABELS & set(OBJECTIVES[recipe.objective])) and not idle
+
+
+def dump(recipe: Recipe) -> str:
+    """The recipe as YAML; that text alone repeats the run (`recipe=runs/NAME/recipe.yaml`)."""
+    return OmegaConf.to_yaml(OmegaConf.structured(recipe))

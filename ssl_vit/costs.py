@@ -1,0 +1,199 @@
+"""What a run costs, counted from its recipe: parameters, multiply-adds, exaFLOP. No torch here."""
+
+from . import rng
+from .config.schema import EMBEDDED, SIZES, Data, Recipe
+
+
+def tokens(recipe: Recipe) -> int:
+    """Tokens of a training image: its patches and the class token."""
+    return (recipe.data.size // recipe.model.patch) ** 2 + 1
+
+
+def encoder_parameters(recipe: Recipe) -> int:
+    """Parameters of the encoder: patches, class token and positions, blocks, final norm; the
+    objective's heads left out."""
+    model, d = recipe.model, recipe.model.width
+    if model.convolutional:
+        return model.stem_size
+    inputs = model.stem_width or 3 * model.patch**2
+    # qkv and projection, MLP, two norms
+    block = 4 * d * (d + 1) + 2 * d * model.mlp + model.mlp + d + 4 * d
+    return (
+        model.stem_size + (inputs + 1) * d + (tokens(recipe) + 1) * d + model.depth * block + 2 * d
+    )
+
+
+def multiply_adds(recipe: Recipe) -> int:
+    """Multiply-adds of one image's forward pass through the encoder; norms, biases and the
+    objective's head left out.
+
+    Patches, then per block the four D x D projections, the two T x T products and the MLP. Six
+    times this and the number of images is the paper's Table 6 (B/16, 7 epochs of JFT: 224 exaFLOP).
+    """
+    model, t = recipe.model, tokens(recipe)
+    stem = model.stem_work * recipe.data.size**2
+    if model.convolutional:
+        return stem
+    block = 4 * t * model.width**2 + 2 * t * t * model.width + 2 * t * model.width * model.mlp
+    inputs = model.stem_width or 3 * model.patch**2
+    return stem + (t - 1) * inputs * model.width + model.depth * block
+
+
+def encoder_passes(recipe: Recipe) -> int:
+    """How often a training image goes through the encoder: `joint` sends it once for each part that
+    has a weight."""
+    return (
+        (recipe.joint.mpp > 0) + (recipe.joint.supervised > 0) if recipe.objective == "joint" else 1
+    )
+
+
+def exaflop(recipe: Recipe, images: int) -> float:
+    """10^18 floating-point operations of training on `images` images: forward and backward are
+    three forwards, 2 each."""
+    return 3 * 2 * encoder_passes(recipe) * multiply_adds(recipe) * images / 1e18
+
+
+# Images of each split as published: JFT after the paper's 4.1, the others after their authors. A
+# local copy may hold fewer.
+PUBLISHED: dict[str, dict[str, int]] = {
+    EMBEDDED: SIZES,
+    "cifar10": {"train": 50_000, "test": 10_000},
+    "cifar100": {"train": 50_000, "test": 10_000},
+    "tinyimagenet": {"train": 100_000, "validation": 10_000},
+    "imagenet": {"train": 1_281_167, "validation": 50_000},
+    "imagenet21k": {"train": 14_197_122},
+    "jft": {"train": 303_000_000},
+    "pets": {"train": 3_680, "test": 3_669},
+    "flowers102": {"train": 1_020, "validation": 1_020, "test": 6_149},
+}
+
+
+# that MPP's head gives a patch (B.1.2); pixels: 3 P^2
+HEAD_OUTPUTS = {"mean_color": 512, "grid_color": 16 * 512}
+
+
+# a pixel, in a ResNet-50's stem, float32; measured: 2,172 with stages (3, 4, 9), 1,913 with (3, 4,
+# 6, 3)
+STEM_BYTES = 2200
+
+
+def training_images(data: Data, given: int | None = None) -> int | None:
+    """Training images after data.share and what data.validation holds out of them (as
+    data/sources.py), of the set as published or of `given` many; None where neither is known."""
+    whole = given or PUBLISHED.get(data.name, {}).get("train")
+    if whole is None:
+        return None
+    count = whole if data.share == 1 else max(1, round(data.share * whole))
+    if not isinstance(data.validation, float) or data.validation == 0:
+        return count
+    return count - max(1, min(round(data.validation * count), count - 1))
+
+
+def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
+    """Images that a run sends through the encoder: steps x batch, or for an evaluation every image
+    once."""
+    if recipe.objective != "probe":
+        return recipe.optim.steps * recipe.optim.batch
+    data, splits = recipe.data, PUBLISHED.get(recipe.data.name, {})
+    apart = data.validation if isinstance(data.validation, str) else None
+    named = [splits.get(name) for name in (data.test, apart) if name]
+    train = training_images(Data(name=data.name, share=data.share), given)
+    return None if train is None or None in named else train + sum(n for n in named if n)
+
+
+def total_exaflop(recipe: Recipe, images: int | None) -> float | None:
+    """ExaFLOP of the run: forward and backward, or for an evaluation forward alone."""
+    if images is None:
+        return None
+    return exaflop(recipe, images) / (3 if recipe.objective == "probe" else 1)
+
+
+def trained_objectives(recipe: Recipe) -> list[str]:
+    """The objectives that are trained: of `joint` those that have a weight."""
+    if recipe.objective != "joint":
+        return [recipe.objective]
+    return [name for name in ("mpp", "supervised") if getattr(recipe.joint, name)]
+
+
+def parameters(recipe: Recipe) -> int:
+    """Parameters of the encoder and of the objective's heads and tokens; a head of unknown size (no
+    data.classes) left out."""
+    d, classes = recipe.model.width, recipe.data.classes or 0
+    heads = {
+        "mpp": d + (d + 1) * head_outputs(recipe),
+        "supervised": (d + 1) * classes + (d * (d + 1) if recipe.supervised.hidden else 0),
+    }
+    return encoder_parameters(recipe) + sum(
+        heads.get(name, 0) for name in trained_objectives(recipe)
+    )
+
+
+def head_outputs(recipe: Recipe) -> int:
+    """Numbers that MPP's head gives for a patch; 0 for a plugin's target."""
+    return (
+        3 * recipe.model.patch**2
+        if recipe.target == "pixels"
+        else HEAD_OUTPUTS.get(recipe.target, 0)
+    )
+
+
+def activation_bytes(recipe: Recipe, fused: bool) -> int:
+    """Bytes that the backward pass of one image holds on to, parameters aside, in timm's blocks run
+    as they stand (a compiled objective keeps less). T tokens, D width, M MLP, A heads; a value
+    takes w = 2 bytes in bfloat16, 4 in float32.
+
+    Each block: two inputs of norms, T D in float32; queries, keys and values, and the inputs of
+    qkv, of the projection and of the MLP, 6 T D w; around the GELU 2 T M w; where attention is not
+    fused its matrices, A T^2 w; where there is dropout its masks, 2 T D + T M, of one byte on a GPU
+    and w on a CPU. Then the image, the embedded patches, the last norm, the head. A ResNet's stem
+    is taken as STEM_BYTES a pixel, a wider one as much more as it is wider.
+    """
+    model, t = recipe.model, tokens(recipe)
+    if model.convolutional:
+        return round(STEM_BYTES * recipe.data.size**2 * max(1.0, model.width / 2048))
+    w = 2 if recipe.compute.precision == "bfloat16" else 4
+    mask = (1 if fused else w) if recipe.optim.dropout else 0
+    matrices = 0 if fused else w * model.heads * t * t
+    block = (
+        8 * t * model.width
+        + w * (6 * model.width + 2 * model.mlp) * t
+        + matrices
+        + mask * (2 * model.width + model.mlp) * t
+    )
+    stem = STEM_BYTES * recipe.data.size**2 if model.hybrid else w * 3 * recipe.data.size**2
+    ends = stem + 8 * t * model.width + (4 * t * model.width if mask else 0)
+    corrupted = rng.rounded_count(recipe.corruption.rate, t - 1)
+    head = (
+        corrupted * (w * model.width + 4 * head_outputs(recipe))
+        if "mpp" in trained_objectives(recipe)
+        else 4 * (recipe.data.classes or 0)
+    )
+    return encoder_passes(recipe) * (ends + model.depth * block) + head
+
+
+def memory_bytes(
+    recipe: Recipe, processes: int, zero: int, batch: int, fused: bool
+) -> dict[str, int]:
+    """Bytes of tensors in one process, by kind, at a device batch of `batch` images; at most, as
+    gradients come while activations go. What the allocator, CUDA and DeepSpeed's own buffers take
+    comes on top.
+
+    Weights, gradients, moments (AdamW 2, SGD 1 with momentum) and averaged weights in float32;
+    autocast's copies of the weights in 16 bits; DDP's buckets, one more copy of the gradients
+    (torch's gradient_as_bucket_view=False). ZeRO-1 shards the moments over the processes, -2 the
+    gradients too, -3 the weights too (Rajbhandari et al., 2020, sections 3.1 and 5; there Adam's
+    weights are of 16 bits, and their float32 master counts among its states).
+    """
+    size, o = 4 * parameters(recipe), recipe.optim
+    trains = recipe.objective != "probe"
+    moments = 2 if o.name == "adamw" else int(o.momentum > 0)
+    share = {stage: processes if zero >= stage else 1 for stage in (1, 2, 3)}
+    return {
+        "weights": -(-size // share[3]),
+        "gradients": trains * -(-size // share[2]),
+        "moments": trains * -(-moments * size // share[1]),
+        "averaged": size if trains and o.average else 0,
+        "copies": size // 2 if recipe.compute.precision == "bfloat16" else 0,
+        "buckets": size if trains and zero == 0 and processes > 1 else 0,
+        "activations": trains * batch * activation_bytes(recipe, fused),
+    }

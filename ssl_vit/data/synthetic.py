@@ -1,0 +1,271 @@
+"""The embedded set `shapes`, drawn by numpy from (split, index) alone: textured shapes whose
+colours tell nothing of class.
+
+A patch's colour follows from its surroundings only through the texture's rule and the shape's
+outline. Pixels come from +, -, *, /, sqrt and floor on float32, which IEEE 754 fixes, so the bytes
+are the same on every machine. Legend: B images, H W rows and columns, K an image's four colours.
+Lengths are shares of the image's side; x points right and y up.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import rng
+from ..config.schema import SIZES
+
+CHUNK = 32  # images drawn together: at 64 px each array (512 KiB) stays in the cache
+
+# x, y -> signed distance in their unit, negative inside
+Pattern = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _disc(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.sqrt(x * x + y * y) - 1
+
+
+def _ring(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.abs(np.sqrt(x * x + y * y) - 0.74) - 0.26
+
+
+def _square(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.maximum(np.abs(x), np.abs(y)) - 1
+
+
+def _triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.maximum(0.8660254 * np.abs(x) + 0.5 * y, -y) - 0.5
+
+
+def _star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Five points: mirrored into one tenth (after I. Quilez, "2D distance functions"), where the
+    outline is a line."""
+    x = np.abs(x)
+    for kx, ky in ((0.809017, -0.5877853), (-0.809017, -0.5877853)):
+        over = 2 * np.maximum(kx * x + ky * y, 0)
+        x, y = x - over * kx, y - over * ky
+    return 0.9081 * np.abs(x) + 0.4188 * (y - 1)  # from the tip (0, 1) to a notch at radius 0.48
+
+
+def _cross(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    x, y = np.abs(x), np.abs(y)
+    return np.maximum(np.maximum(x, y) - 1, np.minimum(x, y) - 0.33)
+
+
+def _crescent(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.maximum(_disc(x - 0.25, y), 0.8 - np.sqrt((x - 0.85) ** 2 + y * y))
+
+
+def _heart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """A square on its corner and a half-disc on each of its upper sides."""
+    x, y = np.abs(x), y + 0.15
+    lobe = np.sqrt((x - 0.3535534) ** 2 + (y - 0.3535534) ** 2)
+    return np.minimum(0.7071068 * (x + np.abs(y)), lobe) - 0.5
+
+
+def _hourglass(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    y = np.abs(y)
+    return np.maximum(y - 1, 0.848 * np.abs(x) - 0.53 * y - 0.17)
+
+
+def _arrow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    x = np.abs(x)
+    head = np.maximum(0.7071068 * (x + y - 1), 0.1 - y)
+    return np.minimum(head, np.maximum(x - 0.33, np.abs(y + 0.4) - 0.6))
+
+
+# Each outline with the side of the square of the same area: the foreground's share must not tell
+# the class.
+OUTLINES: dict[str, tuple[Pattern, float]] = {
+    "disc": (_disc, 1.7725),
+    "ring": (_ring, 1.5549),
+    "square": (_square, 2.0),
+    "triangle": (_triangle, 1.1398),
+    "star": (_star, 1.1926),
+    "cross": (_cross, 1.4847),
+    "crescent": (_crescent, 1.2996),
+    "heart": (_heart, 1.3362),
+    "hourglass": (_hourglass, 1.4321),
+    "arrow": (_arrow, 1.2394),
+}
+CLASSES = tuple(OUTLINES)
+
+
+def _wave(u: np.ndarray) -> np.ndarray:
+    """A triangle wave of period 2 and slope 1 between -1/2 and 1/2: the distance to the nearest
+    edge of unit stripes."""
+    u = 0.5 * u
+    return np.abs(2 * (u - np.floor(u)) - 1) - 0.5
+
+
+def _checks(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    u, v = _wave(u), _wave(v)
+    return np.maximum(np.minimum(u, v), -np.maximum(u, v))
+
+
+def _dots(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    u, v = _wave(u) + 0.5, _wave(v) + 0.5
+    return np.sqrt(u * u + v * v) - 0.8  # half of the area
+
+
+TEXTURES: tuple[Pattern, ...] = (
+    lambda u, v: _wave(u),  # stripes
+    _checks,
+    _dots,
+    lambda u, v: _wave(np.sqrt(u * u + v * v)),  # rings
+    lambda u, v: _wave(u + _wave(v)),  # zigzag
+)
+# Widths of a cell, upright and diagonal: between 1.4 and 2.5 patches of an eighth.
+CELLS = np.array([[3, 4, 5], [4 * 0.7071068, 5 * 0.7071068, 6 * 0.7071068]], np.float32) / 16
+
+# Colours as octal RGB, which is their class as a patch's mean colour: two deep and two bright ones
+# for each hue of a circle. Ground and figure are of opposite tones, so that outlines show; either
+# may be the deep one.
+PALETTE = np.array(
+    [
+        [0o501, 0o613, 0o744, 0o753],  # red
+        [0o520, 0o420, 0o741, 0o752],  # orange
+        [0o341, 0o230, 0o761, 0o773],  # olive, yellow
+        [0o130, 0o041, 0o571, 0o463],  # green
+        [0o033, 0o044, 0o375, 0o477],  # teal
+        [0o025, 0o014, 0o357, 0o267],  # blue
+        [0o214, 0o315, 0o547, 0o657],  # violet
+        [0o402, 0o111, 0o756, 0o777],  # wine, pink; and black and white, far enough from all hues
+    ]
+)
+
+DEGREES = np.arange(360) * np.pi / 180
+# alike in any libm
+COS, SIN = np.cos(DEGREES).round(6).astype(np.float32), np.sin(DEGREES).round(6).astype(np.float32)
+
+
+class Frame(NamedTuple):
+    """Axes of a pattern in each image: origin, turn in degrees, unit; each (B, 1, 1)."""
+
+    x: np.ndarray
+    y: np.ndarray
+    turn: np.ndarray
+    unit: np.ndarray
+
+
+def labels(index: np.ndarray, split: str = "train") -> np.ndarray:
+    """Class of each image, int64 (B,): any ten successive indices hold each class once.
+
+    Raises:
+        ValueError: no such split, or an index outside it.
+    """
+    if split not in SIZES:
+        raise ValueError(f"split {split!r}: one of {', '.join(SIZES)}")
+    index_B = np.asarray(index, np.int64)
+    outside_B = (index_B < 0) | (index_B >= SIZES[split])
+    if outside_B.any():
+        raise ValueError(f"index {index_B[outside_B][0]}: {split} has 0 .. {SIZES[split] - 1}")
+    return index_B % len(CLASSES)
+
+
+def render(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
+    """Images as RGB bytes, uint8 (B, size, size, 3): an index is one scene, whatever the side
+    `size` in pixels.
+
+    Raises:
+        ValueError: as `labels`.
+    """
+    label_B = labels(index, split)
+    key_B = rng.key(list(SIZES).index(split), index)
+    image_BHWC = np.empty((len(label_B), size, size, 3), np.uint8)
+    for first in range(0, len(label_B), CHUNK):
+        chunk = slice(first, first + CHUNK)
+        _paint(image_BHWC[chunk], key_B[chunk], label_B[chunk])
+    return image_BHWC
+
+
+def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> None:
+    size = image_BHWC.shape[1]
+    inside_BHW = _figure(rng.stream(key_B, "outline"), label_B, size)
+    ground_BHW = _texture(rng.stream(key_B, "ground"), size)
+    figure_BHW = _texture(rng.stream(key_B, "figure"), size)
+    light_BHW = _light(rng.stream(key_B, "light"), size)
+    color_BKC = _colors(rng.stream(key_B, "color"))
+    for c in range(3):
+        k0, k1, k2, k3 = (color_BKC[:, k, c, None, None] for k in range(4))
+        back, front = k0 + (k1 - k0) * ground_BHW, k2 + (k3 - k2) * figure_BHW
+        image_BHWC[..., c] = (back + (front - back) * inside_BHW) * light_BHW + 0.5
+
+
+def _figure(key_B: np.ndarray, label_B: np.ndarray, size: int) -> np.ndarray:
+    """Share of each pixel inside the shape: as large as a square of side 0.42 to 0.54, tilted by up
+    to 40 degrees."""
+    side = _uniform(key_B, 0, 0.42, 0.54)
+    room = 0.5 - 0.8 * side
+    x, y = (0.5 + room * _uniform(key_B, slot, -1, 1) for slot in (1, 2))
+    tilt = (rng.integers(key_B, 3, 81) - 40)[:, None, None]
+    outlines, sides = zip(*OUTLINES.values(), strict=True)
+    unit = side / np.array(sides, np.float32)[label_B, None, None]
+    return _cover(outlines, label_B, Frame(x, y, tilt, unit), size)
+
+
+def _texture(key_B: np.ndarray, size: int) -> np.ndarray:
+    """Share of each pixel in the texture's second colour: a cell of CELLS, turned by eighths of a
+    turn.
+
+    Origin and edges lie on the lattice of sixteenths, so patches of an eighth cut a texture in few
+    ways: it can be learned.
+    """
+    kind_B = rng.integers(key_B, 0, len(TEXTURES))
+    turn = rng.integers(key_B, 1, 8)[:, None, None]
+    x, y = (_uniform(key_B, slot, 0, 16) // 1 / 16 for slot in (2, 3))
+    unit = CELLS[turn % 2, rng.integers(key_B, 4, 3)[:, None, None]]
+    return _cover(TEXTURES, kind_B, Frame(x, y, 45 * turn, unit), size)
+
+
+def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: int) -> np.ndarray:
+    """Share of each pixel inside the image's pattern, float32 (B, H, W); edges are a pixel wide."""
+    x, y = _axes(size)
+    share_BHW = np.empty((len(kind_B), size, size), np.float32)
+    for kind in np.unique(kind_B):
+        here = kind_B == kind
+        x0, y0, turn, unit = (part[here] for part in frame)
+        u, v, cos, sin = (x - x0) / unit, (y - y0) / unit, COS[turn], SIN[turn]
+        distance = patterns[kind](u * cos + v * sin, v * cos - u * sin)
+        share_BHW[here] = np.clip(0.5 - distance * (unit * size), 0, 1)
+    return share_BHW
+
+
+def _light(key_B: np.ndarray, size: int) -> np.ndarray:
+    """Brightness that slopes across the image, within 6 % of 1: less than takes a palette colour
+    out of its bin."""
+    x, y = _axes(size)
+    return (
+        1
+        + (x - 0.5) * _uniform(key_B, 0, -0.06, 0.06)
+        + (y - 0.5) * _uniform(key_B, 1, -0.06, 0.06)
+    )
+
+
+def _colors(key_B: np.ndarray) -> np.ndarray:
+    """The ground's two colours and the figure's two, 0 .. 255, float32 (B, 4, 3), each in the
+    middle of its 3-bit bin."""
+    deep_B = rng.integers(key_B, 0, 2)
+    class_BK = np.concatenate(
+        [_pair(rng.bits(key_B, 1), deep_B), _pair(rng.bits(key_B, 2), 1 - deep_B)], 1
+    )
+    bin_BKC = class_BK[..., None] >> np.array([6, 3, 0]) & 7
+    return ((bin_BKC + 0.5) * (255 / 8)).astype(np.float32)
+
+
+def _pair(key_B: np.ndarray, tone_B: np.ndarray) -> np.ndarray:
+    """Two colours of a tone, as classes (B, 2), whose hues are no neighbours on the circle."""
+    hue_B = rng.integers(key_B, 0, 8)
+    other_B = (hue_B + 2 + rng.integers(key_B, 1, 5)) % 8
+    shades_BK = 2 * tone_B[:, None] + rng.integers(key_B[:, None], np.array([2, 3]), 2)
+    return PALETTE[np.stack([hue_B, other_B], 1), shades_BK]
+
+
+def _axes(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pixel centres, float32: x (1, 1, W) and y (1, H, 1)."""
+    x_W = ((np.arange(size) + 0.5) / size).astype(np.float32)
+    return x_W[None, None, :], x_W[None, ::-1, None]
+
+
+def _uniform(key_B: np.ndarray, slot: int, low: float, high: float) -> np.ndarray:
+    return (low + (high - low) * rng.uniform(key_B, slot)).astype(np.float32)[:, None, None]

@@ -1,0 +1,238 @@
+"""What becomes of one image: bytes -> uint8 tensor, cropped, resized and flipped by numbers from
+the sample's key.
+
+Legend: B images, H W their height and width, S the side asked for.
+"""
+
+import io
+import math
+import re
+import warnings
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from einops import rearrange
+from PIL import Image, ImageOps, UnidentifiedImageError, features
+from torch import Tensor
+from torchvision.io import ImageReadMode, decode_image
+from torchvision.transforms.v2 import functional as F
+
+from .. import rng
+
+RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
+TRIES = 10
+STRIP = 32  # sides of its width that a strip is looked at for
+# What Pillow may decode. Its other loaders are for trusted files only: EPS starts Ghostscript, ICO
+# and ICNS hold images in images, and some are hardly tested.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
+NEEDS_AVIF = "AVIF, which this Pillow cannot decode; install 'pillow>=11.3'"
+MOST_PIXELS = 64_000_000  # of an image that is decoded: 192 MB
+
+
+def decode(raw: bytes | np.ndarray) -> Tensor:
+    """An image as RGB bytes (3, H, W), turned as its camera says; of several frames the first, 16
+    bits brought to 8.
+
+    Raises:
+        ValueError: it cannot be read, whole, or its header tells of more than MOST_PIXELS.
+    """
+    if isinstance(raw, np.ndarray):
+        return rearrange(torch.from_numpy(raw), "h w c -> c h w")
+    try:
+        width, height = _size(raw)
+        if width * height <= MOST_PIXELS:
+            return _read(raw)
+    except Exception as error:  # whatever a foreign file makes a decoder raise
+        text = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", " ".join(str(error).split()))
+        raise ValueError(f"not a whole image: {text[:200]}") from None
+    raise ValueError(
+        f"its header tells of {width} x {height} pixels, more than {MOST_PIXELS // 10**6} million"
+    )
+
+
+def _size(raw: bytes) -> tuple[int, int]:
+    """Width and height as the header tells them; nothing is decoded."""
+    with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
+        return _open(raw).size
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Those of FORMATS that this Pillow has."""
+    Image.init()
+    there = [name for name in FORMATS if name in Image.OPEN]
+    if "AVIF" in there and not features.check("avif"):
+        there.remove("AVIF")
+    return tuple(there)
+
+
+def _open(raw: bytes) -> Image.Image:
+    """By Pillow, one of FORMATS.
+
+    Raises:
+        ValueError: it is of another format, or of one that this Pillow lacks.
+    """
+    if raw[4:12] in (b"ftypavif", b"ftypavis") and "AVIF" not in _formats():
+        raise ValueError(NEEDS_AVIF)
+    try:
+        return Image.open(io.BytesIO(raw), formats=_formats())
+    except UnidentifiedImageError:
+        raise ValueError(f"damaged, or none of {', '.join(_formats())}") from None
+
+
+def _read(raw: bytes) -> Tensor:
+    if _is_quick(raw):
+        data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+        return decode_image(data, ImageReadMode.RGB, apply_exif_orientation=True)
+    return rearrange(torch.from_numpy(_by_pillow(raw)), "h w c -> c h w")
+
+
+def _is_quick(raw: bytes) -> bool:
+    """JPEG, and WebP without the extended header, where torchvision is right, safe and up to 6
+    times as fast as Pillow.
+
+    Elsewhere it is not: a damaged PNG can end the process, 16 bits and the EXIF of a WebP are not
+    heeded.
+    """
+    return raw[:3] == b"\xff\xd8\xff" or (raw[:4] == b"RIFF" and raw[12:16] in (b"VP8 ", b"VP8L"))
+
+
+def _by_pillow(raw: bytes) -> np.ndarray:
+    """uint8 (H, W, 3)."""
+    image = ImageOps.exif_transpose(_open(raw))
+    if image.mode.startswith("I"):  # 16 bits; 32 may hold 8 or 16
+        grey = np.asarray(image).clip(0, 65535)
+        grey = grey if image.mode == "I" and grey.max() < 256 else grey >> 8
+        return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)
+    if image.mode == "F":
+        raise ValueError("pixels of floating point, of which nobody says where black and white are")
+    if image.mode == "P":  # its transparency, if any, is dropped without a warning
+        image = image.convert("RGBA")
+    return np.array(image.convert("RGB"))
+
+
+def crop_boxes(
+    key_B: np.ndarray, height_B: np.ndarray, width_B: np.ndarray, area: float
+) -> np.ndarray:
+    """Inception crops (Szegedy et al., 2015): int64 (B, 4) of top, left, height, width.
+
+    A share U(area, 1) of the image at a log-uniform aspect ratio in RATIO; the first of ten tries
+    that fits, else the largest centred box within RATIO.
+    """
+    key_B1 = rng.stream(key_B, "crop")[:, None]
+    slot_T = 2 * np.arange(TRIES)
+    pixels_BT = (height_B * width_B)[:, None] * (area + (1 - area) * rng.uniform(key_B1, slot_T))
+    low, high = map(math.log, RATIO)
+    ratio_BT = np.exp(low + (high - low) * rng.uniform(key_B1, slot_T + 1))
+    w_BT = np.rint(np.sqrt(pixels_BT * ratio_BT)).astype(np.int64)
+    h_BT = np.rint(np.sqrt(pixels_BT / ratio_BT)).astype(np.int64)
+    fits_BT = (w_BT > 0) & (w_BT <= width_B[:, None]) & (h_BT > 0) & (h_BT <= height_B[:, None])
+    first_B, row_B = fits_BT.argmax(1), np.arange(len(key_B))
+    none_B = ~fits_BT.any(1)
+    centre_w = np.minimum(width_B, np.rint(height_B * RATIO[1])).astype(np.int64)
+    centre_h = np.minimum(height_B, np.rint(width_B / RATIO[0])).astype(np.int64)
+    w_B = np.where(none_B, centre_w, w_BT[row_B, first_B])
+    h_B = np.where(none_B, centre_h, h_BT[row_B, first_B])
+    spare_h, spare_w = height_B - h_B, width_B - w_B
+    top_B = np.where(none_B, spare_h // 2, rng.integers(key_B1[:, 0], 2 * TRIES, spare_h + 1))
+    left_B = np.where(none_B, spare_w // 2, rng.integers(key_B1[:, 0], 2 * TRIES + 1, spare_w + 1))
+    return np.stack([top_B, left_B, h_B, w_B], 1)
+
+
+def train_transform(
+    images: list[Tensor], key_B: np.ndarray, size: int, area: float, flip: bool
+) -> Tensor:
+    """Training images uint8 (B, 3, S, S): a random crop brought to S x S, flipped in half of the
+    cases (paper.md, B.1.2)."""
+    heights, widths = (np.array([image.shape[axis] for image in images]) for axis in (1, 2))
+    boxes = crop_boxes(key_B, heights, widths, area)
+    flips = rng.integers(rng.stream(key_B, "flip"), 0, 2) if flip else np.zeros(len(images), int)
+    out = torch.empty(len(images), 3, size, size, dtype=torch.uint8)
+    for i, (image, box) in enumerate(zip(images, boxes.tolist(), strict=True)):
+        cut = F.resized_crop(image, *box, [size, size], antialias=True)
+        out[i] = cut.flip(-1) if flips[i] else cut
+    return out
+
+
+def mix_pairs(
+    image_B3HW: Tensor, other_B3HW: Tensor, key_B: np.ndarray, mixup: float, cutmix: float
+) -> tuple[Tensor, Tensor]:
+    """Each image mixed with its partner, uint8, and the share of it that is its own, float32 (B,).
+
+    Mixup (Zhang et al., 2018): a blend, its own share from Beta(mixup, mixup). Cutmix (Yun et al.,
+    2019): a box of the partner around a uniform place, of an area 1 - Beta(cutmix, cutmix) before
+    the border cuts it. With both, one or the other.
+    """
+    key_B = rng.stream(key_B, "mix")
+    cut_B = rng.uniform(key_B, 0) < (0.5 if mixup and cutmix else float(cutmix > 0))
+    drawn_B = np.where(cut_B, _beta(key_B, cutmix or 1.0), _beta(key_B, mixup or 1.0))
+    inside_BHW = _boxes(key_B, 1 - drawn_B, *image_B3HW.shape[2:])
+    share_B = torch.from_numpy(np.where(cut_B, 1 - inside_BHW.mean((1, 2)), drawn_B)).float()
+    blend = rearrange(share_B, "b -> b 1 1 1")
+    blended = (blend * image_B3HW + (1 - blend) * other_B3HW).round().byte()
+    pasted = torch.where(
+        rearrange(torch.from_numpy(inside_BHW), "b h w -> b 1 h w"), other_B3HW, image_B3HW
+    )
+    return torch.where(rearrange(torch.from_numpy(cut_B), "b -> b 1 1 1"), pasted, blended), share_B
+
+
+def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
+    """Beta(a, a) for 0 < a <= 1 (Joehnk, 1964): the first of some tries that fits, each with a
+    chance of 1/2 or more."""
+    slot_T = 2 + 2 * np.arange(4 * TRIES)
+    x_BT, y_BT = (rng.uniform(key_B[:, None], slot_T + i) ** (1 / a) for i in (0, 1))
+    fits_BT = (x_BT + y_BT <= 1) & (x_BT + y_BT > 0)
+    row_B, first_B = np.arange(len(key_B)), fits_BT.argmax(1)
+    x_B, y_B = x_BT[row_B, first_B], y_BT[row_B, first_B]
+    return np.where(fits_BT.any(1), x_B / np.maximum(x_B + y_B, 1e-300), 0.5)
+
+
+def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np.ndarray:
+    """bool (B, H, W): boxes of the image's own aspect ratio and these shares of its area, around
+    uniform centres."""
+    slot = 2 + 8 * TRIES
+    inside = []
+    for axis, side in enumerate((height, width)):
+        centre_B = rng.integers(key_B, slot + axis, side)[:, None]
+        half_B = np.rint(side * np.sqrt(area_B)).astype(np.int64)[:, None] // 2
+        place_S = np.arange(side)
+        inside.append((place_S >= centre_B - half_B) & (place_S < centre_B + half_B))
+    return inside[0][:, :, None] & inside[1][:, None, :]
+
+
+def eval_transform(images: list[Tensor], size: int, mode: str, crop: float) -> Tensor:
+    """Evaluation images uint8 (B, 3, S, S), as timm's transform makes them from an export.
+
+    `mode` "crop": the shorter side is resized to floor(S / crop), then the centre S x S is cropped.
+    "squash": the whole image is resized to S x S, whatever its aspect ratio.
+    """
+    if mode == "squash":
+        return torch.stack([_squashed(image, size) for image in images])
+    short = math.floor(size / crop)  # as timm: 438 of 384 / 0.875, where rounding gives 439
+    return torch.stack(
+        [F.center_crop(resize_short_side(_middle(image), short), [size, size]) for image in images]
+    )
+
+
+def _squashed(image: Tensor, size: int) -> Tensor:
+    resize: Any = F.resize
+    return image if image.shape[1:] == (size, size) else resize(image, [size, size], antialias=True)
+
+
+def _middle(image: Tensor) -> Tensor:
+    """Of a strip its middle: a line of pixels, brought to a width, would fill the memory."""
+    height, width = image.shape[1:]
+    most = STRIP * min(height, width)
+    return (
+        F.center_crop(image, [min(height, most), min(width, most)])
+        if max(height, width) > most
+        else image
+    )
+
+
+def resize_short_side(image: Tensor, short: int) -> Tensor:
+    """An image (3, H, W) whose shorter side is brought to so many pixels."""
+    resize: Any = F.resize
+    return image if min(image.shape[1:]) == short else resize(image, [short], antialias=True)

@@ -1,0 +1,166 @@
+"""Standard output and standard error that neither end a long run nor fail on a character. No torch
+here.
+
+A reader that leaves (`| head`), a full disk behind `> log` and a closed stream are the output's own
+trouble: without this they surface as an OSError somewhere in the middle of the work, where they are
+taken for trouble with the run's folder.
+"""
+
+import difflib
+import errno
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from . import errors
+
+BROKEN_PIPE = 128 + signal.SIGPIPE  # the status that a shell gives a process that SIGPIPE ended
+
+
+class OutputError(Exception):
+    """Standard output takes nothing more. No OSError, so that nobody takes it for one about a
+    file."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"standard output cannot be written: {error.strerror}")
+        self.pipe = error.errno == errno.EPIPE
+
+
+class _Descriptor(io.RawIOBase):
+    """An open file descriptor. Once an error was raised it drops what comes: the end of the process
+    flushes once more."""
+
+    def __init__(self, descriptor: int, lasting: bool) -> None:
+        super().__init__()
+        self.descriptor = descriptor
+        self.lasting = lasting
+        self.broken = False
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self.descriptor)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: bytes) -> int:  # type: ignore[override]
+        if self.broken:
+            return len(content)
+        try:
+            return os.write(self.descriptor, content)
+        except OSError as error:
+            if self.lasting:
+                # and the next is tried again: a disk that is full may have room then
+                return len(content)
+            self.broken = True
+            raise OutputError(error) from None
+
+
+def guard_streams(lasting: bool = False) -> None:
+    """Make both streams safe to write to, whatever they lead to; a tool calls this first.
+
+    A character that the terminal's encoding lacks is replaced, never an error.
+
+    Args:
+        lasting: what cannot be written is dropped and the work goes on, as training must. Otherwise
+        the first write to standard
+            output that fails raises OutputError, which `recipe.plain_errors` answers.
+    """
+    sys.stdout = _safe(sys.stdout, lasting)
+    sys.stderr = _safe(sys.stderr, lasting=True)
+
+
+def _safe(stream: TextIO | None, lasting: bool) -> TextIO:
+    """The same stream, safe; where the process was started with it closed, one that takes
+    everything."""
+    if stream is None:
+        return Path(os.devnull).open("w")
+    descriptor = _Descriptor(stream.fileno(), lasting)
+    by_lines = bool(stream.line_buffering) or descriptor.isatty()
+    raw: Any = descriptor  # a RawIOBase that can write, which the stubs know no type for
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), stream.encoding, "replace", line_buffering=by_lines
+    )
+
+
+class UserError(ValueError):
+    """Something a user can mend. Its text is one line: the key, the value, the choices."""
+
+    status = 2  # exit status
+
+
+class ReportedError(UserError):
+    """The same on the other processes, which need not say it again."""
+
+
+class LostError(UserError):
+    """A process that this one depends on was lost; the same command goes on from the last
+    checkpoint."""
+
+    status = 69  # sysexits.h: EX_UNAVAILABLE
+
+
+def suggest(word: str, choices: Iterable[str]) -> str:
+    """The tail of a one-line error: the nearest known name, if one is near, and the choices."""
+    choices = list(choices)
+    near = difflib.get_close_matches(word, choices, n=1)
+    listed = ", ".join(choices) if len(choices) <= 30 else "see ssl_vit/config/schema.py"
+    return (f"did you mean {near[0]}? " if near else "") + f"choices: {listed}"
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's text; of one raised in a data worker, which arrives inside a
+    traceback's text, the last."""
+    lines = str(error).strip().splitlines() or [""]
+    text = lines[-1 if "Traceback (most recent call last)" in str(error) else 0].removeprefix(
+        "ssl_vit.errors.UserError: "
+    )
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
+
+
+def printable(text: str, longest: int = 2000) -> str:
+    """Text of others as a terminal may have it: no control characters, no halves of characters, and
+    not endless."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return (
+        shown if len(shown) <= longest else f"{shown[: longest // 2]} ... {shown[-longest // 2 :]}"
+    )
+
+
+@contextmanager
+def report_errors(everywhere: bool = False) -> Iterator[None]:
+    """Answer a UserError in one line and exit with status 2; an interrupt, with 130. The first
+    process speaks, or each one for itself where what went wrong may be its own (`everywhere`),
+    unless it was told by another."""
+    try:
+        yield
+        # what is only then found to be unwritable is told, not left to the end of the process
+        sys.stdout.flush()
+    except UserError as error:
+        line, rank = printable(one_line(error)), os.environ.get("RANK", "0")
+        if rank == "0" or (everywhere and not isinstance(error, ReportedError)):
+            sys.stderr.write(
+                f"error: {line}\n" if rank == "0" else f"error on process {rank}: {line}\n"
+            )  # whole: others write too
+        with suppress(errors.OutputError):
+            sys.stdout.flush()
+        sys.exit(error.status)
+    except errors.OutputError as error:
+        if error.pipe:
+            # without a word, as everything does that stands before `| head`
+            sys.exit(errors.BROKEN_PIPE)
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print(
+            "interrupted; the same command goes on from the last checkpoint, if there is one",
+            file=sys.stderr,
+        )
+        sys.exit(130)

@@ -1,0 +1,101 @@
+"""Every image of a split classified once, on one or many processes: top-1, top-5 and ImageNet-ReaL,
+and who was right where.
+
+Legend: M images, C classes, K the highest-scored classes (at most 5).
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+
+from ..config.parsing import read_json
+from ..data.base import Source
+from ..data.batching import Batch
+from ..errors import UserError
+from ..objectives import Objective
+from ..training.loop import to_device
+
+IMAGENET = 50_000  # images of its validation split
+
+
+class Predictions(NamedTuple):
+    """int64: `index` (M,) of the images in their split, ascending; `label` (M,), -1 for none;
+    `top5` (M, K), best first. `unreadable` names the images that could not be read: they have no label,
+    and nothing is measured on them."""
+
+    index: np.ndarray  # type: ignore[assignment]
+    label: np.ndarray
+    top5: np.ndarray
+    unreadable: tuple[str, ...] = ()
+
+    def save(self, path: Path) -> None:
+        np.savez_compressed(path, index=self.index, label=self.label, top5=self.top5)
+
+
+@torch.no_grad()
+def predict(
+    objective: Objective, batches: Iterable[Batch], accelerator: Accelerator
+) -> Predictions:
+    """What the objective's classifier says of this process's batches, brought together on all
+    processes."""
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    unreadable: list[str] = []
+    for batch in batches:
+        unreadable += batch.unreadable
+        logits_BC = objective.logits(to_device(batch, accelerator.device)).float()
+        top_BK = logits_BC.topk(min(5, logits_BC.shape[1]), dim=1).indices.cpu().numpy()
+        parts.append((batch.index.numpy(), batch.label.numpy(), top_BK))
+    everyone = gather_object(parts)
+    index, label, top5 = (np.concatenate(arrays) for arrays in zip(*everyone, strict=True))
+    order = index.argsort()
+    return Predictions(index[order], label[order], top5[order], tuple(gather_object(unreadable)))
+
+
+def accuracies(predictions: Predictions, classes: int) -> dict[str, tuple[float, int]]:
+    """{name: (value, n)} of top-1 and, with more than five classes, top-5, over the labelled
+    images."""
+    known_M = predictions.label >= 0
+    correct_MK = (predictions.top5 == predictions.label[:, None])[known_M]
+    ranks = {"top1": 1} | ({"top5": 5} if classes > 5 else {})
+    return {
+        name: (float(correct_MK[:, :rank].any(1).mean()), len(correct_MK))
+        for name, rank in ranks.items()
+    }
+
+
+def real_accuracy(
+    predictions: Predictions, source: Source, path: str
+) -> dict[str, tuple[float, int]]:
+    """ImageNet-ReaL (Beyer et al., 2020): the share of images whose first class is among those that
+    people saw in them.
+
+    Images in which they saw none are left out. `path` is the published real.json: a list of lists,
+    in the order of the numbers in the files' names.
+
+    Raises:
+        UserError: no such list, or images whose names lack ImageNet's numbers.
+    """
+    try:
+        seen = read_json(Path(path), [[int]])
+    except (OSError, ValueError) as error:
+        raise UserError(f"eval.real={path}: {error}") from None
+    if len(seen) != IMAGENET:
+        raise UserError(f"eval.real={path}: a list of {IMAGENET:,} lists is asked for")
+    numbers = [re.search(r"val_(\d{8})", source.name(int(row))) for row in predictions.index]
+    if not all(numbers):
+        raise UserError(
+            f"eval.real={path}: data.test's images are not named as ImageNet's (ILSVRC2012_val_00000001.JPEG)"
+        )
+    classes = [seen[int(number[1]) - 1] for number in numbers if number]
+    right = [
+        first in these
+        for first, these in zip(predictions.top5[:, 0].tolist(), classes, strict=True)
+        if these
+    ]
+    return {"real": (float(np.mean(right)), len(right))}

@@ -1,0 +1,49 @@
+"""The objective on fixed held-out images with fixed corruption, beside what it must beat."""
+
+from collections.abc import Iterator
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from ..callbacks import Row
+from ..data.batching import Batch
+from ..objectives import Objective
+from ..training.loop import means, to_device
+
+
+class HeldOutEvaluator:
+    """An observer. `latest` holds {name: (value, n)} of its last look."""
+
+    def __init__(self, batches: list[Batch], accelerator: Accelerator) -> None:
+        self.batches, self.accelerator = batches, accelerator
+        self.latest: dict[str, tuple[float, int]] = {}
+        self.baselines: dict[str, tuple[float, int]] = {}
+
+    def measure_baselines(self, objective: Objective) -> dict[str, tuple[float, int]]:
+        """What the objective must beat on these images; they never change, so this is done once."""
+        self.baselines = self._mean(objective.baselines(self._there(b)) for b in self.batches)
+        return self.baselines
+
+    def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
+        self.latest = {}  # so that a look that fails leaves no older one behind
+        measured = self._mean(objective(self._there(b)).metrics for b in self.batches)
+        self.latest = measured | self.baselines
+        for name, (value, _) in self.latest.items():
+            yield f"validation/{name}", value
+
+    def _there(self, batch: Batch) -> Batch:
+        return to_device(batch, self.accelerator.device)
+
+    def _mean(
+        self, all_metrics: Iterator[dict[str, tuple[Tensor, Tensor]]]
+    ) -> dict[str, tuple[float, int]]:
+        names: list[str] = []
+        total: Tensor | None = None
+        for metrics in all_metrics:
+            if not metrics:  # an objective without baselines
+                return {}
+            names = list(metrics)
+            sums = torch.stack([torch.stack([a.double(), b.double()]) for a, b in metrics.values()])
+            total = sums if total is None else total + sums
+        return {} if total is None else means(names, total, self.accelerator)

@@ -1,0 +1,282 @@
+"""What frozen features are worth: few-shot least squares, a linear probe and k-NN, from features
+and labels to predictions.
+
+All are functions of tensors on one device: features float32 (N, D), labels int64 (N,) from 0 to
+C-1, predictions int64 (M,). Legend: N training images, K those of the dev split, M those of the
+test, D width, A width and constant, C classes, G learning rates, B batch, S images that few-shot
+picks, J neighbours.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from einops import rearrange, repeat
+from torch import Tensor
+from torch.nn import functional as F
+
+from .. import rng
+from ..errors import UserError
+
+ELEMENTS = 2**25  # of the largest temporary, so that memory stays bounded: 128 MiB in float32
+
+
+class Scale(NamedTuple):
+    """Mean and standard deviation (D,) in float64, the latter plus 1e-5 as in the authors' few-shot
+    code."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __call__(self, x_ND: Tensor, constant: float) -> Tensor:
+        """Standardised features of x's own precision, and the constant as one more (N, A)."""
+        return F.pad((x_ND - self.mean.to(x_ND)) / self.std.to(x_ND), (0, 1), value=constant)
+
+
+class LinearProbe(NamedTuple):
+    """What the linear probe says: its classes (M,), the learning rate chosen, and {rate: accuracy
+    on the dev split}."""
+
+    pred_M: Tensor
+    rate: float
+    dev_accuracy: dict[float, float]
+
+
+def few_shot(
+    train_ND: Tensor,
+    label_N: Tensor,
+    test_MD: Tensor,
+    *,
+    shots: int,
+    classes: int,
+    seed: int,
+    l2: float = 1024.0,
+    bias: float = 100.0,
+) -> Tensor:
+    """Regularised least squares onto {-1, 1}^C in closed form (paper, 4.1), in float64; l2, bias
+    and whitening by the picked images' own mean and deviation are from the authors' code. The
+    seed's fewer shots are among its more.
+
+    Raises:
+        UserError: a class has fewer images than shots.
+    """
+    row_S = sample_shots(label_N, shots, classes, seed)
+    return least_squares(
+        train_ND[row_S], label_N[row_S], test_MD, classes=classes, l2=l2, bias=bias
+    )
+
+
+def least_squares(
+    x_SD: Tensor,
+    label_S: Tensor,
+    test_MD: Tensor,
+    *,
+    classes: int,
+    l2: float = 1024.0,
+    bias: float = 100.0,
+) -> Tensor:
+    """`few_shot` from the picked images alone: as many of each class."""
+    x_SD = x_SD.double()
+    scale = _moments(x_SD)
+    # whitened and with as many of each class, the constant weighs the same for all: it moves
+    # scores, never the highest one
+    target_SC = 2.0 * F.one_hot(label_S, classes).double() - 1.0
+    weight_AC = _ridge(scale(x_SD, bias), target_SC, l2)
+    return torch.cat(
+        [(scale(x.double(), bias) @ weight_AC).argmax(1) for x in _chunks(test_MD, classes)]
+    )
+
+
+def sample_shots(
+    label_N: Tensor, shots: int, classes: int, seed: int, unreadable_N: np.ndarray | None = None
+) -> Tensor:
+    """Rows (S,) of `shots` images of each class, class by class: those whose hash of (seed, row) is
+    lowest, but for rows that are known to be unreadable.
+
+    Raises:
+        UserError: a class has fewer images than shots.
+    """
+    label = label_N.cpu().numpy()
+    if unreadable_N is not None:
+        # a class behind all others, of which none is picked
+        label = np.where(unreadable_N, classes, label)
+    count_C = np.bincount(label, minlength=classes)[:classes]
+    if count_C.min() < shots:
+        short = int(np.argmax(count_C < shots))
+        raise UserError(f"probe.shots={shots}: class {short} has {count_C[short]} training images")
+    place_N = rng.bits(rng.stream(rng.key(seed), "few-shot"), np.arange(len(label)))
+    order_N = np.lexsort((place_N, label))
+    first_C = np.cumsum(count_C) - count_C
+    row_S = order_N[(first_C[:, None] + np.arange(shots)).ravel()]
+    return torch.from_numpy(row_S).to(label_N.device)
+
+
+def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:
+    """(X'X + l2 I)^-1 X'Y, from the eigenvectors of X'X or, where there are fewer images than
+    features, of XX'."""
+    if x_SA.shape[0] >= x_SA.shape[1]:
+        left = x_SA.T @ x_SA
+        right = x_SA.T @ target_SC
+    else:
+        left = x_SA @ x_SA.T
+        right = target_SC
+    value, vector = torch.linalg.eigh(left)
+    solved = vector @ ((vector.T @ right) / (value + l2)[:, None])
+    return solved if x_SA.shape[0] >= x_SA.shape[1] else x_SA.T @ solved
+
+
+def linear_probe(
+    train_ND: Tensor,
+    label_N: Tensor,
+    dev_KD: Tensor,
+    dev_label_K: Tensor,
+    test_MD: Tensor,
+    *,
+    classes: int,
+    rates: Sequence[float],
+    steps: int,
+    batch: int | None,
+    momentum: float = 0.9,
+    seed: int,
+) -> LinearProbe:
+    """Softmax regression on standardised features at each rate; that with the highest dev accuracy
+    (ties: the first) is tested.
+
+    A rate that diverges has dev accuracy 0.
+
+    Raises:
+        UserError: every rate diverges.
+    """
+    scale = _moments(train_ND)
+    weight_GAC = train_linear(
+        train_ND,
+        label_N,
+        scale,
+        classes=classes,
+        rates=rates,
+        steps=steps,
+        batch=batch,
+        momentum=momentum,
+        seed=seed,
+    )
+    finite = weight_GAC.isfinite().all((1, 2)).tolist()
+    if not any(finite):
+        raise UserError(
+            f"probe.rates={list(rates)}: the linear probe diverges at each of them; smaller ones are asked for"
+        )
+    right_G = (_classify(dev_KD, scale, weight_GAC) == dev_label_K).double().mean(1).tolist()
+    accuracy = {
+        rate: share if ok else 0.0 for rate, share, ok in zip(rates, right_G, finite, strict=True)
+    }
+    best = max((g for g, ok in enumerate(finite) if ok), key=lambda g: right_G[g])
+    return LinearProbe(
+        _classify(test_MD, scale, weight_GAC[best : best + 1])[0], rates[best], accuracy
+    )
+
+
+def train_linear(
+    x_ND: Tensor,
+    label_N: Tensor,
+    scale: Scale,
+    *,
+    classes: int,
+    rates: Sequence[float],
+    steps: int,
+    batch: int | None,
+    momentum: float,
+    seed: int,
+) -> Tensor:
+    """Weights (G, A, C) of softmax regression from zero by SGD with momentum and cosine decay, the
+    rates side by side.
+
+    All rates see the same batches, from epochs permuted by (seed, epoch); `batch=None`: all images
+    in each step.
+    """
+    groups = len(rates)
+    rate_F = repeat(
+        torch.tensor(rates, dtype=torch.float32, device=x_ND.device), "g -> (g c)", c=classes
+    )
+    # F = G C: one product serves all rates
+    weight_AF = torch.zeros(x_ND.shape[1] + 1, groups * classes, device=x_ND.device)
+    speed_AF = torch.zeros_like(weight_AF)
+    for step in range(steps):
+        row_B = None if batch is None else _rows(step, batch, len(x_ND), seed).to(x_ND.device)
+        x_BD, label_B = (x_ND, label_N) if row_B is None else (x_ND[row_B], label_N[row_B])
+        speed_AF.mul_(momentum).add_(_gradient(x_BD, label_B, scale, weight_AF, groups))
+        weight_AF -= 0.5 * (1 + math.cos(math.pi * step / steps)) * rate_F * speed_AF
+    return rearrange(weight_AF, "a (g c) -> g a c", g=groups)
+
+
+def _rows(step: int, batch: int, length: int, seed: int) -> Tensor:
+    """Rows of batch `step` of an endless stream of permuted epochs."""
+    epoch_B, place_B = np.divmod(np.arange(step * batch, (step + 1) * batch), length)
+    return torch.from_numpy(
+        rng.permute(place_B, length, rng.stream(rng.key(seed, epoch_B), "linear probe"))
+    )
+
+
+def _gradient(
+    x_BD: Tensor, label_B: Tensor, scale: Scale, weight_AF: Tensor, groups: int
+) -> Tensor:
+    """Of the mean cross-entropy over the batch, at each group's own weights (A, G C)."""
+    total_AF = torch.zeros_like(weight_AF)
+    width = max(weight_AF.shape)
+    for x, label in zip(_chunks(x_BD, width), _chunks(label_B, width), strict=True):
+        x_BA = scale(x, 1.0)
+        error_BGC = rearrange(x_BA @ weight_AF, "b (g c) -> b g c", g=groups).softmax(2)
+        error_BGC -= F.one_hot(label, error_BGC.shape[2])[:, None]
+        total_AF += x_BA.T @ rearrange(error_BGC, "b g c -> b (g c)")
+    return total_AF / len(x_BD)
+
+
+def _classify(x_MD: Tensor, scale: Scale, weight_GAC: Tensor) -> Tensor:
+    """Each group's class for each image (G, M)."""
+    width = weight_GAC.shape[0] * max(weight_GAC.shape[1:])
+    return torch.cat([(scale(x, 1.0) @ weight_GAC).argmax(2) for x in _chunks(x_MD, width)], 1)
+
+
+def knn(
+    train_ND: Tensor,
+    label_N: Tensor,
+    test_MD: Tensor,
+    *,
+    classes: int,
+    k: int,
+    temperature: float = 0.07,
+) -> Tensor:
+    """The k nearest by cosine similarity vote with weight exp(similarity / temperature) (Wu et al.,
+    2018; DINO's probe).
+
+    Raises:
+        UserError: k is more than the training images.
+    """
+    if k > len(train_ND):
+        raise UserError(f"probe.neighbors={k}: there are {len(train_ND)} training images")
+    train_ND = F.normalize(train_ND, dim=1)
+    predictions = []
+    for x_BD in _chunks(test_MD, len(train_ND)):
+        near_BJ, row_BJ = (F.normalize(x_BD, dim=1) @ train_ND.T).topk(k, dim=1)
+        # the nearest's is 1: nothing overflows
+        weight_BJ = ((near_BJ - near_BJ[:, :1]).double() / temperature).exp()
+        vote_BC = weight_BJ.new_zeros(len(x_BD), classes).scatter_add_(
+            1, label_N[row_BJ], weight_BJ
+        )
+        predictions.append(vote_BC.argmax(1))
+    return torch.cat(predictions)
+
+
+def _moments(x_ND: Tensor) -> Scale:
+    """In two passes of chunks, so that float64 never holds all of x."""
+    mean_D = torch.stack([x.double().sum(0) for x in _chunks(x_ND)]).sum(0) / len(x_ND)
+    square_D = torch.stack([(x.double() - mean_D).square().sum(0) for x in _chunks(x_ND)]).sum(
+        0
+    ) / len(x_ND)
+    return Scale(mean_D, square_D.sqrt() + 1e-5)
+
+
+def _chunks(x_ND: Tensor, width: int = 1) -> Iterator[Tensor]:
+    """Rows in parts, so that neither a part nor its product of `width` columns has more than
+    ELEMENTS."""
+    return iter(x_ND.split(max(1, ELEMENTS // max(width, x_ND[0].numel()))))

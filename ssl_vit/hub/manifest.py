@@ -1,0 +1,109 @@
+"""hub.json in a run's folder: what lies where on the Hub, by commit, so that nothing is pushed
+twice; what is owed; what went wrong last. Whatever is damaged in it counts as not there: the Hub
+itself knows what it has."""
+
+import json
+import shlex
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from ..config.parsing import fits
+from ..formatting import tool_command
+from ..runs.folder import Run, write_atomically
+from .payload import Upload, open_run, uploads
+
+LISTED = 3  # milestones that are named one by one
+
+
+def read(run: Run) -> dict[str, Any]:
+    """The ledger: `pushed` as {repository: {branch: {stamp, commit}}}, `trouble` in words or None,
+    and what else is in it."""
+    try:
+        value = json.loads(run.ledger.read_text())
+    except (OSError, ValueError, RecursionError):
+        value = {}
+    value = value if isinstance(value, dict) else {}
+    pushed = value.get("pushed")
+    trouble = value.get("trouble")
+    pushed_branches = {
+        name: _branches(there)
+        for name, there in (pushed if isinstance(pushed, dict) else {}).items()
+    }
+    return value | {
+        "pushed": pushed_branches,
+        "trouble": trouble if isinstance(trouble, str) else None,
+    }
+
+
+def _branches(there: Any) -> dict[str, dict[str, str]]:
+    entries = there.items() if isinstance(there, dict) else ()
+    return {
+        branch: entry for branch, entry in entries if fits(entry, {"stamp": str, "commit": str})
+    }
+
+
+def write(run: Run, **what: Any) -> None:
+    write_atomically(run.ledger, json.dumps(read(run) | what, indent=2) + "\n")
+
+
+def pushed_branches(run: Run) -> dict[str, dict[str, str]]:
+    """What the run's repository has, by branch."""
+    there: dict[str, dict[str, str]] = read(run)["pushed"].get(run.recipe.hub.repo, {})
+    return there
+
+
+def record_branches(run: Run, branches: dict[str, dict[str, str]]) -> None:
+    """Note what the run's repository has."""
+    write(run, pushed=read(run)["pushed"] | {run.recipe.hub.repo: branches})
+
+
+def due(run: Run) -> list[Upload]:
+    """What is not pushed yet."""
+    there = pushed_branches(run)
+    return [
+        parcel
+        for parcel in uploads(run)
+        if there.get(parcel.branch, {}).get("stamp") != parcel.stamp
+    ]
+
+
+def owed(run: Run) -> list[str]:
+    """The branches that are not pushed yet."""
+    return [parcel.branch for parcel in due(run)]
+
+
+def status_lines(run: Run) -> list[tuple[str, str]]:
+    """Name and text for people: where it is, what is owed, why, and what to type."""
+    left = owed(run)
+    done = sorted(set(pushed_branches(run)) - set(left))
+    where = [("hub", f"{run.recipe.hub.repo}: pushed {_listed(done)}")] if done else []
+    if not left:
+        return where
+    why = read(run)["trouble"] or "it has not been tried yet"
+    return [*where, ("not pushed", f"{_listed(left)}: {why}"), ("then type", _command(run))]
+
+
+def _listed(branches: list[str]) -> str:
+    """The branches by name; of many milestones the number."""
+    steps = [branch for branch in branches if branch.startswith("step-")]
+    rest = [branch for branch in branches if branch not in steps]
+    if len(steps) <= LISTED:
+        return ", ".join(branches)
+    return " and ".join([f"{len(steps)} milestones", *([", ".join(rest)] if rest else [])])
+
+
+def _command(run: Run) -> str:
+    """What pushes the rest: the tool, the folder, and of hub.repo=, .private= and .state= what the
+    folder's recipe lacks."""
+    saved, given = asdict(open_run(run.folder).recipe.hub), asdict(run.recipe.hub)
+    words = [
+        f"hub.{key}={_word(given[key])}"
+        for key in ("repo", "private", "state")
+        if given[key] != saved[key]
+    ]
+    return shlex.join([sys.executable, *tool_command("push"), str(run.folder), *words])
+
+
+def _word(value: str | bool) -> str:
+    return value if isinstance(value, str) else str(value).lower()

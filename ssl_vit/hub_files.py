@@ -1,0 +1,239 @@
+"""Files of the Hugging Face Hub: named one by one, pinned by commit, checked against the Hub's own
+sums; and its errors in one line. No torch here. Tokens come from huggingface_hub's own places
+(HF_TOKEN, `hf auth login`) and are never told."""
+
+import hashlib
+import re
+import sys
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError
+
+SCHEME = "hf-hub:"
+COMMIT = re.compile(r"[0-9a-f]{40}")
+NAME = re.compile(r"(?!.*(--|\.\.|\.git$))\b[\w.-]{1,96}\b/\b[\w.-]{1,96}\b", re.ASCII)
+LONGEST = 96  # of a repository's name
+LOGIN = "type hf auth login, or set HF_TOKEN"
+SILENCE = 60.0  # seconds without a byte after which a server is given up
+# the same may work later: of a commit, 409 and 412 tell of another in between
+BUSY = (408, 409, 412, 429)
+
+
+def split(place: str) -> tuple[str, str | None]:
+    """hf-hub:USER/NAME@REVISION as repository and revision; None where none is said."""
+    repository, _, revision = place.removeprefix(SCHEME).partition("@")
+    return repository, revision or None
+
+
+def pinned(place: str) -> bool:
+    """Whether a place of the Hub names a commit, which is for ever the same."""
+    return COMMIT.fullmatch(split(place)[1] or "") is not None
+
+
+def pin(place: str, source: str) -> str:
+    """The same place with the commit that its revision means now.
+
+    Raises:
+        UserError: the Hub knows no such repository or revision, or cannot be asked; it begins with
+        `said`.
+    """
+    if pinned(place):
+        return place
+    return f"{SCHEME}{split(place)[0]}@{fetch(place, source, ['config.json']).name}"
+
+
+def fetch(place: str, source: str, names: Collection[str]) -> Path:
+    """The folder with those of the files `names` that the repository has, whole; its own name is
+    the commit.
+
+    Nothing but these names is asked for, whatever else the repository lists.
+
+    Raises:
+        UserError: the repository, the revision or all of the files are not there, or a file is
+        damaged; it begins with `said`.
+    """
+    # a quarter of a second of imports
+    from huggingface_hub import get_cached_repo_tree, snapshot_download
+
+    repository, revision = split(place)
+    if not NAME.fullmatch(repository):
+        raise UserError(f"{source}: {repository} is no repository; USER/NAME is asked for")
+    calm()
+    try:
+        folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(names)))
+        tree = {file.path: file for file in get_cached_repo_tree(repository, revision=folder.name)}
+    except Exception as error:  # whatever a network makes of this
+        raise UserError(f"{source}: {why(error)}") from None
+    for name in sorted(tree.keys() & set(names)):
+        _check(folder / name, tree[name], source)
+    if not tree.keys() & set(names):
+        raise UserError(f"{source}: the repository has no {' and no '.join(names)}")
+    return folder
+
+
+def _check(path: Path, listed: Any, source: str) -> None:
+    """That a file is what the Hub lists: LFS's SHA-256, or of a small one git's own sum."""
+    if listed.lfs:
+        with path.open("rb") as file:
+            sound = hashlib.file_digest(file, "sha256").hexdigest() == listed.lfs.sha256
+    else:
+        content = path.read_bytes()
+        sound = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == listed.blob_id
+    if not sound:
+        raise UserError(
+            f"{source}: {path.name} is damaged; remove {path.resolve()} and type the same again"
+        )
+
+
+def beside(repository: str, name: str) -> str:
+    """USER/NAME-name as the Hub allows names: a repository for one of many runs; what is too long
+    ends in a hash. What is no repository stays what it is."""
+    if not NAME.fullmatch(repository):
+        return repository
+    user, _, own = repository.partition("/")
+    whole = re.sub(
+        r"[-.]{2,}", "-", re.sub(r"[^\w.-]", "-", f"{own}-{name}", flags=re.ASCII)
+    ).strip("-.")
+    if len(whole) > LONGEST:
+        whole = (
+            f"{whole[: LONGEST - 9].rstrip('-.')}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+        )
+    return f"{user}/{whole}"
+
+
+def calm() -> None:
+    """No progress bars where nobody sees them move, and no server waited for that says nothing."""
+    from huggingface_hub.utils import disable_progress_bars
+
+    _impatient()
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+
+
+@cache
+def _impatient() -> None:
+    """Make every client that huggingface_hub opens from here on give up after SILENCE, also where a
+    call says timeout=None."""
+    from huggingface_hub import set_client_factory
+
+    def client() -> Any:
+        made = _default_client()
+        made.event_hooks["request"].append(_limit)
+        return made
+
+    set_client_factory(client)
+
+
+def _default_client() -> Any:
+    """A client as huggingface_hub makes them unless told otherwise: by a private name, the same
+    from 1.33 to 2.4."""
+    from huggingface_hub.utils._http import default_client_factory
+
+    return default_client_factory()
+
+
+def _limit(request: Any) -> None:
+    given = request.extensions.get("timeout", {})
+    kinds = ("connect", "read", "write", "pool")
+    request.extensions["timeout"] = {
+        kind: min(given.get(kind) or SILENCE, SILENCE) for kind in kinds
+    }
+
+
+def token() -> str | None:
+    """The token of whoever is logged in."""
+    from huggingface_hub import get_token
+
+    return get_token()
+
+
+def clean(text: str) -> str:
+    """One line without tokens, nor the name and password of an address."""
+    if secret := (token() or "").strip():
+        text = text.replace(secret, "***")
+    text = re.sub(r"//[^/\s]*@", "//", " ".join(text.split()))
+    return re.sub(r"hf_[A-Za-z0-9]{8,}", "***", text)[:300]
+
+
+def why(error: BaseException) -> str:
+    """What went wrong with the Hub, in one line, and what to do about it."""
+    from huggingface_hub import constants, errors
+
+    error = _under(error)
+    status = _status(error)
+    if isinstance(error, errors.GatedRepoError):
+        return f"its terms must be accepted first, at {constants.ENDPOINT}/{error.repo_id}"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return "the repository has no such revision (branch, tag or commit)"
+    if status == 401 and "Invalid credentials" in str(error):
+        return f"the Hub does not know this token; {LOGIN}"
+    if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
+        return (
+            f"there is no such repository, or it is private and this token may not read it; {LOGIN}"
+        )
+    if status == 403:
+        reason = clean(getattr(error, "server_message", None) or "no reason is said")
+        text = "one with write access is made at https://huggingface.co/settings/tokens"
+        return f"this token may not write there ({reason}); {text}"
+    if _busy(status):
+        return f"the Hub is busy (HTTP {status}); try later"
+    if isinstance(error, errors.OfflineModeIsEnabled) or constants.is_offline_mode():
+        return "HF_HUB_OFFLINE is set, and it is not in the cache"
+    # what no header can carry
+    if isinstance(error, UnicodeError) or type(error).__name__ == "LocalProtocolError":
+        return f"the token is none; {LOGIN}"
+    if status is None and _unreachable(error):
+        return clean(f"the Hub cannot be reached at {constants.ENDPOINT}; try later")
+    return clean(str(error) or repr(error))
+
+
+def _status(error: BaseException) -> int | None:
+    """HTTP's number, where it got so far."""
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _busy(status: int | None) -> bool:
+    return status is not None and (status in BUSY or status >= 500)
+
+
+def _under(error: BaseException) -> BaseException:
+    """What it was, under "Error while uploading ..." of the client's and under a line of our
+    own."""
+    inner = error.__context__ if isinstance(error, UserError) else error.__cause__
+    return (
+        _under(inner)
+        if isinstance(error, RuntimeError | UserError) and inner is not None
+        else error
+    )
+
+
+def passing(error: BaseException) -> bool:
+    """Whether the same may work later: the Hub is busy or cannot be reached."""
+    error = _under(error)
+    return _busy(_status(error)) or (_status(error) is None and _unreachable(error))
+
+
+def retry_after(error: BaseException) -> float:
+    """Seconds that the Hub asks to wait; 0 where it does not say."""
+    from huggingface_hub.utils import parse_ratelimit_headers
+
+    headers = getattr(getattr(_under(error), "response", None), "headers", {})
+    limit, given = parse_ratelimit_headers(headers), headers.get("Retry-After", "")
+    if limit and limit.remaining == 0:
+        return limit.reset_in_seconds + 1.0
+    return float(given) if given.isdigit() else 0.0
+
+
+def _unreachable(error: BaseException) -> bool:
+    """Whether the network is at fault: its own errors, whichever library's, or one of them
+    underneath."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    under = error.__cause__ or error.__context__
+    if "LocalProtocolError" in kinds:  # what was to be sent was wrong
+        return False
+    return bool(kinds & {"TransportError", "LocalEntryNotFoundError", "ConnectionError"}) or (
+        under is not None and _unreachable(under)
+    )

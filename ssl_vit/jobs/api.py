@@ -1,0 +1,139 @@
+"""The Python interface that `import ssl_vit` offers. Torch is imported when a function needs it.
+
+Options are those of the command line: a mapping {"recipe": "mpp", "optim.steps": 100}, a list
+["recipe=mpp", "optim.steps=100"], or one string "recipe=mpp optim.steps=100".
+"""
+
+import copy
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config import init_source, parsing, validate
+from ..config import resolve as resolving
+from ..config.schema import Recipe
+from ..errors import UserError
+from ..runs.folder import Run
+from . import cli
+
+if TYPE_CHECKING:
+    from ..models.encoder import Backbone
+
+Options = str | Iterable[str] | Mapping[str, Any]
+DEFAULT_SIZE = 224  # pixels, where the weights come without a config.json
+
+
+def resolve(options: Options) -> Recipe:
+    """The complete recipe, checked; its images need not be on this machine.
+
+    Raises:
+        UserError: an unknown key, preset or recipe, or a value of the wrong type or out of bounds.
+    """
+    return resolving.resolve(_listed(options), here=False)
+
+
+def pretrain(options: Options | Recipe) -> dict[str, Any]:
+    """Train what the options or the recipe say, or resume it; the content of result.json.
+
+    A run that has finished already is not trained again: its result is returned.
+
+    Raises:
+        UserError: the options, the images, the weights or the run folder do not fit together.
+        SystemExit: a signal stopped the run (statuses: docs/guide.md); the same call resumes it.
+    """
+    return _run(options, cli.PRETRAIN)
+
+
+def finetune(options: Options | Recipe) -> dict[str, Any]:
+    """Fine-tune on labels from the weights of `init=`; as `pretrain`."""
+    return _run(options, cli.FINETUNE)
+
+
+def evaluate(options: Options | Recipe) -> dict[str, Any]:
+    """Measure the frozen encoder of `init=`; as `pretrain`."""
+    return _run(options, cli.EVALUATE)
+
+
+def load_run(folder: str | Path) -> Run:
+    """A run folder: `recipe`, `result()`, `rows()` of metrics.jsonl, `environment()`, `export`.
+
+    Raises:
+        UserError: the folder has no recipe.yaml, or one that cannot be read.
+    """
+    path = Path(folder)
+    if not (path / "recipe.yaml").is_file():
+        raise UserError(f"{folder}: expected a run folder; it has no recipe.yaml")
+    recipe = resolving.read(path / "recipe.yaml")
+    recipe.out = str(path.resolve().parent)
+    recipe.name = path.resolve().name
+    return Run(recipe)
+
+
+def load_encoder(init: str | Path, options: Options = ()) -> "Backbone":
+    """An encoder with the weights that `init` names, in evaluation mode.
+
+    `encoder.feature(image_B3HW, pool)` gives features (B, D) of uint8 images: pool="avg" is the mean
+    of the patches (for MPP), "token" the class token. Normalisation is inside.
+
+    Args:
+        init: as `init=`: a run folder, an export's folder, timm:NAME, hf-hub:USER/NAME or a .npz
+            file; "scratch" for fresh weights.
+        options: `model=` where the weights do not describe theirs (timm:, .npz, scratch), and
+            `data.size=` for another image size than theirs (224 where that is unknown).
+
+    Raises:
+        UserError: there are no such weights, or they belong to another model.
+    """
+    place = str(init)
+    given = resolving.parse(_listed(options))
+    source = init_source.parse_init(place)
+    given.setdefault("data.size", str(_image_size(source)))
+    words = [f"{key}={value}" for key, value in given.items()]
+    recipe = resolving.resolve(["recipe=evaluate", f"init={place}", *words], here=False)
+    from ..models import encoder, weights
+
+    network = encoder.build_backbone(recipe.model, recipe.data)
+    if place != init_source.SCRATCH:
+        weights.load_weights(network, source)
+    return network.eval()
+
+
+def _run(options: Options | Recipe, job: cli.JobKind) -> dict[str, Any]:
+    if isinstance(options, Recipe):
+        recipe = copy.deepcopy(options)  # a run fills in what is found out at its start
+        validate.check(recipe)
+        given = [f"init={recipe.init}"]
+    else:
+        given = _listed(options)
+        recipe = resolving.resolve(given, here=False)
+    job.check(recipe, given)
+    run, result = cli.open_run(recipe)
+    return job.run(run) if result is None else result
+
+
+def _listed(options: Options) -> list[str]:
+    """The options as key=value words."""
+    if isinstance(options, str):
+        return shlex.split(options)
+    if isinstance(options, Mapping):
+        return [f"{key}={_text(value)}" for key, value in options.items()]
+    return list(options)
+
+
+def _text(value: Any) -> str:
+    """A Python value as the command line has it: true, null, [0.5,0.5]."""
+    return str(value) if isinstance(value, str | Path) else json.dumps(value)
+
+
+def _image_size(source: init_source.InitSource) -> int:
+    """The side in pixels that the weights were exported for."""
+    folder = init_source.export(
+        source, "config.json", "preprocessor_config.json", "model.safetensors"
+    )
+    if folder is None:
+        return DEFAULT_SIZE
+    config: dict[str, Any] = parsing.read_json(folder / "config.json", parsing.CONFIG)
+    pixels = config.get("pretrained_cfg", {}).get("input_size", [config.get("image_size")])[-1]
+    return pixels if isinstance(pixels, int) else DEFAULT_SIZE

@@ -1,0 +1,113 @@
+"""What a run says before it trains: what it does, on which images, how large, how long here, and
+what it must beat."""
+
+from collections.abc import Iterator
+
+import torch
+
+from .. import costs, formatting
+from ..config import init_source
+from ..config.resolve import suggest_model
+from ..data import loaders
+from ..models.encoder import Encoder
+from ..runs import console
+from ..training import distributed, loop
+from .setup import Job, loop_settings
+
+OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
+
+
+def print_banner(job: Job) -> None:
+    """The calm start: what, on which data, how large, how long here, where."""
+    batch_layout, left = job.batch_layout, job.recipe.optim.steps - job.state.step
+    one = job.held_out.batches[0]
+    batch = one.map(lambda x: x[:1].repeat(batch_layout.device_batch, *[1] * (x.ndim - 1)))
+    pace = loop.seconds_per_step(
+        job.state, batch, loop_settings(job.recipe), batch_layout, job.accelerator
+    )
+    if not job.accelerator.is_main_process:
+        return
+    if job.recipe.data.hub and not job.recipe.data.path and not job.recipe.data.verified:
+        print(
+            f"warning: data.hub={job.recipe.data.hub}: that this is its name on the Hub could not be checked",
+            flush=True,
+        )
+    if job.recipe.data.validation == 0:
+        print(
+            "warning: data.validation=0: what is called held out below are images that are trained on",
+            flush=True,
+        )
+    for text in job.splits.guesses:
+        print(f"warning: {text}", flush=True)
+    if note := distributed.macos_warning():
+        print(f"warning: {note}", flush=True)
+    console.table(
+        [
+            *_what(job),
+            *_how(job),
+            ("time", f"about {formatting.duration(pace * left)} here ({pace:.3g} s a step)"),
+        ]
+    )
+    if limit := loaders.limit_workers(
+        job.workers, loaders.batch_bytes(job.recipe.data, job.batch_layout)
+    ).limit:
+        job.run.write_log(f"warning: {limit}")
+        print(f"warning: {limit}", flush=True)
+    net = job.objective.encoder
+    if isinstance(net, Encoder) and net.patches < 16:
+        few = f"warning: {net.patches} patches an image are few to learn from"
+        print(f"{few}; {suggest_model(job.recipe)}", flush=True)
+
+
+def _what(job: Job) -> Iterator[tuple[str, str]]:
+    recipe, net, splits = job.recipe, job.objective.encoder, job.splits
+    going_on = f", going on after step {job.state.step:,}" if job.state.step else ""
+    yield "run", f"{job.run.folder}{going_on}"
+    yield "objective", job.objective.describe()
+    held_out = min(recipe.eval.images, len(splits.validation))
+    many = (
+        f"{len(splits.train):,} images"
+        if not splits.stream
+        else f"a stream of {splits.stream.shards:,} shards"
+    )
+    yield "data", f"{recipe.data.name}: {many} at {recipe.data.size} px, {held_out:,} held out"
+    yield from console.rows_under("images", splits.notes)
+    # ZeRO 3 leaves placeholders that are empty
+    size = (
+        f"{sum(getattr(p, 'ds_numel', p.numel()) for p in net.parameters()) / 1e6:.2f}M parameters"
+    )
+    work = f"{costs.multiply_adds(recipe) / 1e9:.3g}G multiply-adds an image"
+    patches = (
+        f"{net.patches} patches of {net.patch_size} px"
+        if isinstance(net, Encoder)
+        else "no patches"
+    )
+    yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
+    if recipe.init != init_source.SCRATCH:
+        yield "from", recipe.init
+
+
+def _how(job: Job) -> Iterator[tuple[str, str]]:
+    recipe, batch_layout, o = job.recipe, job.batch_layout, job.recipe.optim
+    images = o.steps * o.batch
+    yield (
+        "optimiser",
+        f"{OPTIMISERS[o.name]}, learning rate {o.lr:g}, {o.warmup:,} warm-up steps, then {o.schedule}",
+    )
+    yield (
+        "batch",
+        f"{o.batch} = {batch_layout.device_batch} a pass x {batch_layout.processes} processes x "
+        f"{batch_layout.accumulation_steps} passes",
+    )
+    epochs = "" if job.splits.stream else f" {images / len(job.splits.train):.1f} epochs,"
+    work = costs.exaflop(recipe, images)
+    yield "length", f"{o.steps:,} steps, {images:,} images,{epochs} {work:.2g} exaFLOP"
+    device, threads = job.accelerator.device.type, torch.get_num_threads()
+    yield (
+        "machine",
+        f"{device}, {threads} threads, {recipe.compute.precision}, {job.workers} data workers",
+    )
+    if to_beat := formatting.format_baselines(
+        {name: value for name, (value, _) in job.held_out.baselines.items()}
+    ):
+        yield "to beat", to_beat

@@ -1,0 +1,174 @@
+"""From a tool's words to a finished run: what pretrain.py, finetune.py and evaluate.py share. Torch
+comes in late."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..config.init_source import CHOICES, SCRATCH
+from ..config.resolve import resolve
+from ..config.schema import Recipe
+from ..config.validate import check_place
+from ..errors import UserError, report_errors
+from ..formatting import duration, format_baselines, format_metrics, tool_command, typed
+from ..runs.folder import Run
+from ..training.preemption import SignalHandler
+from . import identity
+
+Result = dict[str, Any]
+
+
+class JobKind(NamedTuple):
+    """What differs between the tools that make one run: `check` of the recipe and the options,
+    `run` and `conclude`, which prints the result."""
+
+    check: Callable[[Recipe, list[str]], None]
+    run: Callable[[Run], Result]
+    conclude: Callable[[Run, Result], None]
+
+
+def pretrain(words: list[str]) -> None:
+    """Train what the options say, or resume it; print the result."""
+    _main(words, PRETRAIN)
+
+
+def finetune(words: list[str]) -> None:
+    """The same on labels, from the weights that init= names."""
+    _main(words, FINETUNE)
+
+
+def evaluate(words: list[str]) -> None:
+    """Measure a frozen encoder; print the result."""
+    _main(words, EVALUATE)
+
+
+def _main(words: list[str], job: JobKind) -> None:
+    as_json = "--json" in words
+    words = [word for word in words if word != "--json"]
+    with report_errors():
+        recipe = resolve(words, here=False)
+        job.check(recipe, words)
+        run, result = open_run(recipe)
+    if result is None:
+        with report_errors(everywhere=True):
+            result = job.run(run)
+    if os.environ.get("RANK", "0") == "0":
+        job.conclude(run, result)
+        if as_json:
+            print(json.dumps({"folder": str(run.folder), **result}))
+
+
+def open_run(recipe: Recipe) -> tuple[Run, Result | None]:
+    """The recipe's run, and its result where it has finished.
+
+    Raises:
+        UserError: the folder holds another run, or the images are not where the recipe says.
+    """
+    run = Run(recipe)
+    run.reconcile()
+    result = run.result()
+    if result is None:
+        identity.check_begun(run)
+        check_place(recipe.data)
+    elif os.environ.get("RANK", "0") == "0":  # the others only leave
+        for doubt in identity.check(run):
+            print(f"warning: {doubt}", flush=True)
+    return run, result
+
+
+def _trains(recipe: Recipe, words: list[str]) -> None:
+    if recipe.objective == "probe":
+        raise UserError(
+            f"objective=probe trains nothing; type {typed(*tool_command('evaluate'), *words)}"
+        )
+
+
+def _finetunes(recipe: Recipe, words: list[str]) -> None:
+    _starts(recipe, words)
+    if recipe.objective != "supervised":
+        raise UserError(
+            f"objective={recipe.objective}: fine-tuning learns labels; say objective=supervised, or recipe=finetune"
+        )
+
+
+def _probes(recipe: Recipe, words: list[str]) -> None:
+    _starts(recipe, words)
+    if recipe.objective != "probe":
+        raise UserError(
+            f"objective={recipe.objective}: a frozen encoder is not trained; say objective=probe, or recipe=evaluate"
+        )
+
+
+def _starts(recipe: Recipe, words: list[str]) -> None:
+    """That where the weights come from is said: scratch is too easily a slip here."""
+    named = any(word == f"init={SCRATCH}" or word.endswith((".yaml", ".yml")) for word in words)
+    if recipe.init == SCRATCH and not named:
+        raise UserError(f"init= is missing; {CHOICES}")
+
+
+def _train(run: Run) -> Result:
+    """A signal that comes while torch does stops the run at its first step."""
+    with SignalHandler() as signals:
+        from .train import train
+
+        return train(run, signals)
+
+
+def _probe(run: Run) -> Result:
+    from .evaluate import evaluate
+
+    return evaluate(run)
+
+
+def _conclude(run: Run, result: Result) -> None:
+    """What came out and what to type next."""
+    print(
+        f"finished    {result['steps']:,} steps in {duration(result['seconds'])}, {result['finished']}: {run.folder}"
+    )
+    _tell_metrics(result)
+    for image in sorted(run.figures.glob("*.png")):
+        print(f"image       {image}")
+    print(
+        f"curves      {typed(sys.executable, '-m', 'tensorboard.main', f'--logdir={run.folder.parent}')}"
+    )
+    if run.recipe.hub.repo:
+        _tell_hub(run)
+    # quoted as Python's own text, too
+    place = json.dumps(f"local-dir:{run.export}", ensure_ascii=False)
+    load = f"import timm; encoder = timm.create_model({place}, pretrained=True); print(encoder.num_features)"
+    print(f"next        {typed(sys.executable, '-c', load)}")
+
+
+def _tell_hub(run: Run) -> None:
+    from ..hub.manifest import status_lines  # a second of imports
+
+    try:
+        for name, text in status_lines(run):
+            print(f"{name:<11} {text}")
+    except Exception as error:  # the run is finished all the same
+        print(f"warning: what the Hub has is not known: {error!r}")
+
+
+def _tell(run: Run, result: Result) -> None:
+    print(f"finished    in {duration(result['seconds'])}, {result['finished']}: {run.folder}")
+    for name, entry in result["metrics"].items():
+        print(f"{name:<11} {entry['value']:.1%} of {entry['n']:,} {entry['split']} images")
+
+
+def _tell_metrics(result: Result) -> None:
+    """The metrics of each split, and what they must beat."""
+    splits: dict[str, dict[str, float]] = {}
+    for name, entry in result["metrics"].items():
+        splits.setdefault(entry["split"], {})[name] = entry["value"]
+    for split, values in splits.items():
+        print(f"{'held out' if split == 'validation' else split:<11} {format_metrics(values)}")
+        if beat := format_baselines(values):
+            print(f"to beat     {beat}")
+
+
+# Functions are looked up at the call, so that a test can replace one.
+PRETRAIN = JobKind(_trains, lambda run: _train(run), _conclude)
+FINETUNE = JobKind(_finetunes, lambda run: _train(run), _conclude)
+EVALUATE = JobKind(_probes, lambda run: _probe(run), _tell)

@@ -1,0 +1,195 @@
+"""The text that `TOOL --help` prints. No torch here."""
+
+import textwrap
+from typing import NamedTuple
+
+from ..config.options import WIDTH, help_text
+from ..config.resolve import resolve
+
+
+class ToolHelp(NamedTuple):
+    text: str
+    examples: tuple[str, ...]
+    options: dict[str, str]  # the tool's own, option -> meaning
+    recipe: str = "none"  # "all": every key is listed; "also": every key is taken but not listed
+
+
+JSON = {"--json": "Print the result as one line of JSON, last."}
+RECIPE = {
+    "recipe=NAME": "A recipe of recipes/, or the path of a YAML file.",
+    "data=NAME": "A row of recipes/datasets.yaml.",
+    "model=NAME": "A row of recipes/models.yaml.",
+}
+HELP = {
+    "pretrain": ToolHelp(
+        "Pre-train an encoder. The same command resumes an unfinished run.",
+        (
+            "accelerate launch tools/pretrain.py recipe=mpp",
+            "accelerate launch tools/pretrain.py recipe=mpp data=cifar10 data.path=PATH",
+            "tools/pretrain.py recipe=mpp --help",
+        ),
+        RECIPE | JSON,
+        "all",
+    ),
+    "finetune": ToolHelp(
+        "Fine-tune an encoder on labels, from the weights that init= names, and measure its accuracy"
+        " on the test split.",
+        (
+            "accelerate launch tools/finetune.py recipe=finetune init=runs/mpp",
+            "accelerate launch tools/finetune.py recipe=paper/finetune_cifar10 data.path=PATH"
+            " init=scratch",
+        ),
+        RECIPE | JSON,
+        "all",
+    ),
+    "evaluate": ToolHelp(
+        "Measure a frozen encoder on labels: few-shot, linear probe, nearest neighbours.",
+        (
+            "accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp",
+            "accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp data=cifar10"
+            " data.path=PATH data.size=32 --json",
+        ),
+        RECIPE | JSON,
+        "all",
+    ),
+    "study": ToolHelp(
+        "Run a study, that is all runs of its file, each after those it needs; or resume it. With the"
+        " word `sweep`, every combination of the values of the keys after it.",
+        (
+            "python tools/study.py recipe=study/gap",
+            "python tools/study.py recipe=study/gap_cifar10 cifar10=PATH tinyimagenet=PATH seeds=3"
+            " parallel=2",
+            "python tools/study.py recipe=study/gap launcher=slurm slurm.time=4:00:00 slurm.gpus=1",
+            "python tools/study.py recipe=mpp sweep corruption.rate=0.15,0.3,0.5,0.75 seeds=3",
+        ),
+        {
+            "recipe=NAME": "A study of recipes/study/ (study/NAME) or the path of a YAML file; with"
+            " `sweep`, an ordinary recipe.",
+            "PLACE=PATH": "Each place that the study's file names under `places`.",
+            "name=TEXT": "The study's folder; default: the file's name.",
+            "out=FOLDER": "Folder that holds the study's folder (runs).",
+            "seeds=N": "The first N seeds, or a list: seeds=0,2.",
+            "parallel=N": "Runs at once; default: the GPUs, else the cores.",
+            "match=WHAT": "What arms that vary keys have in common: steps or exaflop.",
+            "launcher=NAME": "local (default) or slurm.",
+            "slurm.time=, slurm.partition=, slurm.gpus=, slurm.account=, slurm.cpus=": "sbatch's"
+            " options of the same names (slurm.cpus: --cpus-per-task).",
+            "only=PART index=N": "Run one task, as an element of a job array does.",
+        },
+        "also",
+    ),
+    "report": ToolHelp(
+        "Write report.md and a self-contained report.html into a study's folder.",
+        ("python tools/report.py runs/gap", "python tools/report.py runs/gap --json"),
+        {"FOLDER": "The study's folder.", **JSON},
+    ),
+    "plan": ToolHelp(
+        "Estimate what a run or a study costs before it runs: parameters, FLOPs, memory, time, price;"
+        " and warn of common mistakes.",
+        (
+            "python tools/plan.py recipe=paper/mpp_b16_imagenet device=h100 processes=8 price=2.5",
+            "python tools/plan.py recipe=mpp --probe",
+            "python tools/plan.py recipe=study/gap device=h100",
+        ),
+        {
+            **RECIPE,
+            "device=NAME": "The device, as in device=h100; an unknown name lists them.",
+            "processes=N": "Devices that train together (1).",
+            "price=NUMBER": "Price of a device-hour, in any currency.",
+            "zero=N": "ZeRO stage: 0 (plain DDP, default), 1, 2 or 3.",
+            "efficiency=SHARE": "Share of the device's peak that training reaches (0.4).",
+            "epochs=NUMBER": "In place of optim.steps.",
+            "images=N": "Training images, where the data set is not known.",
+            "--probe": "Measure the first steps on this machine.",
+            **JSON,
+        },
+        "also",
+    ),
+    "shards": ToolHelp(
+        "Convert images into pre-resized parquet shards, which training reads fast; or resume that.",
+        (
+            "python tools/shards.py data.path=IMAGES out=FOLDER",
+            "python tools/shards.py data=imagenet data.path=IMAGES out=FOLDER size=256 rows=10000"
+            " format=jpeg quality=90 workers=16",
+        ),
+        {
+            "data=NAME, data.KEY=VALUE": "The images, as for training (pretrain --help).",
+            "out=FOLDER": "Where the shards are written.",
+            "size=N": "Shorter side in pixels, 1 to 16,384 (256).",
+            "rows=N": "Images per shard (10,000).",
+            "format=NAME": "jpeg (default) or webp.",
+            "quality=N": "1 to 100 (90).",
+            "workers=N": "Processes; default: the cores.",
+        },
+    ),
+    "export": ToolHelp(
+        "Convert a run's encoder to another format than timm's: transformers' ViT, or ONNX.",
+        (
+            "python tools/export.py runs/mpp format=transformers out=mpp_transformers",
+            "python tools/export.py runs/mpp format=onnx out=mpp.onnx",
+        ),
+        {
+            "FOLDER": "A run's folder, or an export's.",
+            "format=NAME": "transformers or onnx.",
+            "out=PATH": "The folder (transformers) or file (onnx) to write.",
+        },
+    ),
+    "push": ToolHelp(
+        "Upload a run to the Hugging Face Hub: what is not there yet of its milestones, its final"
+        " export and, with hub.state=true, its training state.",
+        ("python tools/push.py runs/mpp hub.repo=USER/NAME", "python tools/push.py runs/mpp"),
+        {
+            "FOLDER": "The run's folder.",
+            "hub.repo=USER/NAME": "The repository; default: the run's own.",
+            "hub.private=BOOL": "Create the repository as a private one.",
+            "hub.state=BOOL": "Upload the resumable training state too.",
+            "--quiet": "Upload only what is missing, and wait while another process uploads this run.",
+        },
+    ),
+    "pull": ToolHelp(
+        "Download an uploaded training state (hub.state=true) as a run that can be resumed.",
+        (
+            "python tools/pull.py hf-hub:USER/NAME",
+            "python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again",
+        ),
+        {
+            "hf-hub:USER/NAME[@COMMIT]": "The repository.",
+            "out=FOLDER": "Folder that holds the runs (runs).",
+            "name=TEXT": "The run's folder; default: its own name.",
+        },
+    ),
+}
+FLAGS = frozenset({"-h", "--help"})
+
+
+def tool_help(tool: str, words: list[str]) -> str:
+    """What a tool does, the command and its options; where `words` name a recipe, with its values.
+
+    Raises:
+        UserError: the other options are wrong.
+    """
+    shown = HELP[tool]
+    lines = [*textwrap.wrap(shown.text, WIDTH), ""]
+    lines += [f"  {example}" for example in shown.examples]
+    lines += ["", "Options:"]
+    for name, meaning in shown.options.items():
+        lines += [f"  {name}", *_indented(meaning)]
+    if shown.recipe == "also":
+        lines += ["", "Any other key of a recipe is taken too: pretrain --help lists them."]
+    if shown.recipe == "all":
+        lines += ["", _recipe_options(words)]
+    return "\n".join(lines)
+
+
+def _indented(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
+def _recipe_options(words: list[str]) -> str:
+    """Every key, with the recipe's values where one is named."""
+    rest = [word for word in words if "=" in word]
+    if not rest:
+        return "Keys of a recipe, with their defaults:\n\n" + help_text()
+    return f"Keys of a recipe, with the values of {' '.join(rest)}:\n\n" + help_text(
+        resolve(rest, here=False)
+    )

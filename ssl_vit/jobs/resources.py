@@ -1,0 +1,115 @@
+"""What a run gets of its machine: the process session, the splits, the device batch, data workers,
+and what environment.json says of them."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+
+from .. import costs
+from ..config.schema import Recipe
+from ..data import batching, fingerprints, sources
+from ..errors import UserError
+from ..runs.folder import Run, cores
+from ..training import distributed
+
+
+@contextmanager
+def run_session(run: Run) -> Iterator[distributed.WatchedAccelerator]:
+    """The process group of a run. The run's recipe gets its precision, where that is auto.
+
+    Raises:
+        UserError: the processes do not suit the recipe; or a file cannot be read or written.
+    """
+    try:
+        with distributed.accelerator_session(run.recipe.compute) as accelerator:
+            yield accelerator
+    except OSError as error:
+        place = error.filename
+        reason = error.strerror or str(error)
+        if place and not Path(os.fsdecode(place)).resolve().is_relative_to(run.folder.resolve()):
+            # not in the run's folder: naming out= would mislead
+            raise UserError(f"{place}: {reason}") from None
+        raise UserError(f"out={run.recipe.out}: {place or run.folder}: {reason}") from None
+
+
+def load_splits(
+    recipe: Recipe, accelerator: distributed.WatchedAccelerator, test: bool
+) -> sources.Splits:
+    """The splits, on the first process before the others, so that they find what it prepared and
+    are told what it met."""
+    first = max(
+        sources.PREVIEW, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0
+    )
+    found = distributed.on_main(
+        accelerator, lambda: sources.load(recipe.data, test, first, recipe.seed)
+    )
+    return found or sources.load(recipe.data, test, first, recipe.seed)
+
+
+def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
+    """Images whose activations take half of the memory of one process."""
+    return max(
+        1,
+        int(
+            _memory(accelerator)
+            / 2
+            / costs.activation_bytes(recipe, fused=accelerator.device.type == "cuda")
+        ),
+    )
+
+
+def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
+    """Images of one pass without training."""
+    return recipe.compute.batch or min(256, max_device_batch(recipe, accelerator))
+
+
+def _memory(accelerator: Accelerator) -> float:
+    """Bytes of memory for one process: its GPU's, or its share of the machine's."""
+    if accelerator.device.type == "cuda":
+        return torch.cuda.get_device_properties(accelerator.device).total_memory
+    return psutil.virtual_memory().total / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def workers(recipe: Recipe, accelerator: Accelerator) -> int:
+    if recipe.compute.workers is not None:
+        return recipe.compute.workers
+    share = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    # on a CPU they only take cores away
+    return min(16, max(1, share - 1)) if accelerator.device.type == "cuda" else 0
+
+
+def _first_there(recipe: Recipe, accelerator: Accelerator) -> bool:
+    """Whether this process is the first of those on its machine that read the same place, which
+    need not all hash it."""
+    here = (socket.gethostname(), recipe.data.path)
+    return gather_object([here]).index(here) == accelerator.process_index
+
+
+def environment_facts(
+    recipe: Recipe,
+    accelerator: Accelerator,
+    batch_layout: batching.BatchLayout,
+    splits: sources.Splits,
+) -> dict[str, Any]:
+    """What environment.json says beyond versions and hardware."""
+    device = accelerator.device
+    return {
+        "data": fingerprints.fingerprint_splits(splits, recipe.data.path)
+        if _first_there(recipe, accelerator)
+        else {},
+        "classes": list(splits.train.classes),  # label 0 is the first
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "processes": batch_layout.processes,
+        "device_batch": batch_layout.device_batch,
+        "accumulation": batch_layout.accumulation_steps,
+        "threads": torch.get_num_threads(),
+        "precision": recipe.compute.precision,
+    }

@@ -1,0 +1,1 @@
+"""The encoder, weights in (init=) and out (timm, transformers, ONNX)."""

@@ -1,0 +1,190 @@
+"""A timm Vision Transformer in two steps: patch(pixels) -> x_BND, forward(x_BND) -> h_BTD. Patch
+embeddings are corrupted between the two.
+
+Legend: B batch, N patches, T tokens (prefix + N), D width, H W the image's height and width.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import timm
+import torch
+from timm.layers import HybridEmbed
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from ..config.schema import Data, Model
+from ..errors import UserError
+
+EXPECTED = "expected a Vision Transformer with a class token, patches and the width of model="
+
+
+class Backbone(nn.Module, ABC):
+    """A timm backbone and the normalisation of its input."""
+
+    backbone: Any  # timm's classes share no type that names their parts
+    mean: Tensor
+    std: Tensor
+    width: int
+
+    def __init__(self, backbone: Any, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.backbone = backbone
+        for name, value in (("mean", mean), ("std", std)):
+            self.register_buffer(name, 255 * torch.tensor(value)[:, None, None], persistent=False)
+
+    def normalize(self, pixels_B3HW: Tensor) -> Tensor:
+        return (pixels_B3HW.float() - self.mean) / self.std
+
+    @abstractmethod
+    def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
+        """One feature (B, D) an image."""
+
+
+class Convolutional(Backbone):
+    """A convolutional network as a baseline (BiT's ResNets, EfficientNets), without its classifier;
+    it has no patches to corrupt."""
+
+    def __init__(self, backbone: Any, mean: list[float], std: list[float]) -> None:
+        super().__init__(backbone, mean, std)
+        self.width = backbone.num_features
+
+    def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
+        """The output of the network's own pooling (B, D); `pool` and `layer` are ignored."""
+        return self.backbone(self.normalize(pixels_B3HW))
+
+
+class Encoder(Backbone):
+    """A Vision Transformer whose patch embeddings can be corrupted before positions are added."""
+
+    def __init__(self, backbone: Any, mean: list[float], std: list[float]) -> None:
+        super().__init__(backbone, mean, std)
+        self.width = backbone.embed_dim
+        self.grid: tuple[int, int] = backbone.patch_embed.grid_size
+        self.patch_size: int = backbone.patch_embed.img_size[0] // self.grid[0]
+        self.prefix: int = backbone.num_prefix_tokens
+
+    @property
+    def patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    def patch(self, pixels_B3HW: Tensor) -> Tensor:
+        """Patch embeddings (B, N, D) of uint8 pixels, before positions (paper, 3.1: the linear
+        projection E)."""
+        return self.backbone.patch_embed(self.normalize(pixels_B3HW))
+
+    def forward(self, x_BND: Tensor) -> Tensor:
+        """Normalised features (B, T, D) of patch embeddings: class token, positions, blocks, final
+        norm (paper, 3.1)."""
+        return self.backbone.norm(self._up_to(x_BND, len(self.backbone.blocks)))
+
+    def _up_to(self, x_BND: Tensor, layer: int) -> Tensor:
+        """Features (B, T, D) after block number `layer`, from 1."""
+        backbone = self.backbone
+        return backbone.blocks[:layer](
+            backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND)))
+        )
+
+    def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
+        """One feature (B, D) an image: its class token ("token") or the mean of its patches ("avg"),
+        after the final norm or, with `layer` from 1, after that block."""
+        x_BND = self.patch(pixels_B3HW)
+        h_BTD = self(x_BND) if layer is None else self._up_to(x_BND, layer)
+        return h_BTD[:, 0] if pool == "token" else h_BTD[:, self.prefix :].mean(1)
+
+
+class DropPath(nn.Module):
+    """Stochastic depth as timm's: drops a residual branch for some samples and scales the others.
+
+    The rate is a tensor: a float would be a constant of the graph, and blocks compiled one by one,
+    each with a rate of its own, would exceed torch.compile's limit of graphs and run eagerly.
+    """
+
+    keep: Tensor
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.register_buffer("keep", torch.tensor(1 - rate), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        kept = torch.rand(len(x), *[1] * (x.ndim - 1), device=x.device) < self.keep
+        return x * (kept / self.keep).to(x.dtype)
+
+
+def timm_args(model: Model, size: int) -> dict[str, Any]:
+    """Keyword arguments of timm.create_model for this model and images of side `size` pixels."""
+    if model.convolutional:
+        return {}
+    # a hybrid's follows from its ResNet
+    patch = {} if model.hybrid else {"patch_size": model.patch}
+    return patch | {
+        "img_size": size,
+        "embed_dim": model.width,
+        "depth": model.depth,
+        "num_heads": model.heads,
+        "mlp_ratio": model.mlp / model.width,
+    }
+
+
+def build_backbone(
+    model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
+) -> Backbone:
+    """The encoder of `build_encoder`, or a convolutional network with fresh weights.
+
+    Raises:
+        UserError: model.timm is no such architecture.
+    """
+    if not model.convolutional:
+        return build_encoder(model, data, dropout, drop_path)
+    try:
+        backbone = timm.create_model(model.timm, num_classes=0, drop_path_rate=drop_path)
+    except Exception as error:
+        raise UserError(
+            f"model.timm={model.timm}: timm: {' '.join(str(error).split())[:200]}"
+        ) from None
+    return Convolutional(backbone, data.mean, data.std)
+
+
+def build_encoder(
+    model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
+) -> Encoder:
+    """An encoder with fresh weights (timm's `weight_init="jax"`) from torch's global generator; no
+    classifier.
+
+    Dropout follows every dense layer but qkv, and the positions (paper, appendix B.1); drop path
+    rises linearly from 0 in the first block (Huang et al., 2016).
+
+    Raises:
+        UserError: model.timm is no such architecture.
+    """
+    drops = {"pos_drop_rate": dropout, "proj_drop_rate": dropout, "drop_path_rate": drop_path}
+    args = timm_args(model, data.size) | drops
+    try:
+        backbone = timm.create_model(model.timm, num_classes=0, weight_init="jax", **args)
+    except Exception as error:  # whatever timm makes of another architecture's arguments
+        why = " ".join((str(error) or repr(error)).split())[:200]
+        raise UserError(f"model.timm={model.timm}: {EXPECTED}; timm: {why}") from None
+    plain = type(backbone) is VisionTransformer and backbone.cls_token is not None
+    if not plain or isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
+        raise UserError(f"model.timm={model.timm}: {EXPECTED}")
+    embed: Any = backbone.patch_embed
+    stem = embed.proj.in_channels if model.hybrid else 0
+    net = Encoder(backbone, data.mean, data.std)
+    for key, here, there in (
+        ("patch", model.patch, net.patch_size),
+        ("stem_width", model.stem_width, stem),
+    ):
+        if here != there:
+            raise UserError(f"model.{key}={here}: model.timm={model.timm} has {there}")
+    for parent in list(backbone.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, timm.layers.DropPath):
+                setattr(parent, name, DropPath(child.drop_prob))
+    backbone.fc_norm.requires_grad_(False)  # part of timm's own head, which never runs here
+    for module in backbone.modules():
+        # on a CPU the fused kernel's backward is slower (docs/speed.md)
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]
+    return net

@@ -1,0 +1,156 @@
+"""Which patches are corrupted, and how (paper, B.1.2): 80% are replaced by the [mask] embedding, 10%
+by another patch's embedding, 10% are kept.
+
+Everything is a function of the samples' keys, so the same samples are corrupted identically on any
+device and any number of processes.
+
+Legend: B batch, N patches, K = num_corrupted(rate, N) corrupted patches of each image, D width,
+M = BLOCKS rectangles.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import rng
+
+MASK, RANDOM, KEEP = range(3)
+SHAPES = ("patches", "blocks")
+STREAM = rng.stream_id("corruption")  # computed at import, because `sample` is compiled
+BLOCKS = 64  # rectangles drawn for an image; the first ones that cover K patches are used
+
+
+class Corruption(NamedTuple):
+    """Corrupted patches of a batch, all int64 (B, K).
+
+    Attributes:
+        corrupted_BK: index of each corrupted patch in its image, 0 .. N-1.
+        kind_BK: MASK, RANDOM or KEEP.
+        source_BK: the patch whose embedding a RANDOM patch takes: a row of the batch's (B N)
+            embeddings, one image after the other.
+    """
+
+    corrupted_BK: Tensor
+    kind_BK: Tensor
+    source_BK: Tensor
+
+
+def num_corrupted(rate: float, patches: int) -> int:
+    """K: how many patches of each image are corrupted."""
+    return rng.rounded_count(rate, patches)
+
+
+def sample(
+    key_B: Tensor,
+    patches: int,
+    rate: float,
+    mask: float = 0.8,
+    random: float = 0.1,
+    source: str = "image",
+    shape: str = "patches",
+    side: int = 1,
+) -> Corruption:
+    """Choose the K patches of lowest `rank` in each image and, for each independently, its kind.
+
+    Args:
+        key_B: int64, the samples' keys.
+        mask, random: probabilities of MASK and RANDOM; otherwise KEEP.
+        source: RANDOM takes another patch, never itself, of the same image ("image") or of the
+            whole device batch ("batch").
+        shape, side: see `rank`.
+    """
+    key_B1 = rng.stream(key_B, STREAM)[:, None]
+    order_BN = rank(key_B1, patches, shape, side).argsort(dim=1, stable=True)
+    corrupted_BK = order_BN[:, : num_corrupted(rate, patches)]
+    kind_BK = _kinds(key_B1, corrupted_BK, mask, random)
+    return Corruption(corrupted_BK, kind_BK, _sources(key_B1, corrupted_BK, patches, source))
+
+
+def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> Tensor:
+    """MASK, RANDOM or KEEP; thresholds in units of 2^-24, so that no float decides."""
+    draw_BK = rng.integers(key_B1, 3 * corrupted_BK + 1, 1 << 24)
+    not_mask_BK = (draw_BK >= round(mask * 2**24)).long()
+    keep_BK = (draw_BK >= round((mask + random) * 2**24)).long()
+    return not_mask_BK + keep_BK
+
+
+def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) -> Tensor:
+    """A uniformly drawn other patch for each corrupted one, as a row of the batch's embeddings."""
+    images = len(key_B1)
+    own_BK = corrupted_BK + patches * torch.arange(images, device=key_B1.device)[:, None]
+    if source == "image":
+        candidates = patches
+        first_BK = own_BK - corrupted_BK
+    else:
+        candidates = patches * images
+        first_BK = torch.zeros_like(own_BK)
+    # one of the candidates - 1 others: those from its own place on are shifted by one
+    other_BK = first_BK + rng.integers(key_B1, 3 * corrupted_BK + 2, max(1, candidates - 1))
+    return other_BK + (other_BK >= own_BK).long() * min(1, candidates - 1)
+
+
+def rank(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
+    """The order in which patches are corrupted: int64 (B, N), lowest first.
+
+    shape="patches": by each patch's hash or, with side > 1, in squares of side x side patches that
+    share a hash (SimMIM's large masked patches: Xie et al., 2022, section 3.2).
+    shape="blocks": one rectangle after the other (as BEiT, Bao et al., 2022, algorithm 1, but cut
+    off at the image's edges, so that all places are corrupted equally often), then what none covers.
+    Patches of one square or rectangle are ordered by hash, because the last one is corrupted in
+    part for K to be exact. Squares and rectangles need a square grid of patches.
+    """
+    place_N = torch.arange(patches, device=key_B1.device)
+    hash_BN = rng.bits(key_B1, 3 * place_N)
+    if shape == "patches" and side == 1:
+        return hash_BN
+    grid = math.isqrt(patches)
+    if shape == "patches":
+        row_N = place_N // grid // side * side
+        column_N = place_N % grid // side * side
+        group_BN = rng.top_bits(rng.bits(key_B1, 3 * patches + row_N * grid + column_N), 31)
+    else:
+        group_BN = _blocks(key_B1, place_N, grid)
+    return (group_BN << 31) | rng.top_bits(hash_BN, 31)
+
+
+def _blocks(key_B1: Tensor, place_N: Tensor, grid: int) -> Tensor:
+    """The index of the first of BLOCKS rectangles that covers each patch, BLOCKS where none does:
+    int64 (B, N).
+
+    Sides are from a quarter to half of the grid's side; positions are all that touch the grid.
+    """
+    number_M = torch.arange(BLOCKS, device=key_B1.device)
+    slot_M = 3 * len(place_N) + 4 * number_M
+    low = max(1, grid // 4)
+    high = max(1, grid // 2)
+    height_BM = low + rng.integers(key_B1, slot_M, high - low + 1)
+    width_BM = low + rng.integers(key_B1, slot_M + 1, high - low + 1)
+    top_BM = rng.integers(key_B1, slot_M + 2, grid + height_BM - 1) - height_BM + 1
+    left_BM = rng.integers(key_B1, slot_M + 3, grid + width_BM - 1) - width_BM + 1
+    down_BMN = place_N // grid - top_BM[..., None]
+    right_BMN = place_N % grid - left_BM[..., None]
+    in_rows_BMN = (down_BMN >= 0) & (down_BMN < height_BM[..., None])
+    in_columns_BMN = (right_BMN >= 0) & (right_BMN < width_BM[..., None])
+    covers_BMN = in_rows_BMN & in_columns_BMN
+    return torch.where(covers_BMN, number_M[:, None], BLOCKS).amin(1)
+
+
+def gather_corrupted(value_BN: Tensor, corruption: Corruption) -> Tensor:
+    """The corrupted patches' entries of a value (B, N, ...): (B, K, ...)."""
+    index_BK = corruption.corrupted_BK
+    index = index_BK.reshape(*index_BK.shape, *[1] * (value_BN.ndim - 2))
+    return value_BN.gather(1, index.expand(-1, -1, *value_BN.shape[2:]))
+
+
+def apply(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:
+    """Patch embeddings (B, N, D) with the corrupted ones replaced: MASK by `mask_D`, RANDOM by the
+    clean embedding of their source."""
+    clean_BKD = gather_corrupted(x_BND, corruption)
+    random_BKD = x_BND.flatten(0, 1)[corruption.source_BK]
+    kind_BK1 = corruption.kind_BK[..., None]
+    new_BKD = torch.where(kind_BK1 == RANDOM, random_BKD, clean_BKD)
+    new_BKD = torch.where(kind_BK1 == MASK, mask_D.to(x_BND.dtype), new_BKD)
+    corrupted_BKD = corruption.corrupted_BK[..., None].expand_as(new_BKD)
+    return x_BND.scatter(1, corrupted_BKD, new_BKD)

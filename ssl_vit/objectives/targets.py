@@ -1,0 +1,230 @@
+"""Targets of masked patch prediction: colour classes, computed in integers from the bytes, or pixels
+(paper, B.1.2).
+
+Legend: B batch, N patches (row by row), K corrupted patches, P patch side in pixels, H = W image
+side, A head outputs for a patch, X pixels of a patch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+
+import torch
+from einops import rearrange, reduce
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+COLORS = 512  # 3 bits per channel
+
+
+def patch_sums(image_B3HW: Tensor, patch: int) -> Tensor:
+    """Sum of each channel's bytes over each patch: uint8 (B, 3, H, W) -> int64 (B, N, 3)."""
+    return reduce(image_B3HW.long(), "b c (h p) (w q) -> b (h w) c", "sum", p=patch, q=patch)
+
+
+def color_class(sum_3: Tensor, pixels: Tensor | int) -> Tensor:
+    """Class 64 R + 8 G + B of mean colours given as byte sums (..., 3) over `pixels` pixels: int64
+    (...,), 0 .. 511.
+
+    A channel's bin is floor(8 v) of its mean v in [0, 1], with 1.0 in bin 7 (paper, B.1.2: "3-bit
+    mean color"), here floor(8 S / (255 n)): exact for every sum, edges included.
+    """
+    count = torch.as_tensor(pixels, device=sum_3.device).unsqueeze(-1)
+    bin_3 = (8 * sum_3 // (255 * count)).clamp(max=7)
+    return 64 * bin_3[..., 0] + 8 * bin_3[..., 1] + bin_3[..., 2]
+
+
+def mean_color(image_B3HW: Tensor, patch: int) -> Tensor:
+    """Class of each patch's mean colour (B.1.2, target 1): uint8 (B, 3, H, W) -> int64 (B, N)."""
+    return color_class(patch_sums(image_B3HW, patch), patch * patch)
+
+
+def grid_color(image_B3HW: Tensor, patch: int, cells: int) -> Tensor:
+    """Classes of the mean colours of each patch's `cells` x `cells` cells, row by row (B.1.2,
+    target 2, area means): uint8 (B, 3, H, W) -> int64 (B, N, cells^2). The patch's side must be a
+    multiple of `cells`."""
+    side = patch // cells
+    grid = rearrange(
+        mean_color(image_B3HW, side), "b (h w) -> b h w", h=image_B3HW.shape[-2] // side
+    )
+    return rearrange(grid, "b (h c) (w d) -> b (h w) (c d)", c=cells, d=cells)
+
+
+def pixels(image_B3HW: Tensor, patch: int, mean: list[float], std: list[float]) -> Tensor:
+    """Each patch's pixels in the model's input range (B.1.2, target 3): uint8 (B, 3, H, W) ->
+    float32 (B, N, 3 P^2)."""
+    device = image_B3HW.device
+    low, scale = (255 * torch.tensor(v, device=device)[:, None, None] for v in (mean, std))
+    return rearrange(
+        (image_B3HW.float() - low) / scale, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch
+    )
+
+
+def class_color(class_N: Tensor) -> Tensor:
+    """The middle of each class's bin as RGB bytes: int64 (...,) -> uint8 (..., 3)."""
+    bins = torch.stack([class_N // 64, class_N // 8 % 8, class_N % 8], -1)
+    return (bins * 255 // 8 + 16).to(torch.uint8)
+
+
+def neighbor_sums(image_B3HW: Tensor, patch: int, hidden_BN: Tensor) -> tuple[Tensor, Tensor]:
+    """Byte sums int64 (B, N, 3) of each patch's uncorrupted neighbours, and how many pixels they
+    have, int64 (B, N).
+
+    Neighbours are the patches not in `hidden_BN` (bool) on the nearest square ring around the patch
+    that has one. An image with every patch hidden has none: sum 0 over one patch's pixels.
+    """
+    rows = image_B3HW.shape[-2] // patch
+    columns = image_B3HW.shape[-1] // patch
+    sums_BN3 = patch_sums(image_B3HW, patch).double()  # exact: sums stay far below 2^53
+    y, x = (
+        rearrange(a, "h w -> (h w)")
+        for a in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    )
+    ring_NN = torch.maximum((y[:, None] - y).abs(), (x[:, None] - x).abs()).to(image_B3HW.device)
+    # the patch itself and hidden ones lie beyond every ring
+    outside = rows + columns
+    hidden_B1N = hidden_BN[:, None, :]
+    ring_BNN = ring_NN.masked_fill(ring_NN == 0, outside).masked_fill(hidden_B1N, outside)
+    nearest_BNN = (ring_BNN == ring_BNN.amin(-1, keepdim=True)) & ~hidden_B1N
+    count_BN = nearest_BNN.sum(-1).clamp(min=1)
+    return (nearest_BNN.double() @ sums_BN3).long(), count_BN * patch * patch
+
+
+def neighbor_color(image_B3HW: Tensor, patch: int, hidden_BN: Tensor) -> Tensor:
+    """Class of the mean colour of each patch's uncorrupted neighbours, a baseline for
+    MPP: int64 (B, N)."""
+    return color_class(*neighbor_sums(image_B3HW, patch, hidden_BN))
+
+
+class Target(nn.Module, ABC):
+    """The ground truth of a patch, the loss of a prediction, and baselines that a trained model must
+    beat. Buffers hold the statistics that `fit_baselines` computes."""
+
+    num_outputs: int  # numbers that the head gives for a patch
+
+    @abstractmethod
+    def ground_truth(self, image_B3HW: Tensor) -> Tensor:
+        """The value to predict for every patch: (B, N, ...)."""
+
+    @abstractmethod
+    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
+        """{"loss": (B, K), optionally "accuracy": (B, K)}; the loss is the mean over the patch's
+        outputs."""
+
+    @abstractmethod
+    def fit_baselines(self, images: Iterable[Tensor]) -> None:
+        """Compute statistics of training images, uint8 (B, 3, H, W) each, for `baselines`."""
+
+    @abstractmethod
+    def baselines(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
+        """Name -> (B, N): the score of each patch without a model, from its neighbours that are not
+        in `hidden_BN` and from the statistics. Names as in formatting.TO_BEAT."""
+
+    @abstractmethod
+    def predict(self, output_BKA: Tensor) -> Tensor:
+        """The prediction, in the form of `ground_truth`."""
+
+    @abstractmethod
+    def render(self, truth_BN: Tensor) -> Tensor:
+        """Ground truths or predictions as images of patches: uint8 (B, N, c, c, 3) for some c that
+        divides the patch's side."""
+
+
+class Colors(Target):
+    """Targets 1 and 2: the 3-bit mean colour of each of the patch's cells x cells cells, a class of
+    512 each."""
+
+    count: Tensor
+
+    def __init__(self, patch: int, cells: int) -> None:
+        super().__init__()
+        self.patch = patch
+        self.cells = cells
+        self.num_outputs = COLORS * cells**2
+        self.register_buffer("count", torch.zeros(COLORS, dtype=torch.int64))
+
+    def ground_truth(self, image_B3HW: Tensor) -> Tensor:
+        return grid_color(image_B3HW, self.patch, self.cells)
+
+    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
+        logits = rearrange(output_BKA, "b k (a c) -> (b k a) c", c=COLORS)
+        loss = F.cross_entropy(logits, truth_BK.flatten(), reduction="none").view_as(truth_BK)
+        return {
+            "loss": loss.mean(-1),
+            "accuracy": (self.predict(output_BKA) == truth_BK).float().mean(-1),
+        }
+
+    def fit_baselines(self, images: Iterable[Tensor]) -> None:
+        for image in images:
+            self.count += torch.bincount(self.ground_truth(image).flatten(), minlength=COLORS).to(
+                self.count
+            )
+
+    def baselines(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
+        truth_BNA = self.ground_truth(image_B3HW)
+        neighbors_BN = neighbor_color(image_B3HW, self.patch, hidden_BN)
+        entropy = torch.special.entr(self.count.double() / self.count.sum()).sum()
+        return {
+            "entropy": entropy.expand(truth_BNA.shape[:2]),
+            "commonest": (truth_BNA == self.count.argmax()).double().mean(-1),
+            "neighbors": (truth_BNA == neighbors_BN[..., None]).double().mean(-1),
+        }
+
+    def predict(self, output_BKA: Tensor) -> Tensor:
+        return rearrange(output_BKA, "b k (a c) -> b k a c", c=COLORS).argmax(-1)
+
+    def render(self, truth_BN: Tensor) -> Tensor:
+        return class_color(rearrange(truth_BN, "b n (p q) -> b n p q", p=self.cells))
+
+
+class Pixels(Target):
+    """Target 3: the patch's pixels in the model's input range, by squared error."""
+
+    mean_3: Tensor
+
+    def __init__(self, patch: int, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.patch = patch
+        self.mean = mean
+        self.std = std
+        self.num_outputs = 3 * patch**2
+        self.register_buffer("mean_3", torch.zeros(3))
+
+    def ground_truth(self, image_B3HW: Tensor) -> Tensor:
+        return pixels(image_B3HW, self.patch, self.mean, self.std)
+
+    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
+        return {"loss": (output_BKA - truth_BK).square().mean(-1)}
+
+    def fit_baselines(self, images: Iterable[Tensor]) -> None:
+        means = [
+            reduce(self.ground_truth(image), "b n (x c) -> c", "mean", c=3) for image in images
+        ]
+        self.mean_3.copy_(torch.stack(means).mean(0))
+
+    def baselines(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
+        truth_BNX3 = rearrange(self.ground_truth(image_B3HW), "b n (x c) -> b n x c", c=3)
+        sums_BN3, count_BN = neighbor_sums(image_B3HW, self.patch, hidden_BN)
+        std, mean = (torch.tensor(v, device=sums_BN3.device) for v in (self.std, self.mean))
+        near_BN3 = (sums_BN3 / count_BN[..., None] / 255 - mean) / std
+        return {
+            "variance": (truth_BNX3 - self.mean_3).square().mean((-2, -1)),
+            "neighbors_error": (truth_BNX3 - near_BN3[:, :, None]).square().mean((-2, -1)),
+        }
+
+    def predict(self, output_BKA: Tensor) -> Tensor:
+        return output_BKA.float()
+
+    def render(self, truth_BN: Tensor) -> Tensor:
+        std, mean = (torch.tensor(v, device=truth_BN.device) for v in (self.std, self.mean))
+        values = rearrange(truth_BN, "b n (p q c) -> b n p q c", p=self.patch, q=self.patch)
+        return (255 * (values * std + mean)).round().clamp(0, 255).to(torch.uint8)
+
+
+# name -> the target for patches of a side, with the model's mean and std. A new one is a class and
+# a line here, and its name in schema.TARGETS; from outside the package a plugin adds both
+# (docs/guide.md).
+BUILDERS: dict[str, Callable[[int, list[float], list[float]], Target]] = {
+    "mean_color": lambda patch, mean, std: Colors(patch, cells=1),
+    "grid_color": lambda patch, mean, std: Colors(patch, cells=4),
+    "pixels": Pixels,
+}

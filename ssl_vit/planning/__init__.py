@@ -1,0 +1,1 @@
+"""Time and price before the run, counted or measured."""

@@ -1,0 +1,125 @@
+"""What a run will need, counted before it runs: images, bytes of tensors, device-hours; and what a
+careful colleague would say of it. No torch here; compute.py counts the work."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import costs
+from ..config.parsing import load_yaml
+from ..config.resolve import suggest_model
+from ..config.schema import Recipe
+from ..costs import activation_bytes, trained_objectives
+from ..errors import UserError
+
+GIB = 2**30
+PAPER_BATCH = 4096
+PAPER_MPP = 2e-4  # B.1.2
+# Table 3
+PAPER_LABELS = {"jft": (2e-4, 3e-4, 4e-4, 6e-4, 8e-4), "imagenet21k": (1e-3,), "imagenet": (3e-3,)}
+
+
+@dataclass(frozen=True)
+class Device:
+    """A row of hardware.yaml: peak dense rates in TFLOP/s (None: not planned in that precision),
+    memory in GiB."""
+
+    name: str
+    bfloat16: float | None
+    float32: float | None
+    memory: float
+    verified: bool = True
+
+    def rate(self, precision: str) -> float:
+        """Peak TFLOP/s.
+
+        Raises:
+            UserError: the table has none for this precision.
+        """
+        rate = self.bfloat16 if precision == "bfloat16" else self.float32
+        if rate is None:
+            other = "float32" if precision == "bfloat16" else "bfloat16"
+            raise UserError(
+                f"compute.precision={precision}: device={self.name} is not planned in it; say {other}"
+            )
+        return rate
+
+
+def devices() -> dict[str, Device]:
+    """Those of hardware.yaml, by name."""
+    rows = load_yaml(Path(__file__).with_name("hardware.yaml"))
+    return {name: Device(name, **row) for name, row in rows.items()}
+
+
+def settle_precision(recipe: Recipe, on: Device | None) -> None:
+    """Write into the recipe what a precision of auto becomes: bfloat16 on a device that has it, or
+    where none is named."""
+    if recipe.compute.precision == "auto":
+        recipe.compute.precision = "bfloat16" if on is None or on.bfloat16 else "float32"
+
+
+def hours(exaflop: float, on: Device, precision: str, efficiency: float) -> float:
+    """Device-hours at a share `efficiency` of the device's peak."""
+    return exaflop * 1e18 / (on.rate(precision) * 1e12 * efficiency) / 3600
+
+
+def device_batch(recipe: Recipe, processes: int, on: Device | None) -> int | None:
+    """Images of a pass: compute.batch, or the largest divisor whose activations take half of the
+    device (as machine.py).
+
+    Raises:
+        UserError: the batch does not divide.
+    """
+    batch, wanted = recipe.optim.batch, recipe.compute.batch
+    if batch % processes:
+        raise UserError(f"optim.batch={batch}: not divisible by processes={processes}")
+    share = batch // processes
+    if wanted and share % wanted:
+        raise UserError(
+            f"compute.batch={wanted}: {processes} processes x {wanted} do not divide optim.batch={batch}"
+        )
+    if wanted or on is None:
+        return wanted
+    return _divisor(share, int(on.memory * GIB / 2 / activation_bytes(recipe, fused=True)))
+
+
+def _divisor(share: int, most: int) -> int:
+    return max(d for d in range(1, max(1, min(share, most)) + 1) if share % d == 0)
+
+
+def warnings_for(
+    recipe: Recipe, processes: int, on: Device | None, need: dict[str, int]
+) -> Iterator[str]:
+    """What a careful colleague would say, one line each."""
+    o, patches = recipe.optim, costs.tokens(recipe) - 1
+    if recipe.objective != "probe" and 3 * o.warmup > o.steps:
+        share = f"takes {o.warmup / o.steps:.0%} of the run, more than a third"
+        yield f"optim.warmup={o.warmup} {share}; try optim.warmup={max(1, o.steps // 10)}"
+    if o.name == "adamw" and o.batch != PAPER_BATCH and _papers_rate(recipe):
+        ratio = o.batch / PAPER_BATCH
+        text = f"optim.lr={o.lr:g} is the paper's for a batch of {PAPER_BATCH}, and is never scaled; for optim.batch={o.batch}"
+        yield f"{text} try {o.lr * ratio:.2g} (in proportion) to {o.lr * ratio**0.5:.2g} (by the square root)"
+    if on is not None and sum(need.values()) > on.memory * GIB:
+        yield _too_large(recipe, processes, on, need)
+    if not recipe.model.convolutional and patches < 16:
+        yield f"{patches} patches an image are few to learn from; {suggest_model(recipe)}"
+
+
+def _papers_rate(recipe: Recipe) -> bool:
+    """Whether the learning rate is the paper's own for this objective and data."""
+    rates = {"mpp": (PAPER_MPP,), "supervised": PAPER_LABELS.get(recipe.data.name, ())}
+    return any(
+        abs(recipe.optim.lr / rate - 1) < 1e-6
+        for name in trained_objectives(recipe)
+        for rate in rates.get(name, ())
+    )
+
+
+def _too_large(recipe: Recipe, processes: int, on: Device, need: dict[str, int]) -> str:
+    """That the tensors do not fit, and what would."""
+    text = f"{sum(need.values()) / GIB:.1f} GiB of tensors a process, device={on.name} has {on.memory:g}"
+    left = on.memory * GIB - sum(need.values()) + need["activations"]
+    most = int(left / activation_bytes(recipe, fused=True))
+    if most > 0:
+        return f"{text}; compute.batch={_divisor(recipe.optim.batch // processes, most)} would fit"
+    return f"{text}, too few for one image a pass; say zero= with more processes="

@@ -1,0 +1,184 @@
+"""The words of tools/plan.py, and how what they will cost is told."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..config.resolve import parse
+from ..errors import UserError, suggest
+from ..formatting import duration
+from . import budget
+from .forecast import OWN, STAGES, PlanOptions, Record, is_study, run, study
+
+FLAGS = ("--json", "--probe")
+# The plan's own words -> their type, what they must be, and how that is said
+NUMBERS: dict[str, tuple[type, Callable[[Any], bool], str]] = {
+    "processes": (int, lambda v: 1 <= v < 2**40, "a whole number of at least 1 is asked for"),
+    "price": (
+        float,
+        lambda v: 0 <= v < 1e12,
+        "a number of at least 0, for a device-hour, is asked for",
+    ),
+    "zero": (int, lambda v: v in range(4), "0 (plain DDP), 1, 2 or 3 is asked for"),
+    "efficiency": (
+        float,
+        lambda v: 0 < v <= 1,
+        "a share of the device's peak, above 0 and at most 1, is asked for",
+    ),
+    "epochs": (float, lambda v: 0 < v < 1e9, "a number above 0 is asked for"),
+    "images": (int, lambda v: 1 <= v < 2**50, "a whole number of training images is asked for"),
+}
+
+
+def main(words: list[str]) -> None:
+    """Print what the words will cost.
+
+    Raises:
+        UserError: a mistake in the words.
+    """
+    own = parse(word for word in words if word.partition("=")[0] in OWN)
+    rest = [word for word in words if word.partition("=")[0] not in (*OWN, *FLAGS)]
+    options = _asked(own, "--probe" in words)
+    of_study = is_study(rest)
+    record = study(rest, options) if of_study else run(rest, options)
+    for name, text in _study_rows(record) if of_study else _rows(record):
+        print(f"{name:<11} {text}")
+    for text in record["warnings"]:
+        print(f"warning: {text}")
+    if "--json" in words:
+        print(json.dumps(record))
+
+
+def _asked(own: dict[str, str], probe: bool) -> PlanOptions:
+    """The plan's own words, typed and checked."""
+    values: dict[str, Any] = {"probe": probe}
+    if "device" in own:
+        known = budget.devices()
+        if own["device"] not in known:
+            raise UserError(f"device={own['device']}: unknown; {suggest(own['device'], known)}")
+        values["device"] = known[own["device"]]
+    for key, (kind, holds, expected) in NUMBERS.items():
+        if key in own:
+            try:
+                values[key] = kind(own[key])
+            except ValueError:
+                values[key] = math.nan  # which no bound holds for
+            if not holds(values[key]):
+                raise UserError(f"{key}={own[key]}: {expected}")
+    return PlanOptions(**values)
+
+
+def _rows(record: Record) -> Iterator[tuple[str, str]]:
+    """What is printed of one run."""
+    yield "run", record["name"]
+    size = f"{record['parameters'] / 1e6:.2f}M parameters, {record['encoder_parameters'] / 1e6:.2f}M of them the encoder's"
+    patches = f"{record['patches']} patches" if record["patches"] else "no patches"
+    yield (
+        "model",
+        f"{record['model']}: {size}; {patches}, {record['multiply_adds'] / 1e9:.3g}G multiply-adds an image",
+    )
+    yield "length", _length(record)
+    if record["steps"]:
+        yield from _memory(record)
+    yield from _time(record)
+    if record["price"] is not None:
+        yield "price", f"{_number(record['price'])}, at {record['price_per_hour']:g} a device-hour"
+
+
+def _length(record: Record) -> str:
+    """Steps, images and epochs, as the words that say them."""
+    if record["images"] is None:
+        return "not known: how many images the splits have"
+    length = f"{record['images']:,} images, {_number(record['exaflop'])} exaFLOP"
+    if not record["steps"]:
+        return f"{length}: each image forward, once"
+    count = record["training_images"]
+    epochs = (
+        f"epochs={record['epochs']:.4g} of {count:,}" if count else "epochs not known: say images="
+    )
+    return f"optim.steps={record['steps']} x {record['batch']} = {length}; {epochs}"
+
+
+def _memory(record: Record) -> Iterator[tuple[str, str]]:
+    """What the tensors are, and what they come to."""
+    kinds, batch = record["tensor_bytes"][STAGES[record["zero"]]], record["device_batch"]
+    listed = ", ".join(f"{name} {_bytes(n)}" for name, n in kinds.items() if n)
+    yield "memory", f"{listed}; {record['precision']}"
+    each = f"activations {_bytes(record['image_bytes'])} an image"
+    yield (
+        "",
+        f"{each}, {batch} images a pass" if batch else f"{each}: say device= or compute.batch=",
+    )
+    totals = ", ".join(
+        f"{stage} {_bytes(sum(n.values()))}" for stage, n in record["tensor_bytes"].items()
+    )
+    has = (
+        f"; {record['device']['name']} has {record['device']['memory']:g} GiB"
+        if record["device"]
+        else ""
+    )
+    yield (
+        "in all",
+        f"{totals} a process (processes={record['processes']}){'' if batch else ' before activations'}{has}",
+    )
+
+
+def _time(record: Record) -> Iterator[tuple[str, str]]:
+    """On the device that is named, and as measured here."""
+    on, pace = record["device"], record["probe"]
+    if on and record["seconds"] is not None:
+        about = f"about {duration(record['seconds'])} on {record['processes']} x {on['name']}"
+        peak = f"{on[record['precision']]:g} TFLOP/s{'' if on['verified'] else ', a figure not checked'}"
+        yield (
+            "time",
+            f"{about}, {_number(record['device_hours'])} device-hours: {record['efficiency']:.0%} (efficiency=) of {peak}",
+        )
+    elif not pace:
+        yield "time", f"not known: say device= ({', '.join(budget.devices())}) or --probe"
+    if pace:
+        step = f"{pace['seconds']:.3g} s a step (median of {pace['steps']}, {pace['least']:.3g} to {pace['most']:.3g})"
+        where = f"{pace['device']}, {pace['threads']} threads, {pace['precision']}, load average {pace['load']:.2f} before"
+        yield "here", f"about {duration(pace['total_seconds'])}: {step} on {where}"
+
+
+def _study_rows(record: Record) -> Iterator[tuple[str, str]]:
+    """What is printed of a study: a line for each part, and the total."""
+    yield "study", f"{record['name']}: {record['title']}"
+    yield (
+        "part",
+        f"{'tasks':>5} {'images':>15} {'exaFLOP':>9} {'device-hours':>12} {'price':>9} {'a process':>10}",
+    )
+    for name, part in record["parts"].items():
+        yield name, _columns(part)
+    yield "in all", _columns(record)
+    timed, on = record["device_hours"] is not None, record["device"]
+    if on:
+        yield "time", f"on {on['name']} at {record['efficiency']:.0%} (efficiency=) of its peak"
+    elif timed:
+        yield (
+            "time",
+            f"measured here, one task after the other, load average {record['load']:.2f} before",
+        )
+    else:
+        yield "time", f"not known: say device= ({', '.join(budget.devices())}) or --probe"
+    if timed and record["untimed"]:
+        yield "left out", f"the time of {record['untimed']} tasks, which is not known"
+
+
+def _columns(part: Record) -> str:
+    size = "-" if part["most_bytes"] is None else _bytes(part["most_bytes"])
+    images = "-" if part["images"] is None else f"{part['images']:,}"
+    work, hours, price = (_number(part[key]) for key in ("exaflop", "device_hours", "price"))
+    return f"{part['tasks']:>5} {images:>15} {work:>9} {hours:>12} {price:>9} {size:>10}"
+
+
+def _number(value: float | None) -> str:
+    """Three digits that count, and all before the point."""
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _bytes(count: int) -> str:
+    return (
+        f"{count / budget.GIB:.2f} GiB" if count >= 0.1 * budget.GIB else f"{count / 2**20:.1f} MiB"
+    )

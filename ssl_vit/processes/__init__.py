@@ -1,1 +1,0 @@
-"""Many processes: what runs under a training, who holds which share, who asks all to stop, who is lost."""

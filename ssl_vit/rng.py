@@ -1,0 +1,122 @@
+"""Stateless RNG: hashes (key, slot) to uniform numbers, bit-identical in NumPy and torch, on CPU
+and GPU.
+
+A sample's key is a hash of (seed, epoch, index); each use of it (crop, flip, corruption) derives a
+stream of its own by name, so that a sample is the same on any number of workers and processes and
+after any interruption. All arithmetic is on int64 arrays or tensors, which wrap around; arguments
+may be either, and the result is of the same type.
+"""
+
+from typing import Any
+
+import numpy as np
+
+GAMMA = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64: splitmix64's step
+SORTED = 64  # up to this many items are permuted by sorting their hashes
+
+
+def _shift(x: Any, n: int) -> Any:
+    """Logical right shift of int64."""
+    return (x >> n) & ((1 << (64 - n)) - 1)
+
+
+def _mix(x: Any) -> Any:
+    """splitmix64's finaliser (Steele, Lea and Flood, 2014; constants of Stafford's variant 13): a
+    bijection of int64."""
+    x = (x ^ _shift(x, 30)) * -4658895280553007687
+    x = (x ^ _shift(x, 27)) * -7723592293110705685
+    return x ^ _shift(x, 31)
+
+
+def bits(key: Any, slot: Any) -> Any:
+    """64 random bits as int64 for each (key, slot), broadcast: output number `slot` of splitmix64
+    started at `key`."""
+    if isinstance(slot, int):  # Python's integers do not wrap around
+        step = ((slot + 1) * GAMMA + 2**63) % 2**64 - 2**63
+    else:
+        # nor do the symbols that torch.compile makes of an arange: xor with a tensor makes them
+        # tensors
+        step = ((slot ^ (key & 0)) + 1) * GAMMA
+    return _mix(key + step)
+
+
+def key(*parts: Any) -> np.ndarray:
+    """One int64 key from a sequence of integers or integer arrays, broadcast; at least
+    one-dimensional."""
+    folded = np.zeros(1, np.int64)
+    for part in parts:
+        folded = bits(folded, np.atleast_1d(np.asarray(part, np.int64)))
+    return folded
+
+
+def stream_id(purpose: str) -> int:
+    """32-bit FNV-1a hash of a stream's name. Not for compiled code: torch 2.11 cannot trace a loop
+    over bytes."""
+    hashed = 0x811C9DC5
+    for byte in purpose.encode():
+        hashed = (hashed ^ byte) * 0x01000193 % 2**32
+    return hashed
+
+
+def stream(key: Any, purpose: str | int) -> Any:
+    """The key's own stream for one purpose ("crop", "mix"), so that no two uses share a number.
+    Compiled code passes the `number` of the name, computed at import."""
+    return bits(key, stream_id(purpose) if isinstance(purpose, str) else purpose)
+
+
+def uniform(key: Any, slot: Any) -> Any:
+    """Uniform in [0, 1), a multiple of 2^-24, so that float32 holds it exactly."""
+    return _shift(bits(key, slot), 40) * 2.0**-24
+
+
+def top_bits(value: Any, n: int) -> Any:
+    """The upper n bits of int64, as a number of at least 0."""
+    return _shift(value, 64 - n)
+
+
+def integers(key: Any, slot: Any, n: int) -> Any:
+    """Uniform integers 0 .. n-1 for 0 < n < 2^31 (multiply and shift; the bias is below n /
+    2^31)."""
+    return (_shift(bits(key, slot), 33) * n) >> 31
+
+
+def rounded_count(rate: float, n: int) -> int:
+    """floor(rate n + 1/2), at least 1: the number of n items that `rate` selects. Rounded to 9
+    decimals first, so that 0.58 x 25 is 14.5 and not the float below it."""
+    return max(1, int(round(rate * n, 9) + 0.5))
+
+
+def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
+    """The image of each position 0 .. n-1 under the permutation selected by `key`; NumPy only, O(1)
+    memory in n.
+
+    Up to SORTED items are sorted by (hash, index): all orders are equally likely. Larger n use a
+    balanced Feistel network over the next power of four, applied again while the value is not below
+    n (cycle walking: Black and Rogaway, 2002). On small domains that network is biased (visibly
+    below 20 items), and at powers of four its permutations are always even.
+    """
+    x, key = np.broadcast_arrays(
+        np.atleast_1d(np.asarray(position, np.int64)), np.asarray(key, np.int64)
+    )
+    if n <= SORTED:
+        return _sorted(x, n, key)
+    half = ((n - 1).bit_length() + 1) // 2
+    mask = (1 << half) - 1
+
+    def once(x: np.ndarray, key: np.ndarray) -> np.ndarray:
+        left, right = x >> half, x & mask
+        for r in range(rounds):
+            left, right = right, left ^ (bits(key, right * rounds + r) & mask)
+        return (left << half) | right
+
+    x = once(x, key)
+    while (outside := x >= n).any():
+        x = np.where(outside, once(x, key), x)
+    return x
+
+
+def _sorted(position: np.ndarray, n: int, key: np.ndarray) -> np.ndarray:
+    """The items at these positions of 0 .. n-1 sorted by (hash, index)."""
+    keys, which = np.unique(key, return_inverse=True)  # an epoch's positions share one
+    order = np.argsort(bits(stream(keys, "permute")[:, None], np.arange(n)), axis=1, kind="stable")
+    return order[which.reshape(position.shape), position]

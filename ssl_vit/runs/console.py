@@ -1,0 +1,116 @@
+"""What a run says on the screen: a calm start, a progress bar (plain lines where the output is no
+terminal), the end."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
+from ..callbacks import Callback, Row
+from ..formatting import duration, format_metrics
+
+LINE_INTERVAL = 5.0  # seconds between plain lines
+
+
+def table(rows: Iterable[tuple[str, str]]) -> None:
+    """Print name and text in two columns."""
+    for name, text in rows:
+        print(f"{name:<11} {text}", flush=True)
+
+
+def rows_under(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Rows of a table under one name."""
+    for i, text in enumerate(texts):
+        yield ("" if i else name), text
+
+
+def _summary(row: Row) -> str:
+    shares = [
+        f"{name.replace('accuracy_', '')} {row[name]:.1%}"
+        for name in ("accuracy_masked", "accuracy")
+        if name in row
+    ]
+    speed = f"{row['images_per_s']:,.0f} images/s  data wait {row['data_wait']:.0%}"
+    loss = f"loss {row['loss']:.3f}" if "loss" in row else "no labels seen"
+    return "  ".join([loss, *shares[:1], speed])
+
+
+class ProgressBar(Callback):
+    """A listener that draws a progress bar; close() it before anything else is printed."""
+
+    def __init__(self, start: int, steps: int, console: Console | None = None) -> None:
+        # never cut off; on a narrow screen the summary is
+        whole = Column(no_wrap=True, min_width=7)
+        columns = (
+            BarColumn(10),
+            TextColumn("{task.completed}/{task.total}", table_column=whole),
+            TimeRemainingColumn(table_column=whole),
+            TextColumn(
+                "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
+            ),
+        )
+        self.progress = Progress(*columns, console=console or Console(file=sys.stdout))
+        self.progress.start()
+        self.task = self.progress.add_task("", total=steps, completed=start)
+
+    def on_step(self, step: int) -> None:
+        self.progress.update(self.task, completed=step)
+
+    def on_row(self, row: Row) -> None:
+        if "images_per_s" in row:
+            self.progress.update(self.task, description=_summary(row))
+        if "validation/loss" in row:
+            self.progress.console.print(_held_out(row), highlight=False, markup=False)
+
+    def on_warning(self, text: str) -> None:
+        self.progress.console.print(f"warning: {text}", highlight=False, markup=False)
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+class ProgressLines(Callback):
+    """A listener that prints a line every few seconds."""
+
+    def __init__(self, start: int, steps: int) -> None:
+        self.start, self.steps, self.row = start, steps, ""
+        self.started_at = self.printed_at = time.monotonic()
+
+    def on_step(self, step: int) -> None:
+        if (
+            time.monotonic() - self.printed_at >= 2 * LINE_INTERVAL
+        ):  # rows are further apart than that
+            self._print(step)
+
+    def on_row(self, row: Row) -> None:
+        if "images_per_s" in row:
+            self.row = _summary(row)
+            if time.monotonic() - self.printed_at >= LINE_INTERVAL or row["step"] == self.steps:
+                self._print(row["step"])
+        if "validation/loss" in row:
+            print(_held_out(row), flush=True)
+
+    def _print(self, step: int) -> None:
+        self.printed_at = time.monotonic()
+        left = (self.printed_at - self.started_at) / max(1, step - self.start) * (self.steps - step)
+        print(f"step {step:>6}/{self.steps}  {self.row}  left {duration(left)}", flush=True)
+
+    def on_warning(self, text: str) -> None:
+        print(f"warning: {text}", flush=True)
+
+
+def _held_out(row: Row) -> str:
+    values = {
+        name.removeprefix("validation/"): value
+        for name, value in row.items()
+        if name.startswith("validation/")
+    }
+    return f"held out at step {row['step']}: {format_metrics(values)}"
+
+
+def progress(start: int, steps: int) -> ProgressBar | ProgressLines:
+    """The listener that suits where the output goes."""
+    return ProgressBar(start, steps) if sys.stdout.isatty() else ProgressLines(start, steps)

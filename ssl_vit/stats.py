@@ -1,0 +1,160 @@
+"""How sure a figure is that a few seeds and one test split gave: Student's t, seeds and images
+resampled together, McNemar.
+
+Legend: S seeds, M images, U the distinct columns of an (S, M) table, B resamples, G groups. All
+intervals are two-sided, 95%.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+RESAMPLES = 10_000
+DRAWS = 100_000
+TAIL = 0.025  # on each side
+# of one block of resampled counts, so that memory stays small however many columns differ
+ENTRIES = 4_000_000
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+class SeedSummary(NamedTuple):
+    """Of n values: their mean, standard deviation (n - 1) and the mean's t-interval; one value has
+    neither."""
+
+    n: int
+    mean: float
+    sd: float | None
+    interval: Interval | None
+
+
+class McNemar(NamedTuple):
+    """Two classifiers on the same images: how many only the first has right, only the second, and
+    the exact p-value."""
+
+    first: int
+    second: int
+    p: float
+
+
+def t_factor(n: int) -> float:
+    """Student's t for the mean of n >= 2 values: the quantile that leaves TAIL above it, n - 1
+    degrees of freedom."""
+    return float(stats.t.isf(TAIL, n - 1))
+
+
+def reach(n: int) -> float:
+    """Half the t-interval of the mean of n >= 2 values, in standard deviations."""
+    return t_factor(n) / math.sqrt(n)
+
+
+def summarize(values: Sequence[float]) -> SeedSummary:
+    """Mean, standard deviation and t-interval of one figure's values over seeds, or of differences
+    in pairs."""
+    n, mean = len(values), float(np.mean(values))
+    if n == 1:
+        return SeedSummary(1, mean, None, None)
+    sd = float(np.std(values, ddof=1))
+    return SeedSummary(n, mean, sd, Interval(mean - reach(n) * sd, mean + reach(n) * sd))
+
+
+def proportion(share: float, n: int) -> Interval:
+    """Wilson's interval of a share that was counted on n cases, each by itself."""
+    z = float(stats.norm.isf(TAIL))
+    middle, reached = (
+        share + z**2 / (2 * n),
+        z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)),
+    )
+    low, high = (middle - reached) / (1 + z**2 / n), (middle + reached) / (1 + z**2 / n)
+    # rounding would put 0 and 1 just outside
+    return Interval(min(max(low, 0.0), share), max(min(high, 1.0), share))
+
+
+def sd_reach(n: int) -> Interval:
+    """Between which multiples of the standard deviation of n >= 2 normal values the true one lies
+    (chi-square)."""
+    low, high = (math.sqrt((n - 1) / stats.chi2.isf(tail, n - 1)) for tail in (TAIL, 1 - TAIL))
+    return Interval(low, high)
+
+
+def best(groups: Sequence[Sequence[float]], draws: int = DRAWS, seed: int = 0) -> list[float]:
+    """Each group's probability of having the highest true mean; they sum to 1.
+
+    A group's true mean is drawn as its mean plus Student's t with n - 1 degrees of freedom times sd
+    / sqrt(n): the posterior of a normal mean under the prior 1 / sd (Gelman et al., Bayesian Data
+    Analysis, 3.2). Groups are drawn by themselves, each with its own sd; of draws in which several
+    are highest, each has its part.
+
+    Args:
+        groups: the values over seeds, two at least of each.
+        draws, seed: how many, and of what generator: the same values give the same probabilities.
+    """
+    assert all(len(group) > 1 for group in groups)
+    generator, found = np.random.default_rng(seed), [summarize(group) for group in groups]
+    noise_GB = np.stack(
+        [
+            generator.standard_t(one.n - 1, draws) * (one.sd or 0.0) / math.sqrt(one.n)
+            for one in found
+        ]
+    )
+    mean_GB = np.array([[one.mean] for one in found]) + noise_GB
+    first_GB = mean_GB == mean_GB.max(0)
+    return (first_GB / first_GB.sum(0)).mean(1).tolist()
+
+
+def resampled(right_SM: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Interval | None:
+    """The mean of a table of seeds by images, both resampled together (Owen, 2007, the pigeonhole
+    bootstrap): percentiles.
+
+    Args:
+        right_SM: integers: 1 where that seed's network has that image right, or the difference of
+        two arms' tables, which
+            makes it a comparison in pairs.
+        resamples, seed: how many, and of what generator: the same table gives the same interval.
+
+    Returns:
+        None for one seed. Few seeds, resampled, reach no further than the best and the worst of
+        them, so the seeds' part of each resample is stretched to the width of Student's t, by
+        sqrt(S / (S - 1)) t / z (Hesterberg, 2015, does so to the percentiles). Without it intervals
+        of three seeds cover as little as 83% in place of 95%. Two or three seeds, resampled, are
+        too few for smooth percentiles, so an end is never inside that of Student's t over the seeds
+        alone.
+    """
+    seeds, images = right_SM.shape
+    if seeds == 1:
+        return None
+    stretch = math.sqrt(seeds / (seeds - 1)) * t_factor(seeds) / float(stats.norm.isf(TAIL))
+    # images of one column are alike: drawn by count
+    column_SU, count_U = np.unique(right_SM, axis=1, return_counts=True)
+    mean_S, generator, means = right_SM.mean(1), np.random.default_rng(seed), []
+    for draws in _blocks(resamples, max(1, ENTRIES // len(count_U))):
+        seeds_BS = generator.multinomial(seeds, np.full(seeds, 1 / seeds), draws)
+        images_BU = generator.multinomial(images, count_U / images, draws)
+        mean_B = ((seeds_BS @ column_SU) * images_BU).sum(1) / (seeds * images)
+        means.append(mean_B + (stretch - 1) * (seeds_BS @ mean_S / seeds - mean_S.mean()))
+    low, high = np.quantile(np.concatenate(means), [TAIL, 1 - TAIL])
+    alone = summarize(mean_S.tolist()).interval
+    assert alone is not None
+    return Interval(min(float(low), alone.low), max(float(high), alone.high))
+
+
+def _blocks(total: int, size: int) -> list[int]:
+    return [min(size, total - start) for start in range(0, total, size)]
+
+
+def mcnemar(first_M: np.ndarray, second_M: np.ndarray) -> McNemar:
+    """McNemar's exact test that two classifiers, right or wrong on the same images (booleans), are
+    equally often right."""
+    first, second = int((first_M & ~second_M).sum()), int((second_M & ~first_M).sum())
+    p = float(stats.binomtest(first, first + second).pvalue) if first + second else 1.0
+    return McNemar(first, second, p)

@@ -1,0 +1,99 @@
+"""Policy for non-finite losses and gradients: stop, skip or roll back. The loop has skipped those
+updates already."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from .. import rng
+from ..errors import UserError
+from ..runs.folder import write_atomically
+from .state import State
+
+MAX_ROLLBACKS = 3  # per run
+MAY_HELP = "a lower optim.lr= or a longer optim.warmup= may help"
+
+
+class Rollback(Exception):
+    """Raised to return to the newest checkpoint before `step`."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
+
+
+def stream_seed(seed: int, rollbacks: int) -> int:
+    """Seed of the sample stream: the recipe's, or another one after each rollback."""
+    return seed if rollbacks == 0 else int(rng.stream(rng.key(seed), f"detour {rollbacks}")[0])
+
+
+class NonFinitePolicy:
+    """Called on every process with the steps whose updates were skipped: writes their samples to
+    `path`, then acts.
+
+    The file: {"steps": {step: the indices of its samples in the training split}}, as in Batch.
+
+    Args:
+        action: optim.nonfinite: stop, skip or back.
+        path: the file, not_finite.json in the run folder.
+        samples_of: step -> the indices of its samples.
+        is_main: whether this process writes and warns.
+
+    Raises:
+        UserError: `action` is "stop".
+        Rollback: `action` is "back".
+    """
+
+    def __init__(
+        self,
+        action: str,
+        path: Path,
+        samples_of: Callable[[int], list[int]],
+        warn: Callable[[str], None],
+        is_main: bool,
+    ) -> None:
+        self.action = action
+        self.path = path
+        self.samples_of = samples_of
+        self.warn = warn
+        self.is_main = is_main
+
+    def __call__(self, steps: list[int]) -> None:
+        if self.is_main:
+            self._dump(steps)
+        many = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
+        text = f"{many}: loss or gradient not finite in {len(steps)}, not learned from; the samples are in {self.path}"
+        if self.action == "stop":
+            raise UserError(f"optim.nonfinite=stop: {text}; {MAY_HELP}")
+        if self.is_main:
+            self.warn(text)
+        if self.action == "back":
+            raise Rollback(steps[0])
+
+    def _dump(self, steps: list[int]) -> None:
+        """Add the steps' samples to the file; a damaged file is replaced, a full disk is a warning."""
+        steps_found = {str(step): self.samples_of(step) for step in steps}
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            steps_found = {**json.loads(self.path.read_text())["steps"], **steps_found}
+        try:
+            write_atomically(self.path, json.dumps({"steps": steps_found}) + "\n")
+        except OSError as error:
+            self.warn(f"{self.path} could not be written: {error.strerror}")
+
+
+def roll_back(state: State, back: Rollback, resume: Callable[[int], None]) -> None:
+    """Resume from the checkpoint before `back.step`, with another sample stream from there on.
+
+    Raises:
+        UserError: there is none, or MAX_ROLLBACKS rollbacks were made already.
+    """
+    rollbacks, was = state.rollbacks + 1, state.step
+    if rollbacks > MAX_ROLLBACKS:
+        raise UserError(
+            f"optim.nonfinite=back: {MAX_ROLLBACKS} ways on from a checkpoint all met numbers not finite; {MAY_HELP}"
+        )
+    resume(back.step)
+    if state.step == was:
+        raise UserError(f"optim.nonfinite=back: no checkpoint before step {back.step}; {MAY_HELP}")
+    state.rollbacks = rollbacks

@@ -1,0 +1,105 @@
+"""What a run costs: against the paper's Table 6 and torch's own count."""
+
+import pytest
+import timm
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ssl_vit import costs, formatting
+from ssl_vit.config.schema import Compute, Data, Model, Recipe
+
+JFT, IMAGENET = 303_000_000, 1_281_167
+B = {"width": 768, "depth": 12, "heads": 12, "mlp": 3072}
+L = {"width": 1024, "depth": 24, "heads": 16, "mlp": 4096}
+H = {"width": 1280, "depth": 32, "heads": 16, "mlp": 5120}
+
+
+def recipe(size=224, precision="float32", **model):
+    return Recipe(data=Data(size=size), model=Model(**model), compute=Compute(precision=precision))
+
+
+def counted(name, backward=False, **options):
+    """Floating-point operations of one image's pass as torch counts them."""
+    with torch.device("meta"):
+        model = timm.create_model(name, num_classes=0, **options)
+        image = torch.empty(1, 3, *model.patch_embed.img_size)
+    for module in model.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = False
+    with FlopCounterMode(display=False) as counter:
+        out = model(image)
+        if backward:
+            out.sum().backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    ("model", "patch", "images", "exaflop", "within"),
+    [
+        (B, 16, 7 * JFT, 224, 0.01),
+        (L, 32, 7 * JFT, 196, 0.01),
+        (L, 16, 7 * JFT, 783, 0.01),
+        (H, 14, 14 * JFT, 4262, 0.01),
+        (B, 32, 7 * JFT, 55, 0.03),
+        (B, 16, 10**6 * 4096, 432, 0.01),  # MPP, 1M steps; the rest of paper.md's Compute
+        (B, 16, 10**5 * 4096, 43, 0.01),
+        (B, 16, 300 * IMAGENET, 40.5, 0.01),
+    ],
+)
+def test_the_papers_table_6(model, patch, images, exaflop, within):
+    assert costs.exaflop(recipe(patch=patch, **model), images) == pytest.approx(exaflop, rel=within)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "model"),
+    [
+        (
+            "vit_small_patch16_224",
+            224,
+            {"patch": 16, "width": 384, "depth": 12, "heads": 6, "mlp": 1536},
+        ),
+        ("vit_base_patch32_224", 224, {"patch": 32, **B}),
+        ("vit_huge_patch14_224", 224, {"patch": 14, **H}),
+        (
+            "vit_tiny_patch16_224",
+            384,
+            {"patch": 16, "width": 192, "depth": 12, "heads": 3, "mlp": 768},
+        ),
+    ],
+)
+def test_multiply_adds_are_those_that_torch_counts(name, size, model):
+    assert 2 * costs.multiply_adds(recipe(size, **model)) == pytest.approx(
+        counted(name, img_size=size), rel=0.01
+    )
+
+
+def test_forward_and_backward_are_three_forwards():
+    small = recipe(patch=16, width=384, depth=12, heads=6, mlp=1536)
+    assert costs.exaflop(small, 10**18) == pytest.approx(
+        counted("vit_small_patch16_224", backward=True), rel=0.02
+    )
+
+
+def test_tokens_are_the_patches_and_one():
+    assert [
+        costs.tokens(recipe(size, patch=patch)) for size, patch in ((224, 16), (224, 14), (32, 4))
+    ] == [197, 257, 65]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.4, "0 s"),
+        (45, "45 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (250, "4 min 10 s"),
+        (3599, "59 min 59 s"),
+        (3599.7, "1 h 00 min"),
+        (3 * 3600 + 5 * 60 + 59, "3 h 05 min"),
+        (100 * 3600, "100 h 00 min"),
+    ],
+)
+def test_seconds_are_said_for_people(seconds, text):
+    assert formatting.duration(seconds) == text

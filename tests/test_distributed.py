@@ -1,0 +1,247 @@
+"""Several processes: the samples, masks and losses of one, however the batch is spread; stopped on
+some, resumed on others."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, TINY, altered, outcome, together
+from test_shards import parquet
+from test_train import rows, run
+
+from ssl_vit.config.resolve import resolve
+from ssl_vit.jobs.train import train
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import checkpoint, preemption
+
+LONG = altered(TINY, "optim.steps=20", "optim.warmup=2", "log.every=1")
+SERIES = """
+import json, os, sys
+from ssl_vit.jobs.train import train
+from ssl_vit.runs.folder import Run
+from ssl_vit.config.resolve import resolve
+for words in json.loads(sys.argv[1]):
+    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
+    train(Run(resolve(words)))
+"""
+
+
+def assert_alike(one: list[dict], other: list[dict], rel: float = 1e-6) -> None:
+    assert [row["step"] for row in one] == [row["step"] for row in other]
+    for a, b in zip(one, other, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=rel), a["step"]
+        assert a["corrupted"] == b["corrupted"]
+
+
+@pytest.fixture(scope="module")
+def batch_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
+    """The rows of one recipe on one process and on two, in several ways of cutting the batch of
+    16."""
+    out = tmp_path_factory.mktemp("batch_layout")
+    sizes = {"alone": "compute.batch=16", "two": "compute.batch=8"}
+    ways = {
+        "one": ["optim.dropout=0.1", "compute.batch=4"],
+        "two": ["optim.dropout=0.1", "compute.batch=4"],
+        "plain": ["compute.batch=16"],
+        "plain_two": ["compute.batch=8"],
+        "plain_two_passes": ["compute.batch=2"],
+        **{
+            f"mpp_{name}": ["recipe=joint", "joint.supervised=0", size]
+            for name, size in sizes.items()
+        },
+        **{f"labels_{name}": ["recipe=joint", "joint.mpp=0", size] for name, size in sizes.items()},
+    }
+    words = {
+        name: [*altered(LONG, *own), f"out={out}", f"name={name}"] for name, own in ways.items()
+    }
+    for name in (name for name in ways if "two" not in name):
+        train(Run(resolve(words[name])))
+    pair = together(2, "-c", SERIES, json.dumps([words[name] for name in words if "two" in name]))
+    codes, said = outcome(pair)
+    assert codes == [0, 0], said
+    return {name: rows(out / name) for name in ways}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("one", "two"), ("plain", "plain_two"), ("plain", "plain_two_passes")]
+)
+def test_losses_are_the_same_however_the_batch_is_spread(
+    batch_layout: dict[str, list[dict]], one: str, other: str
+) -> None:
+    """With dropout where the device batch is equal, so that every chunk draws its own; without it
+    for any."""
+    assert_alike(batch_layout[one], batch_layout[other])
+    last, same = batch_layout[one][-1], batch_layout[other][-1]
+    assert last["validation/loss"] == pytest.approx(same["validation/loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(("part", "other"), [("mpp", "supervised"), ("labels", "mpp")])
+def test_a_joint_part_of_weight_0_is_not_trained(
+    batch_layout: dict[str, list[dict]], part: str, other: str
+) -> None:
+    """On two processes, where DDP waits for every gradient, as on one; its weights stay as
+    drawn."""
+    one, two = batch_layout[f"{part}_alone"], batch_layout[f"{part}_two"]
+    assert [row["step"] for row in one] == [row["step"] for row in two] == list(range(1, 21))
+    losses = [[row["loss"] for row in rows] for rows in (one, two)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6) and losses[0][-1] < losses[0][0]
+    assert not [name for name in one[-1] if other in name]
+
+
+def test_stopped_on_two_processes_and_gone_on_with_four_and_one(tmp_path: Path) -> None:
+    """A signal to the second process alone; every later step has the unbroken run's samples and
+    masks, and so its losses."""
+    words = [
+        *altered(
+            LONG, "optim.steps=400", "optim.warmup=40", "checkpoint.every=200", "eval.every=400"
+        ),
+        f"out={tmp_path}",
+    ]
+    folder = tmp_path / "run"
+    for count in (2, 4):
+        before = len(checkpoint.list_checkpoints(folder / "checkpoints"))
+        started = together(count, "tools/pretrain.py", *words, "name=run")
+        metrics = folder / "metrics.jsonl"
+        since = len(rows(folder)) if metrics.exists() else 0
+        while not metrics.exists() or len(rows(folder)) < since + 12:
+            assert started[0].poll() is None, outcome(started)
+            time.sleep(0.005)
+        at = len(rows(folder))
+        started[1].send_signal(signal.SIGTERM)
+        codes, said = outcome(started)
+        assert codes == [preemption.STOPPED] * count, said
+        assert "by SIGTERM on process 1, saved" in said[0]
+        step = checkpoint.step_of(checkpoint.list_checkpoints(folder / "checkpoints")[-1])
+        assert (
+            at <= step <= at + 3 * preemption.CONSENSUS_EVERY
+            and len(checkpoint.list_checkpoints(folder / "checkpoints")) >= before
+        )
+        assert [row["step"] for row in rows(folder)] == list(range(1, step + 1))
+    at = checkpoint.step_of(checkpoint.list_checkpoints(folder / "checkpoints")[-1])
+    result = train(Run(resolve([*words, "name=run"])))
+    assert result["device_hours"] * 3600 > 1.01 * result["seconds"], (
+        "two and four processes for a part of it"
+    )
+    whole = train(Run(resolve([*words, "name=whole"])))
+    assert whole["device_hours"] * 3600 == pytest.approx(whole["seconds"])
+    assert_alike(rows(folder)[:40], rows(tmp_path / "whole")[:40], rel=1e-5)
+    assert_alike(rows(folder), rows(tmp_path / "whole"), rel=1e-2)
+    assert at < 400
+
+
+IDLE = """
+from ssl_vit import objectives
+from ssl_vit.config import schema
+
+class Idle(objectives.MaskedPatchPrediction):
+    def patch_logits(self, batch, drawn):
+        return self.head(self.encoder(self.encoder.patch(batch.image))[:, :drawn.corrupted_BK.shape[1]])
+
+schema.OBJECTIVES["idle"] = ("corruption", "target")
+build = objectives.BUILDERS["mpp"]
+
+def idle(*given):
+    made = build(*given)
+    made.__class__ = Idle
+    return made
+
+objectives.BUILDERS["idle"] = idle
+"""
+DIFFERENT = """
+import json, os, sys
+from ssl_vit.jobs.train import train
+from ssl_vit.errors import report_errors
+from ssl_vit.runs.folder import Run
+from ssl_vit.config.resolve import resolve
+for mine in json.loads(sys.argv[1]):
+    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
+    try:
+        with report_errors(everywhere=True):
+            train(Run(resolve(mine[int(os.environ["RANK"])])))
+    except SystemExit as left:
+        assert left.code == 2
+"""
+
+
+def test_precisions_that_differ_are_named(tmp_path: Path) -> None:
+    """Other words, other images, a folder that one does not see: one line, from one process. So are
+    weights without use."""
+    for place, first in (("a", 0), ("b", 50)):
+        parquet(tmp_path / place / "train.parquet", range(first, first + 30))
+    (tmp_path / "idle.py").write_text(IDLE)
+    words = altered(TINY, "optim.steps=4", "eval.every=4", f"out={tmp_path}", "name=words")
+    folder = run(altered(words, "name=folder")).folder
+    (folder / "result.json").unlink()
+    pairs = [
+        (words, altered(words, "optim.lr=0.5")),
+        [altered(words, "name=images", f"data.path={tmp_path / place}") for place in "ab"],
+        (altered(words, "name=folder"), altered(words, "name=folder", f"out={tmp_path}/elsewhere")),
+        [altered(words, "name=idle", f"plugin={tmp_path}/idle.py", "objective=idle")] * 2,
+    ]
+    codes, said = outcome(together(2, "-c", DIFFERENT, json.dumps(pairs)))
+    assert codes == [0, 0], said
+    host = socket.gethostname()
+    lines = [line for line in "".join(said).splitlines() if line.startswith("error")]
+    assert (
+        lines[0]
+        == f"error: optim.lr=0.5 on process 1, on {host}; process 0 has 0.001; all need the same"
+    )
+    assert lines[1].startswith("error: images of train=") and "on process 1" in lines[1]
+    assert lines[2].startswith(
+        f"error: out= has step-000000004=False on process 1, on {host}; process 0 has True"
+    )
+    assert lines[3].startswith("error: no gradient for mask_token: ")
+    assert len(lines) == 4, said
+
+
+def alone(words: list[str], port: int, script: str) -> tuple[int, list[str]]:
+    """The first of two processes: its exit status and the lines that it said."""
+    found = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+    }
+    script = f"{script}; from ssl_vit.jobs import cli; cli.pretrain({words!r})"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | found, capture_output=True, text=True, timeout=300
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, (done.stdout + done.stderr).splitlines()
+
+
+def test_a_port_that_is_taken_is_told_in_a_line(tiny: list[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        code, said = alone(tiny, taken.getsockname()[1], "pass")
+        place = f"MASTER_ADDR:MASTER_PORT=127.0.0.1:{taken.getsockname()[1]}"
+    assert (
+        code == 2
+        and said[-1].startswith(f"error: {place}: ")
+        and "address already in use" in said[-1]
+    ), said
+
+
+def test_a_process_that_does_not_come_is_waited_for_aloud_and_not_for_ever(tiny: list[str]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code, said = alone(
+        tiny,
+        port,
+        "from ssl_vit.training import distributed; distributed.RENDEZVOUS_NOTICE, distributed.RENDEZVOUS_TIMEOUT = 1, 3",
+    )
+    place = f"MASTER_ADDR:MASTER_PORT=127.0.0.1:{port}"
+    assert code == 2 and f"waiting for 2 processes at {place}" in said, said
+    assert said[-1].startswith(
+        f"error: {place}: not all of 2 processes came in 3 s; is that the first process's machine"
+    ), said

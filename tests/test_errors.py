@@ -1,0 +1,132 @@
+"""What becomes of a tool whose output nobody takes, and of a run behind it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, TINY
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from ssl_vit.runs.trackers import TensorBoard
+
+PLAN = ["tools/plan.py", "recipe=mpp", "--json"]
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
+
+
+def ended(
+    words: list[str], stdout: int, stderr: int = subprocess.PIPE, **more: str
+) -> tuple[int, str]:
+    """Status and standard error of a tool that writes to `stdout`."""
+    command, environment = [sys.executable, *words], os.environ | more
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=stdout, stderr=stderr, text=True, timeout=300
+    )
+    return done.returncode, done.stderr or ""
+
+
+@pytest.fixture
+def left():
+    """A pipe whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+@pytest.fixture
+def full():
+    with FULL.open("wb") as file:
+        yield file.fileno()
+
+
+def images(folder: Path) -> Path:
+    folder.mkdir()
+    for i in range(4):
+        Image.new("RGB", (16, 16), (i, 0, 0)).save(folder / f"{i}.png")
+    return folder
+
+
+def test_a_reader_that_leaves_ends_a_tool_quietly(left: int) -> None:
+    assert ended(PLAN, left) == (128 + signal.SIGPIPE, "")
+
+
+@needs_full
+def test_an_output_that_is_full_is_named_in_one_line(full: int) -> None:
+    said = "error: standard output cannot be written: No space left on device\n"
+    assert ended(PLAN, full) == (2, said)
+
+
+@pytest.mark.parametrize("way", ["left", pytest.param("full", marks=needs_full)])
+def test_nonfinite_with_the_output_is_not_taken_for_the_folder_of_the_shards(
+    way: str, tmp_path: Path, request
+) -> None:
+    words = [
+        "tools/shards.py",
+        f"data.path={images(tmp_path / 'own')}",
+        f"out={tmp_path}/out",
+        "workers=1",
+    ]
+    status, said = ended(words, request.getfixturevalue(way))
+    assert "out=" not in said and "Traceback" not in said
+    assert status == (2 if way == "full" else 128 + signal.SIGPIPE)
+
+
+@pytest.mark.parametrize("way", ["left", pytest.param("full", marks=needs_full)])
+def test_a_run_outlives_its_output(way: str, tmp_path: Path, request) -> None:
+    """Both streams: a log on a disk that is full, a terminal that was closed."""
+    output = request.getfixturevalue(way)
+    words = ["tools/pretrain.py", *TINY, f"out={tmp_path}", "name=run"]
+    assert ended(words, output, output) == (0, "")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 12
+
+
+def test_errors_that_are_closed_from_the_start_are_no_trouble(tmp_path: Path) -> None:
+    line = f'exec "{sys.executable}" tools/plan.py recipe=mpp >&- 2>&-'
+    assert subprocess.run(["sh", "-c", line], cwd=ROOT, timeout=60).returncode == 0
+
+
+def test_a_character_that_the_terminal_lacks_is_replaced() -> None:
+    command = [sys.executable, "tools/plan.py", "recipe=mpp", "name=modèle"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == "run         mod?le"
+
+
+def scalars(board: TensorBoard) -> list[tuple[int, float]]:
+    events = EventAccumulator(str(board.path.parent))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars("train/loss")]
+
+
+@needs_full
+def test_rows_that_a_full_disk_refused_reach_tensorboard_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"step": step, "loss": float(step)} for step in range(40)]
+    board = TensorBoard(tmp_path / "board", rows[:1])
+    monkeypatch.setattr(board, "path", FULL)
+    for row in rows[1:39]:
+        board.on_row(row)
+    monkeypatch.undo()
+    board.on_row(rows[39])
+    board.close()
+    assert scalars(board) == [(row["step"], row["loss"]) for row in rows]
+
+
+def test_a_run_ends_whose_tensorboard_cannot_be_written(tmp_path: Path) -> None:
+    """Its folder is a file's name, so nothing can lie in it from beginning to end."""
+    (tmp_path / "file").write_text("")
+    board = TensorBoard(tmp_path / "file" / "board", [])
+    for step in range(40):
+        board.on_row({"step": step, "loss": 1.0})
+    board.close()
+    assert (tmp_path / "file").read_text() == ""

@@ -1,0 +1,311 @@
+"""Numbers that are not finite, disks that are full: what is left out, saved, told, and where a run
+goes on."""
+
+import errno
+import json
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, TINY, altered, outcome, together
+from safetensors.torch import load_file
+from test_preemption import Sends
+from test_train import Killed, Killer, assert_same_end, rows, run
+from torch.optim import AdamW
+
+from ssl_vit import objectives
+from ssl_vit.config.schema import Checkpoint
+from ssl_vit.data import batching
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import train as train_job
+from ssl_vit.training import checkpoint, nonfinite
+
+LENGTH = 50_000  # training images of the embedded set
+BAD = 8  # a step of 12, counted from 0; a checkpoint is saved just before it
+
+
+def samples(step: int, seed: int = 0) -> list[int]:
+    return batching.samples_at(step * 16, 16, LENGTH, seed).index.tolist()
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the loss of every training batch that holds one of the samples no number."""
+    forward = objectives.MaskedPatchPrediction.forward
+
+    def of(*indices: int, value: float = float("nan")) -> None:
+        def poisoned(self, batch):
+            step = forward(self, batch)
+            hit = self.training and bool(torch.isin(batch.index, torch.tensor(indices)).any())
+            loss = step.loss * value
+            return (
+                step._replace(loss=loss, metrics=step.metrics | {"loss": (loss, torch.tensor(1.0))})
+                if hit
+                else step
+            )
+
+        monkeypatch.setattr(objectives.MaskedPatchPrediction, "forward", poisoned)
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run([*TINY, f"out={tmp_path_factory.mktemp('unbroken')}", "name=run"]).folder
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_stop_names_the_step_dumps_its_samples_and_keeps_the_checkpoint(
+    value, tiny, poison
+) -> None:
+    poison(samples(BAD)[3], value=value)
+    with pytest.raises(
+        UserError,
+        match=r"optim\.nonfinite=stop: step 8: loss or gradient not finite.*a lower optim\.lr=",
+    ):
+        run([*tiny, "name=run"])
+    folder = Path(tiny[-1].removeprefix("out=")) / "run"
+    assert json.loads((folder / "not_finite.json").read_text()) == {"steps": {"8": samples(BAD)}}
+    assert [
+        checkpoint.step_of(path) for path in checkpoint.list_checkpoints(folder / "checkpoints")
+    ] == [4, 8]
+    assert rows(folder)[-1]["step"] == 8
+
+
+def test_skip_leaves_that_update_out_and_nothing_else(tiny, poison, monkeypatch) -> None:
+    """As a run whose optimiser does nothing at that step, moments included; its numbers are not in
+    the row."""
+    with monkeypatch.context() as patch:
+        calls, step = [], AdamW.step
+        patch.setattr(
+            AdamW,
+            "step",
+            lambda self, *_: calls.append(1) or (len(calls) - 1 != BAD and step(self)) or None,
+        )
+        wanted = run([*tiny, "name=wanted"]).folder
+    poison(samples(BAD)[0])
+    folder = run([*tiny, "name=run", "optim.nonfinite=skip"]).folder
+    one, other = (load_file(path / "export" / "model.safetensors") for path in (wanted, folder))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    last, same = rows(folder)[4], rows(wanted)[4]
+    assert last["step"] == 10 and last["left_out"] == 1 and "left_out" not in rows(folder)[5]
+    assert last["loss"] != same["loss"] and last["loss"] == pytest.approx(same["loss"], rel=0.1)
+    assert json.loads((folder / "not_finite.json").read_text())["steps"].keys() == {"8"}
+    assert (
+        "step 8: loss or gradient not finite in 1, not learned from"
+        in (folder / "log.txt").read_text()
+    )
+
+
+def test_a_step_that_is_left_out_is_known_after_a_resumption(tiny, poison, monkeypatch) -> None:
+    """The checkpoint of step 4 lies inside the row of steps 3 to 6."""
+    words = altered([*tiny, "optim.nonfinite=skip"], "log.every=6")
+    poison(samples(3)[0])
+    whole = run([*words, "name=whole"]).folder
+    callbacks = train_job._callbacks
+    monkeypatch.setattr(train_job, "_callbacks", lambda j: [*callbacks(j), Killer(5)])
+    with pytest.raises(Killed):
+        run([*words, "name=run"])
+    monkeypatch.setattr(train_job, "_callbacks", callbacks)
+    assert_same_end(whole, run([*words, "name=run"]).folder)
+    assert [row["left_out"] for row in rows(whole) if "left_out" in row] == [1]
+
+
+def test_back_takes_other_samples_from_the_checkpoint_on(
+    tiny, poison, unbroken, monkeypatch
+) -> None:
+    poison(samples(BAD)[5])
+    words = [*tiny, "optim.nonfinite=back"]
+    seen: list[tuple[int, list[int]]] = []
+    update = train_job.loop._update
+
+    def watched(state, passes, *others):
+        def told():
+            for batch in passes:
+                seen.append((state.step, batch.index.tolist()))
+                yield batch
+
+        return update(state, told(), *others)
+
+    monkeypatch.setattr(train_job.loop, "_update", watched)
+    folder = run([*words, "name=run"]).folder
+    assert rows(folder)[:4] == rows(unbroken)[:4] and len(rows(folder)) == 6
+    assert [step for step, _ in seen] == [*range(10), 8, 9, 10, 11]
+    assert [index for _, index in seen[:10]] == [samples(step) for step in range(10)]
+    other = nonfinite.stream_seed(0, 1)
+    assert [index for _, index in seen[10:]] == [samples(step, other) for step in range(8, 12)]
+
+
+def test_going_back_ends_after_some_ways_or_without_a_checkpoint(tiny, poison) -> None:
+    words = [*tiny, "optim.nonfinite=back"]
+    poison(samples(1)[0])
+    with pytest.raises(UserError, match="no checkpoint before step 1"):
+        run([*words, "name=early"])
+    poison(*range(LENGTH // 2))
+    with pytest.raises(UserError, match="no checkpoint before step 0"):
+        run([*words, "name=none"])
+    poison(
+        *(
+            index
+            for rollbacks in range(4)
+            for index in samples(BAD, nonfinite.stream_seed(0, rollbacks))
+        )
+    )
+    with pytest.raises(UserError, match="3 ways on from a checkpoint all met"):
+        run([*words, "name=often"])
+
+
+def test_one_process_alone_makes_all_leave_the_update_out(tmp_path: Path) -> None:
+    """Its loss is no number and its gradient is finite, so that the reduced gradients say
+    nothing."""
+    script = f"""
+import torch
+from ssl_vit import objectives
+from ssl_vit.jobs import train as train_job
+from ssl_vit.runs.folder import Run
+from ssl_vit.config.resolve import resolve
+forward, calls = objectives.MaskedPatchPrediction.forward, []
+def poisoned(self, batch):
+    step = forward(self, batch)
+    bad = self.training and int(batch.index[0]) == {samples(BAD)[8]}
+    return step._replace(loss=step.loss + float("inf")) if bad else step
+objectives.MaskedPatchPrediction.forward = poisoned
+train_job.train(Run(resolve({[*TINY, f"out={tmp_path}", "name=run", "optim.nonfinite=skip", "compute.batch=8"]!r})))
+"""
+    codes, said = outcome(together(2, "-c", script))
+    assert codes == [0, 0], said
+    assert [row.get("left_out") for row in rows(tmp_path / "run")] == [None] * 4 + [1, None]
+
+
+def full(*steps: int):
+    """A writer that finds the disk full at those steps."""
+    write = torch.save
+
+    def failing(state, path, **how):
+        if state["step"] in steps:
+            Path(path).write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(state, path, **how)
+
+    return failing
+
+
+@pytest.mark.parametrize("background", ["true", "false"])
+def test_a_full_disk_lets_training_go_on_and_keeps_the_checkpoint(
+    background, tiny, unbroken, monkeypatch
+) -> None:
+    words = [*altered(tiny, "checkpoint.every=2"), f"checkpoint.background={background}"]
+    monkeypatch.setattr(checkpoint.torch, "save", full(6, 8))
+    folder = run([*words, "name=run"]).folder
+    assert_same_end(unbroken, folder)
+    log = (folder / "log.txt").read_text()
+    assert (
+        "step 6 could not be saved, the checkpoints before it are kept: [Errno 28] No space left"
+        in log
+    )
+    assert [
+        checkpoint.step_of(path) for path in checkpoint.list_checkpoints(folder / "checkpoints")
+    ] == [10, 12]
+
+
+def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(
+    tiny, unbroken, monkeypatch, capsys
+) -> None:
+    """Status 74, so that no scheduler starts it again and again; with room it goes on from the step
+    that was saved."""
+    callbacks = train_job._callbacks
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.torch, "save", full(6))
+        patch.setattr(train_job, "_callbacks", lambda j: [*callbacks(j), Sends(signal.SIGTERM, 6)])
+        with pytest.raises(SystemExit) as left:
+            run([*tiny, "name=run"])
+    assert left.value.code == 74
+    assert (
+        "stopped     at step 6 by SIGTERM, not saved, but step 4; the same command goes on"
+        in capsys.readouterr().out
+    )
+    assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[3]", '{"steps": 3}'])
+def test_a_damaged_list_of_samples_is_begun_again(text: str, tiny, poison, tmp_path) -> None:
+    path = tmp_path / "runs" / "run" / "not_finite.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    poison(samples(BAD)[5])
+    run([*tiny, "name=run", "optim.nonfinite=skip"])
+    assert json.loads(path.read_text()) == {"steps": {str(BAD): samples(BAD)}}
+
+
+def test_a_run_that_stopped_goes_on_with_another_policy(tiny, poison) -> None:
+    poison(samples(BAD)[5])
+    with pytest.raises(UserError, match=r"optim\.nonfinite=stop: step"):
+        run([*tiny, "name=run"])
+    assert run([*tiny, "name=run", "optim.nonfinite=skip"]).result() is not None
+
+
+@pytest.mark.parametrize("background", ["true", "false"])
+def test_too_many_failed_saves_in_a_row_stop_the_run(
+    background, tiny, unbroken, monkeypatch
+) -> None:
+    words = [*altered(tiny, "checkpoint.every=2"), f"checkpoint.background={background}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.torch, "save", full(6, 8, 10))
+        with pytest.raises(
+            UserError, match=r"checkpoint\.failures=3: that many saves in a row failed; step 10"
+        ):
+            run([*words, "name=run"])
+    folder = Path(tiny[-1].removeprefix("out=")) / "run"
+    assert [
+        checkpoint.step_of(path) for path in checkpoint.list_checkpoints(folder / "checkpoints")
+    ] == [2, 4]
+    assert not list((folder / "checkpoints").glob(".*"))
+    assert_same_end(unbroken, run([*words, "name=run"]).folder)
+
+
+def test_files_that_cannot_grow_are_a_full_disk_to_the_real_writer(tmp_path: Path) -> None:
+    """A limit on the size of files that the smallest files pass, but no checkpoint."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
+
+    command = [sys.executable, "tools/pretrain.py", *TINY, f"out={tmp_path}", "name=run"]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit, timeout=300
+    )
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert "could not be saved" in done.stdout and "step     12/12" in done.stdout.replace(
+        "\r", "\n"
+    )
+
+
+def test_what_is_saved_in_the_background_is_the_state_of_its_step(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """Training changes its tensors while the writer still waits."""
+    go, write = threading.Event(), torch.save
+    monkeypatch.setattr(
+        checkpoint.torch, "save", lambda *args, **how: (go.wait(20), write(*args, **how))
+    )
+    saver = checkpoint.Saver(tmp_path, Checkpoint(), print, print)
+    weight = torch.zeros(3)
+    saver.save(1, {"step": 1, "nested": [{"weight": weight}], "text": "a"})
+    weight += 1
+    go.set()
+    saver.wait()
+    (path,) = checkpoint.list_checkpoints(tmp_path)
+    assert checkpoint.is_intact(path)
+    assert checkpoint.load(path)["nested"][0]["weight"].tolist() == [0, 0, 0]
+
+
+def test_time_and_size_of_a_save_are_noted(unbroken: Path) -> None:
+    size = (
+        checkpoint.list_checkpoints(unbroken / "checkpoints")[-1] / "state.pt"
+    ).stat().st_size / 2**20
+    assert f"saved step-000000012, {size:.1f} MiB, in 0." in (unbroken / "log.txt").read_text()

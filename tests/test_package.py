@@ -1,0 +1,179 @@
+"""The package as others use it: `import ssl_vit`, `python -m ssl_vit`, and a wheel of it."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, TINY, altered
+
+import ssl_vit
+from ssl_vit.__main__ import TOOLS
+
+SHORT = altered(TINY, "optim.steps=4", "optim.warmup=1")
+
+
+def python(*words: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_the_interface_is_imported_when_it_is_used() -> None:
+    code = (
+        "import sys, ssl_vit; assert set(ssl_vit.__all__) <= set(dir(ssl_vit));"
+        "assert not {'torch', 'omegaconf'} & set(sys.modules);"
+        "ssl_vit.resolve('recipe=mpp'); assert 'torch' not in sys.modules"
+    )
+    done = python("-c", code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(getattr(ssl_vit, name).__doc__ for name in ssl_vit.__all__)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = ssl_vit.nothing
+
+
+def test_options_are_a_text_a_list_or_a_mapping() -> None:
+    as_mapping = {"recipe": "mpp", "optim.steps": 500, "log.tensorboard": False, "data.path": None}
+    recipe = ssl_vit.resolve(as_mapping)
+    assert (recipe.optim.steps, recipe.log.tensorboard, recipe.data.path) == (500, False, None)
+    words = ["recipe=mpp", "optim.steps=500", "log.tensorboard=false"]
+    assert ssl_vit.resolve(words) == ssl_vit.resolve(" ".join(words)) == recipe
+    with pytest.raises(ssl_vit.UserError, match=r"optim\.steps"):
+        ssl_vit.resolve({"recipe": "mpp", "optim.step": 500})
+
+
+def test_a_run_from_its_options_to_its_encoder(tmp_path: Path) -> None:
+    """Pre-training, the run folder, and the encoder, whose features are those of timm's export."""
+    import timm
+    import torch
+
+    recipe = ssl_vit.resolve([*SHORT, f"out={tmp_path}", "name=run"])
+    before = ssl_vit.resolve([*SHORT, f"out={tmp_path}", "name=run"])
+    result = ssl_vit.pretrain(recipe)
+    assert recipe == before  # a run fills in its own copy
+    run = ssl_vit.load_run(tmp_path / "run")
+    assert result["steps"] == 4
+    assert run.result() == result
+    assert ssl_vit.pretrain([*SHORT, f"out={tmp_path}", "name=run"]) == result
+    assert run.recipe.optim.steps == 4
+    assert run.rows()[-1]["step"] == 4
+
+    exported = timm.create_model(f"local-dir:{run.export}", pretrained=True).eval()
+    image = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
+    for place in (run.folder, run.export):
+        encoder = ssl_vit.load_encoder(place)
+        assert not encoder.training
+        with torch.no_grad():
+            torch.testing.assert_close(
+                encoder.feature(image, "avg"), exported(encoder.normalize(image))
+            )
+    larger = ssl_vit.load_encoder(run.folder, "data.size=32")
+    assert larger.feature(torch.zeros(1, 3, 32, 32), "token").shape == (1, 32)
+    fresh = ssl_vit.load_encoder("scratch", {"model": "vit_n8"})
+    assert fresh.feature(torch.zeros(1, 3, 224, 224), "avg").shape == (1, fresh.width)
+
+
+def test_mistakes_of_the_interface_are_user_errors(tmp_path: Path) -> None:
+    with pytest.raises(ssl_vit.UserError, match=r"recipe\.yaml"):
+        ssl_vit.load_run(tmp_path)
+    with pytest.raises(ssl_vit.UserError, match="init="):
+        ssl_vit.load_encoder(tmp_path)
+    with pytest.raises(ssl_vit.UserError, match="init= is missing"):
+        ssl_vit.finetune("recipe=finetune")
+    recipe = ssl_vit.resolve(SHORT)
+    recipe.optim.warmup = recipe.optim.steps + 1
+    with pytest.raises(ssl_vit.UserError, match=r"optim\.warmup"):
+        ssl_vit.pretrain(recipe)
+
+
+def test_every_tool_is_a_command_of_the_package() -> None:
+    assert {path.stem for path in (ROOT / "tools").glob("*.py")} == TOOLS.keys()
+    done = python("-m", "ssl_vit", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(f"  {name} " in done.stdout for name in TOOLS)
+    wrong = python("-m", "ssl_vit", "pretain", "recipe=mpp")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "pretain" in wrong.stderr
+    assert "did you mean pretrain?" in wrong.stderr
+    option = python("-m", "ssl_vit", "pretrain", "recipe=mpp", "optim.lr=fast")
+    assert option.returncode == 2
+    assert "optim.lr=fast" in option.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the content of a wheel, built from a copy of the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("ssl_vit", "recipes"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    build = f"from setuptools import build_meta; build_meta.build_wheel({str(folder)!r})"
+    done = python("-c", build, cwd=source)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def test_the_wheel_holds_the_package_and_the_recipes(installed: Path) -> None:
+    def files(folder: Path) -> set[str]:
+        found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        return {name for name in found if "__pycache__" not in name}
+
+    recipes = {f"recipes/{name}" for name in files(ROOT / "recipes")}
+    assert files(installed / "ssl_vit") == files(ROOT / "ssl_vit") | recipes
+    (entry_points,) = installed.glob("*.dist-info/entry_points.txt")
+    assert "ssl-vit = ssl_vit.__main__:main" in entry_points.read_text()
+
+
+def test_the_wheel_resolves_recipes_and_starts_its_own_tools(
+    installed: Path, tmp_path: Path
+) -> None:
+    code = (
+        "from ssl_vit import formatting, resolve; from ssl_vit.config.schema import dump;"
+        "print(formatting.__file__, *formatting.tool_command('report'));"
+        "print(dump(resolve('recipe=paper/mpp_b16_imagenet')))"
+    )
+    done = python("-c", code, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert done.returncode == 0, done.stderr
+    first, _, recipe = done.stdout.partition("\n")
+    assert first == f"{installed}/ssl_vit/formatting.py -m ssl_vit report"
+    here = python("-c", code.partition(";print(f")[0] + ";" + code.split(";")[-1])
+    assert recipe == here.stdout
+    plan = python(
+        "-m", "ssl_vit", "plan", "recipe=study/gap", cwd=tmp_path, PYTHONPATH=str(installed)
+    )
+    assert plan.returncode == 0, plan.stderr
+
+
+def test_a_child_process_is_this_package_whatever_the_working_directory_holds(
+    tmp_path: Path,
+) -> None:
+    """A module there, or another ssl_vit, does not take the place of this one."""
+    from ssl_vit.formatting import process_command, process_environment
+
+    (tmp_path / "ssl_vit").mkdir()
+    for name in ("json.py", "ssl_vit/__init__.py", "ssl_vit/__main__.py"):
+        (tmp_path / name).write_text("raise SystemExit('the wrong module')")
+    done = subprocess.run(
+        process_command("study", "--help"),
+        cwd=tmp_path,
+        env=process_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "wrong module" not in done.stderr
+    assert "Traceback" not in done.stderr

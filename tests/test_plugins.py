@@ -1,0 +1,161 @@
+"""A model, a data set, a target and an objective of one's own, from outside the package."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import TINY, altered
+from PIL import Image
+
+from ssl_vit import objectives
+from ssl_vit.config import schema
+from ssl_vit.config.resolve import resolve
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import train as train_job
+from ssl_vit.objectives import targets
+from ssl_vit.runs.folder import Run
+
+PLUGIN = '''
+import torch
+from ssl_vit import objectives
+from ssl_vit.config import schema
+from ssl_vit.objectives import Objective, Step, targets
+
+class Brightness(targets.Pixels):
+    """The mean of each patch's pixels, one number."""
+    def __init__(self, patch, mean, std):
+        super().__init__(patch, mean, std)
+        self.num_outputs = 1
+    def ground_truth(self, image):
+        return super().ground_truth(image).mean(-1, keepdim=True)
+    def fit_baselines(self, images):
+        pass
+    def baselines(self, image, hidden):
+        return {"variance": self.ground_truth(image).square().mean(-1)}
+    def render(self, truth):
+        return (127.5 * (truth + 1)).clamp(0, 255).byte()[..., None, None].expand(*truth.shape[:2], 1, 1, 3)
+
+class Rotation(Objective):
+    """Which of two ways up an image stands."""
+    def __init__(self, encoder):
+        super().__init__(encoder)
+        self.head = torch.nn.Linear(encoder.width, 2)
+    def describe(self):
+        return "which way up"
+    def forward(self, batch):
+        turned = batch.key % 2
+        image = torch.where(turned[:, None, None, None] == 1, batch.image.flip(-2), batch.image)
+        told = self.head(self.encoder(self.encoder.patch(image))[:, 0])
+        loss = torch.nn.functional.cross_entropy(told.float(), turned, reduction="none")
+        count = torch.tensor(float(len(turned)))
+        return Step(loss.mean(), {"loss": (loss.detach().sum(), count)})
+
+class Counted(Rotation):
+    """The same with a head for the labels' classes."""
+    uses_labels = True
+    def __init__(self, encoder, classes):
+        super().__init__(encoder)
+        assert classes == 10
+        self.labels = torch.nn.Linear(encoder.width, classes)
+    def forward(self, batch):
+        told = self.labels(self.encoder.feature(batch.image, "avg")).float()
+        loss = torch.nn.functional.cross_entropy(told, batch.label, reduction="sum")
+        loss = loss / (len(told) if batch.labels_per_pass is None else batch.labels_per_pass)
+        return Step(loss, {"loss": (loss.detach(), torch.ones(()))})
+
+schema.TARGETS.append("brightness")
+schema.OBJECTIVES["counted"] = ("labels",)
+objectives.BUILDERS["counted"] = lambda settings, encoder, classes: Counted(encoder, classes)
+targets.BUILDERS["brightness"] = Brightness
+schema.OBJECTIVES["rotation"] = ()
+objectives.BUILDERS["rotation"] = lambda settings, encoder, classes: Rotation(encoder)
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Iterator[Path]:
+    file = tmp_path / f"own_{tmp_path.name}.py"
+    file.write_text(PLUGIN)
+    yield file
+    schema.TARGETS.remove("brightness")
+    del targets.BUILDERS["brightness"]
+    for name in ("rotation", "counted"):
+        del schema.OBJECTIVES[name], objectives.BUILDERS[name]
+
+
+def trained(words: list[str]) -> Run:
+    run = Run(resolve(words))
+    train_job.train(run)
+    return run
+
+
+def test_a_target_of_ones_own(plugin: Path, tiny: list[str]) -> None:
+    run = trained([*tiny, f"plugin={plugin}", "target=brightness", "name=run"])
+    first, last = run.rows()[0], run.rows()[-1]
+    assert last["loss"] < first["loss"] and "validation/variance" in last
+    assert resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={plugin}"]).plugin == str(plugin)
+
+
+def test_an_objective_of_ones_own_refuses_words_it_cannot_use(
+    plugin: Path, tiny: list[str]
+) -> None:
+    words = [*tiny, f"plugin={plugin}", "objective=rotation"]
+    assert trained([*words, "name=run"]).result() is not None
+    with pytest.raises(UserError, match=r"corruption\.rate"):
+        resolve([*words, "corruption.rate=0.3"])
+
+
+def test_a_model_and_a_data_set_of_ones_own(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    for n in range(40):
+        Image.new("L", (20, 16), 6 * n).save(images / f"{n}.png")
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        f"objective: mpp\ndata: {{name: mine, path: {images}, size: 16}}\n"
+        "model: {name: vit_mine, width: 24, depth: 1, heads: 2, mlp: 48, patch: 8}\n"
+    )
+    gone = ("data.size", "model.", "recipe")
+    words = [w for w in altered(TINY, "eval.images=1") if not w.startswith(gone)]
+    run = trained([f"recipe={own}", *words, f"out={tmp_path}/runs"])
+    assert (run.recipe.model.name, run.recipe.data.name) == (
+        "vit_mine",
+        "mine",
+    ) and run.result() is not None
+
+
+def test_a_plugin_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"plugin=.*nothing\.py: no such Python file"):
+        resolve(["recipe=mpp", f"plugin={tmp_path}/nothing.py"])
+
+
+def test_an_objective_of_ones_own_is_told_how_many_classes_there_are(
+    plugin: Path, tiny: list[str]
+) -> None:
+    rows = trained(
+        [*altered(tiny, "eval.every=100"), f"plugin={plugin}", "objective=counted", "name=run"]
+    ).rows()
+    assert [row["loss"] for row in rows if "loss" in row]
+
+
+def test_a_plugin_may_move_but_not_change(plugin: Path, tiny: list[str], tmp_path: Path) -> None:
+    words = [*tiny, "objective=rotation", "name=run"]
+    run = trained([*words, f"plugin={plugin}"])
+    (run.folder / "result.json").unlink()
+    moved = tmp_path / f"moved_{tmp_path.name}.py"
+    moved.write_text("")  # its names are there already: the text of the first file is what was run
+    again = Run(resolve([*words, f"plugin={moved}"]))
+    again.reconcile()
+    with pytest.raises(UserError, match=r"plugin=.*its text differ"):
+        train_job.train(again)
+    moved.write_text(plugin.read_text())
+    train_job.train(again)
+
+
+def test_a_name_without_a_builder_is_said(tiny: list[str]) -> None:
+    schema.TARGETS.append("nothing")
+    try:
+        with pytest.raises(UserError, match="target=nothing: no entry in BUILDERS"):
+            trained([*tiny, "target=nothing", "name=run"])
+    finally:
+        schema.TARGETS.remove("nothing")

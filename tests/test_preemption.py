@@ -1,0 +1,246 @@
+"""Signals: the run is saved at the next step and goes on as if it had never stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ROOT, TINY, altered, outcome, together
+from test_train import assert_same_end, run
+from torch.utils.data import Dataset
+
+from ssl_vit.callbacks import Callback
+from ssl_vit.data import loaders
+from ssl_vit.jobs import setup
+from ssl_vit.jobs import train as train_job
+from ssl_vit.training import checkpoint, preemption
+
+
+class Sends(Callback):
+    def __init__(self, number: int, step: int) -> None:
+        self.number, self.step = number, step
+
+    def on_step(self, step: int) -> None:
+        if step == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run([*TINY, f"out={tmp_path_factory.mktemp('unbroken')}", "name=run"]).folder
+
+
+@pytest.mark.parametrize("number", preemption.SIGNALS)
+@pytest.mark.parametrize("step", [1, 4, 7])
+def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(
+    number, step, unbroken, tiny, monkeypatch, capsys
+) -> None:
+    """Also where that step has a checkpoint anyway, or its row is not complete."""
+    whole = train_job._callbacks
+    monkeypatch.setattr(train_job, "_callbacks", lambda j: [*whole(j), Sends(number, step)])
+    handlers = [signal.getsignal(each) for each in preemption.SIGNALS]
+    with pytest.raises(SystemExit) as left:
+        run([*tiny, "name=run"])
+    assert left.value.code == preemption.STOPPED == 75
+    assert [signal.getsignal(each) for each in preemption.SIGNALS] == handlers
+    folder = Path(tiny[-1].removeprefix("out=")) / "run"
+    assert checkpoint.step_of(checkpoint.list_checkpoints(folder / "checkpoints")[-1]) == step
+    assert (
+        f"stopped     at step {step} by {signal.Signals(number).name}, saved"
+        in capsys.readouterr().out
+    )
+    assert not (folder / "result.json").exists()
+    monkeypatch.setattr(train_job, "_callbacks", whole)
+    assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
+
+
+def test_a_signal_while_held_out_images_are_looked_at(unbroken, tiny, monkeypatch) -> None:
+    look = setup.HeldOutEvaluator.__call__
+
+    def interrupted(self, step, row, objective):
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield from look(self, step, row, objective)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setup.HeldOutEvaluator, "__call__", interrupted)
+        with pytest.raises(SystemExit):
+            run([*tiny, "name=run"])
+    assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
+
+
+def test_a_signal_before_the_first_step_leaves_a_run_that_begins_again(
+    unbroken, tiny, monkeypatch
+) -> None:
+    banner = train_job.print_banner
+
+    def interrupted(made):
+        banner(made)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_job, "print_banner", interrupted)
+        with pytest.raises(SystemExit):
+            run([*tiny, "name=run"])
+    assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
+
+
+def until_it_ends(process: subprocess.Popen, number: int) -> None:
+    """Send it a signal again and again: of two that come before the first is taken the system makes
+    one."""
+    end = time.monotonic() + 300
+    while process.poll() is None:
+        assert time.monotonic() < end
+        process.send_signal(number)
+        time.sleep(0.2)
+
+
+def test_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
+    """The first waits for a step that does not end."""
+    script = f"""
+import sys, time
+from ssl_vit.jobs import cli
+from ssl_vit.training import loop
+def stuck(*values):
+    print("there", flush=True)
+    for _ in range(6000):
+        time.sleep(0.1)
+loop._update = stuck
+cli.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert any(line == "there\n" for line in process.stdout)
+    until_it_ends(process, signal.SIGINT)
+    process.communicate()
+    assert process.returncode == preemption.INTERRUPTED == 130
+
+
+def test_a_second_interrupt_leaves_at_once_where_another_process_is_waited_for(
+    tmp_path: Path,
+) -> None:
+    """The main thread is in a collective, and runs no handler."""
+    words = altered(
+        TINY, "optim.steps=30000", "checkpoint.every=20000", "eval.every=20000", "log.every=1"
+    )
+    pair = together(2, "tools/pretrain.py", *words, f"out={tmp_path}", "name=run")
+    wait_for_rows(pair[0], tmp_path / "run")
+    pair[1].send_signal(signal.SIGSTOP)
+    time.sleep(1)
+    until_it_ends(pair[0], signal.SIGINT)
+    codes, said = outcome(pair[:1])
+    pair[1].kill()
+    pair[1].communicate()
+    assert codes == [preemption.INTERRUPTED], said
+
+
+def test_nothing_is_left_of_the_handlers() -> None:
+    """Also of one inside another, as a tool's around a run's."""
+    before, threads, files = (
+        signal.set_wakeup_fd(-1),
+        threading.active_count(),
+        len(list(Path("/dev/fd").iterdir())),
+    )
+    signal.set_wakeup_fd(before)
+    for _ in range(3):
+        with preemption.SignalHandler() as outer, preemption.SignalHandler() as inner:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert (outer.reason, inner.reason) == ("", "SIGUSR1")
+    end = time.monotonic() + 300
+    while threading.active_count() > threads and time.monotonic() < end:
+        time.sleep(0.01)
+    after = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(after)
+    assert (after, threading.active_count(), len(list(Path("/dev/fd").iterdir()))) == (
+        before,
+        threads,
+        files,
+    )
+
+
+def wait_for_rows(process: subprocess.Popen, folder: Path) -> None:
+    metrics, end = folder / "metrics.jsonl", time.monotonic() + 300
+    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.02)
+
+
+def working(tmp_path: Path) -> tuple[subprocess.Popen, list[psutil.Process]]:
+    """A long run with two data workers, in its first steps, and these."""
+    words = altered(
+        TINY,
+        "optim.steps=30000",
+        "checkpoint.every=20000",
+        "eval.every=20000",
+        "log.every=1",
+        "compute.workers=2",
+    )
+    command = [sys.executable, "tools/pretrain.py", *words, f"out={tmp_path}", "name=run"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    wait_for_rows(process, tmp_path / "run")
+    return process, psutil.Process(process.pid).children()
+
+
+@pytest.mark.parametrize("number", preemption.SIGNALS)
+def test_a_signal_to_the_whole_group_leaves_the_workers_at_work(
+    tmp_path: Path, number: int
+) -> None:
+    process, workers = working(tmp_path)
+    assert len(workers) == 2
+    for each in (*workers, process):
+        each.send_signal(number)
+    said = process.communicate(timeout=300)[0]
+    assert process.returncode == preemption.STOPPED, said
+    assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
+    assert not psutil.wait_procs(workers, timeout=300)[1]
+
+
+def test_workers_end_with_a_process_that_is_killed(tmp_path: Path) -> None:
+    process, workers = working(tmp_path)
+    process.kill()
+    process.communicate()
+    assert not psutil.wait_procs(workers, timeout=300)[1]
+
+
+def test_a_worker_that_hangs_ends_when_its_own_process_says_so() -> None:
+    class Stuck(Dataset):
+        def __getitems__(self, wanted: object) -> list[object]:
+            time.sleep(600)
+            return []
+
+    loader = iter(loaders._loader(Stuck(), [[0]], 1))
+    (worker,) = loader._workers
+    time.sleep(1)
+    worker.terminate()
+    worker.join(300)
+    assert not worker.is_alive()
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_while_torch_comes_in_stops_the_run_at_its_first_step(
+    tmp_path: Path, number: int
+) -> None:
+    script = f"""
+import os, sys
+from importlib.abc import MetaPathFinder
+from ssl_vit.jobs import cli
+class Signals(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            os.kill(os.getpid(), {int(number)})
+assert "torch" not in sys.modules
+sys.meta_path.insert(0, Signals())
+cli.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == preemption.STOPPED, done.stderr
+    assert f"stopped     at step 0 by {signal.Signals(number).name}" in done.stdout

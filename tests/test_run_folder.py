@@ -1,0 +1,592 @@
+"""The run folder: one recipe, one set of images and one writer to a folder, and no text half
+written."""
+
+import copy
+import dataclasses
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ssl_vit.config.schema import Compute, Data, Model, Optim, Recipe
+from ssl_vit.errors import UserError
+from ssl_vit.runs import folder
+from ssl_vit.runs import lock as locking
+from ssl_vit.runs.folder import Run, recipe_hash
+
+# Where a run lies, how fast and how often it is looked at: the keys that must not make another run
+# of it
+FREE = {
+    "optim.nonfinite",
+    *(
+        "name",
+        "out",
+        "resume",
+        "data.path",
+        "data.unreadable",
+        "plugin",
+        "probe.every",
+        "probe.images",
+        "compute.batch",
+        "compute.compile",
+        "compute.workers",
+        "compute.threads",
+        "compute.patience",
+    ),
+    *("checkpoint.every", "checkpoint.keep", "checkpoint.background", "checkpoint.failures"),
+    *("hub.repo", "hub.private", "hub.every", "hub.state", "hub.wait"),
+    *("eval.every", "eval.images", "eval.test", "eval.real", "log.every", "log.tensorboard"),
+}
+FACTS = {"data": {"train": "aa", "validation": "bb"}, "device": "cpu"}
+
+
+def recipe(out, **words):
+    return Recipe(name="it", out=str(out), **words)
+
+
+def leaves(node, prefix=""):
+    """(dotted key, object that holds it, its field) of every value of a recipe."""
+    for field in dataclasses.fields(node):
+        value = getattr(node, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from leaves(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, node, field.name
+
+
+def another(value):
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, list):
+        return [x if isinstance(x, str) else x / 2 for x in value[:-1]]
+    if value is None:
+        return 7
+    return value + ("x" if isinstance(value, str) else 1)
+
+
+def the_error(act, *words):
+    """The text of the UserError that a call gives, checked to be one line."""
+    with pytest.raises(UserError) as caught:
+        act(*words)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def take(run):
+    with run.lock():
+        pass
+
+
+HOLD = """
+import os, sys, time
+from ssl_vit.config.schema import Recipe
+from ssl_vit.runs import folder, lock
+lock.HEARTBEAT = 0.02
+with folder.Run(Recipe(name="it", out=sys.argv[1])).lock():
+    child = os.fork() if sys.argv[2] == "with a child" else 1
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+    print(child, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def holder(out, child=""):
+    """(A process that holds the lock of the run `it` until its input closes, the number of its own
+    child)."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", HOLD, str(out), child]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            yield process, int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def test_the_hash_tells_what_is_computed_and_nothing_else():
+    keys = [key for key, _, _ in leaves(Recipe())]
+    assert set(keys) > FREE
+    for key in keys:
+        changed = Recipe()
+        for found, node, name in leaves(changed):
+            if found == key:
+                setattr(node, name, another(getattr(node, name)))
+        assert (recipe_hash(changed) == recipe_hash(Recipe())) == (key in FREE), key
+
+
+def test_the_hash_is_the_same_tomorrow():
+    code = "from ssl_vit.config.schema import Recipe; from ssl_vit.runs.folder import recipe_hash; print(recipe_hash(Recipe()))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "1"}
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert said.strip() == recipe_hash(Recipe())
+
+
+def test_a_run_that_is_not_there_yet_is_taken_as_said(tmp_path):
+    asked = recipe(tmp_path, resume=False)
+    assert Run(asked).reconcile() is asked and asked.compute.precision == "auto"
+    assert list(tmp_path.iterdir()) == []
+
+
+numbers = st.floats(1e-12, 1e3)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    lr=numbers,
+    decay=numbers | st.just(0.0),
+    clip=st.none() | numbers,
+    betas=st.tuples(*[st.floats(0, 0.999999)] * 2).map(list),
+    validation=st.none()
+    | st.floats(1e-6, 0.999)
+    | st.sampled_from(["validation", "test-A", "prüfung", "val 2"]),
+    seed=st.integers(0, 2**62),
+)
+def test_a_recipe_finds_its_own_folder_again(
+    tmp_path_factory, lr, decay, clip, betas, validation, seed
+):
+    out = tmp_path_factory.mktemp("out")
+    asked = recipe(
+        out, seed=seed, data=Data(validation=validation), compute=Compute(precision="float32")
+    )
+    asked.optim = Optim(lr=lr, weight_decay=decay, clip=clip, betas=betas)
+    Run(copy.deepcopy(asked)).open(FACTS)
+    again = Run(copy.deepcopy(asked)).reconcile()
+    assert again == asked and recipe_hash(again) == recipe_hash(asked)
+
+
+def test_a_folder_of_another_recipe_is_refused_and_every_difference_named(tmp_path):
+    Run(recipe(tmp_path, compute=Compute(precision="float32"))).open(FACTS)
+    other = recipe(
+        tmp_path, seed=3, optim=Optim(lr=0.5), compute=Compute(precision="float32", workers=5)
+    )
+    text = the_error(Run(other).reconcile)
+    assert text.startswith(f"name=it: {tmp_path}/it holds another recipe: ")
+    assert "seed (0 there, 3 here)" in text and "optim.lr (0.0002 there, 0.5 here)" in text
+    assert text.count(" here)") == 2
+
+
+def test_a_folder_is_not_gone_on_with_where_that_is_forbidden(tmp_path):
+    Run(recipe(tmp_path)).open(FACTS)
+    assert the_error(Run(recipe(tmp_path, resume=False)).reconcile).startswith("resume=false: ")
+
+
+@pytest.mark.parametrize("settled", ["float32", "bfloat16"])
+def test_an_automatic_precision_is_the_folders(tmp_path, settled):
+    Run(recipe(tmp_path, compute=Compute(precision=settled))).open(FACTS)
+    assert Run(recipe(tmp_path)).reconcile().compute.precision == settled
+    other = "bfloat16" if settled == "float32" else "float32"
+    text = the_error(Run(recipe(tmp_path, compute=Compute(precision=other))).reconcile)
+    assert f"compute.precision ({settled} there, {other} here)" in text
+
+
+def test_images_may_move(tmp_path):
+    for place in ("old", "new"):
+        (tmp_path / place).mkdir()
+    Run(recipe(tmp_path, data=Data(name="mine", path=str(tmp_path / "old")))).open(FACTS)
+    (tmp_path / "old").rmdir()
+    moved = Run(recipe(tmp_path, data=Data(name="mine", path=str(tmp_path / "new")))).reconcile()
+    assert moved.data.path == str(tmp_path / "new")
+
+
+def test_other_images_are_refused_and_the_same_ones_are_not(tmp_path):
+    Run(recipe(tmp_path)).open(FACTS)
+    before = {path: path.read_text() for path in (tmp_path / "it").glob("*.*")}
+    text = the_error(
+        Run(recipe(tmp_path)).open, FACTS | {"data": {"train": "aa", "validation": "cc"}}
+    )
+    assert text.startswith("data=shapes: ") and "images" in text and str(tmp_path / "it") in text
+    assert {path: path.read_text() for path in (tmp_path / "it").glob("*.*")} == before
+    Run(recipe(tmp_path)).open(FACTS | {"device": "another"})
+    assert json.loads((tmp_path / "it" / "environment.json").read_text())["device"] == "another"
+
+
+def test_what_is_opened_says_the_recipe(tmp_path):
+    run = Run(recipe(tmp_path, model=Model(name="vit_x", width=99)))
+    run.open(FACTS)
+    text = (run.folder / "recipe.yaml").read_text()
+    assert "name: vit_x" in text and "width: 99" in text
+    told = json.loads((run.folder / "environment.json").read_text())
+    assert FACTS.items() <= told.items() and told["recipe"] == recipe_hash(run.recipe)
+
+
+@pytest.mark.parametrize("act", [take, lambda run: run.open(FACTS)])
+@pytest.mark.parametrize("place", ["", "it"])
+def test_a_file_where_the_folder_should_be_is_said(tmp_path, act, place):
+    out = tmp_path / "out"
+    out.mkdir() if place else out.write_text("a file")
+    if place:
+        (out / place).write_text("a file")
+    text = the_error(act, Run(recipe(out)))
+    assert text.startswith(f"out={out}: {out}/it cannot be written: ")
+
+
+def test_a_second_process_is_refused_and_told_who_holds_the_folder(tmp_path):
+    run = Run(recipe(tmp_path))
+    with holder(tmp_path) as (process, _):
+        time.sleep(0.1)  # a few heartbeats, which must not let go of it
+        text = the_error(take, run)
+        assert (
+            text.startswith("name=it: ")
+            and f"process {process.pid} on {socket.gethostname()}" in text
+        )
+        assert str(process.pid) in the_error(take, run)  # the first refusal took nothing away
+        process.stdin.close()
+        assert process.wait() == 0
+    take(run)
+
+
+@pytest.mark.parametrize("child", ["", "with a child"])
+def test_a_killed_writer_holds_nothing(tmp_path, child):
+    """Not even through a process that it forked, as a loader's worker is, and that lives on."""
+    with holder(tmp_path, child) as (process, number):
+        the_error(take, Run(recipe(tmp_path)))
+        process.kill()
+        process.wait()
+        try:
+            if child:
+                os.kill(number, 0)  # it is there
+            with Run(recipe(tmp_path)).lock():
+                assert f'"pid": {os.getpid()}' in (tmp_path / "it" / "lock").read_text()
+        finally:
+            if child:
+                os.kill(number, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("ahead", [0, 86_400, -86_400])
+def test_a_folder_that_another_machine_writes_is_refused_until_it_falls_silent(
+    tmp_path, monkeypatch, ahead
+):
+    """By waiting, whatever that machine's clock says."""
+    monkeypatch.setattr(locking, "DEAD_AFTER", 0.5)
+    run, lock, done = Run(recipe(tmp_path)), tmp_path / "it" / "lock", threading.Event()
+    lock.parent.mkdir()
+    lock.write_text(json.dumps({"host": "elsewhere", "pid": 41}))
+
+    def beat():
+        while not done.wait(0.05):
+            now = time.time() + ahead
+            os.utime(lock, (now, now))
+
+    alive = threading.Thread(target=beat)
+    alive.start()
+    assert "process 41 on elsewhere" in the_error(take, run)
+    done.set()
+    alive.join()
+    with run.lock():
+        # opened here, closing it would let go of the lock
+        holds = subprocess.check_output(["cat", lock])
+    assert json.loads(holds).items() > {"host": socket.gethostname(), "pid": os.getpid()}.items()
+    assert lock.read_text() == ""
+
+
+def test_a_writer_gives_signs_of_life(tmp_path, monkeypatch):
+    monkeypatch.setattr(locking, "HEARTBEAT", 0.01)
+    run, lock = Run(recipe(tmp_path)), tmp_path / "it" / "lock"
+    with run.lock():
+        os.utime(lock, (0, 0))
+        until = time.monotonic() + 10
+        while lock.stat().st_mtime == 0 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert abs(lock.stat().st_mtime - time.time()) < 60
+    time.sleep(0.05)
+    os.utime(lock, (0, 0))
+    time.sleep(0.05)
+    assert lock.stat().st_mtime == 0
+
+
+def test_a_failing_body_lets_go(tmp_path):
+    run = Run(recipe(tmp_path))
+    with pytest.raises(KeyError), run.lock():
+        raise KeyError
+    assert (run.folder / "lock").read_text() == ""
+    take(run)
+
+
+def test_rows_come_back_as_written_without_a_torn_last_one(tmp_path):
+    run = Run(recipe(tmp_path))
+    assert run.rows() == []
+    run.folder.mkdir()
+    rows = [{"step": step, "loss": 1 / step} for step in (10, 20, 30)]
+    for row in rows:
+        run.append(row)
+    whole = run.metrics.read_bytes()
+    assert run.rows() == rows
+    two = whole.rindex(b"\n", 0, len(whole) - 1) + 1
+    for cut in range(two, len(whole) - 1):
+        run.metrics.write_bytes(whole[:cut])
+        assert run.rows() == rows[:2], whole[two:cut]
+
+
+def test_cutting_back_keeps_the_rows_up_to_the_step(tmp_path):
+    run = Run(recipe(tmp_path))
+    run.folder.mkdir()
+    rows = [{"step": step, "loss": 0.1 * step} for step in (10, 20, 30)]
+    for row in rows:
+        run.append(row)
+    with run.metrics.open("a") as file:
+        file.write('{"step": 4')
+    assert run.truncate_metrics(20) == run.rows() == rows[:2]
+    run.append({"step": 21})
+    assert run.rows() == [*rows[:2], {"step": 21}]
+    assert run.truncate_metrics(0) == [] == run.rows()
+
+
+def test_there_is_nothing_to_cut_back_in_a_new_run(tmp_path):
+    run = Run(recipe(tmp_path))
+    run.folder.mkdir()
+    assert run.truncate_metrics(0) == []
+
+
+def test_a_result_is_there_once_the_run_is_finished(tmp_path):
+    run = Run(recipe(tmp_path))
+    assert run.result() is None
+    run.folder.mkdir()
+    result = {
+        "steps": 5,
+        "seconds": 1.5,
+        "metrics": {"loss": {"value": 0.1, "split": "validation"}},
+        "finished": "then",
+    }
+    run.finish(result)
+    assert run.result() == result
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", "3", '{"steps": 5}', "\xff"])
+def test_a_damaged_result_is_named(tmp_path, text):
+    run = Run(recipe(tmp_path))
+    run.folder.mkdir()
+    (run.folder / "result.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"^[^\n]*result\.json is damaged"):
+        run.result()
+
+
+@pytest.mark.parametrize("text", ["garbage", "[]", "3"])
+def test_a_lock_with_other_text_is_taken(tmp_path, text):
+    run = Run(recipe(tmp_path))
+    run.folder.mkdir()
+    (run.folder / "lock").write_text(text)
+    with run.lock():
+        assert "pid" in (run.folder / "lock").read_text()
+
+
+@pytest.mark.parametrize("line", ['{"a": 1}', "3", "\xff", '{"step": "x"}'])
+def test_a_line_that_is_no_row_is_passed_over_and_the_file_kept(tmp_path, line):
+    run = Run(recipe(tmp_path))
+    run.folder.mkdir()
+    text = f'{{"step": 1}}\n{line}\n{{"step": 2}}\n'.encode("latin-1")
+    run.metrics.write_bytes(text)
+    assert run.truncate_metrics(2) == run.rows() == [{"step": 1}, {"step": 2}]
+    assert (
+        run.folder / "metrics.damaged"
+    ).read_bytes() == text and "was damaged" in run.log.read_text()
+
+
+@pytest.mark.parametrize("fails", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_text(tmp_path, monkeypatch, fails):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "text"
+    folder.write_atomically(path, "old\n")
+    monkeypatch.setattr(*((folder.os, "fsync") if fails == "fsync" else (Path, "replace")), fail)
+    with pytest.raises(OSError, match="No space"):
+        folder.write_atomically(path, "new\n")
+    assert path.read_text() == "old\n"
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r")))
+def test_a_text_is_written_whole(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("text") / "text"
+    folder.write_atomically(path, "something longer that was there before " * 3)
+    folder.write_atomically(path, text)
+    assert path.read_text() == text
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_notes_are_dated_lines_that_add_up(tmp_path):
+    run = Run(recipe(tmp_path))
+    run.folder.mkdir()
+    run.write_log("one")
+    run.write_log("two")
+    lines = run.log.read_text().splitlines()
+    assert [line[20:] for line in lines] == ["one", "two"]
+    assert all(time.strptime(line[:19], "%Y-%m-%d %H:%M:%S") for line in lines)
+
+
+def test_the_environment_names_versions_and_the_revision():
+    facts = folder.environment({"threads": 2})
+    assert facts["threads"] == 2 and facts["packages"]["numpy"] == np.__version__
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"],
+        cwd=Path(folder.__file__).parent,
+        capture_output=True,
+        text=True,
+    )
+    assert (facts["revision"] or "").rstrip("+") == head.stdout.strip()
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_a_link_in_the_folder_is_refused_and_its_target_kept(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for name in ("lock", "log.txt", "checkpoints", "hub.json"):
+        link = tmp_path / "it" / name
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(precious)
+        assert the_error(take, Run(recipe(tmp_path))).startswith(f"name=it: {link} is a link")
+        assert precious.read_text() == "mine"
+        link.unlink()
+    (tmp_path / "it" / "lock").symlink_to(precious)
+    with pytest.raises(OSError, match="lock"):
+        locking.open_file(tmp_path / "it" / "lock")
+    assert precious.read_text() == "mine"
+
+
+def test_a_link_to_the_whole_folder_is_taken(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "it").symlink_to(tmp_path / "elsewhere")
+    take(Run(recipe(tmp_path)))
+    assert (tmp_path / "elsewhere" / "lock").exists()
+
+
+@pytest.mark.parametrize("inner", ["tensorboard", "export", "anywhere/deep"])
+def test_a_run_inside_another_runs_folder_is_refused(tmp_path, inner):
+    outer = Run(recipe(tmp_path))
+    outer.open(FACTS)
+    within = Run(Recipe(name=f"it/{inner}", out=str(tmp_path)))
+    text = the_error(take, within)
+    assert (
+        text.startswith(f"name=it/{inner}: ")
+        and f"lies inside another run's folder, {tmp_path}/it;" in text
+    )
+    assert not within.folder.exists() or not list(within.folder.iterdir())
+    take(outer)
+
+
+def test_a_run_is_not_begun_over_another_in_its_folder(tmp_path):
+    inner = Run(Recipe(name="it/export", out=str(tmp_path)))
+    inner.open(FACTS)
+    assert f"{tmp_path}/it/export holds another run" in the_error(take, Run(recipe(tmp_path)))
+
+
+HOLD_UNLOCKED = HOLD.replace(
+    "from ssl_vit.runs import folder, lock\n",
+    """from ssl_vit.runs import folder, lock
+import errno, fcntl
+def lockf(*values):
+    raise OSError(errno.ENOLCK, "no locks")
+fcntl.lockf = lockf
+lock.SETTLES = 0.01
+""",
+)
+
+
+def unlocked(monkeypatch):
+    def lockf(*values):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(locking.fcntl, "lockf", lockf)
+    monkeypatch.setattr(locking, "SETTLES", 0.01)
+
+
+def test_without_locks_a_second_process_on_the_same_machine_is_refused(tmp_path, monkeypatch):
+    """By the first one's number and the time of its start; once it is killed the folder is free at
+    once."""
+    unlocked(monkeypatch)
+    monkeypatch.setitem(globals(), "HOLD", HOLD_UNLOCKED)
+    with holder(tmp_path) as (process, _):
+        text = the_error(take, Run(recipe(tmp_path)))
+        assert f"is being written by process {process.pid} on {socket.gethostname()}" in text
+        process.kill()
+        process.wait()
+        take(Run(recipe(tmp_path)))
+
+
+def test_without_locks_a_number_that_another_process_has_by_now_holds_nothing(
+    tmp_path, monkeypatch
+):
+    unlocked(monkeypatch)
+    held = {"host": socket.gethostname(), "pid": os.getppid(), "start": "1"}
+    (tmp_path / "it").mkdir()
+    (tmp_path / "it" / "lock").write_text(json.dumps(held))
+    with Run(recipe(tmp_path)).lock():
+        assert json.loads((tmp_path / "it" / "lock").read_text())["pid"] == os.getpid()
+
+
+def test_without_locks_of_two_that_begin_at_once_the_first_to_write_gives_way(
+    tmp_path, monkeypatch
+):
+    unlocked(monkeypatch)
+    sleep, path = time.sleep, tmp_path / "it" / "lock"
+
+    def meanwhile(seconds):
+        path.write_text('{"host": "here", "pid": 77}')
+        sleep(seconds)
+
+    monkeypatch.setattr(locking.time, "sleep", meanwhile)
+    assert "is being written by another process" in the_error(take, Run(recipe(tmp_path)))
+
+
+def test_signs_of_life_go_on_after_one_that_failed(tmp_path, monkeypatch):
+    utime, tried, again = os.utime, [], threading.Event()
+
+    def failing(path, *values):
+        tried.append(path)
+        if len(tried) == 1:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        utime(path, *values)
+        again.set()
+
+    monkeypatch.setattr(locking, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(locking.os, "utime", failing)
+    with Run(recipe(tmp_path)).lock():
+        assert again.wait(60)
+
+
+def test_a_folder_that_is_moved_is_noticed_and_followed(tmp_path, monkeypatch):
+    monkeypatch.setattr(locking, "HEARTBEAT", 0.01)
+    run, told, seen = Run(recipe(tmp_path)), [], threading.Event()
+    with run.lock(lambda why: (told.append(why), seen.set())):
+        run.append({"step": 1})
+        run.folder.rename(tmp_path / "new")
+        assert seen.wait(60) and told == [f"the loss of its folder {tmp_path}/it"]
+        (tmp_path / "it").mkdir()  # another run's
+        with pytest.raises(FileNotFoundError):
+            run.append({"step": 2})
+        assert the_error(run.check_not_moved) == (
+            f"name=it: {tmp_path}/it was moved to {tmp_path}/new while the run wrote it; name=new out={tmp_path} goes on there"
+        )
+        run.append({"step": 3})
+    assert [row["step"] for row in Run(Recipe(name="new", out=str(tmp_path))).rows()] == [1, 3]
+    assert not list((tmp_path / "it").iterdir())
+
+
+def test_a_folder_that_is_removed_is_told(tmp_path):
+    run = Run(recipe(tmp_path))
+    with run.lock():
+        (run.folder / "lock").unlink()
+        run.folder.rmdir()
+        assert (
+            the_error(lambda: run.finish({}))
+            == f"name=it: {tmp_path}/it was removed while the run wrote it"
+        )
+    assert not run.folder.exists()

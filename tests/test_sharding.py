@@ -1,0 +1,593 @@
+"""DeepSpeed's ZeRO 1, 2 and 3 on two CPU processes beside DDP and one process: losses, checkpoints,
+numbers not finite.
+
+One start of two processes trains all runs, one after the other; the tests read what they left.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import timm
+import torch
+import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils import DistributedType
+from accelerate.utils.launch import prepare_deepspeed_cmd_env
+from conftest import ROOT, TINY, altered, outcome, together
+from safetensors.torch import load_file
+from test_distributed import assert_alike, rows
+
+from ssl_vit.config.resolve import resolve
+from ssl_vit.data.batching import BatchLayout, samples_at
+from ssl_vit.errors import ReportedError, UserError
+from ssl_vit.jobs.train import train
+from ssl_vit.reports import sections
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import checkpoint, distributed, sharding
+
+LAUNCH = ROOT / "launch"
+ZERO = ("zero1", "zero2", "zero3")
+LONG = altered(TINY, "log.every=1", "eval.every=12", "checkpoint.every=100")
+RELAY = altered(LONG, "optim.steps=60", "optim.warmup=6", "optim.name=adamw")
+LEGS = ("ddp", "zero2", "fsdp2", "zero3", "zero3", "zero1")  # the last to the end
+# the first image of the second process at step 5
+SPOILT = int(samples_at(5 * 16, 16, 50_000, 0).index[8])
+SERIES = """
+import json, os, signal, sys
+import torch
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from ssl_vit import callbacks as base, objectives
+from ssl_vit.jobs import train as job
+from ssl_vit.training import distributed, sharding
+from ssl_vit.errors import UserError
+from ssl_vit.runs.folder import Run
+from ssl_vit.config.resolve import resolve
+
+start = distributed._start
+
+def fsdp(recipe):
+    accelerator = start(recipe)
+    if "PLAY_FSDP" in os.environ:  # Accelerate itself takes it up on GPUs only, but then runs on CPUs as well
+        how = dict(fsdp_version=2, reshard_after_forward=True, cpu_ram_efficient_loading=False)
+        blocks = dict(auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["Block"])
+        accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(**how, **blocks)
+        accelerator.state.distributed_type = DistributedType.FSDP
+    return accelerator
+
+distributed._start = fsdp
+told, known, callbacks, check = {}, set(os.environ), job._callbacks, sharding.check_deepspeed
+
+class Stops(base.Callback):
+    def on_step(self, step):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def cut_all(config):
+    check(config)
+    config["zero_optimization"]["stage3_param_persistence_threshold"] = 0  # or small tensors stay whole everywhere
+
+sharding.check_deepspeed = cut_all
+prepare = sharding.ZeroStrategy.prepare
+
+def prepared(self):
+    made = prepare(self)
+    tensors = [x for flat in self.local_shards for x in (flat, *self.optimizer.state[flat].values())]
+    told[name] = {
+        "stage": made.zero_optimization_stage(),
+        "micro_batch": made.train_micro_batch_size_per_gpu(),
+        "accumulation": made.gradient_accumulation_steps(),
+        "clip": made.gradient_clipping(),
+        "types": [*map(str, made.get_data_types()), str(made.communication_data_type)],
+        "held": sorted({str(x.dtype) for x in tensors}),
+        "reduced_in": sorted(map(str, self.zero.ipg_buckets)),
+        "shares": sum(flat.numel() for flat in self.local_shards),
+    }
+    return made
+
+sharding.ZeroStrategy.prepare = prepared
+compiled = []
+torch.nn.Module.compile = lambda self, **how: compiled.append([type(self).__name__, how])  # noted, not done: that takes minutes
+forward = objectives.MaskedPatchPrediction.forward
+
+def spoil(index):
+    def spoilt(self, batch):
+        step = forward(self, batch)
+        hit = self.training and bool((batch.index == index).any())
+        return step._replace(loss=step.loss + float("inf")) if hit else step  # with a gradient that is finite
+    objectives.MaskedPatchPrediction.forward = spoilt if index is not None else forward
+
+for name, environment, words, stop, index, port in json.loads(sys.argv[1]):
+    for key in set(os.environ) - known:
+        del os.environ[key]
+    os.environ.update(environment)
+    os.environ["MASTER_PORT"] = str(port)  # one for each: the store before may still be there
+    job._callbacks = (lambda j: [*callbacks(j), Stops()]) if stop else callbacks
+    spoil(index)
+    compiled.clear()
+    try:
+        job.train(Run(resolve(words)))
+    except UserError as error:
+        told[name] = str(error)
+    except SystemExit as end:
+        assert end.code == 75, end.code
+    told.setdefault(name, {})
+    if isinstance(told[name], dict):
+        told[name]["compiled"] = list(compiled)
+if os.environ["RANK"] == "0":
+    with open(sys.argv[2], "w") as file:
+        json.dump(told, file)
+"""
+
+
+def launched(name: str, *more: str) -> dict[str, str]:
+    """What `accelerate launch` puts into the environment for one of the configurations in
+    launch/."""
+    if name in ("ddp", "fsdp2"):
+        return {"PLAY_FSDP": "1"} if name == "fsdp2" else {}
+    args = launch_command_parser().parse_args(
+        [
+            "--config_file",
+            str(LAUNCH / f"{name}.yaml"),
+            "--main_process_port",
+            "0",
+            *more,
+            "train.py",
+        ]
+    )
+    args, defaults, _ = _validate_launch_command(args)
+    args.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
+    made = prepare_deepspeed_cmd_env(args)[1]
+    return {key: value for key, value in made.items() if key.startswith("ACCELERATE_")}
+
+
+def free_port(number: int) -> int:
+    """A free one below those that the system gives out by itself, which others may take
+    meanwhile."""
+    port = 10_000 + (os.getpid() * 64 + number) % 20_000
+    with socket.socket() as tried:
+        while tried.connect_ex(("127.0.0.1", port)) == 0:
+            port += 101
+    return port
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """The folder with all runs, and what was told of them."""
+    out = tmp_path_factory.mktemp("zero")
+    series: list[tuple] = []
+
+    def run(name: str, way: str, *own: str, words=LONG, stop=False, spoil=None) -> None:
+        said = [*altered(words, *own), f"out={out}", f"name={name}"]
+        series.append((name, launched(way), said, stop, spoil, free_port(len(series))))
+
+    for way in ("ddp", *ZERO, "fsdp2"):
+        run(way, way, "compute.batch=8", "optim.clip=null")
+        run(f"{way}_passes", way, "compute.batch=2")
+    for way in ("ddp", "zero2", "zero3", "fsdp2"):
+        average = "optim.average=0.5" if way in ("ddp", "zero2") else "optim.average=null"
+        run(
+            f"{way}_spoilt",
+            way,
+            "compute.batch=4",
+            "optim.nonfinite=skip",
+            "optim.name=sgd",
+            average,
+            spoil=SPOILT,
+        )
+        run(f"{way}_bfloat16", way, "compute.precision=bfloat16", "compute.batch=8")
+    for i, way in enumerate(LEGS):
+        run("relay", way, "compute.batch=8", words=RELAY, stop=i < len(LEGS) - 1)
+    run("alone", "zero3", "compute.batch=8", words=RELAY, stop=True)
+    for way in ("ddp", "zero2", "zero3"):
+        run(
+            f"{way}_back",
+            way,
+            "compute.batch=8",
+            "optim.nonfinite=back",
+            "checkpoint.every=4",
+            spoil=SPOILT,
+        )
+    for way in ("ddp", "zero2", "zero3", "fsdp2"):
+        run(
+            f"{way}_compiled",
+            way,
+            "compute.batch=8",
+            "compute.compile=true",
+            "optim.steps=1",
+            "optim.warmup=0",
+        )
+    for way in ("ddp", "zero2", "zero3", "fsdp2"):
+        part = ("recipe=joint", "joint.supervised=0", "optim.weight_decay=0.5", "optim.lr=0.01")
+        run(f"{way}_part", way, "compute.batch=8", *part)
+    run("averaged", "zero3", "optim.average=0.5")
+    run("stops", "zero3", "compute.batch=8", spoil=SPOILT)
+    pair = together(2, "-c", SERIES, json.dumps(series), str(out / "told.json"))
+    codes, said = outcome(pair, 600)
+    assert codes == [0, 0], said
+    return out, json.loads((out / "told.json").read_text())
+
+
+def export(folder: Path, part: str = "model") -> Path:
+    return folder / "export" / f"{part}.safetensors"
+
+
+@pytest.mark.parametrize("passes", ["", "_passes"])
+@pytest.mark.parametrize("way", [*ZERO, "fsdp2"])
+def test_losses_are_those_of_ddp(trained, way: str, passes: str) -> None:
+    """With and without several passes a step; what is looked at, and the weights at the end too."""
+    out = trained[0]
+    one, other = rows(out / f"ddp{passes}"), rows(out / f"{way}{passes}")
+    assert len(other) == 12
+    assert_alike(one, other, rel=1e-6)
+    assert other[-1]["validation/loss"] == pytest.approx(one[-1]["validation/loss"], rel=1e-5)
+    assert [row["grad_norm"] for row in other] == pytest.approx(
+        [row["grad_norm"] for row in one], rel=1e-5
+    )
+    ours, theirs = (load_file(export(out / f"{name}{passes}")) for name in (way, "ddp"))
+    for name, weight in theirs.items():
+        assert ours[name].shape == weight.shape
+        assert (ours[name] - weight).abs().max() < 2e-5, name
+
+
+def test_losses_are_those_of_one_process(trained, tmp_path: Path) -> None:
+    train(
+        Run(
+            resolve(
+                [
+                    *altered(LONG, "compute.batch=16", "optim.clip=null"),
+                    f"out={tmp_path}",
+                    "name=one",
+                ]
+            )
+        )
+    )
+    for way in ZERO:
+        assert_alike(rows(tmp_path / "one"), rows(trained[0] / way), rel=1e-5)
+
+
+def test_deepspeed_has_what_the_recipe_says(trained) -> None:
+    """Read back from its engine: no clipping where there is none, and nothing in less than
+    float32."""
+    told = trained[1]
+    for stage, way in enumerate(ZERO, 1):
+        plain, passes = told[way], told[f"{way}_passes"]
+        assert plain["stage"] == passes["stage"] == stage
+        assert (plain["micro_batch"], plain["accumulation"], plain["clip"]) == (8, 1, 0.0)
+        assert (passes["micro_batch"], passes["accumulation"], passes["clip"]) == (2, 4, 1.0)
+    for way in ("zero1", "zero2", "zero3", "zero2_bfloat16", "zero3_bfloat16"):
+        assert told[way]["types"] == ["torch.float32"] * 3, way
+        assert told[way]["held"] == told[way]["reduced_in"] == ["torch.float32"], way
+    sizes = [told[way]["shares"] for way in ZERO]
+    assert (
+        max(sizes)
+        < 0.6
+        * sum(
+            w.numel()
+            for w in load_file(trained[0] / "ddp" / "export" / "model.safetensors").values()
+        )
+        * 2
+    )
+
+
+@pytest.mark.parametrize("way", ["zero2", "zero3", "fsdp2"])
+def test_weight_decay_leaves_a_part_that_is_not_trained_as_drawn(trained, way: str) -> None:
+    out = trained[0]
+    assert [row["loss"] for row in rows(out / f"{way}_part")] == pytest.approx(
+        [row["loss"] for row in rows(out / "ddp_part")], rel=1e-6
+    )
+    ours, theirs = (load_file(export(out / f"{name}_part", "heads")) for name in (way, "ddp"))
+    idle = [name for name in theirs if name.startswith("parts.supervised.")]
+    assert len(idle) == 4 and all(torch.equal(ours[name], theirs[name]) for name in idle)
+    assert theirs["parts.supervised.hidden.0.weight"].std() > 0
+
+
+@pytest.mark.parametrize("way", ["zero2", "zero3", "fsdp2"])
+def test_bfloat16_is_cast_as_everywhere(trained, way: str) -> None:
+    out = trained[0]
+    exact, one, other = (rows(out / name) for name in ("ddp", "ddp_bfloat16", f"{way}_bfloat16"))
+    assert_alike(one, other, rel=1e-5)
+    assert any(abs(a["loss"] / b["loss"] - 1) > 1e-6 for a, b in zip(exact, other, strict=True))
+
+
+@pytest.mark.parametrize("way", ["zero2", "zero3", "fsdp2"])
+def test_an_update_that_is_not_finite_is_left_out_as_under_ddp(trained, way: str) -> None:
+    """One process's loss alone, in the second of two passes; momentum and what comes after are as
+    if that step had not been."""
+    out = trained[0]
+    one, other = rows(out / "ddp_spoilt"), rows(out / f"{way}_spoilt")
+    assert (
+        [row.get("left_out") for row in other]
+        == [row.get("left_out") for row in one]
+        == [None] * 5 + [1] + [None] * 6
+    )
+    kept = [(a, b) for a, b in zip(one, other, strict=True) if "loss" in b]
+    assert_alike(*map(list, zip(*kept, strict=True)), rel=1e-6)
+    if way == "zero2":  # the averaged weights
+        assert other[-1]["validation/loss"] == pytest.approx(one[-1]["validation/loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("way", ["zero2", "zero3"])
+def test_going_back_to_a_checkpoint_is_the_same_as_under_ddp(trained, way: str) -> None:
+    out = trained[0]
+    one, other = rows(out / "ddp_back"), rows(out / f"{way}_back")
+    assert [row["step"] for row in one] == list(range(1, 13))
+    assert_alike(one, other)
+    assert "left_out" not in str(other)  # as the step was taken again, with other samples
+    assert list(json.loads((out / f"{way}_back" / "not_finite.json").read_text())["steps"]) == ["5"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(trained) -> list[dict]:
+    train(Run(resolve([*altered(RELAY, "compute.batch=16"), f"out={trained[0]}", "name=unbroken"])))
+    return rows(trained[0] / "unbroken")
+
+
+def test_a_run_stopped_under_zero_3_goes_on_alone(trained, unbroken) -> None:
+    """On one process, without DeepSpeed, with the batch that two had."""
+    out = trained[0]
+    before = len(rows(out / "alone"))
+    assert 0 < before < 60
+    train(Run(resolve([*altered(RELAY, "compute.batch=8"), f"out={out}", "name=alone"])))
+    assert_alike(unbroken, rows(out / "alone"))
+
+
+def test_a_run_goes_on_under_another_way_of_sharing(trained, unbroken) -> None:
+    """Stopped by a signal under DDP, ZeRO 2, FSDP2 and ZeRO 3 twice, and ended under 1: the rows of
+    an unbroken run."""
+    out, one = trained[0], unbroken
+    other = rows(out / "relay")
+    assert len(other) == 60 and "stopped" not in (out / "relay" / "metrics.jsonl").read_text()
+    assert (out / "relay" / "log.txt").read_text().count("started at step") == len(LEGS)
+    assert_alike(one, other, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("way", "strategy", "accelerate"),
+    [
+        ("ddp", "DDP", "MULTI_CPU"),
+        *((way, f"ZeRO-{way[4]}", "DEEPSPEED") for way in ZERO),
+        ("fsdp2", "FSDP2", "FSDP"),
+    ],
+)
+def test_a_run_tells_how_it_was_sharded(trained, way: str, strategy: str, accelerate: str) -> None:
+    """environment.json, log.txt and the report's sentence."""
+    folder = trained[0] / way
+    environment = json.loads((folder / "environment.json").read_text())
+    said = environment["sharding"]
+    assert (said["strategy"], said["accelerate"]) == (strategy, accelerate)
+    assert (said["backend"], said["processes"], said["machines"]) == ("gloo", 2, 1)
+    assert said.get("offload", {}) == {}
+    zero = way in ZERO
+    assert said.get("deepspeed") == (version("deepspeed") if zero else None)
+    text = f"{strategy} (DeepSpeed {version('deepspeed')})" if zero else strategy
+    assert f"started at step 0 on 2 processes, {text}, process " in (folder / "log.txt").read_text()
+    assert f"), {text}, 1 threads" in sections._machine(SimpleNamespace(environment=environment))
+
+
+def test_a_run_of_one_process_is_not_sharded(tmp_path: Path) -> None:
+    run = Run(resolve([*altered(TINY, "optim.steps=4"), f"out={tmp_path}", "name=one"]))
+    train(run)
+    said = json.loads((run.folder / "environment.json").read_text())["sharding"]
+    assert said == {
+        "accelerate": "NO",
+        "backend": None,
+        "processes": 1,
+        "machines": 1,
+        "strategy": "none",
+    }
+    assert "on 1 processes, not sharded, process" in run.log.read_text()
+
+
+def test_what_is_compiled(trained) -> None:
+    """The objective as one graph under DDP; block by block where the rest is gathered on the way;
+    nothing under ZeRO 3."""
+    said = {
+        way: trained[1][f"{way}_compiled"]["compiled"] for way in ("ddp", "zero2", "zero3", "fsdp2")
+    }
+    assert said["ddp"] == [["MaskedPatchPrediction", {"fullgraph": True, "dynamic": False}]]
+    assert said["zero2"] == said["fsdp2"] == [["Block", {"dynamic": False}]] * 2
+    assert said["zero3"] == [] and trained[1]["ddp"]["compiled"] == []
+
+
+def test_what_zero_3_saved_is_read_without_deepspeed(trained) -> None:
+    """Its last checkpoint on one process, and its export in timm: the very features of each
+    other."""
+    out = trained[0] / "zero3"
+    images = torch.rand(4, 3, 16, 16)
+    net = timm.create_model(f"local-dir:{out / 'export'}", pretrained=True).eval()
+    saved = checkpoint.load(checkpoint.list_checkpoints(out / "checkpoints")[-1])["objective"]
+    again = timm.create_model(f"local-dir:{out / 'export'}").eval()
+    prefix = "encoder.backbone."
+    again.load_state_dict(
+        {name.removeprefix(prefix): w for name, w in saved.items() if name.startswith(prefix)}
+    )
+    with torch.no_grad():
+        assert torch.equal(net.forward_features(images), again.forward_features(images))
+
+
+def test_what_cannot_be_is_refused_in_one_line(trained) -> None:
+    assert "optim.average=0.5" in trained[1]["averaged"] and "ZeRO 1 or 2" in trained[1]["averaged"]
+    assert trained[1]["stops"].startswith("optim.nonfinite=stop: step 5:")
+
+
+SPREAD = BatchLayout(64, 8, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"zero_optimization": {"stage": 0}}, "zero_stage=0: nothing is shared"),
+        (
+            {"zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW"}},
+            "optimizer: the DeepSpeed configuration",
+        ),
+        (
+            {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}},
+            "bf16: the DeepSpeed configuration",
+        ),
+    ],
+)
+def test_a_deepspeed_file_says_nothing_that_the_recipe_says(config: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        sharding.check_deepspeed(config)
+
+
+def test_no_clipping_is_said_as_such() -> None:
+    """Left out, it would be 1."""
+    assert sharding.deepspeed_values(None, False, SPREAD)["gradient_clipping"] == 0.0
+    assert (
+        sharding.deepspeed_values(0.5, True, SPREAD)["torch_autocast"][
+            "lower_precision_safe_modules"
+        ]
+        == []
+    )
+
+
+def test_every_configuration_is_what_it_says() -> None:
+    """As Accelerate's own classes read it, with no word that they do not know."""
+    found = {path.stem: load_config_from_file(str(path)) for path in sorted(LAUNCH.glob("*.yaml"))}
+    default = load_config_from_file(str(ROOT / "accelerate_config.yaml"))
+    assert set(found) == {*ZERO, "zero3_offload", "fsdp2", "two_machines", "two_machines_zero2"}
+    for name, config in (*found.items(), ("default", default)):
+        assert config.mixed_precision == "no" and config.main_training_function == "main", name
+        sharded = "DEEPSPEED" if "zero" in name else "FSDP" if "fsdp" in name else "MULTI_GPU"
+        assert config.distributed_type.value == sharded, name
+    for name in (*ZERO, "zero3_offload"):
+        assert found[name].deepspeed_config["zero_stage"] == int(name[4])
+    assert found["zero3_offload"].deepspeed_config["offload_optimizer_device"] == "cpu"
+    for name in ("two_machines", "two_machines_zero2"):
+        assert found[name].num_machines == 2 and found[name].num_processes == 16
+    assert found["two_machines_zero2"].deepspeed_config == found["zero2"].deepspeed_config
+    assert found["fsdp2"].fsdp_config["fsdp_version"] == 2
+    hyperparameters = {"gradient_accumulation_steps", "gradient_clipping", "deepspeed_config_file"}
+    for path in (*LAUNCH.glob("*.yaml"), ROOT / "accelerate_config.yaml"):
+        said = yaml.safe_load(path.read_text())
+        assert not hyperparameters & {*said, *said.get("deepspeed_config", {})}, path
+
+
+def test_what_a_configuration_asks_for_reaches_accelerate() -> None:
+    assert launched("zero3_offload")["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] == "cpu"
+    assert [launched(name)["ACCELERATE_DEEPSPEED_ZERO_STAGE"] for name in ZERO] == ["1", "2", "3"]
+
+
+ALONE = {
+    "MASTER_ADDR": "127.0.0.1",
+    "ACCELERATE_MIXED_PRECISION": "no",
+}  # what the launcher sets where it starts one for several
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        (ALONE, "num_processes: `accelerate launch` was asked for several and has started one"),
+        ({"ACCELERATE_USE_FSDP": "true"}, "distributed_type=FSDP: NO on cpu came of it"),
+        (
+            {"ACCELERATE_USE_DEEPSPEED": "true"},
+            "distributed_type=DEEPSPEED: no launcher has started",
+        ),
+    ],
+)
+def test_a_launch_that_became_something_else_is_refused(
+    environment, said, tiny, monkeypatch
+) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with (
+        pytest.raises(UserError, match=said),
+        distributed.accelerator_session(resolve([*tiny, "name=run"]).compute),
+    ):
+        pass
+
+
+def test_plain_ddp_in_place_of_zero_is_refused(monkeypatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    became = SimpleNamespace(distributed_type=DistributedType.MULTI_CPU, device=torch.device("cpu"))
+    with pytest.raises(
+        UserError,
+        match=r"distributed_type=DEEPSPEED: MULTI_CPU on cpu came of it; choices: launch/zero2\.yaml",
+    ):
+        distributed._check_sharding(became)
+
+
+def test_processes_that_each_believe_they_are_alone_are_refused(monkeypatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="WORLD_SIZE=2: only 1 of the launched processes"):
+        distributed._check_processes(1)
+
+
+@pytest.mark.parametrize(("local_rank", "kind"), [("0", UserError), ("1", ReportedError)])
+def test_processes_that_would_share_a_gpu_are_refused(local_rank, kind, monkeypatch, tiny) -> None:
+    """One line for a machine, before the processes look for one another."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    with pytest.raises(
+        UserError, match=r"LOCAL_WORLD_SIZE=2: .* this machine has 1; choices: --num_processes 1"
+    ) as told:
+        distributed._start(resolve([*tiny, "name=run"]).compute)
+    assert type(told.value) is kind
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    distributed._check_gpus()
+
+
+STANDS_IN = {
+    "srun": """#!/bin/bash
+# As srun: the same command once for each task; and once, after the first rows, the signal before the time limit.
+pids=()
+for i in 0 1; do SLURM_PROCID=$i SLURM_LOCALID=$i "$@" & pids+=($!); done
+if [ ! -e "$STAND_IN/signalled" ]; then
+    until [ -s "$STAND_IN/runs/run/metrics.jsonl" ]; do sleep 0.05; kill -0 "${pids[0]}" || break; done
+    touch "$STAND_IN/signalled"; kill -USR1 "${pids[@]}"
+fi
+status=0
+for pid in "${pids[@]}"; do wait "$pid"; code=$?; [ $code -gt $status ] && status=$code; done
+exit $status
+""",
+    "scontrol": """#!/bin/bash
+if [ "$1" = show ]; then echo 127.0.0.1; else echo "$@" >> "$STAND_IN/requeued"; fi
+""",
+}
+
+
+def test_a_slurm_job_is_signalled_requeued_and_ends(tmp_path: Path) -> None:
+    """Stand-ins for srun and scontrol; the script alone decides that status 75 goes back into the
+    queue. It goes on by ZeRO."""
+    for name, text in STANDS_IN.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    words = [
+        *altered(LONG, "optim.steps=100", "eval.every=100"),
+        f"out={tmp_path}/runs",
+        "name=run",
+    ]
+    slurm = {
+        "JOB_ID": str(os.getpid()),
+        "JOB_NODELIST": "here",
+        "NTASKS": "2",
+        "NTASKS_PER_NODE": "2",
+    }
+    found = {f"SLURM_{name}": value for name, value in slurm.items()} | {
+        "STAND_IN": str(tmp_path),
+        "PYTHON": sys.executable,
+    }
+    environment = os.environ | found | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    how = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 300}
+    done = [
+        subprocess.run([LAUNCH / "slurm.sh", *words], env=environment | zero, **how)
+        for zero in ({}, {"ZERO": "2"})
+    ]
+    assert [one.returncode for one in done] == [0, 0], [one.stderr + one.stdout for one in done]
+    assert "by SIGUSR1 on process" in done[0].stdout and "finished" in done[1].stdout
+    assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
+    assert [row["step"] for row in rows(tmp_path / "runs" / "run")] == list(range(1, 101))
+    assert "--signal=USR1@120" in (LAUNCH / "slurm.sh").read_text()

@@ -1,0 +1,163 @@
+"""One process never hangs for ever: data workers that bring nothing are named, and signals are
+heard while it waits."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, TINY, altered
+
+from ssl_vit.training import checkpoint, heartbeat, preemption
+
+WORDS = altered(
+    TINY,
+    "optim.steps=40",
+    "checkpoint.every=40",
+    "eval.every=40",
+    "log.every=1",
+    "compute.workers=2",
+)
+SCRIPT = """
+import multiprocessing, os, signal, sys, time
+from ssl_vit.config import validate
+from ssl_vit.data import batching
+from ssl_vit.jobs import cli
+from ssl_vit.training import heartbeat
+heartbeat.INTERVAL = 0.2
+del validate.BOUNDS["compute.patience"]
+bring, where, calls = batching.ImageDataset.__getitems__, sys.argv[1], []
+def brought(self, wanted):
+    calls.append(os.getpid())
+    many = calls.count(os.getpid())
+    batch = bring(self, wanted)
+    worker = multiprocessing.parent_process() is not None
+    if worker and where == "stopped" and many > 8:  # later than what is brought ahead
+        os.write(1, b"there\\n")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if not worker and where == "stuck" and self.train and many > 12:
+        os.write(1, b"there\\n")
+        while True:
+            time.sleep(0.1)
+    if worker and where == "refused":
+        batch = batch._replace(unreadable=(lambda: "no room",))  # as what finds no room, this cannot be handed over
+    return batch
+batching.ImageDataset.__getitems__ = brought
+cli.pretrain({words!r})
+"""
+
+
+def started(tmp_path: Path, where: str, *words: str) -> subprocess.Popen:
+    """A run on one process, in which something hangs."""
+    script = SCRIPT.replace(
+        "{words!r}", repr(altered(WORDS, f"out={tmp_path}", "name=run", *words))
+    )
+    command = [sys.executable, "-c", script, where]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def until_there(process: subprocess.Popen) -> None:
+    """It hangs, or is about to."""
+    assert process.stdout
+    assert any("there" in line for line in process.stdout)
+
+
+def test_a_batch_that_does_not_get_into_shared_memory_ends_the_run_in_a_line(
+    tmp_path: Path,
+) -> None:
+    process = started(tmp_path, "refused")
+    said = process.communicate(timeout=300)[0]
+    assert process.returncode == heartbeat.LOST, said
+    last = said.splitlines()[-1]
+    assert last.startswith("error: data worker (process ") and "compute.workers=" in last, said
+    assert "a data worker could not hand over its batch: " in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(("where", "workers"), [("stopped", 2), ("stuck", 0)])
+def test_data_that_do_not_come_for_the_patience_end_the_run(
+    tmp_path: Path, where: str, workers: int
+) -> None:
+    process = started(tmp_path, where, "compute.patience=2", f"compute.workers={workers}")
+    said = process.communicate(timeout=300)[0]
+    assert process.returncode == heartbeat.LOST, said
+    which = "from 2 data workers, /dev/shm with " if workers else "read by this process itself"
+    assert (
+        f"error: compute.patience=2: no data came for so many seconds, {which}"
+        in said.splitlines()[-1]
+    )
+
+
+def test_a_signal_while_data_do_not_come_saves_and_leaves(tmp_path: Path) -> None:
+    process = started(tmp_path, "stopped")
+    until_there(process)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=300)[0]
+    assert process.returncode == preemption.STOPPED and "by SIGTERM, saved" in said, said
+    assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
+
+
+@pytest.mark.parametrize("number", preemption.SIGNALS)
+def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, number: int) -> None:
+    """Sent until it is heard: those within the first second are taken for one, as launchers repeat
+    them."""
+    process = started(tmp_path, "stuck", "compute.workers=0")
+    until_there(process)
+    end = time.monotonic() + 300
+    while process.poll() is None:
+        assert time.monotonic() < end
+        process.send_signal(number)
+        time.sleep(0.05)
+    said = process.communicate()[0]
+    assert process.returncode == preemption.SECOND_SIGNAL + number, said
+    assert (
+        f"stopped     at once, by {signal.Signals(number).name} after another signal; not saved"
+        in said
+    )
+
+
+def test_a_signal_that_a_launcher_repeats_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, heard = [], threading.Event()
+    monkeypatch.setattr(
+        preemption, "exit_process", lambda status, text: (left.append(status), heard.set())
+    )
+    monkeypatch.setattr(preemption, "REPEAT_WINDOW", 1e6)
+    reading, writing = os.pipe()
+    thread = threading.Thread(target=preemption._exit_on_second_signal, args=(reading,))
+    thread.start()
+    os.write(writing, bytes([signal.SIGTERM, signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1]))
+    os.write(writing, bytes([signal.SIGINT]))
+    assert heard.wait(60)
+    os.close(writing)
+    thread.join()
+    assert left == [preemption.INTERRUPTED]
+
+
+def judged(watchdog: heartbeat.Watchdog, *stood: float) -> list[str]:
+    return [watchdog._diagnose_alone(seconds) for seconds in stood]
+
+
+def test_one_process_alone_is_judged_within_a_step_only() -> None:
+    watchdog = heartbeat.Watchdog(0, 1, 10)
+    assert judged(watchdog, 1e6) == [""], "before the first step"
+    passes = watchdog.track(["a pass"], 3)
+    next(passes)
+    assert (
+        judged(watchdog, 30) == [""]
+        and "not moved for 30 s, after step 3" in judged(watchdog, 31)[0]
+    )
+    watchdog.note_step(4)
+    assert judged(watchdog, 1e6) == [""], "between steps"
+    with watchdog._waiting():
+        assert judged(watchdog, 10) == [""] and "no data came" in judged(watchdog, 11)[0]
+
+
+def test_the_watch_over_one_process_ends_with_it() -> None:
+    with heartbeat.Watchdog(0, 1, 1.0) as watchdog:
+        assert list(watchdog.track([1, 2], 0)) == [1, 2] and watchdog.watch_thread.is_alive()
+    assert not watchdog.watch_thread.is_alive() and not watchdog.exchange_thread.is_alive()

@@ -1,0 +1,241 @@
+"""Streams: every image once an epoch, in an order told by keys, resumed exactly where as many
+processes go on."""
+
+# ruff: noqa: F811
+import io
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from conftest import TINY, altered
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from test_bad_input import said  # noqa: F401
+from test_shards import numbered, parquet, png
+from test_train import Killed, Killer, assert_same_end, run
+
+from ssl_vit.config.schema import Data
+from ssl_vit.data import loaders, sources, streaming
+from ssl_vit.data.batching import BatchLayout
+from ssl_vit.data.loaders import StreamReader
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import train as train_job
+from ssl_vit.training import checkpoint
+
+SIZES = (9, 4, 7, 5)  # images of the shards
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of the first numbers, and a validation split of five."""
+    place = tmp_path_factory.mktemp("stream")
+    starts = np.cumsum((0, *SIZES)).tolist()
+    for i, (first, last) in enumerate(itertools.pairwise(starts)):
+        parquet(place / f"train-{i}.parquet", range(first, last))
+    parquet(place / "val.parquet", range(100, 105))
+    return place
+
+
+def data(place: Path, window: int | None = 8, **more) -> Data:
+    return Data(
+        path=str(place), stream=True, window=window, size=6, flip=False, crop_area=1.0, **more
+    )
+
+
+def reading(place: Path, batch_layout: BatchLayout, window: int = 8) -> StreamReader:
+    found = sources.load(data(place, window)).stream
+    assert found is not None
+    return StreamReader(found, data(place, window), batch_layout)
+
+
+def drawn(some: StreamReader, start: int, stop: int, seed: int = 0) -> list[tuple[int, int, int]]:
+    """(index, shard, row) of each image of these steps, in their order."""
+    passes = some.passes(seed, start, stop)
+    return [
+        (i, c.shard, c.row)
+        for p in passes
+        for i, c in zip(p.samples.index.tolist(), p.cells, strict=True)
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    window=st.integers(1, 30),
+    processes=st.sampled_from([1, 2, 4]),
+    start=st.integers(0, 12),
+    seed=st.integers(0, 9),
+)
+def test_any_step_goes_on_as_the_unbroken_stream(
+    folder: Path, window: int, processes: int, start: int, seed: int
+) -> None:
+    """Each process from where its window begins, told in three numbers; whatever its device batch
+    was and is."""
+    for rank in range(processes):
+        unbroken = reading(
+            folder, BatchLayout(8, 8 // processes, rank, processes), window * processes
+        )
+        wanted = drawn(unbroken, 0, 14, seed)
+        other = reading(folder, BatchLayout(8, 1, rank, processes), window * processes)
+        other.seek(start, streaming.Cursor(*list(unbroken.cursor_at(start))))
+        assert drawn(other, start, 14, seed) == wanted[start * 8 // processes :]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_an_epoch_has_every_image_once_and_a_window_is_mixed(folder: Path, processes: int) -> None:
+    """Process by process: as many images as its shards of the first epoch hold are those, in
+    another order."""
+    everything = Counter()
+    for rank in range(processes):
+        some = reading(folder, BatchLayout(4, 4 // processes, rank, processes), 1000)
+        mine = some.stream._order(0)[rank::processes]
+        count = sum(SIZES[s] for s in mine)
+        some.window = count  # one window, one epoch
+        seen = drawn(some, 0, -(-count * processes // 4))[:count]
+        assert {shard for _, shard, _ in seen} == set(mine.tolist())
+        rows = [(shard, row) for _, shard, row in seen]
+        assert rows != sorted(rows) and [i for i, _, _ in seen] == [
+            rank + processes * n for n in range(count)
+        ]
+        everything.update(rows)
+    assert everything == Counter((s, r) for s, size in enumerate(SIZES) for r in range(size))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own(folder: Path) -> None:
+    some = [drawn(reading(folder, BatchLayout(5, 5, 0, 1), 25), 0, 10, seed) for seed in (0, 1)]
+    first, second = ([(s, r) for _, s, r in some[0][at : at + 25]] for at in (0, 25))
+    assert sorted(first) == sorted(second) and first != second
+    assert some[0] != some[1]
+    orders = [sources.load(data(folder), seed=seed).stream._order(0).tolist() for seed in range(20)]
+    assert len({tuple(order) for order in orders}) > 5
+
+
+def test_images_are_those_of_the_shards(folder: Path) -> None:
+    """Decoded by the loader: each index has the image and the label of its place; with workers
+    too."""
+    told = sources.load(data(folder))
+    batch_layout, starts = BatchLayout(5, 5, 0, 1), np.cumsum((0, *SIZES))
+    for workers in (0, 2):
+        some = StreamReader(told.stream, data(folder), batch_layout)
+        places = {index: starts[shard] + row for index, shard, row in drawn(some, 0, 5)}
+        loader = loaders.training_loader(some, data(folder), batch_layout, 0, 0, 5, workers)
+        for batch in loader:
+            for image, label, index in zip(
+                batch.image, batch.label.tolist(), batch.index.tolist(), strict=True
+            ):
+                number = int(places[index])
+                with Image.open(io.BytesIO(png(number))) as expected:
+                    assert np.array_equal(
+                        image.permute(1, 2, 0).numpy(), np.asarray(expected.convert("RGB"))
+                    )
+                assert label == number % 2
+    assert told.validation.fetch(np.arange(5))[0] == [png(n) for n in range(100, 105)]
+    assert told.train.classes == ["ant", "bee"] and len(told.train) == sum(SIZES)
+
+
+def test_tars_and_folders_stream_too(tmp_path: Path) -> None:
+    for i in range(2):
+        numbered(tmp_path / "tars" / f"train-{i}.tar", range(4 * i, 4 * i + 4))
+    for n in range(6):
+        path = tmp_path / "files" / "train" / "ab"[n % 2] / f"{n}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(n))
+    for place, count in (("tars", 8), ("files", 6)):
+        taken = sources.load(data(tmp_path / place, validation=0.0)).train
+        images, labels = taken.fetch(np.arange(len(taken)))
+        assert sorted(images) == sorted(png(n) for n in range(count))
+        assert {(image, label) for image, label in zip(images, labels.tolist(), strict=True)} == {
+            (png(n), n % 2) for n in range(count)
+        }
+
+
+def test_a_image_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> None:
+    cells = [{"bytes": b"none" if n == 3 else png(n), "path": None} for n in range(8)]
+    features = datasets.Features({"image": datasets.Image()})
+    datasets.Dataset.from_dict({"image": cells}, features=features).to_parquet(
+        str(tmp_path / "train.parquet")
+    )
+    asked = data(tmp_path, 8, validation=0.0, unreadable=1.0)
+    some = StreamReader(sources.load(asked).stream, asked, BatchLayout(4, 4, 0, 1))
+    seen = list(loaders.training_loader(some, asked, BatchLayout(4, 4, 0, 1), 0, 0, 6, 0))
+    assert sum(len(batch.image) for batch in seen) == 24
+    texts = [text for batch in seen for text in batch.unreadable]
+    assert len(texts) == 3 and all(text.startswith("shard 0, image 3: ") for text in texts)
+
+
+@pytest.fixture(scope="module")
+def words(folder: Path) -> list[str]:
+    return altered(
+        TINY,
+        "data.stream=true",
+        f"data.path={folder}",
+        "data.window=10",
+        "eval.images=5",
+        "optim.batch=8",
+    )
+
+
+def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
+    tmp_path: Path, words, monkeypatch
+) -> None:
+    whole = run([*words, f"out={tmp_path}", "name=whole"])
+    callbacks = train_job._callbacks
+    for step in (5, 9):
+        monkeypatch.setattr(
+            train_job, "_callbacks", lambda j, step=step: [*callbacks(j), Killer(step)]
+        )
+        with pytest.raises(Killed):
+            run([*words, f"out={tmp_path}", "name=broken"])
+    monkeypatch.undo()
+    newest = checkpoint.list_checkpoints(tmp_path / "broken" / "checkpoints")[-1]
+    saved = checkpoint.load(newest)
+    checkpoint.save(newest.parent, 8, saved | {"stream": saved["stream"] * 2}, keep=2)
+    with pytest.raises(
+        UserError, match="stopped on 2 processes, and a stream goes on only on as many, not 1"
+    ):
+        run([*words, f"out={tmp_path}", "name=broken"])
+    checkpoint.save(newest.parent, 8, saved, keep=2)
+    assert_same_end(whole.folder, run([*words, f"out={tmp_path}", "name=broken"]).folder)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (["data.share=0.5"], "data.share=0.5: data.stream=true has no share"),
+        (["data.validation=0.1"], "data.validation=0.1: data.stream=true has no share to hold out"),
+        (["data.validation=vall"], "data.validation=vall: no such split; did you mean val?"),
+        (
+            ["recipe=supervised", "data.mixup=0.5"],
+            "data.mixup, .cutmix=0.5: data.stream=true mixes no images",
+        ),
+        (
+            ["recipe=supervised", "eval.test=true"],
+            "eval.test=true: data.stream=true is for training only",
+        ),
+        (["data.image_column=img"], "data.image_column=img: "),
+    ],
+)
+def test_what_a_stream_cannot_is_refused_in_one_line(
+    said,
+    words,
+    changed: list[str],
+    says: str,
+) -> None:
+    assert says in said(*altered([w for w in words if not w.startswith("data.window")], *changed))
+
+
+def test_a_shard_that_cannot_be_read_is_named(said, tmp_path: Path, words) -> None:
+    parquet(tmp_path / "own" / "train-0.parquet", range(8))
+    parquet(tmp_path / "own" / "val.parquet", range(8))
+    text = bytearray((tmp_path / "own" / "train-0.parquet").read_bytes())
+    text[4:400] = bytes(396)
+    (tmp_path / "own" / "train-0.parquet").write_bytes(text)
+    assert "shard 0 of 1 cannot be read: " in said(*words, f"data.path={tmp_path / 'own'}")
+
+
+def test_fewer_shards_than_processes_are_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="4 shards for 8 processes"):
+        reading(folder, BatchLayout(8, 1, 0, 8))
