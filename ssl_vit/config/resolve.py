@@ -2,7 +2,8 @@
 
 Order, each over the one before: the schema <- the recipe's presets (a row of models.yaml, of
 datasets.yaml) <- the recipe's own values <- presets named on the command line, which replace all
-that preset's fields <- every other word.
+that preset's fields <- every other option. A recipe may name another as its `base`, whose presets
+and values stand in for those that it does not give itself.
 """
 
 import copy
@@ -191,9 +192,37 @@ def _preset(values: dict[str, Any], key: str, row: dict[str, Any]) -> dict[str, 
     return {k: v for k, v in values.items() if not k.startswith(key + ".")} | row
 
 
-def _from_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of a recipe file's presets, and its own."""
+def _with_base(path: Path, derived: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of a recipe file's presets, and its own, as though the lines of its `base: NAME`
+    stood in it unless it has others for them. A base's name is not inherited.
+
+    Raises:
+        UserError: the bases form a circle.
+    """
     raw = load_yaml(path)
+    base = raw.pop("base", None)
+    rows, own = _read_values(raw, path)
+    if base is None:
+        return rows, own
+    below = find_recipe(str(base))
+    if below.resolve() in (path.resolve(), *derived):
+        raise UserError(f"{path}: base={base}: bases form a circle")
+    base_rows, base_own = _with_base(below, (path.resolve(), *derived))
+    base_own.pop("name", None)
+    for key in ("data", "model"):
+        if f"{key}.name" in rows:
+            base_rows = _preset(base_rows, key, {})
+    return base_rows | rows, base_own | own
+
+
+def file_values(path: Path) -> dict[str, Any]:
+    """{dotted key: value} of a recipe file and its bases, unchecked."""
+    rows, own = _with_base(path)
+    return rows | own
+
+
+def _read_values(raw: dict[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of the presets that a recipe file's mapping names, and its own."""
     rows: dict[str, Any] = {}
     for key, table in (("data", "datasets.yaml"), ("model", "models.yaml")):
         if isinstance(raw.get(key), str):
@@ -225,7 +254,7 @@ def resolve(words: Iterable[str], here: bool = True) -> Recipe:
             f"data.path={given['data.path']} and data.hub={given['data.hub']}: say one of them"
         )
     path = find_recipe(chosen["recipe"])
-    rows, said = _from_file(path)
+    rows, said = _with_base(path)
     values = rows | said
     start = (
         init_source.described_values(init_source.parse_init(given["init"]))
@@ -296,7 +325,7 @@ def read(path: Path) -> Recipe:
     Raises:
         UserError: it is no recipe.
     """
-    rows, said = _from_file(path)
+    rows, said = _read_values(load_yaml(path), path)
     return _build(rows | said)
 
 

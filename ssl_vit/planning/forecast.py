@@ -188,7 +188,7 @@ def is_study(words: list[str]) -> bool:
     return (
         "sweep" in words
         or recipe.startswith("study/")
-        or (is_file and "parts" in load_yaml(Path(recipe)))
+        or (is_file and not {"parts", "extends"}.isdisjoint(load_yaml(Path(recipe))))
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from .. import hub_files
 from ..config import init_source, parsing
 from ..config.parsing import load_yaml
-from ..config.resolve import find_recipe, resolve
+from ..config.resolve import file_values, find_recipe, resolve
 from ..config.schema import OBJECTIVES, USES_LABELS, Recipe, computed_values, counts, flatten
 from ..errors import UserError
 from ..jobs import identity
@@ -119,9 +119,9 @@ def _suits(key: str, tool: str, words: dict[str, str]) -> bool:
     group = key.split(".")[0]
     if tool == "evaluate" or group == "probe":
         return tool == "evaluate" and group in ("probe", "data", "model", "compute")
-    objective = words.get("objective") or load_yaml(find_recipe(words.get("recipe"))).get(
-        "objective", "mpp"
-    )
+    objective = words.get("objective")
+    if objective is None:
+        objective = file_values(find_recipe(words.get("recipe"))).get("objective", "mpp")
     return group not in {
         name for used in OBJECTIVES.values() for name in used
     } or group in OBJECTIVES.get(objective, ())

@@ -18,8 +18,19 @@ from .spec_fields import hold, known, listed, mapping, text
 from .vary import MATCHES, Settings, expand
 
 TOOLS = ("pretrain", "finetune", "evaluate")
-STUDY_KEYS = ("title", "places", "seeds", "arms", "vary", "match", "parts", "report")
-PART_KEYS = ("tool", "seeds", "words", "by_arm", "grid", "best")
+STUDY_KEYS = (
+    "title",
+    "extends",
+    "places",
+    "seeds",
+    "arms",
+    "vary",
+    "match",
+    "options",
+    "parts",
+    "report",
+)
+PART_KEYS = ("extends", "tool", "seeds", "words", "by_arm", "grid", "best")
 REPORT_KEYS = (
     "final",
     "probes",
@@ -99,7 +110,42 @@ def read(path: Path) -> Study:
     Raises:
         UserError: the first mistake in it, in one line.
     """
-    return build(load_yaml(path), str(path))
+    return build(_extended(path), str(path))
+
+
+def _extended(path: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A study's file over the one that it `extends`: its keys replace the other's, but `options` and
+    the words of parts are added to it, and a part of null is left out. A title is not inherited.
+
+    Raises:
+        UserError: files extend one another in a circle.
+    """
+    raw = load_yaml(path)
+    name = raw.pop("extends", None)
+    if name is None:
+        return raw
+    below = find(str(name))
+    circle = below.resolve() in (path.resolve(), *derived)
+    hold(not circle, str(path), f"extends={name}: files extend one another in a circle")
+    base = _extended(below, (path.resolve(), *derived))
+    base.pop("title", None)
+    where = str(path)
+    options = flatten(mapping(base, "options", where)) | flatten(mapping(raw, "options", where))
+    parts = mapping(base, "parts", where)
+    for key, body in mapping(raw, "parts", where).items():
+        parts[key] = _extended_part(parts.get(key), body)
+    parts = {key: body for key, body in parts.items() if body is not None}
+    return base | raw | {"options": options, "parts": parts}
+
+
+def _extended_part(base: Any, body: Any) -> Any:
+    """A part over another one; what is no mapping is left to `_part` to refuse."""
+    if not isinstance(base, dict) or not isinstance(body, dict):
+        return body
+    words = [node.get("words") or {} for node in (base, body)]
+    if not all(isinstance(node, dict) for node in words):
+        return body
+    return base | body | {"words": flatten(words[0]) | flatten(words[1])}
 
 
 def build(raw: dict[str, Any], where: str) -> Study:
@@ -115,13 +161,34 @@ def build(raw: dict[str, Any], where: str) -> Study:
     study = Study(
         str(raw["title"]), places, _seeds(raw, where) or (0,), arms, {}, report, settings, match
     )
-    for name, body in mapping(raw, "parts", where).items():
+    options = flatten(mapping(raw, "options", where))
+    for name, body in _whole_parts(raw, where).items():
+        if isinstance(body, dict):
+            body = _extended_part({"words": options}, body)
         study.parts[name] = _part(name, body, tuple(arms), f"{where}: part {name}")
     _names(study, where)
     for part in study.parts.values():
         _check_part(part, study, f"{where}: part {part.name}")
     _check_report(study, f"{where}: report")
     return dataclasses.replace(study, parts=_ordered(study.parts, where))
+
+
+def _whole_parts(raw: dict[str, Any], where: str) -> dict[str, Any]:
+    """The parts; one that `extends` another has the other's tool and words unless it says others."""
+    parts = mapping(raw, "parts", where)
+    whole: dict[str, Any] = {}
+    for name, body in parts.items():
+        other = body.get("extends") if isinstance(body, dict) else None
+        if other is None:
+            whole[name] = body
+            continue
+        base = parts.get(other)
+        if not isinstance(base, dict) or "extends" in base:
+            text = f"extends={other}: expected a part that extends none"
+            raise UserError(f"{where}: part {name}: {text}; {suggest(str(other), parts)}")
+        shared = {key: base[key] for key in ("tool", "words") if key in base}
+        whole[name] = _extended_part(shared, body)
+    return whole
 
 
 def _part(name: str, body: Any, arms: tuple[str, ...], where: str) -> Part:

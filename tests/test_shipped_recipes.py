@@ -1,0 +1,123 @@
+"""Every file of recipes/ means what it did: the resolved values of recipes and the planned tasks of
+studies, as hashes in golden/recipes.json. After a change that is meant:
+python tests/test_shipped_recipes.py
+"""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssl_vit.config.resolve import RECIPES, TABLES, resolve
+from ssl_vit.config.schema import dump
+from ssl_vit.errors import UserError
+from ssl_vit.studies import plan, spec
+
+GOLDEN = Path(__file__).parent / "golden" / "recipes.json"
+NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
+NAMES = [name for name in NAMES if name not in TABLES]
+
+
+def meaning(name: str) -> str:
+    """A hash of a recipe's values, or of a study and its tasks."""
+    if name.startswith("study/"):
+        value = planned(RECIPES / f"{name}.yaml")
+    else:
+        value = dump(resolve([f"recipe={name}"], here=False))
+    text = json.dumps(value, sort_keys=True, default=list)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def planned(path: Path) -> dict[str, Any]:
+    study = spec.read(path)
+    tasks = plan.tasks(study, {place: f"/{place}" for place in study.places}, {})
+    kept = ("title", "places", "seeds", "arms", "report", "vary", "match")
+    return {
+        "study": {key: getattr(study, key) for key in kept},
+        "tasks": {name: dataclasses.asdict(task) for name, task in tasks.items()},
+    }
+
+
+def test_each_file_means_what_it_did() -> None:
+    assert {name: meaning(name) for name in NAMES} == json.loads(GOLDEN.read_text())
+
+
+def recipe(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    return f"{folder}/{name}"
+
+
+def test_a_base_stands_in_for_what_a_recipe_leaves_out(tmp_path: Path) -> None:
+    base = recipe(tmp_path, "base.yaml", "base: mpp\nname: one\ndata.size: 32\noptim.lr: 0.5\n")
+    path = recipe(
+        tmp_path, "mine.yaml", f"base: {base}\nmodel: vit_n4\noptim: {{steps: 7, warmup: 0}}\n"
+    )
+    found, mpp = resolve([f"recipe={path}"]), resolve(["recipe=mpp"])
+    assert (found.name, found.model.name, found.model.patch) == ("mine", "vit_n4", 4)
+    assert (found.optim.steps, found.optim.lr, found.data.size) == (7, 0.5, 32)
+    assert found.corruption == mpp.corruption and found.optim.weight_decay == mpp.optim.weight_decay
+
+
+def test_bases_form_no_circle(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text(f"base: {two}\n")
+    two.write_text(f"base: {one}\n")
+    with pytest.raises(UserError, match=f"base={one}: bases form a circle"):
+        resolve([f"recipe={one}"])
+
+
+def test_an_unknown_base_is_named(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "mine.yaml", "base: mppp\n")
+    with pytest.raises(UserError, match="mppp: unknown; did you mean mpp"):
+        resolve([f"recipe={path}"])
+
+
+STUDY = """title: base
+seeds: [0]
+arms: {mpp: one}
+options: {data: shapes, data.size: 32}
+parts:
+  pretrain: {tool: pretrain, words: {recipe: mpp, optim.steps: 4, optim.warmup: 0}}
+  again: {extends: pretrain, words: {optim.steps: 5}}
+  probe: {tool: evaluate, words: {recipe: evaluate, init: "{pretrain}"}}
+report: {probes: [probe]}
+"""
+
+
+def test_options_hold_for_all_parts_and_files_and_parts_extend_others(tmp_path: Path) -> None:
+    base = recipe(tmp_path, "base.yaml", STUDY)
+    first = plan.tasks(spec.read(Path(base)), {}, {})
+    assert all(task.words["data.size"] == "32" for task in first.values())
+    assert first["again-mpp-0"].words == first["pretrain-mpp-0"].words | {"optim.steps": "5"}
+    text = f"title: more\nextends: {base}\nseeds: [1]\noptions: {{data.size: 16}}\n"
+    text += "parts:\n  pretrain: {words: {optim.lr: 0.5}}\n  again: null\n"
+    study = spec.read(Path(recipe(tmp_path, "more.yaml", text)))
+    tasks = plan.tasks(study, {}, {})
+    assert study.title == "more" and set(tasks) == {"pretrain-mpp-1", "probe-mpp-1"}
+    changed = {"data.size": "16", "optim.lr": "0.5"}
+    assert tasks["pretrain-mpp-1"].words == first["pretrain-mpp-0"].words | changed
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("extends: pretrain", "extends: pretran"), "part again: extends=pretran: .*pretrain"),
+        (("title: base", "extends: {path}"), "extends={path}: files extend one another"),
+    ],
+    ids=["an unknown part", "itself"],
+)
+def test_what_cannot_be_extended_is_named(
+    tmp_path: Path, change: tuple[str, str], says: str
+) -> None:
+    path = tmp_path / "study.yaml"
+    old, new = (text.format(path=path) for text in change)
+    path.write_text(STUDY.replace(old, new))
+    with pytest.raises(UserError, match=says.format(path=path)):
+        spec.read(path)
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps({name: meaning(name) for name in NAMES}, indent=1) + "\n")
