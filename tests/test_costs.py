@@ -6,7 +6,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ssl_vit import costs, formatting
-from ssl_vit.config.schema import Compute, Data, Model, Recipe
+from ssl_vit.config.operation import Compute
+from ssl_vit.config.schema import Data, Model, Recipe
 
 JFT, IMAGENET = 303_000_000, 1_281_167
 B = {"width": 768, "depth": 12, "heads": 12, "mlp": 3072}

@@ -19,10 +19,10 @@ from test_hub import REPO, exported, finished, run, server
 
 from ssl_vit import hub_files
 from ssl_vit.config import init_source
+from ssl_vit.config.operation import Hub as Pushing
 from ssl_vit.config.parsing import load_yaml
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
-from ssl_vit.config.schema import Hub as Pushing
 from ssl_vit.errors import UserError
 from ssl_vit.hub import payload, pull, push, state_io
 from ssl_vit.jobs import cli

@@ -20,7 +20,7 @@ from test_train import Killed, Killer, assert_same_end, rows, run
 from torch.optim import AdamW
 
 from ssl_vit import objectives
-from ssl_vit.config.schema import Checkpoint
+from ssl_vit.config.operation import Checkpoint
 from ssl_vit.data import batching
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job

@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssl_vit.config.schema import Compute, Data, Model, Optim, Recipe
+from ssl_vit.config.operation import Compute
+from ssl_vit.config.schema import Data, Model, Optim, Recipe
 from ssl_vit.errors import UserError
 from ssl_vit.runs import folder
 from ssl_vit.runs import lock as locking

@@ -12,6 +12,8 @@ from typing import Any
 LONGEST_NAME = 255  # bytes of a file's name, on every common file system
 LONGEST_PATH = 4095
 LONGEST_LIST = 100  # values of a list
+# of a model: neither a path nor a place that timm would fetch from
+PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 
 @dataclass(frozen=True)

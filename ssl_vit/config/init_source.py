@@ -11,8 +11,9 @@ from typing import Any
 from .. import hub_files
 from ..errors import UserError
 from . import parsing
+from .fields import PLAIN_NAME
 from .parsing import load_yaml
-from .schema import PLAIN_NAME, Recipe
+from .schema import Recipe
 
 SCRATCH = "scratch"
 REMOTE = ("timm:", hub_files.SCHEME)

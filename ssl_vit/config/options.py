@@ -8,7 +8,8 @@ import textwrap
 from typing import Any
 
 from .fields import Option, type_name
-from .schema import OPTIONS, Recipe, flatten
+from .parsing import flatten
+from .schema import OPTIONS, Recipe
 
 WIDTH = 100
 HEAD = """# Options

@@ -18,7 +18,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError
 from .fields import LONGEST_NAME, LONGEST_PATH
-from .schema import flatten
 
 DEEPEST = 32  # levels of a YAML value; a recipe has three
 LARGEST = 2**26  # bytes of a YAML or JSON file
@@ -126,6 +125,27 @@ def load_yaml(path: Path) -> dict[str, Any]:
                 f"{path}: {key}: {' '.join(str(value).split())} cannot be taken as a value"
             )
     return cast(dict[str, Any], loaded)
+
+
+def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested mapping as {dotted key: value}."""
+    flat: dict[str, Any] = {}
+    for key, value in node.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def has_interpolation(value: Any) -> bool:
+    """Whether OmegaConf or YAML would read a value, or one inside it, as something else than its
+    text: `${...}` is replaced, `???` means missing, and a line break ends a scalar."""
+    if "${" in str(value):
+        return True
+    if not isinstance(value, str):
+        return False
+    return value.strip() == "???" or len(value.splitlines()) > 1
 
 
 def yaml_value(text: str) -> Any:

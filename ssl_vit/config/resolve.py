@@ -26,8 +26,8 @@ from ..errors import UserError, suggest
 from ..formatting import INSTALLED, PACKAGE, ROOT
 from . import init_source, uses
 from .fields import type_name
-from .parsing import load_yaml, parse_path, yaml_value
-from .schema import EMBEDDED, OPTIONS, RENAMED, Recipe, computed_values, flatten, has_interpolation
+from .parsing import flatten, has_interpolation, load_yaml, parse_path, yaml_value
+from .schema import EMBEDDED, OPTIONS, RENAMED, Recipe, computed_values
 from .validate import check, check_place
 
 EVALUATION = {"data.eval_mode", "data.eval_crop"}

@@ -3,14 +3,14 @@
 
 # ruff: noqa: RUF009 (option() and group() return dataclass fields)
 import dataclasses
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from .. import hub_files
-from .fields import group, is_held_out, is_name, is_path, is_split, option, options
+from .fields import PLAIN_NAME, group, is_held_out, is_name, is_path, is_split, option, options
+from .operation import Checkpoint, Compute, Eval, Hub, Log
+from .parsing import flatten
 
 OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each uses
     "mpp": ("corruption", "target"),
@@ -24,8 +24,6 @@ MEASURES = ["few_shot", "linear", "knn", "top1"]  # the last with the head that 
 TARGETS = ["mean_color", "grid_color", "pixels"]
 EMBEDDED = "shapes"
 SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
-# of a model: neither a path nor a place that timm would fetch from
-PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 
 @dataclass
@@ -314,107 +312,6 @@ class Optim:
 
 
 @dataclass
-class Compute:
-    batch: int | None = option(
-        None, "Images per device and pass; null: the largest divisor that fits.", above=0
-    )
-    precision: str = option(
-        "auto",
-        "Precision of the forward and backward pass.",
-        choices=("auto", "float32", "bfloat16"),
-        identity=True,
-    )
-    compile: bool | None = option(None, "Use torch.compile; null: where there is a GPU.")
-    workers: int | None = option(
-        None, "Data loading processes per process; null: from the cores.", minimum=0, maximum=2**12
-    )
-    threads: int | None = option(
-        None,
-        "Torch threads; null: allowed cores / processes on this machine.",
-        above=0,
-        maximum=2**20,
-    )
-    patience: float = option(
-        600.0,
-        "Seconds that a process may stay behind the others before the run names it and stops.",
-        minimum=10,  # a healthy process reports every 2
-        maximum=1e9,
-    )
-
-
-@dataclass
-class Checkpoint:
-    every: int = option(1000, "Steps between checkpoints.", above=0, maximum=2**40)
-    keep: int = option(
-        2,
-        "Checkpoints that are kept; at least two, as a damaged one needs another before it.",
-        minimum=2,
-        maximum=2**31,
-    )
-    background: bool = option(True, "Write while training goes on.")
-    failures: int = option(
-        3, "Failed saves in a row after which the run stops.", above=0, maximum=2**31
-    )
-
-
-@dataclass
-class Eval:
-    every: int = option(
-        1000, "Steps between evaluations on held-out images.", above=0, maximum=2**40, training=True
-    )
-    images: int = option(
-        2000,
-        "Held-out images evaluated, at most.",
-        above=0,
-        maximum=2**40,
-        in_result=True,
-        training=True,
-    )
-    test: bool = option(
-        False,
-        "At the end, top-1 and top-5 on every image of data.test.",
-        in_result=True,
-        training=True,
-    )
-    real: str | None = option(
-        None,
-        "ImageNet-ReaL's labels (real.json), where data.test is ImageNet's validation split.",
-        in_result=True,
-        private=True,
-    )
-
-
-@dataclass
-class Log:
-    every: int = option(20, "Steps between logged rows.", above=0, maximum=2**40)
-    tensorboard: bool = option(True, "Write TensorBoard events.")
-
-
-@dataclass
-class Hub:
-    repo: str | None = option(
-        None,
-        "USER/NAME on the Hugging Face Hub that the export is pushed to at the end.",
-        check=lambda v: hub_files.NAME.fullmatch(v) is not None,
-        expected="USER/NAME on the Hugging Face Hub",
-    )
-    private: bool = option(True, "Create the repository as a private one.")
-    every: int | None = option(
-        None,
-        "Steps between pushes of the current encoder, each to a branch of its own; null: never.",
-        above=0,
-        maximum=2**40,
-    )
-    state: bool = option(False, "Push the resumable training state too, to the branch `state`.")
-    wait: float = option(
-        300.0,
-        "Seconds that a finished run waits, at most, for pushes to complete.",
-        minimum=0,
-        maximum=1e9,
-    )
-
-
-@dataclass
 class Recipe:
     name: str = option(
         "",
@@ -485,25 +382,6 @@ NOT_COMPUTED = tuple(key for key, one in OPTIONS.items() if not one.identity)
 RENAMED = {"eval.pictures": "eval.images", "probe.pictures": "probe.images"}
 # May change while a run goes on, and no more once it has finished
 IN_RESULT = tuple(key for key, one in OPTIONS.items() if one.in_result)
-
-
-def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
-    """A nested mapping as {dotted key: value}."""
-    flat: dict[str, Any] = {}
-    for key, value in node.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.")
-            if isinstance(value, dict)
-            else {f"{prefix}{key}": value}
-        )
-    return flat
-
-
-def has_interpolation(value: Any) -> bool:
-    """Whether OmegaConf or YAML would read more into a value, or one inside it, than it says."""
-    return "${" in str(value) or (
-        isinstance(value, str) and (value.strip() == "???" or len(value.splitlines()) > 1)
-    )
 
 
 def computed_values(recipe: Recipe) -> dict[str, Any]:

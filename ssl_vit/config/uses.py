@@ -3,7 +3,8 @@
 import dataclasses
 
 from ..errors import UserError
-from .schema import EMBEDDED, OBJECTIVES, OPTIONS, USES_LABELS, Recipe, flatten
+from .parsing import flatten
+from .schema import EMBEDDED, OBJECTIVES, OPTIONS, USES_LABELS, Recipe
 
 
 def check(recipe: Recipe, given: dict[str, str]) -> None:

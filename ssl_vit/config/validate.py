@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, suggest
+from .operation import Compute
+from .parsing import flatten
 from .schema import (
     EMBEDDED,
     OBJECTIVES,
     OPTIONS,
-    Compute,
     Corruption,
     Data,
     Model,
     Optim,
     Recipe,
-    flatten,
     learns_labels,
 )
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import hub_files
-from ..config.parsing import load_yaml, parse_path
+from ..config.parsing import flatten, load_yaml, parse_path
 from ..config.resolve import parse, without_private
-from ..config.schema import computed_values, flatten
+from ..config.schema import computed_values
 from ..config.validate import check_value
 from ..errors import UserError, suggest
 from ..runs import lock

@@ -9,7 +9,8 @@ import torch
 
 from .. import formatting, objectives
 from ..config import init_source
-from ..config.schema import Recipe, flatten
+from ..config.parsing import flatten
+from ..config.schema import Recipe
 from ..data import batching, loaders, sources
 from ..data.base import Source
 from ..errors import UserError

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import hub_files
+from ..config.fields import PLAIN_NAME
 from ..config.init_source import (
     SCRATCH,
     InitSource,
@@ -27,7 +28,7 @@ from ..config.init_source import (
     weights_hash,
 )
 from ..config.init_source import export as export_of
-from ..config.schema import PLAIN_NAME, Data, Model
+from ..config.schema import Data, Model
 from ..errors import UserError
 from . import interop
 from .encoder import Backbone, Encoder, timm_args

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config import init_source, parsing
+from ..config.parsing import flatten
 from ..config.resolve import resolve
-from ..config.schema import RENAMED, computed_values, flatten
+from ..config.schema import RENAMED, computed_values
 from ..errors import UserError
 from ..runs.folder import written_hash
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import stats
-from ..config.parsing import load_yaml
-from ..config.schema import flatten
+from ..config.parsing import flatten, load_yaml
 from ..errors import UserError, suggest
 from ..stats import SeedSummary
 from .finished import Finished, Study

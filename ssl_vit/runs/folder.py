@@ -22,8 +22,9 @@ from typing import Any, cast
 
 from .. import hub_files
 from ..config import init_source, parsing
+from ..config.parsing import flatten
 from ..config.resolve import read, resolve
-from ..config.schema import IN_RESULT, Recipe, computed_values, counts, dump, flatten
+from ..config.schema import IN_RESULT, Recipe, computed_values, counts, dump
 from ..errors import UserError
 from . import lock
 

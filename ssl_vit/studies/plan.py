@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from .. import hub_files
 from ..config import init_source, parsing
-from ..config.parsing import load_yaml
+from ..config.parsing import flatten, load_yaml
 from ..config.resolve import file_values, find_recipe, resolve
-from ..config.schema import OBJECTIVES, USES_LABELS, Recipe, computed_values, counts, flatten
+from ..config.schema import OBJECTIVES, USES_LABELS, Recipe, computed_values, counts
 from ..errors import UserError
 from ..jobs import identity
 from ..runs.folder import Run, write_atomically

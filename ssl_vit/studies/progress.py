@@ -14,8 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..config.parsing import NUMBER, fits, load_yaml
-from ..config.schema import flatten
+from ..config.parsing import NUMBER, fits, flatten, load_yaml
 from ..errors import UserError
 from ..formatting import duration, format_metrics
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from ..config.parsing import flatten, has_interpolation
 from ..config.resolve import _check_key, _typed
-from ..config.schema import NOT_COMPUTED, flatten, has_interpolation
+from ..config.schema import NOT_COMPUTED
 from ..errors import UserError, suggest
 from .spec_fields import hold, text
 

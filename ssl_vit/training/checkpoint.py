@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
+from ..config.operation import Checkpoint
 from ..config.parsing import read_json
-from ..config.schema import Checkpoint
 from ..errors import UserError
 
 MANIFEST, STATE = "manifest.json", "state.pt"

@@ -22,7 +22,7 @@ from accelerate.utils import (
 )
 from torch import distributed
 
-from ..config.schema import Compute
+from ..config.operation import Compute
 from ..data.batching import Batch
 from ..errors import ReportedError, UserError, one_line
 from ..runs.folder import cores
