@@ -15,7 +15,7 @@ from test_shards import cache  # noqa: F401
 
 from ssl_vit.data import transforms
 from ssl_vit.jobs import cli
-from ssl_vit.runs import folder
+from ssl_vit.runs import environment
 from ssl_vit.training import distributed, loop
 
 
@@ -63,7 +63,7 @@ def mac(monkeypatch):
     """As on macOS: no affinity, no /proc."""
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(folder.Path, "read_text", _no_proc(folder.Path.read_text))
+    monkeypatch.setattr(environment.Path, "read_text", _no_proc(environment.Path.read_text))
 
 
 def _no_proc(read):

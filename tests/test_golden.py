@@ -18,7 +18,8 @@ from conftest import TINY, altered
 
 from ssl_vit.config.resolve import resolve
 from ssl_vit.jobs import train as train_job
-from ssl_vit.runs.folder import Run, _cpu
+from ssl_vit.runs.environment import cpu_model
+from ssl_vit.runs.folder import Run
 
 GOLDEN = Path(__file__).parent / "golden"
 SHORT = altered(TINY, "optim.steps=40", "log.every=1")
@@ -34,7 +35,7 @@ CURVES = {
 def environment() -> dict[str, str]:
     return {
         "torch": torch.__version__.split("+")[0],
-        "cpu": f"{_cpu()} {torch.backends.cpu.get_cpu_capability()}",
+        "cpu": f"{cpu_model()} {torch.backends.cpu.getcpu_model_capability()}",
         "machine": platform.machine(),
     }
 

@@ -13,7 +13,7 @@ from test_run_folder import FREE
 
 from ssl_vit.config.resolve import KEYS, resolve
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import cli, identity
+from ssl_vit.jobs import cli, reuse
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
 from ssl_vit.studies import plan as plans
@@ -327,14 +327,14 @@ def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path
     folder = tmp_path / "runs" / "joint"
     recipe = resolve(words(place, f"out={tmp_path}/runs"))
     from ssl_vit.config.schema import computed_values
-    from ssl_vit.runs.folder import _hash
+    from ssl_vit.runs.identity import written_hash
 
     known = {key: value for key, value in computed_values(recipe).items() if key != "data.flip"}
     text = (folder / "recipe.yaml").read_text()
     assert text.count("  flip: true\n") == 1
     (folder / "recipe.yaml").write_text(text.replace("  flip: true\n", ""))
     for name in ("result.json", "environment.json"):
-        told = json.loads((folder / name).read_text()) | {"recipe": _hash(known)}
+        told = json.loads((folder / name).read_text()) | {"recipe": written_hash(known)}
         (folder / name).write_text(json.dumps(told))
     assert found(words(place, f"out={tmp_path}/runs"))[1] is not None
 
@@ -480,7 +480,7 @@ def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(
 def test_images_are_hashed_once_for_all_runs_that_share_them(place: Path, monkeypatch) -> None:
     from ssl_vit.data import fingerprints
 
-    identity._fingerprints.cache_clear()
+    reuse._fingerprints.cache_clear()
     real, times = fingerprints.fingerprint_splits, []
     monkeypatch.setattr(fingerprints, "fingerprint_splits", lambda *a: times.append(1) or real(*a))
     for _ in range(2):

@@ -24,7 +24,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
 from ssl_vit.reports import finished
-from ssl_vit.runs.folder import recipe_hash
+from ssl_vit.runs.identity import recipe_hash
 from ssl_vit.studies.plan import Task
 
 IMAGES = 400

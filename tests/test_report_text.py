@@ -14,7 +14,7 @@ from matplotlib.text import Text
 
 from ssl_vit import formatting, reports
 from ssl_vit.reports import curves, swept
-from ssl_vit.runs.folder import written_hash
+from ssl_vit.runs.identity import written_hash
 
 NUMBER = r"[+-]?\d+\.\d+"
 SAID = re.compile(

@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 from ssl_vit.config.operation import Compute
 from ssl_vit.config.schema import Data, Model, Optim, Recipe
 from ssl_vit.errors import UserError
-from ssl_vit.runs import folder
+from ssl_vit.runs import environment, files
 from ssl_vit.runs import lock as locking
-from ssl_vit.runs.folder import Run, recipe_hash
+from ssl_vit.runs.folder import Run
+from ssl_vit.runs.identity import recipe_hash
 
 # Where a run lies, how fast and how often it is looked at: the keys that must not make another run
 # of it
@@ -109,10 +110,10 @@ with folder.Run(Recipe(name="it", out=sys.argv[1])).lock():
 def holder(out, child=""):
     """(A process that holds the lock of the run `it` until its input closes, the number of its own
     child)."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-c", HOLD, str(out), child]
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
     ) as process:
         try:
             yield process, int(process.stdout.readline())
@@ -132,10 +133,10 @@ def test_the_hash_tells_what_is_computed_and_nothing_else():
 
 
 def test_the_hash_is_the_same_tomorrow():
-    code = "from ssl_vit.config.schema import Recipe; from ssl_vit.runs.folder import recipe_hash; print(recipe_hash(Recipe()))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "1"}
+    code = "from ssl_vit.config.schema import Recipe; from ssl_vit.runs.identity import recipe_hash; print(recipe_hash(Recipe()))"
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "1"}
     said = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
     ).stdout
     assert said.strip() == recipe_hash(Recipe())
 
@@ -406,10 +407,10 @@ def test_a_write_that_fails_leaves_the_old_text(tmp_path, monkeypatch, fails):
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "text"
-    folder.write_atomically(path, "old\n")
-    monkeypatch.setattr(*((folder.os, "fsync") if fails == "fsync" else (Path, "replace")), fail)
+    files.write_atomically(path, "old\n")
+    monkeypatch.setattr(*((files.os, "fsync") if fails == "fsync" else (Path, "replace")), fail)
     with pytest.raises(OSError, match="No space"):
-        folder.write_atomically(path, "new\n")
+        files.write_atomically(path, "new\n")
     assert path.read_text() == "old\n"
 
 
@@ -417,8 +418,8 @@ def test_a_write_that_fails_leaves_the_old_text(tmp_path, monkeypatch, fails):
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r")))
 def test_a_text_is_written_whole(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("text") / "text"
-    folder.write_atomically(path, "something longer that was there before " * 3)
-    folder.write_atomically(path, text)
+    files.write_atomically(path, "something longer that was there before " * 3)
+    files.write_atomically(path, text)
     assert path.read_text() == text
     assert list(path.parent.iterdir()) == [path]
 
@@ -434,11 +435,11 @@ def test_notes_are_dated_lines_that_add_up(tmp_path):
 
 
 def test_the_environment_names_versions_and_the_revision():
-    facts = folder.environment({"threads": 2})
+    facts = environment.environment({"threads": 2})
     assert facts["threads"] == 2 and facts["packages"]["numpy"] == np.__version__
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"],
-        cwd=Path(folder.__file__).parent,
+        cwd=Path(environment.__file__).parent,
         capture_output=True,
         text=True,
     )
@@ -574,7 +575,7 @@ def test_a_folder_that_is_moved_is_noticed_and_followed(tmp_path, monkeypatch):
         with pytest.raises(FileNotFoundError):
             run.append({"step": 2})
         assert the_error(run.check_not_moved) == (
-            f"name=it: {tmp_path}/it was moved to {tmp_path}/new while the run wrote it; name=new out={tmp_path} goes on there"
+            f"name=it: {tmp_path}/it was moved to {tmp_path}/new while the run wrote it; name=new out={tmp_path} resumes there"
         )
         run.append({"step": 3})
     assert [row["step"] for row in Run(Recipe(name="new", out=str(tmp_path))).rows()] == [1, 3]

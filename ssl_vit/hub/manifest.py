@@ -10,7 +10,8 @@ from typing import Any
 
 from ..config.parsing import fits
 from ..formatting import tool_command
-from ..runs.folder import Run, write_atomically
+from ..runs.files import write_atomically
+from ..runs.folder import Run
 from .payload import Upload, open_run, uploads
 
 LISTED = 3  # milestones that are named one by one

@@ -11,7 +11,8 @@ from ..config.resolve import from_untrusted, parse
 from ..config.schema import EMBEDDED, Recipe, dump
 from ..errors import UserError
 from ..formatting import typed
-from ..runs.folder import Run, write_atomically
+from ..runs.files import write_atomically
+from ..runs.folder import Run
 from .payload import STATE
 from .state_io import unpack_checkpoint
 

@@ -15,7 +15,7 @@ from ..errors import UserError, report_errors
 from ..formatting import duration, format_baselines, format_metrics, tool_command, typed
 from ..runs.folder import Run
 from ..training.preemption import SignalHandler
-from . import identity
+from . import reuse
 
 Result = dict[str, Any]
 
@@ -70,10 +70,10 @@ def open_run(recipe: Recipe) -> tuple[Run, Result | None]:
     run.reconcile()
     result = run.result()
     if result is None:
-        identity.check_begun(run)
+        reuse.check_unfinished(run)
         check_place(recipe.data)
     elif os.environ.get("RANK", "0") == "0":  # the others only leave
-        for doubt in identity.check(run):
+        for doubt in reuse.check(run):
             print(f"warning: {doubt}", flush=True)
     return run, result
 

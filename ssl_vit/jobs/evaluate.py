@@ -23,7 +23,9 @@ from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives import Supervised
 from ..runs import console
-from ..runs.folder import Run, environment, recipe_hash
+from ..runs.environment import environment
+from ..runs.folder import Run
+from ..runs.identity import recipe_hash
 from ..training import loop
 from ..training.distributed import (
     WatchedAccelerator,
@@ -33,7 +35,7 @@ from ..training.distributed import (
     on_main,
 )
 from ..training.heartbeat import Watchdog
-from . import identity, resources
+from . import resources, reuse
 
 
 def evaluate(run: Run) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def evaluate(run: Run) -> dict[str, Any]:
         splits = resources.load_splits(run.recipe, accelerator, test=True)
         on_main(accelerator, lambda: held.enter_context(run.lock()))
         if done := broadcast_from_main(
-            accelerator, lambda: identity.finished(run)
+            accelerator, lambda: reuse.finished(run)
         ):  # while this one waited
             return done
         return _measured(run, accelerator, splits)

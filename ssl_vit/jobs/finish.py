@@ -12,7 +12,7 @@ from ..data import batching, loaders, sources
 from ..evaluation import classify
 from ..models import weights
 from ..objectives import Objective
-from ..runs.folder import recipe_hash
+from ..runs.identity import initial_weights, recipe_hash
 from ..runs.trackers import WarningLog
 from ..training import loop
 from .setup import Job, loop_settings
@@ -111,7 +111,7 @@ def _result(job: Job, test_metrics: dict[str, tuple[float, int]]) -> dict[str, A
     """What result.json says; the totals count the runs that the first weights came from."""
     state = job.state
     images = state.step * job.recipe.optim.batch
-    before = job.run.initial_weights().get("before") or init_source.upstream_cost(
+    before = initial_weights(job.run.folder).get("before") or init_source.upstream_cost(
         init_source.parse_init(job.recipe.init)
     )
     took = {

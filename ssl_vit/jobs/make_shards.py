@@ -18,7 +18,9 @@ from ..config.resolve import parse, resolve
 from ..config.schema import Data, Recipe
 from ..errors import UserError, suggest
 from ..formatting import tool_command, typed
-from ..runs.folder import Run, cores, write_atomically
+from ..runs.environment import cores
+from ..runs.files import write_atomically
+from ..runs.folder import Run
 
 if TYPE_CHECKING:
     from ..data.reshard import FinishedShard, Shard

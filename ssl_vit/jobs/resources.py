@@ -17,7 +17,8 @@ from .. import costs
 from ..config.schema import Recipe
 from ..data import batching, fingerprints, sources
 from ..errors import UserError
-from ..runs.folder import Run, cores
+from ..runs.environment import cores
+from ..runs.folder import Run
 from ..training import distributed
 
 

@@ -19,7 +19,9 @@ from ..evaluation.held_out import HeldOutEvaluator
 from ..hub import background
 from ..models import encoder, weights
 from ..objectives import Objective, ObjectiveSettings
-from ..runs.folder import Run, environment, recipe_hash
+from ..runs.environment import environment
+from ..runs.folder import Run
+from ..runs.identity import initial_weights, recipe_hash
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
 from ..training.state import State
@@ -154,7 +156,7 @@ def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
     here."""
     if not checkpoint.list_checkpoints(run.checkpoints):
         return weights.load_init(net, run.recipe.init)
-    facts = run.initial_weights()
+    facts = initial_weights(run.folder)
     file_hash = init_source.weights_hash(run.recipe.init)
     if file_hash:
         facts["init"] = facts.get("init", {}) | {"file": file_hash}

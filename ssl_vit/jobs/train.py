@@ -9,12 +9,13 @@ from ..callbacks import Callback
 from ..data import loaders
 from ..hub import background
 from ..runs import console
-from ..runs.folder import Run, recipe_hash
+from ..runs.folder import Run
+from ..runs.identity import recipe_hash
 from ..runs.trackers import MetricsLog, TensorBoard, WarningLog
 from ..training import checkpoint, distributed, loop, nonfinite, preemption
 from ..training.heartbeat import Watchdog
 from ..training.loop import Scheduled
-from . import finish, identity, resources
+from . import finish, resources, reuse
 from .banner import print_banner
 from .setup import Job, loop_settings, resume, set_up
 
@@ -38,7 +39,7 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> dict[str
         splits = resources.load_splits(run.recipe, accelerator, test=run.recipe.eval.test)
         distributed.on_main(accelerator, lambda: held.enter_context(run.lock(signals.request_stop)))
         # while this one waited
-        if done := distributed.broadcast_from_main(accelerator, lambda: identity.finished(run)):
+        if done := distributed.broadcast_from_main(accelerator, lambda: reuse.finished(run)):
             return done
         accelerator.tick, accelerator.watch_loader = watchdog.tick, watchdog.watch_loader
         job = set_up(run, accelerator, splits)

@@ -4,7 +4,7 @@ training calls it."""
 from pathlib import Path
 from typing import NamedTuple
 
-from ..runs.folder import write_atomically
+from ..runs.files import write_atomically
 from . import finished, pages, plots, sections, varied, varied_plots, varied_sections
 from .finished import Study
 from .numbers import Numbers, measure, plain

@@ -11,7 +11,7 @@ from ..config.parsing import flatten
 from ..config.resolve import resolve
 from ..config.schema import RENAMED, computed_values
 from ..errors import UserError
-from ..runs.folder import written_hash
+from ..runs.identity import written_hash
 
 # what the run before a task decides
 FROM_INIT = ("model.", "data.mean", "data.std", "data.eval_mode", "data.eval_crop")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..callbacks import Callback, Row
-from .folder import Run, append
+from .files import append
+from .folder import Run
 
 
 class _RetryingWriter(Callback):

@@ -19,7 +19,8 @@ from ..formatting import (
     tool_command,
     typed,
 )
-from ..runs.folder import Run, cores
+from ..runs.environment import cores
+from ..runs.folder import Run
 from . import scheduling, slurm, sweep
 from .local import Local, gpus
 from .plan import Task, check, check_finished, command, finished, tasks, unreachable, write_plan

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..formatting import duration, process_command, process_environment, typed
-from ..runs.folder import cores
+from ..runs.environment import cores
 from . import scheduling
 from .plan import Task, command, finished, unreachable
 from .progress import ProgressScreen, Running

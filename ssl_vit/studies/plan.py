@@ -14,8 +14,10 @@ from ..config.parsing import flatten, load_yaml
 from ..config.resolve import file_values, find_recipe, resolve
 from ..config.schema import OBJECTIVES, USES_LABELS, Recipe, computed_values, counts
 from ..errors import UserError
-from ..jobs import identity
-from ..runs.folder import Run, write_atomically
+from ..jobs import reuse
+from ..runs.files import write_atomically
+from ..runs.folder import Run
+from ..runs.identity import check_unedited
 from . import match_compute
 from .spec import PLACEHOLDER, Part, Study
 from .spec_fields import text
@@ -313,8 +315,8 @@ def check_finished(task: Task, plan: dict[str, Task], folder: Path) -> list[str]
             f"{path.parent} was made otherwise: {text}; remove it, or take another name="
         )
     run = Run(recipe)
-    run.check_unedited(path)
-    return identity.check(run)
+    check_unedited(run.recipe, run.folder)
+    return reuse.check(run)
 
 
 def _meant(task: Task, plan: dict[str, Task], folder: Path) -> tuple[Recipe, tuple[str, ...]]:

@@ -25,7 +25,7 @@ from torch import distributed
 from ..config.operation import Compute
 from ..data.batching import Batch
 from ..errors import ReportedError, UserError, one_line
-from ..runs.folder import cores
+from ..runs.environment import cores
 
 T = TypeVar("T")
 # Collectives do not time out: heartbeat.Watchdog finds lost ranks, and what rank 0 does before the

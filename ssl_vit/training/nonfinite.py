@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .. import rng
 from ..errors import UserError
-from ..runs.folder import write_atomically
+from ..runs.files import write_atomically
 from .state import State
 
 MAX_ROLLBACKS = 3  # per run

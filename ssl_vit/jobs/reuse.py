@@ -1,5 +1,5 @@
-"""Whether a finished run's result answers a recipe: the same values, images, first weights and
-files. No torch here."""
+"""Whether a finished run's result can be returned for a recipe: the same values, images, initial
+weights and files. No torch."""
 
 import dataclasses
 import json
@@ -10,9 +10,10 @@ from ..config.init_source import is_local, weights_hash
 from ..config.schema import Data, Recipe
 from ..config.validate import check_place
 from ..errors import UserError
+from ..runs import identity
 from ..runs.folder import Run
 
-# Which images a recipe reads; what becomes of them is compared with the recipe
+# Keys of `data` that decide which images are read
 PLACE = (
     "name",
     "path",
@@ -29,53 +30,56 @@ PLACE = (
 
 
 def check(run: Run) -> list[str]:
-    """That the result of the folder, whose recipe `adopt` has compared, is one of the recipe's
-    images, first weights and files; in words, what could not be checked because it is not here.
+    """Check that a finished run, whose recipe `reconcile` has compared, has the recipe's images,
+    initial weights and files; warnings about what could not be checked because it is not here.
 
     Raises:
-        UserError: it is of others; it names which.
+        UserError: it has others; it names which.
     """
-    recipe = run.recipe
-    run.check_options()
-    doubts = []
+    recipe, folder = run.recipe, run.folder
+    identity.check_options(recipe, folder)
+    warnings = []
     weights = weights_hash(recipe.init)
     if weights is not None:
-        run.compare("init", {"file": weights})
+        identity.compare(recipe, folder, "init", {"file": weights})
     elif is_local(recipe.init):
-        doubts.append(
+        warnings.append(
             f"init={recipe.init}: is not here, so whether the weights are the same was not checked"
         )
-    stamps = run.file_hashes()
+    hashes = identity.file_hashes(recipe)
     for key in ("plugin", "real"):
-        run.compare(key, stamps.get(key) or {})
-    images, why = _images(recipe)
-    run.compare("data", images)
-    return [*doubts, why] if why else doubts
+        identity.compare(recipe, folder, key, hashes.get(key) or {})
+    images, warning = _images(recipe)
+    identity.compare(recipe, folder, "data", images)
+    if warning:
+        warnings.append(warning)
+    return warnings
 
 
-def check_begun(run: Run) -> None:
-    """The same of a run that is to go on, as far as it costs nothing: its images and first weights
-    are compared when they are read.
+def check_unfinished(run: Run) -> None:
+    """Check the plugin of a run that is to be resumed. Its images and initial weights are compared
+    when they are read.
 
     Raises:
         UserError: its plugin is another.
     """
     if (run.folder / "environment.json").exists():
-        run.compare("plugin", run.file_hashes().get("plugin") or {})
+        plugin = identity.file_hashes(run.recipe).get("plugin") or {}
+        identity.compare(run.recipe, run.folder, "plugin", plugin)
 
 
 def finished(run: Run) -> dict[str, Any] | None:
-    """The result that another process has left since this one first looked; to be asked while the
-    lock is held, before anything is written. Doubts are printed.
+    """The result that another process has written meanwhile; call it with the lock held, before
+    anything is written. Prints the warnings of `check`.
 
     Raises:
-        UserError: the folder holds another run by now, or its result is of other images.
+        UserError: the folder now holds another run, or its result is of other images.
     """
     run.reconcile()
     result = run.result()
     if result is not None:
-        for doubt in check(run):
-            print(f"warning: {doubt}", flush=True)
+        for warning in check(run):
+            print(f"warning: {warning}", flush=True)
     return result
 
 
@@ -87,10 +91,8 @@ def _images(recipe: Recipe) -> tuple[dict[str, str], str]:
     """
     data = recipe.data
     if data.hub and not data.path:
-        return (
-            {},
-            f"data.hub={data.hub}: is not read again, so whether its images are the same was not checked",
-        )
+        text = "is not read again, so whether its images are the same was not checked"
+        return {}, f"data.hub={data.hub}: {text}"
     try:
         check_place(data)
     except UserError as error:

@@ -1,0 +1,54 @@
+"""Versions, git revision and hardware, as environment.json records them. No torch."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "torchvision", "timm", "accelerate", "datasets", "transformers", "numpy")
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def environment(extra: dict[str, Any]) -> dict[str, Any]:
+    """Versions, git revision and hardware, together with `extra`."""
+    return {
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "revision": _revision(),
+        "host": {"system": platform.platform(), "cpu": cpu_model(), "cores": os.cpu_count()},
+        **extra,
+    }
+
+
+def cpu_model() -> str:
+    """The CPU's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _revision() -> str | None:
+    """The git revision of this code, with + if files were changed since; None outside git."""
+    try:
+        changed = _git("status", "--porcelain", "--untracked-files=no")
+        return _git("rev-parse", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(*options: str) -> str:
+    done = subprocess.run(
+        ["git", *options], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()

@@ -1,0 +1,222 @@
+"""Compares a run folder with a recipe: values, images, initial weights and files. No torch.
+
+A folder records what its run was made with: recipe.yaml, and in result.json and environment.json
+that recipe's hash; environment.json also has the hashes of images, initial weights and files.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+from .. import hub_files
+from ..config import init_source, parsing
+from ..config.parsing import flatten
+from ..config.resolve import read, resolve
+from ..config.schema import IN_RESULT, Recipe, computed_values, counts
+from ..errors import UserError
+
+RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """Hash of what is computed: runs with equal hashes are the same run.
+
+    The path of a local `init` is not part of it; environment.json has the hash of the weights.
+    """
+    return written_hash(flatten(asdict(recipe)))
+
+
+def written_hash(values: dict[str, Any]) -> str:
+    """The `recipe_hash` of {dotted key: value} as recipe.yaml has them.
+
+    The keys may be those of another version: the hash covers the keys that are there.
+    """
+    computed = {key: value for key, value in values.items() if counts(key)}
+    if init_source.is_local(str(computed.get("init"))):
+        computed["init"] = "local"
+    return hashlib.sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def result_options(recipe: Recipe) -> dict[str, Any]:
+    """{key: value} of the keys that change what the result contains but not what is computed."""
+    values = flatten(asdict(recipe))
+    return {key: values[key] for key in IN_RESULT}
+
+
+def file_hashes(recipe: Recipe) -> dict[str, Any]:
+    """What environment.json records about the files that a recipe names: {key: {kind: hash}}."""
+    hashes = {}
+    if recipe.plugin:
+        hashes["plugin"] = {"text": init_source.file_stamp(Path(recipe.plugin))}
+    if recipe.eval.real:
+        hashes["real"] = {"file": init_source.file_stamp(Path(recipe.eval.real))}
+    return hashes
+
+
+def read_record(path: Path, shape: dict[Any, Any]) -> dict[str, Any]:
+    """A JSON object of the run folder that has `shape` (parsing.fits).
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    with suppress(OSError, ValueError):
+        return cast(dict[str, Any], parsing.read_json(path, shape))
+    raise UserError(f"{path} is damaged; remove it, or take another name=")
+
+
+def recorded(folder: Path, key: str) -> dict[str, Any]:
+    """What environment.json records under `key`: hashes of images, initial weights or a file.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    path = folder / "environment.json"
+    known = read_record(path, parsing.ENVIRONMENT | {"data": {str: object}}).get(key) or {}
+    if not isinstance(known, dict):
+        raise UserError(f"{path} is damaged; remove it, or take another name=")
+    return known
+
+
+def initial_weights(folder: Path) -> dict[str, Any]:
+    """What environment.json records about the initial weights: their hash (`init`) and what it cost
+    to train them (`before`)."""
+    path = folder / "environment.json"
+    known = read_record(path, parsing.ENVIRONMENT) if path.exists() else {}
+    return {key: known[key] for key in ("init", "before") if isinstance(known.get(key), dict)}
+
+
+def reconcile(recipe: Recipe, folder: Path) -> Recipe:
+    """Complete a recipe from the folder that it resumes, and check that the folder holds its run.
+
+    `compute.precision=auto` becomes the folder's precision; weights on the Hub without a commit get
+    the folder's commit, or in a new folder the current one.
+
+    Raises:
+        UserError: the folder holds a run of another recipe; it names the keys that differ.
+    """
+    path = folder / "recipe.yaml"
+    if not path.exists():
+        _check_new(recipe, folder)
+        _pin(recipe, None)
+        return recipe
+    if not recipe.resume:
+        raise UserError(
+            f"resume=false: {folder} holds a run already; take another name= or remove it"
+        )
+    check_unedited(recipe, folder)
+    plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
+    there = resolve([f"recipe={path}", f"out={recipe.out}", *plugin], here=False)
+    if recipe.compute.precision == "auto":
+        recipe.compute.precision = there.compute.precision
+    _pin(recipe, there.init)
+    _accept_moved_weights(recipe, there, folder)
+    differ = differences(computed_values(there), computed_values(recipe))
+    if differ:
+        text = f"{folder} holds another recipe: {', '.join(differ)}"
+        raise UserError(f"name={recipe.name}: {text}; take another name=")
+    return recipe
+
+
+def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """Descriptions of the keys of `here` whose values differ."""
+    return [
+        f"{key} ({there.get(key)} there, {value} here)"
+        for key, value in here.items()
+        if value != there.get(key)
+    ]
+
+
+def _existing(folder: Path) -> Iterable[Path]:
+    paths = [folder / name for name in RECORDS]
+    return [path for path in paths if path.exists()]
+
+
+def _check_new(recipe: Recipe, folder: Path) -> None:
+    """Check that the folder has no run whose recipe.yaml was removed."""
+    for path in _existing(folder):
+        text = f"{folder / 'recipe.yaml'} is missing, so the recipe of {path.name} is not known"
+        raise UserError(f"name={recipe.name}: {text}; take another name=")
+
+
+def check_unedited(recipe: Recipe, folder: Path) -> None:
+    """Check that recipe.yaml is the one that the run was made with.
+
+    Raises:
+        UserError: it was edited since, or another file is another run's.
+    """
+    path = folder / "recipe.yaml"
+    for record in _existing(folder):
+        expected = read_record(record, {}).get("recipe")
+        if expected is not None and expected != written_hash(flatten(parsing.load_yaml(path))):
+            text = f"{path} is not the recipe that {record.name} was made with; restore it"
+            raise UserError(f"name={recipe.name}: {text}, or take another name=")
+
+
+def _pin(recipe: Recipe, before: str | None) -> None:
+    """Replace the revision of weights on the Hub by a commit: that of `before` (the folder's init)
+    if it is the same repository, else the current one."""
+    place = recipe.init
+    if not place.startswith(hub_files.SCHEME) or hub_files.pinned(place):
+        return
+    if before is not None and hub_files.split(before)[0] == hub_files.split(place)[0]:
+        recipe.init = before
+    else:
+        recipe.init = hub_files.pin(place, f"init={place}")
+
+
+def _accept_moved_weights(recipe: Recipe, there: Recipe, folder: Path) -> None:
+    """Accept another path of local initial weights if the weights are the same."""
+    if there.init == recipe.init:
+        return
+    weights = init_source.weights_hash(recipe.init)
+    if weights and weights == initial_weights(folder).get("init", {}).get("file"):
+        there.init = recipe.init
+
+
+def compare(recipe: Recipe, folder: Path, key: str, now: dict[str, Any]) -> None:
+    """Check that hashes agree with the recorded ones, as far as both are known.
+
+    Args:
+        key: `data` (images), `init` (initial weights), `plugin` or `real` (ImageNet-ReaL's labels).
+        now: the hashes, by name.
+
+    Raises:
+        UserError: some differ, or a plugin was added or left out.
+    """
+    was = recorded(folder, key)
+    differ = [name for name in was.keys() & now.keys() if was[name] != now[name]]
+    if not differ and (key != "plugin" or was.keys() == now.keys()):
+        return
+    images = f"data.path={recipe.data.path}" if recipe.data.path else f"data={recipe.data.name}"
+    subject = {
+        "data": f"{images}: the images of {', '.join(sorted(differ))}",
+        "init": f"init={recipe.init}: the weights",
+        "plugin": f"plugin={recipe.plugin}: its text",
+        "real": f"eval.real={recipe.eval.real}: the labels",
+    }
+    raise UserError(f"{subject[key]} differ from what {folder} was made with; take another name=")
+
+
+def check_options(recipe: Recipe, folder: Path) -> None:
+    """Check that a finished run's result contains what the recipe requests.
+
+    Raises:
+        UserError: it was made with other values of IN_RESULT.
+    """
+    was = recorded(folder, "options") or result_options(read(folder / "recipe.yaml"))
+    now = result_options(recipe)
+    for values in (was, now):
+        values["eval.real"] = bool(values.get("eval.real"))  # the file itself is compared by hash
+    differ = differences(was, now)
+    if not differ:
+        return
+    text = f"name={recipe.name}: {folder} has finished with other values: {', '.join(differ)}"
+    text = f"{text}; take another name="
+    if recipe.eval.test:
+        options = f"recipe=evaluate init={folder} probe.measures=[top1]"
+        text = f"{text}, or tools/evaluate.py {options} for the test split"
+    raise UserError(text)
