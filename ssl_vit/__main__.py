@@ -60,14 +60,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     with report_errors():
         if name in FLAGS:
             print(usage())
-            sys.exit(0 if arguments else 2)
-        if tool is None:
+            status = 0 if arguments else 2
+        elif tool is None:
             raise UserError(f"{name}: unknown tool; {suggest(name, TOOLS)}")
-        if not FLAGS.isdisjoint(arguments[1:]):
+        elif not FLAGS.isdisjoint(arguments[1:]):
             print(tool_help(name, arguments[1:]))
-            sys.exit(0)
-        run = getattr(import_module(f"{__package__}.{tool.module}"), tool.name)
-        sys.exit(run(arguments[1:]))
+            status = 0
+        else:
+            run = getattr(import_module(f"{__package__}.{tool.module}"), tool.name)
+            status = run(arguments[1:])
+    sys.exit(status)  # out here, so that report_errors sees the end of the output
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Standard output and standard error that neither end a long run nor fail on a character. No torch
-here.
+"""Errors of users, printed in one line with an exit status, and output streams that cannot fail
+where a run would fail with them. Imports no torch.
 
-A reader that leaves (`| head`), a full disk behind `> log` and a closed stream are the output's own
-trouble: without this they surface as an OSError somewhere in the middle of the work, where they are
-taken for trouble with the run's folder.
+A reader that leaves (`| head`), a full disk behind `> log` and a closed stream are faults of the
+output: without `guard_streams` they surface as an OSError somewhere in the middle of the work and
+would be reported as one of the run's folder.
 """
 
 import difflib
@@ -17,14 +17,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from . import errors
-
 BROKEN_PIPE = 128 + signal.SIGPIPE  # the status that a shell gives a process that SIGPIPE ended
 
 
 class OutputError(Exception):
-    """Standard output takes nothing more. No OSError, so that nobody takes it for one about a
-    file."""
+    """Standard output cannot be written. Not an OSError, so that no handler for files catches it."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"standard output cannot be written: {error.strerror}")
@@ -64,14 +61,13 @@ class _Descriptor(io.RawIOBase):
 
 
 def guard_streams(lasting: bool = False) -> None:
-    """Make both streams safe to write to, whatever they lead to; a tool calls this first.
+    """Replace both standard streams by ones that are safe to write to; a tool calls this first.
 
     A character that the terminal's encoding lacks is replaced, never an error.
 
     Args:
         lasting: what cannot be written is dropped and the work goes on, as training must. Otherwise
-        the first write to standard
-            output that fails raises OutputError, which `recipe.plain_errors` answers.
+            the first write to standard output that fails raises OutputError, for `report_errors`.
     """
     sys.stdout = _safe(sys.stdout, lasting)
     sys.stderr = _safe(sys.stderr, lasting=True)
@@ -91,13 +87,13 @@ def _safe(stream: TextIO | None, lasting: bool) -> TextIO:
 
 
 class UserError(ValueError):
-    """Something a user can mend. Its text is one line: the key, the value, the choices."""
+    """An error that the user can correct. Its text is one line: the key, the value, the choices."""
 
     status = 2  # exit status
 
 
 class ReportedError(UserError):
-    """The same on the other processes, which need not say it again."""
+    """The same on the other processes, which do not print it again."""
 
 
 class LostError(UserError):
@@ -136,26 +132,29 @@ def printable(text: str, longest: int = 2000) -> str:
 
 @contextmanager
 def report_errors(everywhere: bool = False) -> Iterator[None]:
-    """Answer a UserError in one line and exit with status 2; an interrupt, with 130. The first
-    process speaks, or each one for itself where what went wrong may be its own (`everywhere`),
-    unless it was told by another."""
+    """Print a UserError in one line and exit with its status; an interrupt exits with 130.
+
+    Rank 0 prints; with `everywhere` each rank prints its own errors, but not those that another
+    rank reported (ReportedError).
+    """
     try:
         yield
-        # what is only then found to be unwritable is told, not left to the end of the process
+        # a full disk may show only now: at the end of the process it would go unreported
         sys.stdout.flush()
     except UserError as error:
-        line, rank = printable(one_line(error)), os.environ.get("RANK", "0")
-        if rank == "0" or (everywhere and not isinstance(error, ReportedError)):
-            sys.stderr.write(
-                f"error: {line}\n" if rank == "0" else f"error on process {rank}: {line}\n"
-            )  # whole: others write too
-        with suppress(errors.OutputError):
+        line = printable(one_line(error))
+        rank = os.environ.get("RANK", "0")
+        if rank == "0":
+            sys.stderr.write(f"error: {line}\n")  # in one write: other ranks write too
+        elif everywhere and not isinstance(error, ReportedError):
+            sys.stderr.write(f"error on process {rank}: {line}\n")
+        with suppress(OutputError):
             sys.stdout.flush()
         sys.exit(error.status)
-    except errors.OutputError as error:
+    except OutputError as error:
         if error.pipe:
-            # without a word, as everything does that stands before `| head`
-            sys.exit(errors.BROKEN_PIPE)
+            # silently, as any program before `| head`
+            sys.exit(BROKEN_PIPE)
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
     except KeyboardInterrupt:

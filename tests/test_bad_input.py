@@ -90,7 +90,7 @@ CHANGED = {
     ),
     "a backbone without patches": (
         ["model.timm=resnet50"],
-        "model.timm=resnet50: a Vision Transformer with a class token",
+        "model.timm=resnet50: expected a Vision Transformer with a class token",
     ),
     "mixed images for MPP": (["data.mixup=0.8"], "no use for mixed images"),
     "a window of drawn images": (

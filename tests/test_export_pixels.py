@@ -12,7 +12,7 @@ import timm
 import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
-from test_images import encode
+from test_transforms import encode
 
 from ssl_vit.config import init_source
 from ssl_vit.config.resolve import resolve

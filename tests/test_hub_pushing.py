@@ -279,7 +279,7 @@ def test_a_finished_run_that_is_given_a_repository_says_what_pushes_it(
     assert lines["not"] == "main: it has not been tried yet"
     assert shlex.split(lines["then"])[2:] == [str(folder), f"hub.repo={REPO}", "hub.private=false"]
     done = subprocess.run(
-        lines["then"], shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=600
+        lines["then"], shell=True, cwd=ROOT, capture_output=True, text=True, timeout=600
     )
     assert (
         done.returncode == 0
@@ -442,7 +442,7 @@ def test_each_task_of_a_study_has_a_repository_of_its_own(tmp_path: Path) -> Non
         task.words.get("hub.repo")
         for task in parse_request(altered(words, f"hub.repo={REPO}")).plan.values()
     }
-    with pytest.raises(UserError, match=r"hub\.repo=vit: USER/NAME"):
+    with pytest.raises(UserError, match=r"hub\.repo=vit: expected USER/NAME"):
         check(parse_request(altered(words, "hub.repo=vit")).plan)
 
 

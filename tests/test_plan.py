@@ -240,6 +240,7 @@ def test_alike_steps_of_a_study_are_measured_once(gap, monkeypatch):
 
 
 def test_steps_are_measured_with_the_runs_own_engine(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path.parent / "inductor"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     words = altered(TINY, "optim.steps=1000", "optim.warmup=10")
     record, lines = told(capsys, *words, f"out={tmp_path}/runs", "--probe", "price=10")
@@ -282,7 +283,7 @@ def test_steps_are_measured_with_the_runs_own_engine(capsys, tmp_path, monkeypat
         (["recipe=study/gap", "epochs=3"], "that is for one recipe"),
         (
             ["recipe=study/gap", "optim.clip=x"],
-            "part pretrain, arm scratch: optim.clip=x: a number",
+            "part pretrain, arm scratch: optim.clip=x: expected a number",
         ),
         (["recipe=study/ga"], "no such study; did you mean study/gap?"),
         (["recipe=evaluate", "--probe"], "an evaluation takes no steps"),

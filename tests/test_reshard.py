@@ -247,7 +247,7 @@ WORDS = {
     "a misspelt key of the data": (["out=x", "data.pth=1"], "did you mean data.path?"),
     "no number": (
         ["out=x", "size=big"],
-        "size=big: the shorter side in pixels, 1 to 16,384",
+        "size=big: expected the shorter side in pixels, 1 to 16,384",
     ),
     "nothing": (["out=x", "rows=0"], "rows=0: expected images to a shard, at least 1"),
     "too good": (

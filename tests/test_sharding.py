@@ -45,7 +45,7 @@ import json, os, signal, sys
 import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from ssl_vit import callbacks as base, objectives
-from ssl_vit.jobs import train as job
+import ssl_vit.jobs.train as job
 from ssl_vit.training import distributed, sharding
 from ssl_vit.errors import UserError
 from ssl_vit.runs.folder import Run
@@ -63,11 +63,17 @@ def fsdp(recipe):
     return accelerator
 
 distributed._start = fsdp
-told, known, callbacks, check = {}, set(os.environ), job._callbacks, sharding.check_deepspeed
+facts = {}
+known = set(os.environ)
+callbacks = job._callbacks
+check = sharding.check_deepspeed
 
 class Stops(base.Callback):
+    sent = False
     def on_step(self, step):
-        os.kill(os.getpid(), signal.SIGTERM)
+        if not self.sent:  # a second signal after a second would end the process at once
+            self.sent = True
+            os.kill(os.getpid(), signal.SIGTERM)
 
 def cut_all(config):
     check(config)
@@ -79,7 +85,7 @@ prepare = sharding.ZeroStrategy.prepare
 def prepared(self):
     made = prepare(self)
     tensors = [x for flat in self.local_shards for x in (flat, *self.optimizer.state[flat].values())]
-    told[name] = {
+    facts[name] = {
         "stage": made.zero_optimization_stage(),
         "micro_batch": made.train_micro_batch_size_per_gpu(),
         "accumulation": made.gradient_accumulation_steps(),
@@ -99,8 +105,8 @@ forward = objectives.MaskedPatchPrediction.forward
 def spoil(index):
     def spoilt(self, batch):
         step = forward(self, batch)
-        hit = self.training and bool((batch.index == index).any())
-        return step._replace(loss=step.loss + float("inf")) if hit else step  # with a gradient that is finite
+        corrupted = self.training and bool((batch.index == index).any())
+        return step._replace(loss=step.loss + float("inf")) if corrupted else step  # with a gradient that is finite
     objectives.MaskedPatchPrediction.forward = spoilt if index is not None else forward
 
 for name, environment, words, stop, index, port in json.loads(sys.argv[1]):
@@ -114,15 +120,15 @@ for name, environment, words, stop, index, port in json.loads(sys.argv[1]):
     try:
         job.train(Run(resolve(words)))
     except UserError as error:
-        told[name] = str(error)
+        facts[name] = str(error)
     except SystemExit as end:
         assert end.code == 75, end.code
-    told.setdefault(name, {})
-    if isinstance(told[name], dict):
-        told[name]["compiled"] = list(compiled)
+    facts.setdefault(name, {})
+    if isinstance(facts[name], dict):
+        facts[name]["compiled"] = list(compiled)
 if os.environ["RANK"] == "0":
     with open(sys.argv[2], "w") as file:
-        json.dump(told, file)
+        json.dump(facts, file)
 """
 
 
@@ -159,13 +165,13 @@ def free_port(number: int) -> int:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
-    """The folder with all runs, and what was told of them."""
+    """The folder with all runs, and the facts that SERIES recorded of each."""
     out = tmp_path_factory.mktemp("zero")
     series: list[tuple] = []
 
     def run(name: str, way: str, *own: str, words=LONG, stop=False, spoil=None) -> None:
-        said = [*altered(words, *own), f"out={out}", f"name={name}"]
-        series.append((name, launched(way), said, stop, spoil, free_port(len(series))))
+        options = [*altered(words, *own), f"out={out}", f"name={name}"]
+        series.append((name, launched(way), options, stop, spoil, free_port(len(series))))
 
     for way in ("ddp", *ZERO, "fsdp2"):
         run(way, way, "compute.batch=8", "optim.clip=null")
@@ -208,10 +214,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         run(f"{way}_part", way, "compute.batch=8", *part)
     run("averaged", "zero3", "optim.average=0.5")
     run("stops", "zero3", "compute.batch=8", spoil=SPOILT)
-    pair = together(2, "-c", SERIES, json.dumps(series), str(out / "told.json"))
-    codes, said = outcome(pair, 600)
-    assert codes == [0, 0], said
-    return out, json.loads((out / "told.json").read_text())
+    pair = together(2, "-c", SERIES, json.dumps(series), str(out / "facts.json"))
+    codes, output = outcome(pair, 600)
+    assert codes == [0, 0], output
+    return out, json.loads((out / "facts.json").read_text())
 
 
 def export(folder: Path, part: str = "model") -> Path:
@@ -255,16 +261,16 @@ def test_losses_are_those_of_one_process(trained, tmp_path: Path) -> None:
 def test_deepspeed_has_what_the_recipe_says(trained) -> None:
     """Read back from its engine: no clipping where there is none, and nothing in less than
     float32."""
-    told = trained[1]
+    facts = trained[1]
     for stage, way in enumerate(ZERO, 1):
-        plain, passes = told[way], told[f"{way}_passes"]
+        plain, passes = facts[way], facts[f"{way}_passes"]
         assert plain["stage"] == passes["stage"] == stage
         assert (plain["micro_batch"], plain["accumulation"], plain["clip"]) == (8, 1, 0.0)
         assert (passes["micro_batch"], passes["accumulation"], passes["clip"]) == (2, 4, 1.0)
     for way in ("zero1", "zero2", "zero3", "zero2_bfloat16", "zero3_bfloat16"):
-        assert told[way]["types"] == ["torch.float32"] * 3, way
-        assert told[way]["held"] == told[way]["reduced_in"] == ["torch.float32"], way
-    sizes = [told[way]["shares"] for way in ZERO]
+        assert facts[way]["types"] == ["torch.float32"] * 3, way
+        assert facts[way]["held"] == facts[way]["reduced_in"] == ["torch.float32"], way
+    sizes = [facts[way]["shares"] for way in ZERO]
     assert (
         max(sizes)
         < 0.6
@@ -360,12 +366,12 @@ def test_a_run_tells_how_it_was_sharded(trained, way: str, strategy: str, accele
     """environment.json, log.txt and the report's sentence."""
     folder = trained[0] / way
     environment = json.loads((folder / "environment.json").read_text())
-    said = environment["sharding"]
-    assert (said["strategy"], said["accelerate"]) == (strategy, accelerate)
-    assert (said["backend"], said["processes"], said["machines"]) == ("gloo", 2, 1)
-    assert said.get("offload", {}) == {}
+    facts = environment["sharding"]
+    assert (facts["strategy"], facts["accelerate"]) == (strategy, accelerate)
+    assert (facts["backend"], facts["processes"], facts["machines"]) == ("gloo", 2, 1)
+    assert facts.get("offload", {}) == {}
     zero = way in ZERO
-    assert said.get("deepspeed") == (version("deepspeed") if zero else None)
+    assert facts.get("deepspeed") == (version("deepspeed") if zero else None)
     text = f"{strategy} (DeepSpeed {version('deepspeed')})" if zero else strategy
     assert f"started at step 0 on 2 processes, {text}, process " in (folder / "log.txt").read_text()
     assert f"), {text}, 1 threads" in sections._machine(SimpleNamespace(environment=environment))
@@ -374,8 +380,8 @@ def test_a_run_tells_how_it_was_sharded(trained, way: str, strategy: str, accele
 def test_a_run_of_one_process_is_not_sharded(tmp_path: Path) -> None:
     run = Run(resolve([*altered(TINY, "optim.steps=4"), f"out={tmp_path}", "name=one"]))
     train(run)
-    said = json.loads((run.folder / "environment.json").read_text())["sharding"]
-    assert said == {
+    facts = json.loads((run.folder / "environment.json").read_text())["sharding"]
+    assert facts == {
         "accelerate": "NO",
         "backend": None,
         "processes": 1,
@@ -388,12 +394,12 @@ def test_a_run_of_one_process_is_not_sharded(tmp_path: Path) -> None:
 def test_what_is_compiled(trained) -> None:
     """The objective as one graph under DDP; block by block where the rest is gathered on the way;
     nothing under ZeRO 3."""
-    said = {
+    compiled = {
         way: trained[1][f"{way}_compiled"]["compiled"] for way in ("ddp", "zero2", "zero3", "fsdp2")
     }
-    assert said["ddp"] == [["MaskedPatchPrediction", {"fullgraph": True, "dynamic": False}]]
-    assert said["zero2"] == said["fsdp2"] == [["Block", {"dynamic": False}]] * 2
-    assert said["zero3"] == [] and trained[1]["ddp"]["compiled"] == []
+    assert compiled["ddp"] == [["MaskedPatchPrediction", {"fullgraph": True, "dynamic": False}]]
+    assert compiled["zero2"] == compiled["fsdp2"] == [["Block", {"dynamic": False}]] * 2
+    assert compiled["zero3"] == [] and trained[1]["ddp"]["compiled"] == []
 
 
 def test_what_zero_3_saved_is_read_without_deepspeed(trained) -> None:
@@ -421,7 +427,7 @@ SPREAD = BatchLayout(64, 8, 0, 2)
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"zero_optimization": {"stage": 0}}, "zero_stage=0: nothing is shared"),
         (
@@ -434,8 +440,8 @@ SPREAD = BatchLayout(64, 8, 0, 2)
         ),
     ],
 )
-def test_a_deepspeed_file_says_nothing_that_the_recipe_says(config: dict, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_a_deepspeed_file_says_nothing_that_the_recipe_says(config: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         sharding.check_deepspeed(config)
 
 
@@ -468,8 +474,8 @@ def test_every_configuration_is_what_it_says() -> None:
     assert found["fsdp2"].fsdp_config["fsdp_version"] == 2
     hyperparameters = {"gradient_accumulation_steps", "gradient_clipping", "deepspeed_config_file"}
     for path in (*LAUNCH.glob("*.yaml"), ROOT / "accelerate_config.yaml"):
-        said = yaml.safe_load(path.read_text())
-        assert not hyperparameters & {*said, *said.get("deepspeed_config", {})}, path
+        message = yaml.safe_load(path.read_text())
+        assert not hyperparameters & {*message, *message.get("deepspeed_config", {})}, path
 
 
 def test_what_a_configuration_asks_for_reaches_accelerate() -> None:
@@ -484,7 +490,7 @@ ALONE = {
 
 
 @pytest.mark.parametrize(
-    ("environment", "said"),
+    ("environment", "message"),
     [
         (ALONE, "num_processes: `accelerate launch` was asked for several and has started one"),
         ({"ACCELERATE_USE_FSDP": "true"}, "distributed_type=FSDP: NO on cpu came of it"),
@@ -495,14 +501,14 @@ ALONE = {
     ],
 )
 def test_a_launch_that_became_something_else_is_refused(
-    environment, said, tiny, monkeypatch
+    environment, message, tiny, monkeypatch
 ) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with (
-        pytest.raises(UserError, match=said),
+        pytest.raises(UserError, match=message),
         distributed.accelerator_session(resolve([*tiny, "name=run"]).compute),
     ):
         pass
@@ -533,9 +539,9 @@ def test_processes_that_would_share_a_gpu_are_refused(local_rank, kind, monkeypa
     monkeypatch.setenv("LOCAL_RANK", local_rank)
     with pytest.raises(
         UserError, match=r"LOCAL_WORLD_SIZE=2: .* this machine has 1; choices: --num_processes 1"
-    ) as told:
+    ) as caught:
         distributed._start(resolve([*tiny, "name=run"]).compute)
-    assert type(told.value) is kind
+    assert type(caught.value) is kind
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     distributed._check_gpus()
 

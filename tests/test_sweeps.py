@@ -143,7 +143,7 @@ SWEEPS = {
     ),
     "a value out of bounds": (
         ["sweep", "corruption.rate=0.5,7"],
-        "arm rate=7.0: corruption.rate=7.0: a share above 0",
+        "arm rate=7.0: corruption.rate=7.0: expected a number above 0",
     ),
     "seeds": (["sweep", "seed=0,1"], "seed=0,1: say seeds=0,1"),
     "list values without sweep": (

@@ -1,7 +1,7 @@
 """Measure a frozen encoder on labels: few-shot, linear probe, nearest neighbours.
 
-accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp accelerate launch
-tools/evaluate.py recipe=evaluate init=runs/mpp data=cifar10 data.path=PATH data.size=32 --json
+accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp
+accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp data=cifar10 data.path=PATH --json
 """
 
 import sys

@@ -1,5 +1,4 @@
-"""Fine-tune an encoder on labels, from anywhere that init= names, and tell how right it is on the
-test split.
+"""Fine-tune an encoder on labels and measure it on the test split.
 
 accelerate launch tools/finetune.py recipe=finetune init=runs/mpp
 accelerate launch tools/finetune.py recipe=paper/finetune_cifar10 data.path=PATH init=scratch

@@ -1,5 +1,4 @@
-"""What a run or a study will cost, before it runs: parameters, work, memory, time, price, and what
-a colleague would warn of.
+"""Estimate the parameters, FLOPs, memory, time and price of a run or a study before it runs.
 
 python tools/plan.py recipe=paper/mpp_b16_imagenet device=h100 processes=8 price=2.5
 python tools/plan.py recipe=mpp --probe

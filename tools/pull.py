@@ -1,5 +1,4 @@
-"""Bring a pushed training state (hub.state=true) back from the Hugging Face Hub, as a run that can
-go on.
+"""Download a training state that was pushed (hub.state=true), as a run folder to resume.
 
 python tools/pull.py hf-hub:USER/NAME
 python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again

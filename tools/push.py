@@ -1,5 +1,4 @@
-"""Push a run to the Hugging Face Hub: what is not there yet of its milestones, its end and, if
-asked for, its training state.
+"""Upload what a run has not yet uploaded to the Hugging Face Hub.
 
 python tools/push.py runs/mpp hub.repo=USER/NAME
 python tools/push.py runs/mpp

@@ -1,5 +1,4 @@
-"""Tell what a study found: its runs' numbers as report.md and one self-contained report.html in its
-folder.
+"""Write a study's report.md and one self-contained report.html into its folder.
 
 python tools/report.py runs/gap
 python tools/report.py runs/gap --json

@@ -1,8 +1,7 @@
-"""Turn any set of images into pre-resized parquet shards, from which training reads fast; or go on
-with it.
+"""Convert a set of images into pre-resized parquet shards, or resume a conversion.
 
-python tools/shards.py data.path=IMAGES out=FOLDER python tools/shards.py data=imagenet
-data.path=IMAGES out=FOLDER size=256 rows=10000 format=jpeg quality=90 workers=16
+python tools/shards.py data.path=IMAGES out=FOLDER
+python tools/shards.py data=imagenet data.path=IMAGES out=FOLDER size=256 workers=16
 """
 
 import sys

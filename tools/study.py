@@ -1,5 +1,4 @@
-"""Run a study: every run that its file asks for, in an order in which each finds what it needs; or
-go on with it.
+"""Run a study, each run after those that it depends on, or resume it.
 
 python tools/study.py recipe=study/gap
 python tools/study.py recipe=study/gap_cifar10 cifar10=PATH tinyimagenet=PATH seeds=3 parallel=2
