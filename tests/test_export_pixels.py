@@ -14,7 +14,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from test_transforms import encode
 
-from ssl_vit.config import init_source
+from ssl_vit.config import export_files
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.data import transforms
@@ -188,7 +188,7 @@ def test_the_evaluation_comes_back_from_both_exports(tmp_path: Path, way: str) -
     exported(tmp_path / "export", Data(size=64, eval_mode=mode, eval_crop=crop))
     interop.to_transformers(tmp_path / "export", tmp_path / "vit")
     for folder in ("export", "vit"):
-        told = init_source.evaluation(tmp_path / folder)
+        told = export_files.evaluation(tmp_path / folder)
         assert told["eval_mode"] == mode
         if mode == "crop":
             assert int(64 / told["eval_crop"]) == int(64 / crop)
@@ -198,7 +198,7 @@ def test_a_shorter_side_said_in_pixels_is_the_same_number_again() -> None:
     for side in SIZES:
         crop = {"do_center_crop": True, "crop_size": {"height": side, "width": side}}
         for short in range(side, 4 * side):
-            told = init_source._of_processor({"size": {"shortest_edge": short}, **crop})
+            told = export_files.of_processor({"size": {"shortest_edge": short}, **crop})
             assert int(side / told["eval_crop"]) == short
 
 
@@ -230,7 +230,7 @@ def test_a_foreign_export_says_how_its_encoder_is_evaluated(
         del config["pretrained_cfg"][key]
     config["pretrained_cfg"] |= said
     path.write_text(json.dumps(config))
-    assert init_source.evaluation(folder) == wanted
+    assert export_files.evaluation(folder) == wanted
     words = [f"init={folder}", "data=tinyimagenet", f"data.path={tmp_path}", f"out={tmp_path}"]
     frozen, trained = (
         resolve([f"recipe={name}", *words]).data for name in ("evaluate", "finetune")

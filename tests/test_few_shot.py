@@ -12,7 +12,7 @@ from conftest import altered
 from safetensors.torch import load_file
 from test_train import run
 
-from ssl_vit.config import init_source
+from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import base, batching, loaders, shards, sources
 from ssl_vit.errors import UserError
@@ -155,7 +155,7 @@ def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(
     splits = sources.load(recipe.data, test=True)
     assert splits.test is not None
     net = encoder.build_encoder(recipe.model, recipe.data).eval()
-    weights.load_weights(net, init_source.parse_init(str(trained.folder)))
+    weights.load_weights(net, InitSource(str(trained.folder)))
     head = load_file(trained.export / "heads.safetensors")
     seen = []
     for source in (splits.train, splits.test):

@@ -7,7 +7,7 @@ from conftest import altered
 from sklearn.neighbors import KNeighborsClassifier
 from test_train import Killed, run
 
-from ssl_vit.config.init_source import parse_init
+from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import batching, loaders, sources
 from ssl_vit.errors import UserError
@@ -46,7 +46,7 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
     assert result is not None
     recipe, splits = done.recipe, sources.load(done.recipe.data)
     net = encoder.build_encoder(recipe.model, recipe.data).eval()
-    weights.load_weights(net, parse_init(str(done.folder)))
+    weights.load_weights(net, InitSource(str(done.folder)))
     batch_layout = batching.BatchLayout(16, 16, 0, 1)
     told = []
     for source, most in ((splits.train, 300), (splits.validation, 200)):

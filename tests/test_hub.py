@@ -18,7 +18,7 @@ from conftest import ROOT, TINY, altered
 from hub_server import READER, STRANGER, WRITER, Fault, Hub, running
 
 from ssl_vit import hub_files
-from ssl_vit.config import init_source
+from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.errors import UserError
@@ -528,7 +528,7 @@ def test_first_weights_from_the_hub_bring_their_model_and_are_pinned(
     )
     assert run.recipe.init == f"hf-hub:{REPO}@{commit}"
     net = encoder.build_encoder(run.recipe.model, run.recipe.data)
-    weights.load_weights(net, init_source.parse_init(run.recipe.init))
+    weights.load_weights(net, InitSource(run.recipe.init))
     assert torch.equal(net.backbone.pos_embed, made.backbone.pos_embed)
     train_job.train(run)
     assert f"init: hf-hub:{REPO}@{commit}" in (run.folder / "recipe.yaml").read_text()
@@ -567,8 +567,8 @@ def test_bad_places_are_one_line(server: Hub, tmp_path: Path, place: str, says: 
     )
     data = Data(size=16, mean=[0.4] * 3)
     with pytest.raises(UserError) as caught:
-        init = init_source.parse_init(f"hf-hub:{place}")
-        init_source.described_values(init)
+        init = InitSource(f"hf-hub:{place}")
+        init.described_values()
         weights.load_weights(
             encoder.build_encoder(Model(patch=4, width=32, depth=3, heads=2, mlp=64), data), init
         )
@@ -587,13 +587,9 @@ def test_a_damaged_download_is_named(server: Hub, tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=rf"init=hf-hub:{REPO}: model\.safetensors is damaged; remove "
     ) as caught:
-        init_source.export(
-            init_source.parse_init(f"hf-hub:{REPO}"), "config.json", "model.safetensors"
-        )
+        InitSource(f"hf-hub:{REPO}").fetch_export("config.json", "model.safetensors")
     Path(str(caught.value).split("remove ")[1].split(" and ")[0]).unlink()  # as the line says
-    assert init_source.export(
-        init_source.parse_init(f"hf-hub:{REPO}"), "config.json", "model.safetensors"
-    )
+    assert InitSource(f"hf-hub:{REPO}").fetch_export("config.json", "model.safetensors")
 
 
 def test_names_of_a_repository_lead_nowhere(server: Hub, tmp_path: Path) -> None:
@@ -672,7 +668,7 @@ def test_a_fresh_process_gets_the_runs_own_features(server: Hub, run: Run, tmp_p
     push.push(run)
     told, _ = fresh(tmp_path, "encodes", images())
     net = encoder.build_encoder(run.recipe.model, run.recipe.data).eval()
-    weights.load_weights(net, init_source.parse_init(str(run.folder)))
+    weights.load_weights(net, InitSource(str(run.folder)))
     with torch.no_grad():
         torch.testing.assert_close(told["normal"], net.normalize(images()), atol=1e-5, rtol=0)
         for name in ("0", "1", "2"):
@@ -702,7 +698,7 @@ def test_a_fresh_process_gets_a_fine_tuned_runs_own_logits(
         encoder.build_encoder(run.recipe.model, run.recipe.data).eval(),
         load_file(run.export / "heads.safetensors"),
     )
-    weights.load_weights(net, init_source.parse_init(str(run.folder)))
+    weights.load_weights(net, InitSource(str(run.folder)))
     with torch.no_grad():
         wanted = net.feature(images(), "token") @ head["head.weight"].T + head["head.bias"]
         for name in ("0", "1", "2"):

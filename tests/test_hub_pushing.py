@@ -19,7 +19,7 @@ from test_hub import REPO, finished, milestone, pushed, run, server
 from torch import nn
 
 from ssl_vit import hub_files
-from ssl_vit.config import init_source
+from ssl_vit.config.init_source import InitSource
 from ssl_vit.errors import UserError
 from ssl_vit.hub import background, manifest, payload, pull, push
 from ssl_vit.jobs import cli
@@ -252,9 +252,7 @@ def test_a_hang_is_given_up_while_weights_are_fetched(
     push.push(run)
     server.faults = [Fault(match, "hang")]
     with pytest.raises(UserError, match=f"init=hf-hub:{REPO}: "):
-        init_source.parse_init(f"hf-hub:{REPO}") and init_source.export(
-            init_source.parse_init(f"hf-hub:{REPO}"), "config.json"
-        )
+        InitSource(f"hf-hub:{REPO}").fetch_export("config.json")
     from huggingface_hub import close_session, get_session
 
     close_session()  # as the client does after it could not connect

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from test_hub import REPO, exported, finished, run, server
 
 from ssl_vit import hub_files
-from ssl_vit.config import init_source
+from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.operation import Hub as Pushing
 from ssl_vit.config.parsing import load_yaml
 from ssl_vit.config.resolve import resolve
@@ -257,8 +257,8 @@ def test_a_foreign_config_that_says_nothing_odd_is_taken(server: Hub, tmp_path: 
     ["timm:hf-hub:evil/vit", "timm:hf_hub:evil/vit", "timm:local-dir:/tmp", "timm:evil/vit"],
 )
 def test_timm_is_asked_for_nothing_but_its_own_models(place: str) -> None:
-    assert "say hf-hub:USER/NAME" in refused(init_source.parse_init, place)
-    assert "say hf-hub:USER/NAME" in refused(resolve, [f"init={place}", "recipe=finetune"])
+    assert "hf-hub:USER/NAME" in refused(InitSource(place).locate)
+    assert "hf-hub:USER/NAME" in refused(resolve, [f"init={place}", "recipe=finetune"])
 
 
 def test_what_a_foreign_config_would_have_timm_fetch_is_not_fetched(
@@ -284,13 +284,13 @@ def test_what_a_foreign_config_would_have_timm_fetch_is_not_fetched(
         )
         if change["architecture"] == "vit_tiny_patch16_224":
             assert "model.heads=2 here, 3 there" in refused(
-                weights.load_weights, net, init_source.parse_init(f"hf-hub:{REPO}")
+                weights.load_weights, net, InitSource(f"hf-hub:{REPO}")
             )
         elif isinstance(change["architecture"], str):
-            weights.load_weights(net, init_source.parse_init(f"hf-hub:{REPO}"))
+            weights.load_weights(net, InitSource(f"hf-hub:{REPO}"))
         else:
             assert "config.json cannot be read" in refused(
-                weights.load_weights, net, init_source.parse_init(f"hf-hub:{REPO}")
+                weights.load_weights, net, InitSource(f"hf-hub:{REPO}")
             )
     assert server.requests and not [request for request in server.requests if "evil" in request]
 
@@ -325,7 +325,7 @@ def test_timms_own_weights_come_as_safetensors(server: Hub, tmp_path: Path) -> N
     }
     files["model.safetensors"] = (tmp_path / "model.safetensors").read_bytes()
     server.put("timm/vit_base_patch16_224.augreg2_in21k_ft_in1k", files)
-    weights.load_weights(made, init_source.parse_init("timm:vit_base_patch16_224"))
+    weights.load_weights(made, InitSource("timm:vit_base_patch16_224"))
     assert torch.equal(
         made.backbone.blocks[1].mlp.fc2.weight, theirs.backbone.blocks[1].mlp.fc2.weight
     )
@@ -333,7 +333,7 @@ def test_timms_own_weights_come_as_safetensors(server: Hub, tmp_path: Path) -> N
     with pytest.raises(
         UserError, match="init=timm:no_such_vit: timm has no weights of that name on the Hub"
     ):
-        weights.load_weights(made, init_source.parse_init("timm:no_such_vit"))
+        weights.load_weights(made, InitSource("timm:no_such_vit"))
 
 
 def test_the_clients_private_names_are_what_they_were() -> None:

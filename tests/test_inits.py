@@ -13,7 +13,7 @@ from conftest import altered
 from safetensors.torch import save_file
 from scipy.ndimage import zoom
 
-from ssl_vit.config import init_source
+from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.errors import UserError
@@ -51,7 +51,7 @@ def pixels(count: int = 3, size: int = 16) -> torch.Tensor:
 
 def refusal(made: encoder.Encoder, place: str | Path) -> str:
     with pytest.raises(UserError) as caught:
-        weights.load_weights(made, init_source.parse_init(str(place)))
+        weights.load_weights(made, InitSource(str(place)))
     text = str(caught.value)
     assert "\n" not in text and str(place) in text
     return text
@@ -59,9 +59,7 @@ def refusal(made: encoder.Encoder, place: str | Path) -> str:
 
 def test_an_export_gives_its_own_features_and_a_hash_of_its_weights(tmp_path: Path) -> None:
     made, other = net(), net(seed=1)
-    hashed = weights.load_weights(
-        other, init_source.parse_init(str(exported(tmp_path / "export", made)))
-    )
+    hashed = weights.load_weights(other, InitSource(str(exported(tmp_path / "export", made))))
     with torch.no_grad():
         assert torch.equal(other.feature(pixels(), "avg"), made.feature(pixels(), "avg"))
     assert (
@@ -87,7 +85,7 @@ def test_positions_are_zoomed_as_the_authors_zoom_them(grid: tuple[int, int]) ->
 def test_a_larger_image_keeps_everything_but_the_positions(tmp_path: Path) -> None:
     made = net()
     large = net(data=Data(size=32), seed=1)
-    weights.load_weights(large, init_source.parse_init(str(exported(tmp_path / "export", made))))
+    weights.load_weights(large, InitSource(str(exported(tmp_path / "export", made))))
     ours, theirs = large.backbone.state_dict(), made.backbone.state_dict()
     assert large.grid == (8, 8) and all(
         torch.equal(ours[name], theirs[name]) for name in ours if name != "pos_embed"
@@ -122,7 +120,7 @@ def test_missing_and_unexpected_weights_are_named(tmp_path: Path) -> None:
         state | {"head.weight": torch.ones(7, 32), "head.bias": torch.ones(7)},
         folder / "model.safetensors",
     )
-    weights.load_weights(net(), init_source.parse_init(str(folder)))  # a head is left behind
+    weights.load_weights(net(), InitSource(str(folder)))  # a head is left behind
     save_file(
         {name: value.to(torch.int8) for name, value in state.items()}, folder / "model.safetensors"
     )
@@ -135,7 +133,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     refusal(net(), folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"config\.json"):
-        init_source.described_values(init_source.parse_init(str(folder)))
+        InitSource(str(folder)).described_values()
 
 
 def test_other_normalisation_is_refused(tmp_path: Path) -> None:
@@ -192,7 +190,7 @@ def test_a_google_checkpoint_gives_timms_features(tmp_path: Path) -> None:
     path = tmp_path / "B_4.npz"
     np.savez(path, **google(MODEL, 16, np.random.default_rng(0)))
     made = net()
-    weights.load_weights(made, init_source.parse_init(str(path)))
+    weights.load_weights(made, InitSource(str(path)))
     theirs = timm.create_model(
         "vit_base_patch16_224", num_classes=0, **encoder.timm_args(MODEL, 16)
     ).eval()
@@ -212,7 +210,7 @@ def test_a_place_without_an_encoder_is_said_with_the_choices(
     (tmp_path / "runs" / "unfinished").mkdir(parents=True)
     (tmp_path / "runs" / "unfinished" / "recipe.yaml").write_text("{}")
     with pytest.raises(UserError, match=f"init={place}: ") as caught:
-        init_source.parse_init(place)
+        InitSource(place).locate()
     assert "\n" not in str(caught.value)
     assert "timm:NAME" in str(caught.value) or "not finished" in str(caught.value)
 
@@ -278,9 +276,7 @@ def test_the_heads_of_a_foreign_export_are_those_of_its_architecture(tmp_path: P
     (tmp_path / "theirs" / "config.json").write_text(
         json.dumps(config | {"model_args": {"img_size": 32}})
     )
-    weights.load_weights(
-        encoder.build_encoder(tiny, data), init_source.parse_init(str(tmp_path / "theirs"))
-    )
+    weights.load_weights(encoder.build_encoder(tiny, data), InitSource(str(tmp_path / "theirs")))
     wrong = Model(patch=16, width=192, depth=12, heads=6, mlp=768)
     assert "model.heads=6 here, 3 there" in refusal(
         encoder.build_encoder(wrong, data), tmp_path / "theirs"

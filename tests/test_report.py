@@ -19,7 +19,7 @@ from conftest import ROOT
 from scipy import stats
 
 from ssl_vit import reports
-from ssl_vit.config import init_source
+from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
@@ -434,7 +434,7 @@ def test_a_run_of_other_first_weights_is_left_out(gap: Path, same: bool) -> None
         (before / "export").mkdir()
         (before / "export" / "config.json").write_text("{}")
         (before / "export" / "model.safetensors").write_bytes(before.name.encode())
-        file = init_source.weights_hash(str(before)) if same else "0" * 16
+        file = InitSource(str(before)).weights_hash() if same else "0" * 16
         altered(gap / one["name"] / "environment.json", init={"file": file})
     write(gap / "study.json", about)
     reports.write(gap) if same else None

@@ -24,8 +24,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError, suggest
 from ..formatting import INSTALLED, PACKAGE, ROOT
-from . import init_source, uses
+from . import uses
 from .fields import type_name
+from .init_source import InitSource
 from .parsing import flatten, has_interpolation, load_yaml, parse_path, yaml_value
 from .schema import EMBEDDED, OPTIONS, RENAMED, Recipe, computed_values
 from .validate import check, check_place
@@ -256,11 +257,7 @@ def resolve(words: Iterable[str], here: bool = True) -> Recipe:
     path = find_recipe(chosen["recipe"])
     rows, said = _with_base(path)
     values = rows | said
-    start = (
-        init_source.described_values(init_source.parse_init(given["init"]))
-        if "init" in given
-        else {}
-    )
+    start = InitSource(given["init"]).described_values() if "init" in given else {}
     if chosen["model"] is not None:
         values = _preset(values, "model", _row("models.yaml", "model", chosen["model"]))
     elif any(key.startswith("model.") for key in start):
@@ -296,14 +293,13 @@ def resolve(words: Iterable[str], here: bool = True) -> Recipe:
     check(recipe)
     if here:
         check_place(recipe.data)
-    # found again from any folder
-    for group, key in ((recipe.data, "path"), (recipe, "plugin"), (recipe, "init")):
-        if (
-            (value := getattr(group, key))
-            and value != init_source.SCRATCH
-            and not value.startswith(init_source.REMOTE)
-        ):
-            setattr(group, key, str(Path(value).resolve()))
+    # absolute, so that the run resumes from any folder
+    if recipe.data.path:
+        recipe.data.path = str(Path(recipe.data.path).resolve())
+    if recipe.plugin:
+        recipe.plugin = str(Path(recipe.plugin).resolve())
+    if recipe.init_source.is_local:
+        recipe.init = str(Path(recipe.init).resolve())
     return recipe
 
 
@@ -315,7 +311,7 @@ def without_private(recipe: Recipe) -> Recipe:
         if option.private:
             *group, name = key.split(".")
             setattr(getattr(shown, group[0]) if group else shown, name, option.default)
-    shown.init = init_source.public_name(shown.init)
+    shown.init = shown.init_source.public_name
     return shown
 
 

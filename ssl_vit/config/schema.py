@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from .fields import PLAIN_NAME, group, is_held_out, is_name, is_path, is_split, option, options
+from .init_source import InitSource
 from .operation import Checkpoint, Compute, Eval, Hub, Log
 from .parsing import flatten
 
@@ -373,6 +374,16 @@ class Recipe:
     hub: Hub = group(
         Hub, "Pushing to the Hugging Face Hub.", identity=False, private=True, training=True
     )
+
+    @property
+    def init_source(self) -> InitSource:
+        return InitSource(self.init)
+
+    @property
+    def training_tool(self) -> str:
+        """The tool that trains it."""
+        fine_tunes = self.objective == "supervised" and not self.init_source.is_scratch
+        return "finetune" if fine_tunes else "pretrain"
 
 
 OPTIONS = options(Recipe)  # every dotted key

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from .. import costs, hub_files
-from ..config import init_source
+from ..config import export_files
 from ..config.parsing import flatten
 from ..config.resolve import without_private
 from ..config.schema import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Data, Recipe
@@ -42,7 +42,7 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
         loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     result = None if step else run.result()
-    known, config = run.environment(), init_source.config(export)
+    known, config = run.environment(), export_files.read_config(export)
     values = (
         _told(run.recipe, config, step) | _measured(run, result) | _spent(run.recipe, result, known)
     )
@@ -65,11 +65,7 @@ def _front(recipe: Recipe, classifies: bool, result: Mapping[str, Any] | None) -
         "pipeline_tag": task,
         "tags": [task, "timm", "transformers", "ssl_vit", objective],
     }
-    base = (
-        {"base_model": hub_files.split(recipe.init)[0]}
-        if recipe.init.startswith(hub_files.SCHEME)
-        else {}
-    )
+    base = {"base_model": hub_files.split(recipe.init)[0]} if recipe.init_source.is_on_hub else {}
     data = {"datasets": [d.hub]} if d.hub and d.verified and not d.path else {}
     where = {"type": d.hub if d.hub and not d.path else d.name, "name": d.name}
     measured = measures.index((result or {"metrics": {}})["metrics"], task, where)
@@ -173,7 +169,7 @@ def _what(recipe: Recipe) -> str:
     size = "" if m.convolutional else f", {m.depth} blocks, {m.width} wide, patches of {m.patch} px"
     started = (
         "random weights"
-        if recipe.init == init_source.SCRATCH
+        if recipe.init_source.is_scratch
         else inline_code(without_private(recipe).init)
     )
     kind = "A network" if m.convolutional else "A Vision Transformer"
@@ -187,7 +183,7 @@ def _again(recipe: Recipe) -> dict[str, str]:
         "data.path=IMAGES": ("a copy of the same images", recipe.data.path),
         "init=WEIGHTS": (
             f"the run or export {inline_code(without_private(recipe).init)} that it started from",
-            init_source.is_local(recipe.init),
+            recipe.init_source.is_local,
         ),
         "eval.real=LABELS": ("ImageNet-ReaL's labels", recipe.eval.real),
         "plugin=FILE": ("the plugin's Python file", recipe.plugin),
@@ -206,7 +202,7 @@ def _again(recipe: Recipe) -> dict[str, str]:
     return {
         "command": " ".join(
             [
-                f"tools/{init_source.training_tool(recipe)}.py recipe=recipe.yaml name=again",
+                f"tools/{recipe.training_tool}.py recipe=recipe.yaml name=again",
                 *stand_ins,
             ]
         ),

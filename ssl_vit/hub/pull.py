@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 from .. import formatting, hub_files
-from ..config.init_source import training_tool
 from ..config.resolve import from_untrusted, parse
 from ..config.schema import EMBEDDED, Recipe, dump
 from ..errors import UserError
@@ -100,5 +99,5 @@ def main(words: list[str]) -> None:
     words += [] if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else ["data.path=IMAGES"]
     print(f"pulled      {run.folder}")
     print(
-        f"go on       {typed('accelerate', 'launch', *formatting.tool_command(training_tool(run.recipe)), *words)}"
+        f"go on       {typed('accelerate', 'launch', *formatting.tool_command(run.recipe.training_tool), *words)}"
     )

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import init_source, parsing, validate
+from ..config import export_files, validate
 from ..config import resolve as resolving
+from ..config.init_source import InitSource
 from ..config.schema import Recipe
 from ..errors import UserError
 from ..runs.folder import Run
@@ -88,14 +89,14 @@ def load_encoder(init: str | Path, options: Options = ()) -> "Backbone":
     """
     place = str(init)
     given = resolving.parse(_listed(options))
-    source = init_source.parse_init(place)
+    source = InitSource(place)
     given.setdefault("data.size", str(_image_size(source)))
     words = [f"{key}={value}" for key, value in given.items()]
     recipe = resolving.resolve(["recipe=evaluate", f"init={place}", *words], here=False)
     from ..models import encoder, weights
 
     network = encoder.build_backbone(recipe.model, recipe.data)
-    if place != init_source.SCRATCH:
+    if not source.is_scratch:
         weights.load_weights(network, source)
     return network.eval()
 
@@ -127,13 +128,8 @@ def _text(value: Any) -> str:
     return str(value) if isinstance(value, str | Path) else json.dumps(value)
 
 
-def _image_size(source: init_source.InitSource) -> int:
+def _image_size(source: InitSource) -> int:
     """The side in pixels that the weights were exported for."""
-    folder = init_source.export(
-        source, "config.json", "preprocessor_config.json", "model.safetensors"
-    )
-    if folder is None:
-        return DEFAULT_SIZE
-    config: dict[str, Any] = parsing.read_json(folder / "config.json", parsing.CONFIG)
-    pixels = config.get("pretrained_cfg", {}).get("input_size", [config.get("image_size")])[-1]
-    return pixels if isinstance(pixels, int) else DEFAULT_SIZE
+    folder = source.fetch_export("config.json", "preprocessor_config.json", "model.safetensors")
+    size = None if folder is None else export_files.image_size(folder)
+    return size or DEFAULT_SIZE

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import torch
 
 from .. import costs, formatting
-from ..config import init_source
 from ..config.resolve import suggest_model
 from ..data import loaders
 from ..models.encoder import Encoder
@@ -83,7 +82,7 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
         else "no patches"
     )
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
-    if recipe.init != init_source.SCRATCH:
+    if not recipe.init_source.is_scratch:
         yield "from", recipe.init
 
 

@@ -104,7 +104,7 @@ def _probes(recipe: Recipe, words: list[str]) -> None:
 def _starts(recipe: Recipe, words: list[str]) -> None:
     """That where the weights come from is said: scratch is too easily a slip here."""
     named = any(word == f"init={SCRATCH}" or word.endswith((".yaml", ".yml")) for word in words)
-    if recipe.init == SCRATCH and not named:
+    if recipe.init_source.is_scratch and not named:
         raise UserError(f"init= is missing; {CHOICES}")
 
 

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from .. import costs
-from ..config import init_source
+from ..config.init_source import InitSource
 from ..config.resolve import read
 from ..config.schema import OBJECTIVES, Data, Recipe, learns_labels
 from ..data import batching, loaders, sources
@@ -70,14 +70,14 @@ def _measured(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits)
     check_same(accelerator, {f"images of {name}": text for name, text in facts["data"].items()})
     torch.manual_seed(recipe.seed)
     net = encoder.build_backbone(recipe.model, recipe.data).to(accelerator.device).eval()
-    start_from = init_source.parse_init(recipe.init)
-    facts |= weights.load_init(net, recipe.init, exported=False)
+    source = recipe.init_source
+    facts |= weights.load_init(net, source, exported=False)
     on_main(accelerator, lambda: run.open(environment(facts)))
-    read, pool = _reader(net, start_from, recipe, accelerator.device)
+    read, pool = _reader(net, source, recipe, accelerator.device)
     _introduce(run, accelerator, splits, pool)
     seen, picks, images = _features(read, splits, batch_layout, recipe, accelerator, classes)
     head = (
-        _with_its_head(net, start_from, splits, batch_layout, recipe, accelerator)
+        _with_its_head(net, source, splits, batch_layout, recipe, accelerator)
         if "top1" in recipe.probe.measures
         else {}
     )
@@ -134,7 +134,7 @@ def _features(
 
 
 def _reader(
-    net: Backbone, init: init_source.InitSource, recipe: Recipe, device: torch.device
+    net: Backbone, init: InitSource, recipe: Recipe, device: torch.device
 ) -> tuple[features.Reader, str]:
     """What features are read from, and its pooling: the encoder or, with probe.feature=hidden, the
     tanh layer that the run learned in its head.
@@ -143,7 +143,7 @@ def _reader(
         UserError: the run has no such layer.
     """
     if recipe.probe.feature == "encoder":
-        pool = recipe.probe.pool or init_source.export_pool(init)
+        pool = recipe.probe.pool or init.pooling()
         return features.feature_reader(net, pool, recipe.probe.layer), pool
     objective = _classifier(net, init, "probe.feature=hidden").to(device).eval()
     if isinstance(objective.hidden, torch.nn.Identity):
@@ -196,7 +196,7 @@ def _cut(data: Data) -> str:
 
 def _with_its_head(
     net: Backbone,
-    init: init_source.InitSource,
+    init: InitSource,
     splits: sources.Splits,
     batch_layout: batching.BatchLayout,
     recipe: Recipe,
@@ -222,10 +222,11 @@ def _with_its_head(
     return classify.accuracies(predictions, objective.classes) | seen
 
 
-def _classifier(net: Backbone, init: init_source.InitSource, option: str) -> Supervised:
+def _classifier(net: Backbone, init: InitSource, option: str) -> Supervised:
     """The supervised objective of the run that made the weights, with its heads; of a joint run,
     that part."""
-    path = init.export / "heads.safetensors" if init.run and init.export else None
+    export, run = init.locate()
+    path = export / "heads.safetensors" if run and export else None
     heads = load_file(path) if path is not None and path.exists() else {}
     heads = {
         name.removeprefix("parts.supervised."): value
@@ -233,7 +234,7 @@ def _classifier(net: Backbone, init: init_source.InitSource, option: str) -> Sup
         if not name.startswith("parts.mpp.")
     }
     # whose plugin, if it names one, does not run
-    made = read(init.run / "recipe.yaml") if init.run else None
+    made = read(run / "recipe.yaml") if run else None
     known = made is not None and made.objective in OBJECTIVES
     if made is None or not known or not learns_labels(made) or "head.bias" not in heads:
         raise UserError(f"{option}: init={init.place} is no run that learned labels")
@@ -256,7 +257,7 @@ def _result(
     made the weights."""
     seconds, before = (
         time.perf_counter() - began,
-        init_source.upstream_cost(init_source.parse_init(recipe.init)),
+        recipe.init_source.upstream_cost(),
     )
     took = {
         "exaflop": costs.exaflop(recipe, images) / 3,

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from .. import costs, inspection
-from ..config import init_source
 from ..data import batching, loaders, sources
 from ..evaluation import classify
 from ..models import weights
@@ -111,9 +110,8 @@ def _result(job: Job, test_metrics: dict[str, tuple[float, int]]) -> dict[str, A
     """What result.json says; the totals count the runs that the first weights came from."""
     state = job.state
     images = state.step * job.recipe.optim.batch
-    before = initial_weights(job.run.folder).get("before") or init_source.upstream_cost(
-        init_source.parse_init(job.recipe.init)
-    )
+    known = initial_weights(job.run.folder).get("before")
+    before = known or job.recipe.init_source.upstream_cost()
     took = {
         "exaflop": costs.exaflop(job.recipe, images),
         "device_hours": state.device_seconds / 3600,

@@ -6,7 +6,6 @@ import json
 from functools import cache
 from typing import Any
 
-from ..config.init_source import is_local, weights_hash
 from ..config.schema import Data, Recipe
 from ..config.validate import check_place
 from ..errors import UserError
@@ -39,10 +38,10 @@ def check(run: Run) -> list[str]:
     recipe, folder = run.recipe, run.folder
     identity.check_options(recipe, folder)
     warnings = []
-    weights = weights_hash(recipe.init)
+    weights = recipe.init_source.weights_hash()
     if weights is not None:
         identity.compare(recipe, folder, "init", {"file": weights})
-    elif is_local(recipe.init):
+    elif recipe.init_source.is_local:
         warnings.append(
             f"init={recipe.init}: is not here, so whether the weights are the same was not checked"
         )

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from .. import formatting, objectives
-from ..config import init_source
 from ..config.parsing import flatten
 from ..config.schema import Recipe
 from ..data import batching, loaders, sources
@@ -155,9 +154,9 @@ def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
     them no more and goes on wherever they are: that they are the same is checked where they are
     here."""
     if not checkpoint.list_checkpoints(run.checkpoints):
-        return weights.load_init(net, run.recipe.init)
+        return weights.load_init(net, run.recipe.init_source)
     facts = initial_weights(run.folder)
-    file_hash = init_source.weights_hash(run.recipe.init)
+    file_hash = run.recipe.init_source.weights_hash()
     if file_hash:
         facts["init"] = facts.get("init", {}) | {"file": file_hash}
     return facts

@@ -22,8 +22,8 @@ from timm.layers import PatchEmbed
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from ..config.init_source import config as config_of
-from ..config.init_source import parse_init
+from ..config.export_files import read_config
+from ..config.init_source import InitSource
 from ..config.parsing import parse_path
 from ..config.resolve import parse
 from ..errors import UserError, suggest
@@ -119,7 +119,7 @@ def to_transformers(export: Path, out: Path) -> None:
     Raises:
         UserError: it is something that transformers' ViT cannot be.
     """
-    config, model = config_of(export), _load(export)
+    config, model = read_config(export), _load(export)
     classes = config["num_classes"]
     if why := _beyond(model):
         raise UserError(
@@ -251,7 +251,7 @@ def to_onnx(export: Path, out: Path) -> None:
         raise UserError(
             "format=onnx: onnx and onnxscript are not installed; type pip install -e '.[onnx]'"
         ) from None
-    config, model = config_of(export), _load(export)
+    config, model = read_config(export), _load(export)
     for module in model.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = False
@@ -317,14 +317,14 @@ def main(words: list[str]) -> None:
         UserError: as `asked` and the formats; there is no export, or `out` is there already.
     """
     folder, form, out = parse_options(words)
-    init = parse_init(folder)
-    if init.export is None:
-        raise UserError(f"{folder}: a run's folder or an export's is asked for")
+    export = InitSource(folder).locate().export
+    if export is None:
+        raise UserError(f"{folder}: expected the folder of a run or of an export")
     if out.exists():
         raise UserError(f"out={out}: is there already")
     beside = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        FORMATS[form](init.export, beside)
+        FORMATS[form](export, beside)
         beside.replace(out)
     finally:
         shutil.rmtree(beside) if beside.is_dir() else beside.unlink(missing_ok=True)

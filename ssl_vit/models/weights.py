@@ -18,16 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import hub_files
+from ..config.export_files import normalisation
 from ..config.fields import PLAIN_NAME
-from ..config.init_source import (
-    SCRATCH,
-    InitSource,
-    normalisation,
-    parse_init,
-    upstream_cost,
-    weights_hash,
-)
-from ..config.init_source import export as export_of
+from ..config.init_source import InitSource
 from ..config.schema import Data, Model
 from ..errors import UserError
 from . import interop
@@ -38,26 +31,31 @@ HEADS = ("head.", "head_dist.", "fc_norm.", "pre_logits.")
 POSITIONS = "pos_embed"
 
 
-def load_init(encoder: Backbone, place: str, exported: bool = True) -> dict[str, Any]:
-    """Load what `init=place` names, unless that is scratch; what environment.json says of it, by
-    which a change is noticed, and of what it took. An encoder that will be `exported` keeps the eps
-    of its own layer norms.
+def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dict[str, Any]:
+    """Load first weights, unless `init` is scratch. An encoder that will be `exported` keeps the eps
+    of its own layer norms, as timm's exports cannot hold another.
+
+    Returns:
+        What environment.json records: under `init` hashes by which a change is noticed, under
+        `before` what the run that made the weights took.
 
     Raises:
-        UserError: as `start`, or the run that made the weights is damaged.
+        UserError: as `load_weights`, or the folder of the run that made the weights is damaged.
     """
-    if place == SCRATCH:
+    if init.is_scratch:
         return {}
-    init, own = parse_init(place), _norm_eps(encoder)
-    before = upstream_cost(init)  # now, so that a damaged folder is told before the work
-    hashed, eps = load_weights(encoder, init), _norm_eps(encoder)
+    own = _norm_eps(encoder)
+    before = init.upstream_cost()  # first: a damaged folder is an error before the work, not after
+    hashed = load_weights(encoder, init)
+    eps = _norm_eps(encoder)
     if exported and own is not None and eps != own:
         _set_eps(encoder, own)
         if os.environ.get("RANK", "0") == "0":
             print(
-                f"warning: init={place}: layer_norm_eps={eps:g} there; trained with {own:g}, as an export in timm's form has it"
+                f"warning: init={init.place}: layer_norm_eps={eps:g} there; training uses {own:g},"
+                " as timm's exports do"
             )
-    return {"init": {"weights": hashed, "file": weights_hash(place)}, "before": before}
+    return {"init": {"weights": hashed, "file": init.weights_hash()}, "before": before}
 
 
 def _norm_eps(encoder: Backbone) -> float | None:
@@ -127,10 +125,9 @@ class LoadedWeights(NamedTuple):
 
 
 def _open(init: InitSource) -> LoadedWeights:
-    source, _, name = init.place.partition(":")
-    if init.export is None and source == "timm":
-        return _of_timm(name, init.place)
-    folder = export_of(init, "config.json", "preprocessor_config.json", "model.safetensors")
+    folder = init.fetch_export("config.json", "preprocessor_config.json", "model.safetensors")
+    if init.is_timm:
+        return _of_timm(init.timm_name, init.place)
     return _from_npz(init.place) if folder is None else _from_export(folder, init.place)
 
 

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..config import init_source, parsing
+from ..config import parsing
+from ..config.init_source import InitSource
 from ..config.parsing import flatten
 from ..config.resolve import resolve
 from ..config.schema import RENAMED, computed_values
@@ -55,7 +56,7 @@ def _other_weights(folder: Path, task: dict[str, Any]) -> str:
 
 @functools.cache  # a probe and a fine-tuning have the same
 def _weights(folder: Path) -> str | None:
-    return init_source.weights_hash(str(folder))
+    return InitSource(str(folder)).weights_hash()
 
 
 def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from .. import hub_files
-from ..config import init_source, parsing
+from ..config import parsing
+from ..config.init_source import InitSource, file_hash
 from ..config.parsing import flatten
 from ..config.resolve import read, resolve
 from ..config.schema import IN_RESULT, Recipe, computed_values, counts
@@ -36,7 +37,7 @@ def written_hash(values: dict[str, Any]) -> str:
     The keys may be those of another version: the hash covers the keys that are there.
     """
     computed = {key: value for key, value in values.items() if counts(key)}
-    if init_source.is_local(str(computed.get("init"))):
+    if InitSource(str(computed.get("init"))).is_local:
         computed["init"] = "local"
     return hashlib.sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -51,9 +52,9 @@ def file_hashes(recipe: Recipe) -> dict[str, Any]:
     """What environment.json records about the files that a recipe names: {key: {kind: hash}}."""
     hashes = {}
     if recipe.plugin:
-        hashes["plugin"] = {"text": init_source.file_stamp(Path(recipe.plugin))}
+        hashes["plugin"] = {"text": file_hash(Path(recipe.plugin))}
     if recipe.eval.real:
-        hashes["real"] = {"file": init_source.file_stamp(Path(recipe.eval.real))}
+        hashes["real"] = {"file": file_hash(Path(recipe.eval.real))}
     return hashes
 
 
@@ -160,7 +161,7 @@ def _pin(recipe: Recipe, before: str | None) -> None:
     """Replace the revision of weights on the Hub by a commit: that of `before` (the folder's init)
     if it is the same repository, else the current one."""
     place = recipe.init
-    if not place.startswith(hub_files.SCHEME) or hub_files.pinned(place):
+    if not recipe.init_source.is_on_hub or hub_files.pinned(place):
         return
     if before is not None and hub_files.split(before)[0] == hub_files.split(place)[0]:
         recipe.init = before
@@ -172,7 +173,7 @@ def _accept_moved_weights(recipe: Recipe, there: Recipe, folder: Path) -> None:
     """Accept another path of local initial weights if the weights are the same."""
     if there.init == recipe.init:
         return
-    weights = init_source.weights_hash(recipe.init)
+    weights = recipe.init_source.weights_hash()
     if weights and weights == initial_weights(folder).get("init", {}).get("file"):
         there.init = recipe.init
 

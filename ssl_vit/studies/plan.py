@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from .. import hub_files
-from ..config import init_source, parsing
+from ..config import parsing
+from ..config.init_source import SCRATCH, InitSource
 from ..config.parsing import flatten, load_yaml
 from ..config.resolve import file_values, find_recipe, resolve
 from ..config.schema import OBJECTIVES, USES_LABELS, Recipe, computed_values, counts
@@ -323,12 +324,11 @@ def _meant(task: Task, plan: dict[str, Task], folder: Path) -> tuple[Recipe, tup
     """The recipe of a finished task's words as they are read now, and the beginnings of the keys
     that it does not tell: those that come from first weights which are not here any more."""
     words = command(task, plan, folder)[1:]
-    init = next(
-        (word.partition("=")[2] for word in words if word.startswith("init=")), init_source.SCRATCH
-    )
-    if init == init_source.SCRATCH:
+    places = (word.partition("=")[2] for word in words if word.startswith("init="))
+    source = InitSource(next(places, SCRATCH))
+    if source.is_scratch:
         return resolve(words, here=False), ()
-    if init_source.is_local(init) and init_source.weights_hash(init) is not None:
+    if source.weights_hash() is not None:
         return resolve(words, here=False), ("init",)  # whose weights are compared
     return resolve((word for word in words if not word.startswith("init=")), here=False), FROM_INIT
 
