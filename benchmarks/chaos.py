@@ -69,7 +69,7 @@ def _flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-def init_moments(out: Path, name: str, steps: int, said: Path | None = None) -> int:
+def init_moments(out: Path, name: str, steps: int, output: Path | None = None) -> int:
     """A child process that trains the run, or goes on with it, and says so in a file; its
     number."""
     child = os.fork()
@@ -77,7 +77,7 @@ def init_moments(out: Path, name: str, steps: int, said: Path | None = None) -> 
         return child
     status = 1
     try:
-        sink = os.open(said or out / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        sink = os.open(output or out / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(sink, 1)
         os.dup2(sink, 2)
         run = Run(resolve([*WORDS, f"optim.steps={steps}", f"out={out}", f"name={name}"]))
@@ -166,7 +166,7 @@ def storm(out: Path, kills: int, steps: int, longest: float, harm: bool = False)
     latest kill after a start. Lost are those rows of the unbroken run's metrics that the killed run
     has not, with the same loss to the last bit."""
     wanted, name = whole(out, "whole", steps), "harmed" if harm else "killed"
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "kills": 0,
         "inside a save": 0,
         "resumptions": 0,
@@ -177,25 +177,28 @@ def storm(out: Path, kills: int, steps: int, longest: float, harm: bool = False)
     while True:
         before = last_step(folder)
         child = init_moments(out, name, steps)
-        if told["kills"] == kills:
+        if report["kills"] == kills:
             while (status := ended(child)) is None:
                 time.sleep(0.01)
         else:
-            status, inside = wait_and_kill(child, folder, told["kills"] % 2 == 0, longest)
-        told["resumptions"] += before > 0
+            status, inside = wait_and_kill(child, folder, report["kills"] % 2 == 0, longest)
+        report["resumptions"] += before > 0
         if status is not None:
             break
-        told["kills"], told["inside a save"] = told["kills"] + 1, told["inside a save"] + inside
-        told["steps repeated"] += reached(folder) - last_step(folder)
+        report["kills"], report["inside a save"] = (
+            report["kills"] + 1,
+            report["inside a save"] + inside,
+        )
+        report["steps repeated"] += reached(folder) - last_step(folder)
         if harm and (how := damage(folder)):
-            told["damaged"][how] = told["damaged"].get(how, 0) + 1
+            report["damaged"][how] = report["damaged"].get(how, 0) + 1
     assert status == 0, (out / f"{name}.txt").read_text()[-2000:]
-    assert last_step(folder) == steps and told["kills"] == kills, (
+    assert last_step(folder) == steps and report["kills"] == kills, (
         "the run ended before it was killed so often"
     )
     losses = {(row["step"], row["loss"]) for row in rows(folder)}
-    told["lost"] = sum((row["step"], row["loss"]) not in losses for row in rows(out / "whole"))
-    return told | {"rows": len(losses), "bit-equal": same(wanted, weights(folder))}
+    report["lost"] = sum((row["step"], row["loss"]) not in losses for row in rows(out / "whole"))
+    return report | {"rows": len(losses), "bit-equal": same(wanted, weights(folder))}
 
 
 def reached(folder: Path) -> int:
@@ -214,21 +217,21 @@ def full(out: Path, steps: int) -> dict[str, Any]:
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], check=True)
     try:
-        said, times, starts = out / "small.txt", 0, 1
-        child = init_moments(small, "run", steps, said)
+        output, times, starts = out / "small.txt", 0, 1
+        child = init_moments(small, "run", steps, output)
         while (status := ended(child)) != 0:
             if status is not None:  # its last words had no room: the export, the result
-                assert last_step(small / "run") == steps, said.read_text()[-2000:]
-                child, starts = init_moments(small, "run", steps, said), starts + 1
+                assert last_step(small / "run") == steps, output.read_text()[-2000:]
+                child, starts = init_moments(small, "run", steps, output), starts + 1
             time.sleep(0.3 + random.random())
             if last_step(small / "run"):
                 fill(small / "filler")
                 times += 1
                 time.sleep(0.2)
                 (small / "filler").unlink()
-        failed = said.read_text().count("could not be saved")
-        told = {"filled": times, "saves that failed": failed, "starts": starts}
-        return told | {"bit-equal": same(wanted, weights(small / "run"))}
+        failed = output.read_text().count("could not be saved")
+        report = {"filled": times, "saves that failed": failed, "starts": starts}
+        return report | {"bit-equal": same(wanted, weights(small / "run"))}
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
@@ -247,17 +250,17 @@ def main() -> None:
     kills, out = int(words.get("kills", 100)), Path(words.get("out", "runs/chaos"))
     out.mkdir(parents=True)
     random.seed(int(words.get("seed", 0)))
-    told = {}
+    report = {}
     for name, harm in (("killed", False), ("killed and damaged", True)):
         folder = out / name.replace(" ", "_")
         folder.mkdir()
         begun = time.monotonic()
-        told[name] = storm(folder, kills, steps=60 * kills, longest=1.2, harm=harm) | {
+        report[name] = storm(folder, kills, steps=60 * kills, longest=1.2, harm=harm) | {
             "seconds": round(time.monotonic() - begun)
         }
     (out / "full").mkdir()
-    told["a disk that fills up"] = full(out / "full", steps=50 * kills)
-    print(json.dumps(told, indent=2))
+    report["a disk that fills up"] = full(out / "full", steps=50 * kills)
+    print(json.dumps(report, indent=2))
 
 
 if __name__ == "__main__":

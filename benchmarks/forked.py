@@ -25,33 +25,33 @@ class Outcome(NamedTuple):
     kind: str
     status: int | None
     err: str
-    told: Any
+    value: Any
 
 
 class Accepted(BaseException):
     """Raised in place of the work that accepted words would begin."""
 
-    def __init__(self, told: Any = None) -> None:
+    def __init__(self, value: Any = None) -> None:
         super().__init__("accepted")
-        self.told = told
+        self.value = value
 
 
 def outcome(do: Callable[[], Any], cwd: Path, seconds: float = 120) -> Outcome:
     """What comes of `do()` in a child whose working directory is `cwd`; a child that takes
     `seconds` hangs."""
-    with tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as told:
+    with tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as value:
         sys.stdout.flush()
         child = os.fork()
         if not child:
-            _child(do, cwd, err.fileno(), told.fileno())
+            _child(do, cwd, err.fileno(), value.fileno())
         status = _ended(child, seconds)
         err.seek(0)
-        told.seek(0)
-        text, back = err.read().decode(errors="replace"), told.read()
+        value.seek(0)
+        text, back = err.read().decode(errors="replace"), value.read()
     return _kind(status, text, json.loads(back) if back else None)
 
 
-def _child(do: Callable[[], Any], cwd: Path, err: int, told: int) -> NoReturn:
+def _child(do: Callable[[], Any], cwd: Path, err: int, value: int) -> NoReturn:
     """End as the interpreter would: an exception that reaches the top is a traceback on the error
     stream."""
     status = 1
@@ -66,9 +66,9 @@ def _child(do: Callable[[], Any], cwd: Path, err: int, told: int) -> NoReturn:
         try:
             back = do()
         except Accepted as accepted:
-            back = accepted.told
+            back = accepted.value
         sys.stdout.flush()
-        os.write(told, json.dumps(back, default=str).encode())
+        os.write(value, json.dumps(back, default=str).encode())
         status = 0
     except SystemExit as left:
         status = left.code if isinstance(left.code, int) else int(left.code is not None)
@@ -93,11 +93,11 @@ def _ended(child: int, seconds: float) -> int | None:
     return None
 
 
-def _kind(status: int | None, err: str, told: Any) -> Outcome:
+def _kind(status: int | None, err: str, value: Any) -> Outcome:
     if status is None:
-        return Outcome(HANG, status, err, told)
+        return Outcome(HANG, status, err, value)
     lines = err.strip().splitlines()
     if status == 0:
-        return Outcome(TRACEBACK if "Traceback" in err else ACCEPTED, status, err, told)
+        return Outcome(TRACEBACK if "Traceback" in err else ACCEPTED, status, err, value)
     one = len(lines) == 1 and lines[0].startswith("error")
-    return Outcome(ANSWERED if one and status > 0 else TRACEBACK, status, err, told)
+    return Outcome(ANSWERED if one and status > 0 else TRACEBACK, status, err, value)

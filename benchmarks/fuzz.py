@@ -485,7 +485,7 @@ def disarm() -> None:
 def fuzz(seed: int, count: int, folder: Path) -> dict[str, Any]:
     """Run the cases in forked children; counts, and what failed."""
     disarm()
-    told: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "command lines": 0,
         ANSWERED: 0,
         ACCEPTED: 0,
@@ -499,14 +499,14 @@ def fuzz(seed: int, count: int, folder: Path) -> dict[str, Any]:
     prepared(cwd)
     for tool, words in cases(seed, count):
         came = outcome(lambda tool=tool, words=words: MAINS[tool](words), cwd)  # type: ignore[misc]
-        told["command lines"] += 1
-        told[came.kind] += 1
+        summary["command lines"] += 1
+        summary[came.kind] += 1
         why = (
-            nonsense(came.told, words)
-            if came.kind == ACCEPTED and isinstance(came.told, dict)
+            nonsense(came.value, words)
+            if came.kind == ACCEPTED and isinstance(came.value, dict)
             else None
         )
-        told["nonsense accepted"] += why is not None
+        summary["nonsense accepted"] += why is not None
         if came.kind in (TRACEBACK, HANG) or why:
             found.append(
                 {
@@ -521,19 +521,19 @@ def fuzz(seed: int, count: int, folder: Path) -> dict[str, Any]:
         if path.name not in ("one", "two")
     ):
         found.append({"what": f"written outside: {outside}"})
-    return told | {"found": found}
+    return summary | {"found": found}
 
 
 def processes(seed: int, count: int, folder: Path) -> dict[str, Any]:
     """Some of the cases as a user would start them, none of which is accepted: tools themselves
     must answer in one line."""
     disarm()
-    told = {"processes": 0, ANSWERED: 0, "otherwise": []}
+    summary = {"processes": 0, ANSWERED: 0, "otherwise": []}
     cwd = folder / "three" / "four"
     cwd.mkdir(parents=True)
     prepared(cwd)
     for tool, words in cases(seed, 100 * count):
-        if told["processes"] == count:
+        if summary["processes"] == count:
             break
         if outcome(lambda tool=tool, words=words: MAINS[tool](words), cwd).kind != ANSWERED or any(
             len(w) > 80_000 for w in words
@@ -541,28 +541,28 @@ def processes(seed: int, count: int, folder: Path) -> dict[str, Any]:
             continue
         line = [sys.executable, os.fsencode(TOOLS / f"{tool}.py"), *map(os.fsencode, words)]
         done = subprocess.run(line, cwd=cwd, capture_output=True, timeout=300)
-        told["processes"] += 1
+        summary["processes"] += 1
         if (
             done.returncode > 0
             and done.stderr.count(b"\n") == 1
             and done.stderr.startswith(b"error: ")
         ):
-            told[ANSWERED] += 1
+            summary[ANSWERED] += 1
         else:
-            told["otherwise"].append(
+            summary["otherwise"].append(
                 [tool, words, done.returncode, done.stderr.decode(errors="replace")[-500:]]
             )
-    return told
+    return summary
 
 
 def main() -> None:
     words = dict(word.split("=", 1) for word in sys.argv[1:])
     seed, count = int(words.get("seed", 0)), int(words.get("count", 3000))
     with tempfile.TemporaryDirectory() as folder:
-        told = {"seed": seed} | fuzz(seed, count, Path(folder))
+        summary = {"seed": seed} | fuzz(seed, count, Path(folder))
         if wanted := int(words.get("processes", 0)):
-            told["as processes"] = processes(seed + 1, wanted, Path(folder))
-    print(json.dumps(told, indent=2, default=str))
+            summary["as processes"] = processes(seed + 1, wanted, Path(folder))
+    print(json.dumps(summary, indent=2, default=str))
 
 
 if __name__ == "__main__":

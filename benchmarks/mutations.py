@@ -227,7 +227,7 @@ def planned(folder: Path) -> None:
     (folder / "study.yaml").write_text(STUDY)
     from ssl_vit.studies import command
 
-    command.run_all = lambda asked, needs: 0  # type: ignore[assignment]
+    command.run_all = lambda request, needs: 0  # type: ignore[assignment]
     came = outcome(lambda: MAINS["study"](["recipe=study.yaml", "name=gap"]), folder)
     assert came.kind == ACCEPTED, came.err
 
@@ -268,7 +268,7 @@ def _task(
 ) -> dict[str, Any]:
     name = f"{part}-{arm}-{seed}"
     words = ["recipe=mpp", "optim.steps=4"]
-    told = {
+    report = {
         "part": part,
         "tool": tool,
         "arm": arm,
@@ -277,7 +277,7 @@ def _task(
         "needs": needs,
         "words": words,
     }
-    return {"name": name, **told, "best": None, "by": ""}
+    return {"name": name, **report, "best": None, "by": ""}
 
 
 def _finish(folder: Path, task: dict[str, Any], number: int) -> None:
@@ -429,8 +429,8 @@ def wrong(reader: str, cwd: Path, wanted: dict[str, Any], how: str, file: str) -
         if any(not torch.equal(value, made[name]) for name, value in wanted["weights"].items()):
             return "other weights than the unbroken run's"
     if reader == "evaluate init=" and file == "result.json":
-        told = json.loads((cwd / "runs" / "probed" / "result.json").read_text())["metrics"]
-        if told != wanted["probed"]:
+        report = json.loads((cwd / "runs" / "probed" / "result.json").read_text())["metrics"]
+        if report != wanted["probed"]:
             return "other numbers than of the untouched run"
     return None
 
@@ -439,7 +439,7 @@ def mutations(seed: int, count: int, folder: Path, only: str = "") -> dict[str, 
     draw = random.Random(seed)
     wanted = prepare(folder)
     readers = [name for name in READERS for _ in range(SHARE.get(name, 1)) if only in name]
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "mutations": 0,
         ANSWERED: 0,
         ACCEPTED: 0,
@@ -458,11 +458,11 @@ def mutations(seed: int, count: int, folder: Path, only: str = "") -> dict[str, 
         how = alter(path, draw)
         after = path.read_bytes()[:400] if path.exists() else b""
         came = outcome(call, cwd)
-        told["mutations"] += 1
-        told[came.kind] += 1
+        report["mutations"] += 1
+        report[came.kind] += 1
         by[reader] += 1
         why = wrong(reader, cwd, wanted, how, path.name) if came.kind == ACCEPTED else None
-        told["wrong results"] += why is not None
+        report["wrong results"] += why is not None
         if came.kind in (TRACEBACK, HANG) or why:
             what = why or f"{came.kind}, status {came.status}: {came.err[-1500:]}"
             where = {
@@ -473,7 +473,7 @@ def mutations(seed: int, count: int, folder: Path, only: str = "") -> dict[str, 
             }
             found.append(where | {"what": what, "after": str(after)})
         shutil.rmtree(cwd)
-    return told | {"by": dict(by), "found": found}
+    return report | {"by": dict(by), "found": found}
 
 
 def _chosen(reader: str, cwd: Path, files: tuple[str, ...], draw: random.Random) -> Path:
@@ -491,13 +491,13 @@ def _chosen(reader: str, cwd: Path, files: tuple[str, ...], draw: random.Random)
 def main() -> None:
     words = dict(word.split("=", 1) for word in sys.argv[1:])
     with tempfile.TemporaryDirectory() as folder:
-        told = mutations(
+        report = mutations(
             int(words.get("seed", 0)),
             int(words.get("count", 750)),
             Path(folder),
             words.get("only", ""),
         )
-    print(json.dumps({"seed": int(words.get("seed", 0)), **told}, indent=2))
+    print(json.dumps({"seed": int(words.get("seed", 0)), **report}, indent=2))
 
 
 if __name__ == "__main__":

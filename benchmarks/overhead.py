@@ -98,10 +98,10 @@ def overhead(words: list[str], pairs: int, steps: int) -> dict[str, Any]:
                 }
                 ratios.append(took[with_engine] / took[bare])
             step = took[bare] / steps
-    return told(ratios) | {"pairs": pairs, "steps": steps, "bare step, s": round(step, 4)}
+    return spread(ratios) | {"pairs": pairs, "steps": steps, "bare step, s": round(step, 4)}
 
 
-def told(values: list[float]) -> dict[str, float]:
+def spread(values: list[float]) -> dict[str, float]:
     return {
         name: round(f(values), 5)
         for name, f in (("median", statistics.median), ("least", min), ("most", max))
@@ -111,7 +111,7 @@ def told(values: list[float]) -> dict[str, float]:
 def seeking() -> dict[str, Any]:
     """Milliseconds to a batch's samples, at step 0 and at step 1,000,000; and how the process grew
     meanwhile."""
-    said: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for name, windows in (
         ("permuted", None),
         ("windows", WindowSampler(np.full(303_000, 1000), 2**20, BATCH)),
@@ -130,8 +130,8 @@ def seeking() -> dict[str, Any]:
                     )
                 )
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-            said[f"{name}, step {step:,}, ms"] = told(timed) | {"grown, MiB": round(grown, 1)}
-    return said
+            report[f"{name}, step {step:,}, ms"] = spread(timed) | {"grown, MiB": round(grown, 1)}
+    return report
 
 
 def main() -> None:

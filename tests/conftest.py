@@ -38,9 +38,9 @@ TINY = [
 
 
 def altered(words: list[str], *new: str) -> list[str]:
-    """The words with some said anew; of one key the last counts."""
-    said = {word.partition("=")[0]: word for word in (*words, *new)}
-    return list(said.values())
+    """The options with some replaced: of several with one key the last counts."""
+    options = {word.partition("=")[0]: word for word in (*words, *new)}
+    return list(options.values())
 
 
 @pytest.fixture
@@ -89,8 +89,8 @@ def outcome(
     """Exit statuses and outputs; whatever still runs after `seconds` is killed."""
     processes = list(processes)
     try:
-        said = [process.communicate(timeout=seconds)[0] for process in processes]
+        outputs = [process.communicate(timeout=seconds)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [process.returncode for process in processes], said
+    return [process.returncode for process in processes], outputs

@@ -224,15 +224,15 @@ class Handler(BaseHTTPRequestHandler):
             return self._batch(json.loads(body))
         return self._talk(repository, name, verb, rest, body, garbage)
 
-    def _create(self, asked: dict[str, Any], user: str, writes: bool) -> None:
-        name = f"{asked['organization']}/{asked['name']}"
+    def _create(self, request: dict[str, Any], user: str, writes: bool) -> None:
+        name = f"{request['organization']}/{request['name']}"
         if not user:
             return self._refuse(401, "", "Invalid username or password.")
-        if not writes or user != asked["organization"]:
+        if not writes or user != request["organization"]:
             return self._refuse(
                 403,
                 "",
-                f"You don't have the rights to create a model under {asked['organization']}",
+                f"You don't have the rights to create a model under {request['organization']}",
             )
         if name in self.hub.repositories:
             return self._answer(
@@ -242,13 +242,13 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.put(
             name,
             {".gitattributes": b"*.safetensors filter=lfs\n"},
-            private=asked.get("visibility") == "private",
+            private=request.get("visibility") == "private",
         )
         return self._answer(200, {"url": f"{self.hub.url}/{name}", "name": name})
 
-    def _batch(self, asked: dict[str, Any]) -> None:
+    def _batch(self, request: dict[str, Any]) -> None:
         objects = []
-        for entry in asked["objects"]:
+        for entry in request["objects"]:
             known = entry["oid"] in self.hub.large
             upload = {"actions": {"upload": {"href": f"{self.hub.url}/lfs/{entry['oid']}"}}}
             objects.append({"oid": entry["oid"], "size": entry["size"]} | ({} if known else upload))
@@ -269,24 +269,24 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         if verb in ("", "revision"):
             siblings = [{"rfilename": path} for path in commit.files]
-            told = {
+            answer = {
                 "id": name,
                 "sha": commit.oid,
                 "private": repository.private,
                 "siblings": siblings,
             }
-            return self._answer(200, told)
+            return self._answer(200, answer)
         if verb == "tree":
             return self._answer(
                 200,
                 [_entry(path, content) for path, content in commit.files.items()] + self.hub.listed,
             )
         if verb == "commits":
-            told = [
+            answer = [
                 {"id": one.oid, "authors": [], "date": DATE, "title": "", "message": ""}
                 for one in repository.log(revision)
             ]
-            return self._answer(200, told)
+            return self._answer(200, answer)
         if verb == "super-squash":
             repository.add(revision, commit.files, None)
             return self._answer(200, {})
@@ -303,9 +303,9 @@ class Handler(BaseHTTPRequestHandler):
         repository.branches[branch] = repository.branches.get(start, start)
         return self._answer(200, {})
 
-    def _preupload(self, commit: Commit, asked: dict[str, Any]) -> None:
+    def _preupload(self, commit: Commit, request: dict[str, Any]) -> None:
         files = []
-        for entry in asked["files"]:
+        for entry in request["files"]:
             path = entry["path"]
             known = {"oid": oid(path, commit.files[path])} if path in commit.files else {}
             mode = "lfs" if path.endswith(LARGE) else "regular"

@@ -39,7 +39,7 @@ def table(
 
 
 @pytest.fixture
-def said(tiny: list[str], capsys: pytest.CaptureFixture) -> Callable[..., str]:
+def error_line(tiny: list[str], capsys: pytest.CaptureFixture) -> Callable[..., str]:
     """The line that pretrain.py answers to these words, which name the run `run`."""
 
     def say(*words: str, tool: Callable[[list[str]], None] = cli.pretrain) -> str:
@@ -103,13 +103,13 @@ CHANGED = {
 
 
 @pytest.mark.parametrize(("words", "says"), CHANGED.values(), ids=CHANGED)
-def test_words(said: Callable[..., str], tmp_path: Path, words: list[str], says: str) -> None:
-    assert says in said(*words)
+def test_words(error_line: Callable[..., str], tmp_path: Path, words: list[str], says: str) -> None:
+    assert says in error_line(*words)
     assert not list(tmp_path.glob("runs/run/recipe.yaml"))
 
 
 def test_a_hybrid_whose_patch_is_said_wrong(
-    said: Callable[..., str], tiny: list[str], capsys: pytest.CaptureFixture
+    error_line: Callable[..., str], tiny: list[str], capsys: pytest.CaptureFixture
 ) -> None:
     words = [w for w in tiny if not w.startswith(("model.", "recipe", "data.size"))]
     with pytest.raises(SystemExit):
@@ -138,9 +138,9 @@ IMAGES = {
 
 @pytest.mark.parametrize(("make", "words", "says"), IMAGES.values(), ids=IMAGES)
 def test_labels(
-    said: Callable[..., str], tmp_path: Path, make: Callable, words: list[str], says: str
+    error_line: Callable[..., str], tmp_path: Path, make: Callable, words: list[str], says: str
 ) -> None:
-    line = said(
+    line = error_line(
         "recipe=supervised",
         f"data.path={make(tmp_path / 'own.parquet')}",
         "data.validation=0.2",
@@ -151,11 +151,13 @@ def test_labels(
     assert not (tmp_path / "runs/run/recipe.yaml").exists()
 
 
-def test_mixed_images_in_windows(said: Callable[..., str], tmp_path: Path) -> None:
+def test_mixed_images_in_windows(error_line: Callable[..., str], tmp_path: Path) -> None:
     path = table(tmp_path / "own.parquet", [0, 1] * 12)
-    line = said("recipe=supervised", f"data.path={path}", "data.window=8", "data.mixup=0.5")
+    line = error_line("recipe=supervised", f"data.path={path}", "data.window=8", "data.mixup=0.5")
     assert "data.window=8: images are mixed with any of the set, not of a window" in line
-    assert "data.window=0: expected a number above 0" in said(f"data.path={path}", "data.window=0")
+    assert "data.window=0: expected a number above 0" in error_line(
+        f"data.path={path}", "data.window=0"
+    )
 
 
 def tar(path: Path, count: int = TRAIN) -> Path:
@@ -169,19 +171,21 @@ def tar(path: Path, count: int = TRAIN) -> Path:
 
 @pytest.mark.parametrize("kind", ["tar", "parquet"])
 @pytest.mark.parametrize("window", ["null", "8"])
-def test_a_cut_off_shard(said: Callable[..., str], tmp_path: Path, kind: str, window: str) -> None:
+def test_a_cut_off_shard(
+    error_line: Callable[..., str], tmp_path: Path, kind: str, window: str
+) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     for name in "ab":
         tar(folder / f"{name}.tar") if kind == "tar" else table(folder / f"{name}.parquet", None)
     cut = folder / f"b.{kind}"
     cut.write_bytes(cut.read_bytes()[:-6000])
-    assert f"error: data.path={cut}: " in said(f"data.path={folder}", f"data.window={window}")
+    assert f"error: data.path={cut}: " in error_line(f"data.path={folder}", f"data.window={window}")
     assert not (tmp_path / "runs/run/recipe.yaml").exists()
 
 
-def test_tars_without_labels(said: Callable[..., str], tmp_path: Path) -> None:
-    line = said(
+def test_tars_without_labels(error_line: Callable[..., str], tmp_path: Path) -> None:
+    line = error_line(
         "recipe=supervised", f"data.path={tar(tmp_path / 'own.tar')}", "data.validation=0.2"
     )
     assert (
@@ -190,13 +194,13 @@ def test_tars_without_labels(said: Callable[..., str], tmp_path: Path) -> None:
     )
 
 
-def test_an_empty_split(said: Callable[..., str], tmp_path: Path) -> None:
+def test_an_empty_split(error_line: Callable[..., str], tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     table(folder / "train.parquet", [0, 1] * 12)
     empty = datasets.Dataset.from_parquet(str(folder / "train.parquet")).select([])
     empty.to_parquet(folder / "validation.parquet")
-    line = said(f"data.path={folder}", "data.validation=validation")
+    line = error_line(f"data.path={folder}", "data.validation=validation")
     assert f"data.path={folder}: its split validation has no images" in line
 
 
@@ -205,16 +209,18 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_folder_that_holds_another_recipe(
-    said: Callable[..., str], tiny: list[str], tmp_path: Path
+    error_line: Callable[..., str], tiny: list[str], tmp_path: Path
 ) -> None:
     cli.pretrain(altered([*tiny, "name=run"], "optim.steps=4"))
     before = files(tmp_path / "runs")
-    line = said("optim.lr=0.5")
+    line = error_line("optim.lr=0.5")
     assert "optim.lr (0.001 there, 0.5 here)" in line and "name=" in line
     assert files(tmp_path / "runs") == before
 
 
-def test_a_folder_that_another_process_holds(said: Callable[..., str], tmp_path: Path) -> None:
+def test_a_folder_that_another_process_holds(
+    error_line: Callable[..., str], tmp_path: Path
+) -> None:
     folder = tmp_path / "runs" / "run"
     folder.mkdir(parents=True)
     code = (
@@ -225,7 +231,7 @@ def test_a_folder_that_another_process_holds(said: Callable[..., str], tmp_path:
         [sys.executable, "-c", code, folder / "lock"], stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout and holder.stdout.readline() == "held\n"
-        line = said()
+        line = error_line()
         holder.kill()
     assert (
         "is being written by process 12 on there" in line and not (folder / "recipe.yaml").exists()
@@ -236,13 +242,13 @@ def test_a_folder_that_another_process_holds(said: Callable[..., str], tmp_path:
     "place", ["runs", "runs/run", "runs/run/metrics.jsonl/x", "runs/run/checkpoints"]
 )
 def test_a_folder_that_cannot_be_written(
-    said: Callable[..., str], tmp_path: Path, place: str
+    error_line: Callable[..., str], tmp_path: Path, place: str
 ) -> None:
     """A file where a folder should be, or a folder where a file should: refused to root as to
     everybody."""
     (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / place).write_text("somebody's")
-    line = said()
+    line = error_line()
     assert line.startswith(f"error: out={tmp_path}/runs: ")
     assert (tmp_path / place).read_text() == "somebody's"
 
@@ -268,22 +274,27 @@ def test_a_cut_off_jpeg_is_named_and_replaced(
 
 
 def test_too_many_unreadable_images(
-    said: Callable[..., str], tiny: list[str], tmp_path: Path
+    error_line: Callable[..., str], tiny: list[str], tmp_path: Path
 ) -> None:
     images = [broken(n) if n % 3 == 0 else image(n) for n in range(TRAIN)]
     path = table(tmp_path / "own.parquet", None, images)
     words = [f"data.path={path}", "data.validation=0.2", "eval.images=5"]
-    assert "data.unreadable=0.0: " in (line := said(*words, "data.unreadable=0")) and "row " in line
+    assert (
+        "data.unreadable=0.0: " in (line := error_line(*words, "data.unreadable=0"))
+        and "row " in line
+    )
     # what the line asks for
     cli.pretrain(altered([*tiny, "name=run"], *words, "data.unreadable=0.5"))
 
 
-def test_too_many_unreadable_held_out_images(said: Callable[..., str], tmp_path: Path) -> None:
+def test_too_many_unreadable_held_out_images(
+    error_line: Callable[..., str], tmp_path: Path
+) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     table(folder / "train.parquet", None)
     table(folder / "validation.parquet", None, [broken(n) if n else image(n) for n in range(20)])
-    line = said(f"data.path={folder}", "eval.images=20", "data.unreadable=0.01")
+    line = error_line(f"data.path={folder}", "eval.images=20", "data.unreadable=0.01")
     assert "data.unreadable=0.01: 19 of 20 images cannot be read" in line
 
 
@@ -296,11 +307,11 @@ def test_too_many_unreadable_held_out_images(said: Callable[..., str], tmp_path:
     ],
 )
 def test_a_plugin_that_does_not_run(
-    said: Callable[..., str], tmp_path: Path, text: str, says: str
+    error_line: Callable[..., str], tmp_path: Path, text: str, says: str
 ) -> None:
     path = tmp_path / "own.py"
     path.write_text(text)
-    assert f"plugin={path}: " in (line := said(f"plugin={path}")) and says in line
+    assert f"plugin={path}: " in (line := error_line(f"plugin={path}")) and says in line
 
 
 def test_two_processes_and_a_batch_that_does_not_divide(tiny: list[str], tmp_path: Path) -> None:

@@ -249,10 +249,12 @@ def test_too_many_in_a_row_are_named_in_one_line(workers, capsys, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(SystemExit), report_errors():
         list(loader(BatchLayout(12, 4, 0, 1), broken=range(10, 45), workers=workers))
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     assert (
-        said.startswith("error: data=numbered: 20 images in a row cannot be read, the last number ")
-        and said.count("\n") == 1
+        printed.startswith(
+            "error: data=numbered: 20 images in a row cannot be read, the last number "
+        )
+        and printed.count("\n") == 1
     )
 
 

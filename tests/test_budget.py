@@ -39,8 +39,8 @@ def test_the_papers_core_days_are_a_plausible_share_of_the_peak():
     core = budget.devices()["tpuv3_core"]
     assert budget.hours(4262, core, "bfloat16", 0.32) / 24 == pytest.approx(2500, rel=0.02)
     assert budget.hours(1567, core, "bfloat16", 0.434) / 24 == pytest.approx(680, rel=0.02)
-    said = (ROOT / "ssl_vit" / "planning" / "hardware.yaml").read_text()
-    assert "4262 exaFLOP at 32%" in said and "14 epochs 1567 at 43%" in said
+    text = (ROOT / "ssl_vit" / "planning" / "hardware.yaml").read_text()
+    assert "4262 exaFLOP at 32%" in text and "14 epochs 1567 at 43%" in text
 
 
 def test_every_device_can_be_planned_for():
@@ -118,10 +118,10 @@ def test_tensors_take_the_bytes_that_are_predicted(words, fused):
     """Weights, gradients, moments and averaged weights exactly; activations within 10%, and so the
     sum."""
     recipe, found, activations = held(altered(SMALL, *words), size=16, fused=fused)
-    said = costs.memory_bytes(recipe, processes=1, zero=0, batch=16, fused=fused)
-    assert {name: said[name] for name in found} == found
-    assert said["activations"] + said["copies"] == pytest.approx(activations, rel=0.1)
-    assert sum(said.values()) == pytest.approx(sum(found.values()) + activations, rel=0.1)
+    needed = costs.memory_bytes(recipe, processes=1, zero=0, batch=16, fused=fused)
+    assert {name: needed[name] for name in found} == found
+    assert needed["activations"] + needed["copies"] == pytest.approx(activations, rel=0.1)
+    assert sum(needed.values()) == pytest.approx(sum(found.values()) + activations, rel=0.1)
 
 
 def test_zero_shards_by_its_papers_formula(monkeypatch):

@@ -40,10 +40,13 @@ def test_kills_at_random_moments_lose_nothing(harm: str, tmp_path: Path) -> None
         timeout=900,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["bit-equal"] and told["kills"] == 4 and told["rows"] == 40 and told["lost"] == 0, (
-        told
-    )
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (
+        report["bit-equal"]
+        and report["kills"] == 4
+        and report["rows"] == 40
+        and report["lost"] == 0
+    ), report
 
 
 def mounts(folder: Path) -> bool:
@@ -63,8 +66,8 @@ def test_a_tiny_file_system_that_fills_up_loses_nothing(tmp_path: Path) -> None:
         timeout=900,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["bit-equal"] and told["filled"] and told["saves that failed"], told
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["bit-equal"] and report["filled"] and report["saves that failed"], report
 
 
 def test_rows_that_a_full_disk_refused_come_later_and_whole(

@@ -49,30 +49,30 @@ def without_torch(tmp_path):
 
 @pytest.mark.parametrize(("word", "says"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_answered_in_one_line(word, says, tmp_path, without_torch):
-    said = answer(word, tmp_path, **without_torch)
-    assert said.returncode == 2
-    assert said.stdout == ""
-    (line,) = said.stderr.splitlines()
+    answered = answer(word, tmp_path, **without_torch)
+    assert answered.returncode == 2
+    assert answered.stdout == ""
+    (line,) = answered.stderr.splitlines()
     assert line.startswith("error: ") and says in line
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_right_word_does_need_torch(tmp_path, without_torch):
     """What shows that the test above would notice."""
-    said = answer("seed=1", tmp_path, **without_torch)
-    assert said.returncode != 0 and "torch is imported" in said.stderr
+    answered = answer("seed=1", tmp_path, **without_torch)
+    assert answered.returncode != 0 and "torch is imported" in answered.stderr
 
 
 def test_only_the_first_process_answers(tmp_path, without_torch):
-    said = answer("corruption.rate=1.5", tmp_path, **without_torch, RANK="1")
-    assert (said.returncode, said.stdout, said.stderr) == (2, "", "")
+    answered = answer("corruption.rate=1.5", tmp_path, **without_torch, RANK="1")
+    assert (answered.returncode, answered.stdout, answered.stderr) == (2, "", "")
 
 
 def test_accelerate_passes_the_answer_on(tmp_path):
     launcher = ("-m", "accelerate.commands.launch", "-q")
     # no configuration of the user's own
-    said = answer("model=vit_s9", tmp_path, launcher, HF_HOME=str(tmp_path))
-    assert said.returncode != 0
-    lines = [line for line in said.stderr.splitlines() if line.startswith("error: ")]
+    answered = answer("model=vit_s9", tmp_path, launcher, HF_HOME=str(tmp_path))
+    assert answered.returncode != 0
+    lines = [line for line in answered.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and "model=vit_s9" in lines[0] and "vit_s8" in lines[0]
-    assert "Traceback" not in said.stderr + said.stdout
+    assert "Traceback" not in answered.stderr + answered.stdout

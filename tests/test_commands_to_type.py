@@ -36,7 +36,7 @@ def pasted(line: str, folder: Path) -> list[str]:
     return json.loads(done.stdout)
 
 
-def said(name: str, text: str) -> str:
+def after(name: str, text: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(name))[12:]
 
 
@@ -46,19 +46,19 @@ def test_what_a_finished_run_says_can_be_pasted(
     run = Run(Recipe(out=str(tmp_path / AWKWARD), name="run"))
     cli._conclude(run, {"steps": 1, "seconds": 1.0, "finished": "now", "metrics": {}})
     text = capsys.readouterr().out
-    assert pasted(said("curves", text), tmp_path)[1:] == [
+    assert pasted(after("curves", text), tmp_path)[1:] == [
         "-m",
         "tensorboard.main",
         f"--logdir={tmp_path / AWKWARD}",
     ]
-    code = pasted(said("next", text), tmp_path)[2]
-    asked = []
+    code = pasted(after("next", text), tmp_path)[2]
+    names = []
     script = code.replace("import timm; ", "").replace("print(encoder.num_features)", "None")
     exec(
         script,
-        {"timm": type("Timm", (), {"create_model": lambda name, pretrained: asked.append(name)})},
+        {"timm": type("Timm", (), {"create_model": lambda name, pretrained: names.append(name)})},
     )
-    assert asked == [f"local-dir:{tmp_path / AWKWARD}/run/export"]
+    assert names == [f"local-dir:{tmp_path / AWKWARD}/run/export"]
 
 
 def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_what_shards_say_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFix
     Image.new("RGB", (16, 16)).save(tmp_path / "own" / "a.png")
     out = tmp_path / "a b'c $(touch gone)"
     make_shards.main([f"data.path={tmp_path}/own", f"out={out}", "workers=1", "rows=4"])
-    words = pasted(said("next", capsys.readouterr().out), tmp_path)
+    words = pasted(after("next", capsys.readouterr().out), tmp_path)
     assert words == [
         "accelerate",
         "launch",
@@ -95,7 +95,7 @@ def test_what_pull_says_can_be_pasted(
     out = str(tmp_path / AWKWARD)
     monkeypatch.setattr(pull, "pull", lambda place, where, name: Run(Recipe(out=where, name="run")))
     pull.main(["hf-hub:me/run", f"out={out}"])
-    words = pasted(said("go on", capsys.readouterr().out), tmp_path)
+    words = pasted(after("go on", capsys.readouterr().out), tmp_path)
     assert words[3:] == [f"recipe={out}/run/recipe.yaml", "name=run", f"out={out}"]
 
 

@@ -39,33 +39,33 @@ def held_out(step):
     }
 
 
-def told(capsys):
+def printed(capsys):
     return capsys.readouterr().out.splitlines()
 
 
 def test_lines_come_no_faster_than_every_few_seconds_and_after_the_last_step(clock, capsys):
     lines = console.ProgressLines(0, 1000)
-    said = []
+    timed = []
     for step in range(1, 1001):
         clock.now += 0.1
         lines.on_step(step)
         lines.on_row(row(step))
-        said += [(step, text) for text in told(capsys)]
-    at = [step for step, _ in said]
+        timed += [(step, text) for text in printed(capsys)]
+    at = [step for step, _ in timed]
     assert at[-1] == 1000
     assert (
         min(b - a for a, b in zip([0, *at[:-2]], at[:-1], strict=True)) * 0.1
         >= console.LINE_INTERVAL - 1e-6
     )
     assert len(at) in (19, 20)  # 100 s
-    assert all(text.startswith(f"step {step:>6}/1000  loss 3.142  ") for step, text in said)
+    assert all(text.startswith(f"step {step:>6}/1000  loss 3.142  ") for step, text in timed)
 
 
 def test_a_line_says_how_it_goes_and_how_long_it_takes(clock, capsys):
     lines = console.ProgressLines(40, 100)
     clock.now += 30
     lines.on_row(row(50))
-    (text,) = told(capsys)
+    (text,) = printed(capsys)
     assert (
         text
         == "step     50/100  loss 3.142  masked 25.0%  1,234 images/s  data wait 7%  left 2 min 30 s"
@@ -78,7 +78,7 @@ def test_the_last_step_is_told_even_at_once(clock, capsys):
     lines.on_row(row(9))
     clock.now += 0.001
     lines.on_row(row(10))
-    assert [text.split("/")[0] for text in told(capsys)] == ["step      9", "step     10"]
+    assert [text.split("/")[0] for text in printed(capsys)] == ["step      9", "step     10"]
 
 
 def test_held_out_results_are_told_at_once(clock, capsys):
@@ -86,10 +86,10 @@ def test_held_out_results_are_told_at_once(clock, capsys):
     right = "held out at step {}: loss 2.500, accuracy masked 50.0%, accuracy random 12.5%, accuracy kept 100.0%"
     lines.on_row(held_out(7))
     lines.on_row(row(8) | held_out(8))
-    assert told(capsys) == [right.format(7), right.format(8)]
+    assert printed(capsys) == [right.format(7), right.format(8)]
     clock.now += console.LINE_INTERVAL
     lines.on_row(row(9) | held_out(9))
-    assert [text.split(":")[0][:11] for text in told(capsys)] == ["step      9", "held out at"]
+    assert [text.split(":")[0][:11] for text in printed(capsys)] == ["step      9", "held out at"]
 
 
 def test_held_out_results_do_not_quieten_the_steps(clock, capsys):
@@ -98,24 +98,24 @@ def test_held_out_results_do_not_quieten_the_steps(clock, capsys):
     lines.on_row(held_out(7))
     clock.now += 2
     lines.on_row(row(8))
-    assert len(told(capsys)) == 2
+    assert len(printed(capsys)) == 2
 
 
 def test_warnings_are_told_at_once(clock, capsys):
     console.ProgressLines(0, 100).on_warning("the board is full")
-    assert told(capsys) == ["warning: the board is full"]
+    assert printed(capsys) == ["warning: the board is full"]
 
 
 def test_rows_without_a_loss_are_passed_over(clock, capsys):
     lines = console.ProgressLines(0, 10)
     clock.now += 60
     lines.on_row({"step": 10})
-    assert told(capsys) == []
+    assert printed(capsys) == []
 
 
 def test_a_table_has_two_columns(capsys):
     console.table([("run", "x"), ("optimiser", "AdamW")])
-    assert told(capsys) == ["run         x", "optimiser   AdamW"]
+    assert printed(capsys) == ["run         x", "optimiser   AdamW"]
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def slow_rank(key, patches, shape, side):
     return chosen + sorted(set(range(patches)) - set(chosen), key=hashed)
 
 
-def slow_draw(key_B, patches, hit, mask, random, source, shape="patches", side=1):
+def slow_draw(key_B, patches, count, mask, random, source, shape="patches", side=1):
     """(patch, kind, source) of each hit patch of each image, in numpy and lists, one number at a
     time."""
     stream = rng.stream(np.asarray(key_B), "corruption")
@@ -81,7 +81,7 @@ def slow_draw(key_B, patches, hit, mask, random, source, shape="patches", side=1
     for b in range(len(stream)):
         key = stream[b : b + 1]
         rows = []
-        for n in slow_rank(key, patches, shape, side)[:hit]:
+        for n in slow_rank(key, patches, shape, side)[:count]:
             number = int(rng.integers(key, 3 * n + 1, 2**24)[0])
             kind = (
                 MASK
@@ -102,13 +102,13 @@ def slow_draw(key_B, patches, hit, mask, random, source, shape="patches", side=1
 def slow_apply(x_BND, drawn, mask_D):
     out, clean = x_BND.clone(), [row for image in x_BND for row in image]
     for b in range(len(x_BND)):
-        for hit, kind, source in zip(
+        for patch, kind, source in zip(
             drawn.corrupted_BK[b], drawn.kind_BK[b], drawn.source_BK[b], strict=True
         ):
             if kind == MASK:
-                out[b, hit] = mask_D
+                out[b, patch] = mask_D
             elif kind == RANDOM:
-                out[b, hit] = clean[source]
+                out[b, patch] = clean[source]
     return out
 
 
@@ -132,7 +132,7 @@ def test_a_half_rounds_up(patches, eighths):
 
 
 @pytest.mark.parametrize(
-    ("rate", "patches", "hit"),
+    ("rate", "patches", "count"),
     [
         (0.5, 64, 32),
         (0.15, 196, 29),
@@ -144,9 +144,9 @@ def test_a_half_rounds_up(patches, eighths):
         (0.7, 5, 4),
     ],
 )
-def test_counts_worked_out_by_hand(rate, patches, hit):
-    assert corruption.num_corrupted(rate, patches) == hit
-    assert corruption.sample(keys(3), patches, rate).corrupted_BK.shape == (3, hit)
+def test_counts_worked_out_by_hand(rate, patches, count):
+    assert corruption.num_corrupted(rate, patches) == count
+    assert corruption.sample(keys(3), patches, rate).corrupted_BK.shape == (3, count)
 
 
 def test_a_half_rounds_up_for_decimal_rates_too():
@@ -170,10 +170,10 @@ def test_a_half_rounds_up_for_decimal_rates_too():
 def test_draw_is_the_slow_one(seed, count, patches, rate, shares, source):
     key_B = keys(count, seed)
     drawn = corruption.sample(key_B, patches, rate, *shares, source)
-    hit = corruption.num_corrupted(rate, patches)
-    assert all(t.shape == (count, hit) and t.dtype == torch.int64 for t in drawn)
+    chosen = corruption.num_corrupted(rate, patches)
+    assert all(t.shape == (count, chosen) and t.dtype == torch.int64 for t in drawn)
     assert torch.stack(drawn, -1).tolist() == [
-        [list(row) for row in image] for image in slow_draw(key_B, patches, hit, *shares, source)
+        [list(row) for row in image] for image in slow_draw(key_B, patches, chosen, *shares, source)
     ]
 
 
@@ -187,11 +187,11 @@ def test_draw_is_the_slow_one(seed, count, patches, rate, shares, source):
 def test_shapes_are_the_slow_ones(seed, grid, rate, shape):
     key_B = keys(2, seed)
     drawn = corruption.sample(key_B, grid**2, rate, 0.8, 0.1, "image", *shape)
-    hit = corruption.num_corrupted(rate, grid**2)
-    assert all(t.shape == (2, hit) for t in drawn)
+    chosen = corruption.num_corrupted(rate, grid**2)
+    assert all(t.shape == (2, chosen) for t in drawn)
     assert torch.stack(drawn, -1).tolist() == [
         [list(row) for row in image]
-        for image in slow_draw(key_B, grid**2, hit, 0.8, 0.1, "image", *shape)
+        for image in slow_draw(key_B, grid**2, chosen, 0.8, 0.1, "image", *shape)
     ]
 
 
@@ -246,10 +246,10 @@ def test_hit_patches_are_distinct_and_sources_are_others(source):
 
 
 def test_every_patch_is_hit_as_often():
-    hit = corruption.sample(keys(20_000), 16, 0.25).corrupted_BK
-    assert stats.chisquare(np.bincount(hit.flatten(), minlength=16)).pvalue > 1e-3
+    chosen = corruption.sample(keys(20_000), 16, 0.25).corrupted_BK
+    assert stats.chisquare(np.bincount(chosen.flatten(), minlength=16)).pvalue > 1e-3
     # the first two, and how they lie to each other
-    pairs = torch.stack([hit[:, 0], (hit[:, 1] - hit[:, 0]) % 16])
+    pairs = torch.stack([chosen[:, 0], (chosen[:, 1] - chosen[:, 0]) % 16])
     assert stats.chisquare(np.bincount(pairs[1], minlength=16)[1:]).pvalue > 1e-3
 
 
@@ -343,8 +343,8 @@ def test_a_steps_corruption_does_not_depend_on_how_it_is_spread(processes, devic
     whole, spread = corrupted_samples(1, None), corrupted_samples(processes, device_batch)
     assert len(whole) == 5 * 24 and sorted(spread) == sorted(whole)
     drawn = {}
-    for _, index, _, hit, *_ in whole:  # 120 draws of 37 images: a later epoch's are others
-        drawn.setdefault(index, []).append(hit)
+    for _, index, _, patch, *_ in whole:  # 120 draws of 37 images: a later epoch's are others
+        drawn.setdefault(index, []).append(patch)
     assert all(hits[0] != hits[1] for hits in drawn.values())
 
 
@@ -397,7 +397,9 @@ def test_compiled_code_draws_the_same(shape):
     """Inductor folds the arithmetic of an arange into symbols without an overflow of their own;
     hashes must not meet that."""
     key = torch.from_numpy(rng.key(0, 3, np.arange(6)))
-    asked = (64, 0.5, 0.8, 0.1, "image", *shape)
-    compiled = torch.compile(lambda k: corruption.sample(k, *asked), fullgraph=True, dynamic=False)
-    for made, right in zip(compiled(key), corruption.sample(key, *asked), strict=True):
+    arguments = (64, 0.5, 0.8, 0.1, "image", *shape)
+    compiled = torch.compile(
+        lambda k: corruption.sample(k, *arguments), fullgraph=True, dynamic=False
+    )
+    for made, right in zip(compiled(key), corruption.sample(key, *arguments), strict=True):
         assert torch.equal(made, right)

@@ -63,8 +63,8 @@ def batch_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dic
     for name in (name for name in ways if "two" not in name):
         train(Run(resolve(words[name])))
     pair = together(2, "-c", SERIES, json.dumps([words[name] for name in words if "two" in name]))
-    codes, said = outcome(pair)
-    assert codes == [0, 0], said
+    codes, outputs = outcome(pair)
+    assert codes == [0, 0], outputs
     return {name: rows(out / name) for name in ways}
 
 
@@ -114,9 +114,9 @@ def test_stopped_on_two_processes_and_gone_on_with_four_and_one(tmp_path: Path) 
             time.sleep(0.005)
         at = len(rows(folder))
         started[1].send_signal(signal.SIGTERM)
-        codes, said = outcome(started)
-        assert codes == [preemption.STOPPED] * count, said
-        assert "by SIGTERM on process 1, saved" in said[0]
+        codes, outputs = outcome(started)
+        assert codes == [preemption.STOPPED] * count, outputs
+        assert "by SIGTERM on process 1, saved" in outputs[0]
         step = checkpoint.step_of(checkpoint.list_checkpoints(folder / "checkpoints")[-1])
         assert (
             at <= step <= at + 3 * preemption.CONSENSUS_EVERY
@@ -184,10 +184,10 @@ def test_precisions_that_differ_are_named(tmp_path: Path) -> None:
         (altered(words, "name=folder"), altered(words, "name=folder", f"out={tmp_path}/elsewhere")),
         [altered(words, "name=idle", f"plugin={tmp_path}/idle.py", "objective=idle")] * 2,
     ]
-    codes, said = outcome(together(2, "-c", DIFFERENT, json.dumps(pairs)))
-    assert codes == [0, 0], said
+    codes, outputs = outcome(together(2, "-c", DIFFERENT, json.dumps(pairs)))
+    assert codes == [0, 0], outputs
     host = socket.gethostname()
-    lines = [line for line in "".join(said).splitlines() if line.startswith("error")]
+    lines = [line for line in "".join(outputs).splitlines() if line.startswith("error")]
     assert (
         lines[0]
         == f"error: optim.lr=0.5 on process 1, on {host}; process 0 has 0.001; all need the same"
@@ -197,7 +197,7 @@ def test_precisions_that_differ_are_named(tmp_path: Path) -> None:
         f"error: out= has step-000000004=False on process 1, on {host}; process 0 has True"
     )
     assert lines[3].startswith("error: no gradient for mask_token: ")
-    assert len(lines) == 4, said
+    assert len(lines) == 4, outputs
 
 
 def alone(words: list[str], port: int, script: str) -> tuple[int, list[str]]:
@@ -222,26 +222,26 @@ def test_a_port_that_is_taken_is_told_in_a_line(tiny: list[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
-        code, said = alone(tiny, taken.getsockname()[1], "pass")
+        code, outputs = alone(tiny, taken.getsockname()[1], "pass")
         place = f"MASTER_ADDR:MASTER_PORT=127.0.0.1:{taken.getsockname()[1]}"
     assert (
         code == 2
-        and said[-1].startswith(f"error: {place}: ")
-        and "address already in use" in said[-1]
-    ), said
+        and outputs[-1].startswith(f"error: {place}: ")
+        and "address already in use" in outputs[-1]
+    ), outputs
 
 
 def test_a_process_that_does_not_come_is_waited_for_aloud_and_not_for_ever(tiny: list[str]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    code, said = alone(
+    code, outputs = alone(
         tiny,
         port,
         "from ssl_vit.training import distributed; distributed.RENDEZVOUS_NOTICE, distributed.RENDEZVOUS_TIMEOUT = 1, 3",
     )
     place = f"MASTER_ADDR:MASTER_PORT=127.0.0.1:{port}"
-    assert code == 2 and f"waiting for 2 processes at {place}" in said, said
-    assert said[-1].startswith(
+    assert code == 2 and f"waiting for 2 processes at {place}" in outputs, outputs
+    assert outputs[-1].startswith(
         f"error: {place}: not all of 2 processes came in 3 s; is that the first process's machine"
-    ), said
+    ), outputs

@@ -58,8 +58,8 @@ def test_a_reader_that_leaves_ends_a_tool_quietly(left: int) -> None:
 
 @needs_full
 def test_an_output_that_is_full_is_named_in_one_line(full: int) -> None:
-    said = "error: standard output cannot be written: No space left on device\n"
-    assert ended(PLAN, full) == (2, said)
+    line = "error: standard output cannot be written: No space left on device\n"
+    assert ended(PLAN, full) == (2, line)
 
 
 @pytest.mark.parametrize("way", ["left", pytest.param("full", marks=needs_full)])
@@ -72,8 +72,8 @@ def test_nonfinite_with_the_output_is_not_taken_for_the_folder_of_the_shards(
         f"out={tmp_path}/out",
         "workers=1",
     ]
-    status, said = ended(words, request.getfixturevalue(way))
-    assert "out=" not in said and "Traceback" not in said
+    status, errors = ended(words, request.getfixturevalue(way))
+    assert "out=" not in errors and "Traceback" not in errors
     assert status == (2 if way == "full" else 128 + signal.SIGPIPE)
 
 

@@ -125,7 +125,7 @@ def moved(image: torch.Tensor, data: Data) -> torch.Tensor:
 
 
 def agree(
-    ours: torch.Tensor, theirs: torch.Tensor, logits: torch.Tensor, told: torch.Tensor
+    ours: torch.Tensor, theirs: torch.Tensor, logits: torch.Tensor, found: torch.Tensor
 ) -> None:
     """Pixels within 2 of 255 on average; the same class wherever the top two logits are more than
     1e-2 apart."""
@@ -133,7 +133,7 @@ def agree(
     assert (ours - theirs).abs().mean() <= 2
     first, second = logits[0].topk(2).values
     if first - second > 1e-2:
-        assert told.argmax() == logits.argmax()
+        assert found.argmax() == logits.argmax()
 
 
 @torch.no_grad()
@@ -188,18 +188,18 @@ def test_the_evaluation_comes_back_from_both_exports(tmp_path: Path, way: str) -
     exported(tmp_path / "export", Data(size=64, eval_mode=mode, eval_crop=crop))
     interop.to_transformers(tmp_path / "export", tmp_path / "vit")
     for folder in ("export", "vit"):
-        told = export_files.evaluation(tmp_path / folder)
-        assert told["eval_mode"] == mode
+        found = export_files.evaluation(tmp_path / folder)
+        assert found["eval_mode"] == mode
         if mode == "crop":
-            assert int(64 / told["eval_crop"]) == int(64 / crop)
+            assert int(64 / found["eval_crop"]) == int(64 / crop)
 
 
 def test_a_shorter_side_said_in_pixels_is_the_same_number_again() -> None:
     for side in SIZES:
         crop = {"do_center_crop": True, "crop_size": {"height": side, "width": side}}
         for short in range(side, 4 * side):
-            told = export_files.of_processor({"size": {"shortest_edge": short}, **crop})
-            assert int(side / told["eval_crop"]) == short
+            found = export_files.of_processor({"size": {"shortest_edge": short}, **crop})
+            assert int(side / found["eval_crop"]) == short
 
 
 FOREIGN = {
@@ -216,9 +216,9 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize(("said", "wanted"), FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize(("cropping", "wanted"), FOREIGN.values(), ids=FOREIGN)
 def test_a_foreign_export_says_how_its_encoder_is_evaluated(
-    tmp_path: Path, said: dict, wanted: dict
+    tmp_path: Path, cropping: dict, wanted: dict
 ) -> None:
     """As it says it into the evaluation of the frozen encoder; not into training, where arms are
     evaluated alike."""
@@ -228,7 +228,7 @@ def test_a_foreign_export_says_how_its_encoder_is_evaluated(
     config = json.loads(path.read_text())
     for key in ("crop_pct", "crop_mode"):
         del config["pretrained_cfg"][key]
-    config["pretrained_cfg"] |= said
+    config["pretrained_cfg"] |= cropping
     path.write_text(json.dumps(config))
     assert export_files.evaluation(folder) == wanted
     words = [f"init={folder}", "data=tinyimagenet", f"data.path={tmp_path}", f"out={tmp_path}"]
@@ -239,8 +239,8 @@ def test_a_foreign_export_says_how_its_encoder_is_evaluated(
         "eval_crop", 1.0
     )
     assert (trained.eval_mode, trained.eval_crop) == ("crop", 1.0)  # the row of tinyimagenet
-    asked = resolve(["recipe=evaluate", *words, "data.eval_crop=0.8"]).data
-    assert (asked.eval_mode, asked.eval_crop) == ("crop", 0.8)
+    requested = resolve(["recipe=evaluate", *words, "data.eval_crop=0.8"]).data
+    assert (requested.eval_mode, requested.eval_crop) == ("crop", 0.8)
 
 
 def test_a_recipe_that_says_how_it_evaluates_is_repeated(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def measured(
 ) -> tuple[dict[str, Any], int, list[torch.Tensor]]:
     """The result, how many images went through the encoder, and few-shot's predictions."""
     forwarded: list[int] = []
-    told: list[torch.Tensor] = []
+    predictions: list[torch.Tensor] = []
     feature, fit = encoder.Encoder.feature, probes.least_squares
 
     def counted(self: encoder.Encoder, image: torch.Tensor, *more: Any) -> torch.Tensor:
@@ -38,14 +38,14 @@ def measured(
         return feature(self, image, *more)
 
     def kept(*tensors: torch.Tensor, **more: Any) -> torch.Tensor:
-        told.append(fit(*tensors, **more))
-        return told[-1]
+        predictions.append(fit(*tensors, **more))
+        return predictions[-1]
 
     with monkeypatch.context() as patch:
         patch.setattr(encoder.Encoder, "feature", counted)
         patch.setattr(probes, "least_squares", kept)
         result = evaluate.evaluate(Run(resolve(words)))
-    return result, sum(forwarded), told
+    return result, sum(forwarded), predictions
 
 
 def test_few_shot_alone_reads_the_images_it_draws_and_predicts_the_same(
@@ -100,7 +100,7 @@ def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() 
         unreadable: set[int],
     ) -> tuple[features.FewShotSamples, dict[tuple[int, int], list[int]]]:
         source = Broken(unreadable)
-        told = features.sample_few_shot(
+        first = features.sample_few_shot(
             lambda image: image[:, :1, 0, 0].float(),
             source,
             lambda rows: loaders.rows_loader(source, rows, recipe.data, layout, 0),
@@ -108,13 +108,13 @@ def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() 
             2,
             accelerator,
         )
-        row_S = (told.features[0][:, 0] / 2).int()  # an image's grey is its row
-        return told, {key: row_S[places].tolist() for key, places in told.picks.items()}
+        row_S = (first.features[0][:, 0] / 2).int()  # an image's grey is its row
+        return first, {key: row_S[places].tolist() for key, places in first.picks.items()}
 
-    told, sound = draw(set())
+    first, sound = draw(set())
     lost = {rows[0] for rows in sound.values()}
     again, mended = draw(lost)
-    assert again.images > told.images
+    assert again.images > first.images
     for key, rows in mended.items():
         assert not lost & set(rows)
         assert [row % 3 for row in rows] == [0] * key[0] + [1] * key[0]
@@ -149,7 +149,7 @@ def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(
 ) -> None:
     trained = run(altered(tiny, "recipe=supervised", "name=labels"))
     words = [*COMMON, *FEW, f"init={trained.folder}", tiny[-1], "probe.measures=[few_shot]"]
-    result, _, told = measured([*words, "name=hidden", "probe.feature=hidden"], monkeypatch)
+    result, _, first = measured([*words, "name=hidden", "probe.feature=hidden"], monkeypatch)
     _, _, plain = measured([*words, "name=plain"], monkeypatch)
     recipe = resolve(words)
     splits = sources.load(recipe.data, test=True)
@@ -176,7 +176,7 @@ def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(
             )
     (train, label), (test, _) = seen
     wanted = probes.few_shot(train, label, test, shots=1, classes=10, seed=features.SEED)
-    assert (wanted == told[0]).double().mean() > 0.99
+    assert (wanted == first[0]).double().mean() > 0.99
     assert (wanted == plain[0]).double().mean() < 0.99  # the layer makes a difference
     assert (
         json.loads((trained.folder.parent / "hidden" / "result.json").read_text())["pool"]

@@ -40,17 +40,23 @@ def tuned(words: list[str]) -> Run:
 
 def test_every_test_image_is_told_once_and_the_numbers_are_theirs(words: list[str]) -> None:
     run = tuned(words)
-    told, result = np.load(run.predictions), json.loads((run.folder / "result.json").read_text())
-    assert told["index"].tolist() == list(range(5000)) and told["top5"].shape == (5000, 5)
+    predicted, result = (
+        np.load(run.predictions),
+        json.loads((run.folder / "result.json").read_text()),
+    )
+    assert predicted["index"].tolist() == list(range(5000)) and predicted["top5"].shape == (5000, 5)
     test = sources.load(run.recipe.data, test=True).test
-    assert test is not None and told["label"].tolist() == test.fetch(np.arange(5000))[1].tolist()
+    assert (
+        test is not None and predicted["label"].tolist() == test.fetch(np.arange(5000))[1].tolist()
+    )
     assert result["metrics"]["top1"] == {
-        "value": (told["top5"][:, 0] == told["label"]).mean(),
+        "value": (predicted["top5"][:, 0] == predicted["label"]).mean(),
         "n": 5000,
         "split": "test",
     }
     assert (
-        result["metrics"]["top5"]["value"] == (told["top5"] == told["label"][:, None]).any(1).mean()
+        result["metrics"]["top5"]["value"]
+        == (predicted["top5"] == predicted["label"][:, None]).any(1).mean()
     )
     assert set(json.loads((run.folder / "environment.json").read_text())["data"]) == {
         "train",
@@ -75,13 +81,13 @@ def test_the_export_is_a_classifier_that_timm_and_transformers_read(words: list[
     )
     model = timm.create_model(f"local-dir:{run.export}", pretrained=True).eval()
     theirs = AutoModelForImageClassification.from_pretrained(run.export).eval()
-    told = np.load(run.predictions)["top5"][:8, 0]
+    predicted = np.load(run.predictions)["top5"][:8, 0]
     with torch.no_grad():
         logits = model(drawn.image / 127.5 - 1)
         torch.testing.assert_close(
             theirs(drawn.image / 127.5 - 1).logits, logits, atol=1e-5, rtol=0
         )
-    assert logits.argmax(-1).tolist() == told.tolist()
+    assert logits.argmax(-1).tolist() == predicted.tolist()
     assert (
         theirs.config.id2label[0] == "disc"
         or theirs.config.id2label[0] == sources.SyntheticImages("test", 16).classes[0]
@@ -162,12 +168,12 @@ def test_nothing_held_out_trains_on_everything() -> None:
 
 
 def test_few_classes_have_no_top5() -> None:
-    told = classify.Predictions(
+    predicted = classify.Predictions(
         np.arange(4),
         np.array([0, 1, 2, -1]),
         np.array([[0, 1, 2], [2, 1, 0], [2, 0, 1], [0, 1, 2]]),
     )
-    assert classify.accuracies(told, 3) == {"top1": (2 / 3, 3)}
+    assert classify.accuracies(predicted, 3) == {"top1": (2 / 3, 3)}
 
 
 class Named:
@@ -181,15 +187,15 @@ def test_imagenet_real_by_hand(tmp_path: Path) -> None:
     seen[49_999], seen[49_998], seen[49_997] = [3, 7], [1], [2]
     path = tmp_path / "real.json"
     path.write_text(json.dumps(seen))
-    told = classify.Predictions(
+    predicted = classify.Predictions(
         np.arange(4), np.zeros(4, int), np.array([[7, 0], [0, 1], [2, 0], [5, 0]])
     )
-    assert classify.real_accuracy(told, Named(), str(path)) == {"real": (2 / 3, 3)}  # type: ignore[arg-type]
+    assert classify.real_accuracy(predicted, Named(), str(path)) == {"real": (2 / 3, 3)}  # type: ignore[arg-type]
     path.write_text("[[1]]")
     with pytest.raises(UserError, match=r"eval\.real=.*50,000 lists"):
-        classify.real_accuracy(told, Named(), str(path))  # type: ignore[arg-type]
+        classify.real_accuracy(predicted, Named(), str(path))  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"eval\.real=nowhere"):
-        classify.real_accuracy(told, Named(), "nowhere")  # type: ignore[arg-type]
+        classify.real_accuracy(predicted, Named(), "nowhere")  # type: ignore[arg-type]
 
 
 def test_a_frozen_encoder_is_measured_and_the_result_kept(
@@ -209,14 +215,14 @@ def test_a_frozen_encoder_is_measured_and_the_result_kept(
     capsys.readouterr()
     cli.evaluate(words)
     text = capsys.readouterr().out
-    said = json.loads(text.splitlines()[-1])
+    printed = json.loads(text.splitlines()[-1])
     assert "frozen: mean of the patches" in text  # MPP's class token got no loss
-    assert set(said["metrics"]) == {"few_shot_1", "few_shot_5", "linear", "knn"}
+    assert set(printed["metrics"]) == {"few_shot_1", "few_shot_5", "linear", "knn"}
     assert all(
-        entry["n"] == 5000 and entry["split"] == "test" for entry in said["metrics"].values()
+        entry["n"] == 5000 and entry["split"] == "test" for entry in printed["metrics"].values()
     )
     cli.evaluate(words)
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"] == said["metrics"]
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"] == printed["metrics"]
 
 
 def test_features_of_a_layer_are_that_blocks(tiny: list[str]) -> None:
@@ -341,11 +347,11 @@ def test_two_processes_tell_every_test_image_once(words: list[str], tmp_path: Pa
     )
     # sums in another order move a close call
     assert (theirs["top5"][:, 0] == ours["top5"][:, 0]).mean() > 0.98
-    told = [
+    predicted = [
         json.loads((tmp_path / "runs" / name / "result.json").read_text())["metrics"]
         for name in ("two", "probed")
     ]
-    assert told[0]["top1"]["n"] == told[1]["knn"]["n"] == 5000
+    assert predicted[0]["top1"]["n"] == predicted[1]["knn"]["n"] == 5000
 
 
 def test_a_runs_own_head_is_measured_as_when_it_was_trained(
@@ -416,13 +422,13 @@ def test_a_test_image_that_cannot_be_read_is_left_out_and_named(
     cli.finetune(words)
     folder = tmp_path / "runs" / "run"
     assert json.loads((folder / "result.json").read_text())["metrics"]["top1"]["n"] == TRAIN - 2
-    told = np.load(folder / "predictions.npz")
-    assert told["index"].tolist() == list(range(TRAIN)) and np.flatnonzero(
-        told["label"] < 0
+    predicted = np.load(folder / "predictions.npz")
+    assert predicted["index"].tolist() == list(range(TRAIN)) and np.flatnonzero(
+        predicted["label"] < 0
     ).tolist() == [3, 7]
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert (
-        said.count("a test image is left out: row ") == 2
+        printed.count("a test image is left out: row ") == 2
         and "left out: row 7" in (folder / "log.txt").read_text()
     )
 

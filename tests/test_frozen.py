@@ -48,24 +48,24 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
     net = encoder.build_encoder(recipe.model, recipe.data).eval()
     weights.load_weights(net, InitSource(str(done.folder)))
     batch_layout = batching.BatchLayout(16, 16, 0, 1)
-    told = []
+    splits_read = []
     for source, most in ((splits.train, 300), (splits.validation, 200)):
         seen = loaders.held_out_batches(source, recipe.data, batch_layout, most)
         with torch.no_grad():
             x = torch.cat([net.feature(b.image, "avg") for b in seen])
         index, label = (torch.cat([getattr(b, name) for b in seen]) for name in ("index", "label"))
         order = index.argsort()
-        told.append((x[order].numpy(), label[order].numpy()))
-    (train, label), (test, truth) = told
+        splits_read.append((x[order].numpy(), label[order].numpy()))
+    (train, label), (test, truth) = splits_read
 
     def vote(distance: np.ndarray) -> np.ndarray:
         return np.exp((1 - distance) / 0.07)
 
     # the first tenth is dev's
     theirs = KNeighborsClassifier(5, metric="cosine", weights=vote).fit(train[30:], label[30:])
-    said = result["metrics"]["probe_knn"]
-    assert (said["n"], said["split"]) == (200, "validation")
-    assert said["value"] == pytest.approx((theirs.predict(test) == truth).mean(), abs=0.011)
+    entry = result["metrics"]["probe_knn"]
+    assert (entry["n"], entry["split"]) == (200, "validation")
+    assert entry["value"] == pytest.approx((theirs.predict(test) == truth).mean(), abs=0.011)
 
 
 def test_probes_are_refused_where_there_are_no_labels(tiny: list[str], tmp_path) -> None:

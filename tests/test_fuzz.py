@@ -46,19 +46,23 @@ def scripted(name: str, count: int, folder: Path) -> dict:
 
 
 def test_wrong_command_lines_are_answered_in_one_line(tmp_path: Path) -> None:
-    told = scripted("fuzz", 100, tmp_path)
+    report = scripted("fuzz", 100, tmp_path)
     assert (
-        told["found"] == []
-        and told["tracebacks"] == told["hangs"] == told["nonsense accepted"] == 0
+        report["found"] == []
+        and report["tracebacks"] == report["hangs"] == report["nonsense accepted"] == 0
     )
-    assert told["answered in one line"] + told["accepted"] == 100 and told["accepted"] > 5
+    assert report["answered in one line"] + report["accepted"] == 100 and report["accepted"] > 5
 
 
 def test_altered_files_are_answered_in_one_line(tmp_path: Path) -> None:
-    told = scripted("mutations", 18, tmp_path)
-    assert told["found"] == [] and told["tracebacks"] == told["hangs"] == told["wrong results"] == 0
+    report = scripted("mutations", 18, tmp_path)
     assert (
-        told["answered in one line"] + told["accepted"] == 18 and told["answered in one line"] > 3
+        report["found"] == []
+        and report["tracebacks"] == report["hangs"] == report["wrong results"] == 0
+    )
+    assert (
+        report["answered in one line"] + report["accepted"] == 18
+        and report["answered in one line"] > 3
     )
 
 
@@ -255,9 +259,9 @@ def test_a_study_in_a_circle_or_that_leads_elsewhere_is_damaged(tmp_path: Path) 
     folder = made_up(tmp_path / "s")
     with pytest.raises(UserError, match=r"study\.json is missing or damaged"):
         reports.write(folder)
-    told = json.loads((folder / "study.json").read_text())
-    told["tasks"] = [told["tasks"][0] | {"name": "../x", "needs": []}]
-    (folder / "study.json").write_text(json.dumps(told))
+    study = json.loads((folder / "study.json").read_text())
+    study["tasks"] = [study["tasks"][0] | {"name": "../x", "needs": []}]
+    (folder / "study.json").write_text(json.dumps(study))
     with pytest.raises(UserError, match=r"study\.json is missing or damaged"):
         reports.write(folder)
 

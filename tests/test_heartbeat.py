@@ -74,11 +74,13 @@ def test_a_process_that_dies_or_stands_still_is_named_and_the_others_leave(
     pair = started(tmp_path)
     until(lambda: checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints"))
     pair[victim].send_signal(number)
-    codes, said = outcome([pair[1 - victim]])
+    codes, outputs = outcome([pair[1 - victim]])
     pair[victim].kill()
     pair[victim].communicate()
-    assert codes == [heartbeat.LOST], said
-    assert f"error: process {victim} on {socket.gethostname()} gave no sign of life for " in said[0]
+    assert codes == [heartbeat.LOST], outputs
+    assert (
+        f"error: process {victim} on {socket.gethostname()} gave no sign of life for " in outputs[0]
+    )
     assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
 
 
@@ -102,11 +104,13 @@ with watchdog:
     time.sleep(30)
 """
     pair = together(2, "-c", script)
-    codes, said = outcome([pair[1 - victim]])
+    codes, outputs = outcome([pair[1 - victim]])
     pair[victim].kill()
     pair[victim].communicate()
-    assert codes == [heartbeat.LOST], said
-    assert f"error: process {victim} on" in said[0] and "gave no sign of life for 3 s" in said[0]
+    assert codes == [heartbeat.LOST], outputs
+    assert (
+        f"error: process {victim} on" in outputs[0] and "gave no sign of life for 3 s" in outputs[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,25 +118,25 @@ with watchdog:
     [(1, "fetch", 1), (1, "forward", 1), (1, "backward", 1), (1, "look", 2), (0, "save", 2)],
 )
 def test_a_process_that_hangs_is_named(tmp_path: Path, who: int, place: str, times: int) -> None:
-    codes, said = outcome(started(tmp_path, WHO=str(who), PLACE=place))
-    assert codes == [heartbeat.LOST] * 2, said
+    codes, outputs = outcome(started(tmp_path, WHO=str(who), PLACE=place))
+    assert codes == [heartbeat.LOST] * 2, outputs
     text = f"error: process {who} on {socket.gethostname()} has not moved for {times * PATIENCE} s; the others wait for it"
-    assert all(text in each for each in said), said
+    assert all(text in each for each in outputs), outputs
 
 
 def test_all_that_hang_together_leave(tmp_path: Path) -> None:
-    codes, said = outcome(started(tmp_path, WHO="01", PLACE="forward"))
-    assert codes == [heartbeat.LOST] * 2, said
+    codes, outputs = outcome(started(tmp_path, WHO="01", PLACE="forward"))
+    assert codes == [heartbeat.LOST] * 2, outputs
     assert all(
-        f"error: no process has moved for {2 * PATIENCE} s, after step " in text for text in said
-    ), said
+        f"error: no process has moved for {2 * PATIENCE} s, after step " in text for text in outputs
+    ), outputs
 
 
 @pytest.mark.parametrize(("who", "error"), [(0, "user"), (1, "system")])
 def test_an_error_on_one_process_is_told_by_the_others_in_a_line(
     tmp_path: Path, who: int, error: str
 ) -> None:
-    codes, said = outcome(
+    codes, outputs = outcome(
         started(tmp_path, WHO=str(who), PLACE="fails", ERROR=error, OMP_NUM_THREADS="1")
     )
     text, line = {
@@ -142,14 +146,14 @@ def test_an_error_on_one_process_is_told_by_the_others_in_a_line(
             f"error on process 1: out={tmp_path}: {tmp_path}/run: no such disk",
         ),
     }[error]
-    assert (codes[who], codes[1 - who]) == (2, heartbeat.LOST), said
-    assert said[who].splitlines()[-1] == line
+    assert (codes[who], codes[1 - who]) == (2, heartbeat.LOST), outputs
+    assert outputs[who].splitlines()[-1] == line
     assert (
-        said[1 - who].splitlines()[-1]
+        outputs[1 - who].splitlines()[-1]
         == f"error: process {who} on {socket.gethostname()} ended: {text}"
     )
-    assert not any("Traceback" in each for each in said), said
-    assert len(said[1].splitlines()) == 1, said
+    assert not any("Traceback" in each for each in outputs), outputs
+    assert len(outputs[1].splitlines()) == 1, outputs
 
 
 def test_what_the_first_process_does_before_the_others_may_take_long(tmp_path: Path) -> None:
@@ -172,8 +176,8 @@ sources.load = late
         f"compute.patience={PATIENCE}",
     ]
     script = STUCK.replace("cli.pretrain", f"{slow}cli.pretrain").replace("{words!r}", repr(words))
-    codes, said = outcome(together(2, "-c", script))
-    assert codes == [0, 0], said
+    codes, outputs = outcome(together(2, "-c", script))
+    assert codes == [0, 0], outputs
 
 
 def test_an_evaluation_names_a_lost_process_too(tmp_path: Path) -> None:
@@ -199,11 +203,14 @@ if os.environ["RANK"] == "1":
 cli.evaluate({words!r})
 """
     pair = together(2, "-c", script)
-    codes, said = outcome(pair[:1])
+    codes, outputs = outcome(pair[:1])
     pair[1].kill()
     pair[1].communicate()
-    assert codes == [heartbeat.LOST], said
-    assert "error: process 1 on" in said[0] and f"gave no sign of life for {PATIENCE} s" in said[0]
+    assert codes == [heartbeat.LOST], outputs
+    assert (
+        "error: process 1 on" in outputs[0]
+        and f"gave no sign of life for {PATIENCE} s" in outputs[0]
+    )
 
 
 def diagnosed(*signs: heartbeat.Heartbeat, patience: float = 10, stood: float = 0) -> str:

@@ -117,8 +117,8 @@ def test_a_first_push_makes_a_private_repository_with_all_that_belongs_there(
     }
     assert server.repositories[REPO].private and manifest.owed(run) == []
     assert files["model.safetensors"] == (run.export / "model.safetensors").read_bytes()
-    said = manifest.status_lines(run)
-    assert said == [("hub", f"{REPO}: pushed main")]
+    lines = manifest.status_lines(run)
+    assert lines == [("hub", f"{REPO}: pushed main")]
 
 
 def test_an_unchanged_folder_makes_no_commit(server: Hub, run: Run) -> None:
@@ -171,8 +171,8 @@ def test_who_may_not_push_is_told_at_once(
     with pytest.raises(UserError, match=f"^hub.repo={REPO}: ") as caught:
         push.push(run)
     assert says in str(caught.value) and "\n" not in str(caught.value) and len(server.requests) < 5
-    told = dict(manifest.status_lines(run))
-    assert says in told["not pushed"] and told["then type"].endswith(
+    lines = dict(manifest.status_lines(run))
+    assert says in lines["not pushed"] and lines["then type"].endswith(
         f"tools/push.py {run.folder} hub.repo={REPO}"
     )
 
@@ -339,10 +339,10 @@ def test_training_ends_with_the_same_weights_whatever_the_hub_does(
     server.faults = faults
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    said = altered(
+    options = altered(
         [*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5", *words
     )
-    cli.pretrain(said)
+    cli.pretrain(options)
     folder, out = tmp_path / "runs" / "mpp", capsys.readouterr().out
     for name in ("model.safetensors", "heads.safetensors"):
         assert (folder / "export" / name).read_bytes() == (finished / "export" / name).read_bytes()
@@ -447,9 +447,13 @@ def test_a_state_is_packed_and_unpacked_as_it_was() -> None:
         7: (1, 2.5, None, True, "x"),
         "deep": [{"b": torch.tensor(1.5, dtype=torch.bfloat16)}, []],
     }
-    told = state_io.unpack(*state_io.pack(state))
-    assert torch.equal(told["a"], state["a"]) and told[7] == state[7] and isinstance(told[7], tuple)
-    assert told["deep"][0]["b"].dtype == torch.bfloat16 and told["deep"][1] == []
+    unpacked = state_io.unpack(*state_io.pack(state))
+    assert (
+        torch.equal(unpacked["a"], state["a"])
+        and unpacked[7] == state[7]
+        and isinstance(unpacked[7], tuple)
+    )
+    assert unpacked["deep"][0]["b"].dtype == torch.bfloat16 and unpacked["deep"][1] == []
 
 
 STATES = {
@@ -666,13 +670,15 @@ def images() -> torch.Tensor:
 
 def test_a_fresh_process_gets_the_runs_own_features(server: Hub, run: Run, tmp_path: Path) -> None:
     push.push(run)
-    told, _ = fresh(tmp_path, "encodes", images())
+    outputs, _ = fresh(tmp_path, "encodes", images())
     net = encoder.build_encoder(run.recipe.model, run.recipe.data).eval()
     weights.load_weights(net, InitSource(str(run.folder)))
     with torch.no_grad():
-        torch.testing.assert_close(told["normal"], net.normalize(images()), atol=1e-5, rtol=0)
+        torch.testing.assert_close(outputs["normal"], net.normalize(images()), atol=1e-5, rtol=0)
         for name in ("0", "1", "2"):
-            torch.testing.assert_close(told[name], net.feature(images(), "avg"), atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                outputs[name], net.feature(images(), "avg"), atol=1e-5, rtol=0
+            )
 
 
 def test_a_fresh_process_gets_a_fine_tuned_runs_own_logits(
@@ -691,7 +697,7 @@ def test_a_fresh_process_gets_a_fine_tuned_runs_own_logits(
         )
     )
     train_job.train(run)
-    told, out = fresh(tmp_path, "classifies", images())
+    outputs, out = fresh(tmp_path, "classifies", images())
     from safetensors.torch import load_file
 
     net, head = (
@@ -702,7 +708,7 @@ def test_a_fresh_process_gets_a_fine_tuned_runs_own_logits(
     with torch.no_grad():
         wanted = net.feature(images(), "token") @ head["head.weight"].T + head["head.bias"]
         for name in ("0", "1", "2"):
-            torch.testing.assert_close(told[name], wanted, atol=1e-5, rtol=0)
+            torch.testing.assert_close(outputs[name], wanted, atol=1e-5, rtol=0)
     assert wanted.abs().max() > 0.01 and len(out.strip().split(",")) == 10
     text = pushed(server)["README.md"].decode()
     assert "AutoModelForImageClassification" in text and "trained from `mpp`" in text
@@ -760,15 +766,15 @@ def test_the_front_matter_is_what_the_hub_reads(run: Run) -> None:
     run.recipe.init = f"hf-hub:another/vit@{'0' * 40}"
     about = ModelCard(written(run, accuracy_masked=0.25)).data
     assert about.base_model == "another/vit" and about.datasets is None
-    told = {one.metric_name: one for one in about.eval_results or []}
+    results = {one.metric_name: one for one in about.eval_results or []}
     assert (
-        told["accuracy_masked"].metric_value == 0.25
-        and told["accuracy_masked"].metric_type == "accuracy"
+        results["accuracy_masked"].metric_value == 0.25
+        and results["accuracy_masked"].metric_type == "accuracy"
     )
-    assert {one.dataset_split for one in told.values()} == {"validation"} and told[
+    assert {one.dataset_split for one in results.values()} == {"validation"} and results[
         "loss"
     ].dataset_name == "shapes"
-    assert not {"entropy", "commonest", "neighbors", "corrupted"} & told.keys()
+    assert not {"entropy", "commonest", "neighbors", "corrupted"} & results.keys()
 
 
 LOSS = "the training colours' entropy (2.5 against 3.1)"
@@ -889,8 +895,8 @@ def test_a_users_text_means_nothing_in_markdown(run: Run) -> None:
     text = card.write(run, run.export)
     shown = text.split("---", 2)[2]
     assert "<b>" not in shown and "\n# [z]" not in shown and "z](" not in shown
-    said = "pics&#124;&lt;b>x\\`y\\` # \\[z\\](javascript:1)"
-    assert f"# {said}\n" in shown and f"| `data.name` | {said} |" in shown
+    escaped = "pics&#124;&lt;b>x\\`y\\` # \\[z\\](javascript:1)"
+    assert f"# {escaped}\n" in shown and f"| `data.name` | {escaped} |" in shown
     assert yaml.safe_load(text.split("---")[1])["model-index"][0]["name"] == run.recipe.name
 
 
@@ -915,7 +921,7 @@ def test_the_cards_snippets_run_and_give_the_shapes_that_they_say(
             "token",
             ["cat", "dog", "newt"],
         )
-    name, said = ("logits", "(1, 3)") if classes else ("feature", "(1, 32)")
+    name, shape = ("logits", "(1, 3)") if classes else ("feature", "(1, 32)")
     snippets = re.findall(r"```python\n(.*?)```", card.write(run, run.export), re.DOTALL)
     assert len(snippets) == 2
     for snippet in snippets:
@@ -924,7 +930,7 @@ def test_the_cards_snippets_run_and_give_the_shapes_that_they_say(
         )
         seen: dict[str, Any] = {}
         exec(place.replace("image.jpg", f"{tmp_path}/image.jpg"), seen)
-        assert str(tuple(seen[name].shape)) == said and snippet.count(f"# {said}\n") == 1
+        assert str(tuple(seen[name].shape)) == shape and snippet.count(f"# {shape}\n") == 1
         assert ("classifier" in seen) is bool(classes)
         if "image" in seen:
             assert f"# {tuple(seen['image'].shape)}\n" in snippet

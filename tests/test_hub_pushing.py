@@ -512,8 +512,8 @@ def test_milestones_that_cannot_be_pushed_stay_few_and_leave_checkpoints_their_r
     assert sorted(path.name for path in run.outbox.iterdir()) == [
         f"step-{step:09d}" for step in range(4, 8)
     ]
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in said] == [
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == [
         "step-000000001",
         "step-000000002",
         "step-000000003",

@@ -161,13 +161,13 @@ def test_a_pulled_fine_tuning_goes_on_as_the_run_would_have(
             assert (folder / f"export/{part}.safetensors").read_bytes() == (
                 made.export / f"{part}.safetensors"
             ).read_bytes()
-        told, wanted = (
+        features, wanted = (
             json.loads(path.read_text())
             for path in (folder / "result.json", tmp_path / "result.json")
         )
         assert (
-            told["metrics"] == wanted["metrics"]
-            and told["total_exaflop"] == wanted["total_exaflop"] > told["exaflop"]
+            features["metrics"] == wanted["metrics"]
+            and features["total_exaflop"] == wanted["total_exaflop"] > features["exaflop"]
         )
 
 
@@ -348,6 +348,6 @@ def test_the_clients_private_names_are_what_they_were() -> None:
     close_session()
     client = get_session()
     assert client.event_hooks["request"][-1] is hub_files._limit
-    asked = client.build_request("GET", "http://localhost", timeout=None)
-    hub_files._limit(asked)
-    assert set(asked.extensions["timeout"].values()) == {hub_files.SILENCE}
+    request = client.build_request("GET", "http://localhost", timeout=None)
+    hub_files._limit(request)
+    assert set(request.extensions["timeout"].values()) == {hub_files.SILENCE}

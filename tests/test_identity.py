@@ -190,9 +190,9 @@ def value(recipe: object, key: str) -> object:
     return recipe
 
 
-def found(said: list[str]) -> tuple[Run, dict | None]:
+def found(options: list[str]) -> tuple[Run, dict | None]:
     """What a tool does before it trains."""
-    return cli.open_run(resolve(said, here=False))
+    return cli.open_run(resolve(options, here=False))
 
 
 def the_error(act, *arguments) -> str:
@@ -217,11 +217,11 @@ def test_every_key_is_refused_by_name_or_is_free_for_a_reason(
     base = resolve(words(root))
     for key in KEYS:
         now = value(base, key)
-        said = words(root, *other(key, now, place))
+        options = words(root, *other(key, now, place))
         if key.startswith("hub.") and key != "hub.repo":
-            said.append("hub.repo=user/name")
+            options.append("hub.repo=user/name")
         try:
-            run, result = found(said)
+            run, result = found(options)
         except UserError as error:
             assert key not in free, f"{key}: {error}"
             named = (key, f", .{key.partition('.')[2]}=", "needs patches" if key in STEM else key)
@@ -242,21 +242,23 @@ def test_a_result_that_does_not_tell_what_it_is_over_is_refused(
 ) -> None:
     shutil.copytree(place / "runs", tmp_path / "runs")
     path = tmp_path / "runs" / "joint" / "environment.json"
-    told = json.loads(path.read_text())
-    del told["options"]["eval.images"]
-    path.write_text(json.dumps(told))
+    record = json.loads(path.read_text())
+    del record["options"]["eval.images"]
+    path.write_text(json.dumps(record))
     refused = the_error(found, words(place, f"out={tmp_path}/runs"))
     assert "eval.images (None there" in refused
 
 
 def test_a_test_that_was_not_made_is_not_answered(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "runs", tmp_path / "runs")
-    said = words(place, "eval.test=false", f"out={tmp_path}/runs")
-    text = the_error(found, said)
+    options = words(place, "eval.test=false", f"out={tmp_path}/runs")
+    text = the_error(found, options)
     assert "eval.test (True there, False here)" in text
     environment = tmp_path / "runs" / "joint" / "environment.json"
-    told = json.loads(environment.read_text())
-    environment.write_text(json.dumps(told | {"options": told["options"] | {"eval.test": False}}))
+    record = json.loads(environment.read_text())
+    environment.write_text(
+        json.dumps(record | {"options": record["options"] | {"eval.test": False}})
+    )
     text = the_error(found, words(place, f"out={tmp_path}/runs"))
     assert (
         "eval.test (False there, True here)" in text
@@ -312,13 +314,13 @@ def test_a_recipe_that_was_edited_or_taken_away_is_refused(
     text = path.read_text()
     assert text.count("  lr: 0.001\n") == 1
     path.write_text(text.replace("  lr: 0.001\n", "  lr: 0.5\n"))
-    said = words(place, f"out={tmp_path}/runs")
-    for typed in (said, altered(said, "optim.lr=0.5")):
+    options = words(place, f"out={tmp_path}/runs")
+    for typed in (options, altered(options, "optim.lr=0.5")):
         assert f"{path} is not the recipe that" in the_error(found, typed)
     path.unlink()
-    assert f"{path} is missing" in the_error(found, said)
+    assert f"{path} is missing" in the_error(found, options)
     path.write_text(text)
-    assert (found(said)[1] is not None) == finished
+    assert (found(options)[1] is not None) == finished
 
 
 def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path) -> None:
@@ -334,8 +336,8 @@ def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path
     assert text.count("  flip: true\n") == 1
     (folder / "recipe.yaml").write_text(text.replace("  flip: true\n", ""))
     for name in ("result.json", "environment.json"):
-        told = json.loads((folder / name).read_text()) | {"recipe": written_hash(known)}
-        (folder / name).write_text(json.dumps(told))
+        record = json.loads((folder / name).read_text()) | {"recipe": written_hash(known)}
+        (folder / name).write_text(json.dumps(record))
     assert found(words(place, f"out={tmp_path}/runs"))[1] is not None
 
 
@@ -344,12 +346,12 @@ def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(
 ) -> None:
     """Whoever looked before it was there, and comes after it has finished, neither overwrites it
     nor trains it again."""
-    said = words(place, f"out={tmp_path}/runs", "name=race")
+    options = words(place, f"out={tmp_path}/runs", "name=race")
     late, same, elsewhere = (
-        found(altered(said, *more))[0]
+        found(altered(options, *more))[0]
         for more in (["optim.lr=0.5"], [], [f"data.path={place}/c/own"])
     )
-    first, _ = found(said)
+    first, _ = found(options)
     result = train_job.train(first)
     before = contents(first.folder)
     assert "optim.lr (0.001 there, 0.5 here)" in the_error(train_job.train, late)
@@ -361,8 +363,8 @@ def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(
 def test_another_may_begin_the_run_while_this_one_waits_for_the_lock(
     place: Path, tmp_path: Path
 ) -> None:
-    said = words(place, f"out={tmp_path}/runs", "name=race")
-    late = found(altered(said, "optim.lr=0.5"))[0]
+    options = words(place, f"out={tmp_path}/runs", "name=race")
+    late = found(altered(options, "optim.lr=0.5"))[0]
     shutil.copytree(place / "runs" / "joint", tmp_path / "runs" / "race")
     (tmp_path / "runs" / "race" / "result.json").unlink()
     before = contents(late.folder)
@@ -380,23 +382,23 @@ def test_an_evaluation_checks_again_under_the_lock(place: Path, tmp_path: Path) 
         "name=look",
         "data.size=16",
     ]
-    said = [
+    options = [
         "recipe=evaluate",
         *common,
         "compute.precision=float32",
         "compute.threads=1",
         "probe.measures=[knn]",
     ]
-    late, first = found([*said, "probe.neighbors=3"])[0], found(said)[0]
+    late, first = found([*options, "probe.neighbors=3"])[0], found(options)[0]
     evaluate.evaluate(first)
     before = contents(first.folder)
     assert "probe.neighbors (20 there, 3 here)" in the_error(evaluate.evaluate, late)
-    assert contents(first.folder) == before and found(said)[1] is not None
+    assert contents(first.folder) == before and found(options)[1] is not None
     weights = place / "runs" / "joint" / "export" / "model.safetensors"
     kept = weights.read_bytes()
     try:
         weights.write_bytes(kept + b" ")
-        assert "the weights differ" in the_error(found, said)
+        assert "the weights differ" in the_error(found, options)
     finally:
         weights.write_bytes(kept)
 
@@ -410,8 +412,8 @@ def test_a_plugin_runs_only_where_the_command_line_names_it(place: Path, tmp_pat
     path = folder / "recipe.yaml"
     assert path.read_text().count("plugin: null") == 1
     path.write_text(path.read_text().replace("plugin: null", f"plugin: {plugin}"))
-    said = words(place, f"out={tmp_path}/runs")
-    for typed in (said, [f"recipe={path}"], [f"recipe={path}", "name=again"]):
+    options = words(place, f"out={tmp_path}/runs")
+    for typed in (options, [f"recipe={path}"], [f"recipe={path}", "name=again"]):
         text = the_error(found, typed)
         assert str(plugin) in text and "plugin" in text and f"add plugin={plugin}" in text
     assert not ran.exists()
@@ -430,7 +432,7 @@ def test_a_plugin_runs_only_where_the_command_line_names_it(place: Path, tmp_pat
     found(["recipe=finetune", f"init={folder}", *own, "name=fine"])
     assert not ran.exists()
     # it was made without one
-    assert "its text differ" in the_error(found, [*said, f"plugin={plugin}"])
+    assert "its text differ" in the_error(found, [*options, f"plugin={plugin}"])
     assert ran.read_text() == "x"
 
 
@@ -452,29 +454,29 @@ def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(
     place: Path, tmp_path: Path, monkeypatch
 ) -> None:
     shutil.copytree(place / "runs" / "joint", tmp_path / "runs" / "pretrain-joint-0")
-    said = dict(
+    options = dict(
         word.split("=", 1) for word in words(place) if not word.startswith(("name=", "out="))
     )
     path = tmp_path / "runs" / "pretrain-joint-0" / "recipe.yaml"
     text = path.read_text()
 
-    def told(**more: str) -> list[str]:
+    def checked(**more: str) -> list[str]:
         task = plans.Task(
-            "pretrain-joint-0", "pretrain", "pretrain", "joint", 0, {}, (), said | more
+            "pretrain-joint-0", "pretrain", "pretrain", "joint", 0, {}, (), options | more
         )
         return plans.check_finished(task, {task.name: task}, tmp_path / "runs")
 
-    assert told() == []
-    assert "optim.lr 0.001 there, 0.01 here" in the_error(lambda: told(**{"optim.lr": "0.01"}))
-    assert "model.width 32 there, 64 here" in the_error(lambda: told(**{"model.width": "64"}))
-    assert "the images of" in the_error(lambda: told(**{"data.path": f"{place}/c/own"}))
-    assert "eval.test" in the_error(lambda: told(**{"eval.test": "false"}))
-    (doubt,) = told(**{"data.path": f"{tmp_path}/own"})
+    assert checked() == []
+    assert "optim.lr 0.001 there, 0.01 here" in the_error(lambda: checked(**{"optim.lr": "0.01"}))
+    assert "model.width 32 there, 64 here" in the_error(lambda: checked(**{"model.width": "64"}))
+    assert "the images of" in the_error(lambda: checked(**{"data.path": f"{place}/c/own"}))
+    assert "eval.test" in the_error(lambda: checked(**{"eval.test": "false"}))
+    (doubt,) = checked(**{"data.path": f"{tmp_path}/own"})
     assert "was not checked" in doubt
     path.write_text(text.replace("  lr: 0.001\n", "  lr: 0.01\n"))
-    assert "is not the recipe" in the_error(lambda: told(**{"optim.lr": "0.01"}))
+    assert "is not the recipe" in the_error(lambda: checked(**{"optim.lr": "0.01"}))
     path.unlink()
-    assert "recipe.yaml is missing" in the_error(told)
+    assert "recipe.yaml is missing" in the_error(checked)
 
 
 def test_images_are_hashed_once_for_all_runs_that_share_them(place: Path, monkeypatch) -> None:

@@ -19,22 +19,22 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
     torch.nn.init.normal_(objective.head.weight)
     image = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
     batch = Batch(image, torch.zeros(6), torch.arange(6), torch.arange(6) * 7919)
-    drawn, told = objective.predict(batch)
+    drawn, scores = objective.predict(batch)
     original, saw, predicted, true = mpp.panels(objective, batch).unbind(1)
     assert torch.equal(original, image)
     classes = targets.mean_color(image, 4)
     seen_kinds = set()
     for b in range(6):
-        hit = dict(zip(drawn.corrupted_BK[b].tolist(), range(8), strict=True))
+        corrupted = dict(zip(drawn.corrupted_BK[b].tolist(), range(8), strict=True))
         for n in range(16):
             at = np.s_[:, 4 * (n // 4) : 4 * (n // 4) + 4, 4 * (n % 4) : 4 * (n % 4) + 4]
             assert (true[b][at] == targets.class_color(classes[b, n])[:, None, None]).all()
-            if n not in hit:
+            if n not in corrupted:
                 assert torch.equal(saw[b][at], image[b][at]) and torch.equal(
                     predicted[b][at], image[b][at]
                 )
                 continue
-            k = hit[n]
+            k = corrupted[n]
             kind, source = drawn.kind_BK[b, k].item(), drawn.source_BK[b, k].item() - 16 * b
             seen_kinds.add(kind)
             other = np.s_[
@@ -46,5 +46,5 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
                 assert (saw[b][at] == mpp.GREY).all()
             else:
                 assert torch.equal(saw[b][at], image[b][other if kind == corruption.RANDOM else at])
-            assert (predicted[b][at] == targets.class_color(told[b, k, 0])[:, None, None]).all()
+            assert (predicted[b][at] == targets.class_color(scores[b, k, 0])[:, None, None]).all()
     assert seen_kinds == {corruption.MASK, corruption.RANDOM, corruption.KEEP}

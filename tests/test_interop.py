@@ -178,9 +178,9 @@ def test_transformers_reads_an_encoder_as_its_own_vit(tmp_path: Path) -> None:
     cut = transforms.eval_transform(list(pixels()), 16, DATA.eval_mode, DATA.eval_crop)
     with torch.no_grad():
         torch.testing.assert_close(normal, made.normalize(cut), atol=1e-5, rtol=0)
-        told, h_BTD = loaded.eval()(normal), made(made.patch(cut))
-        torch.testing.assert_close(told.last_hidden_state, h_BTD, atol=1e-5, rtol=0)
-        torch.testing.assert_close(told.pooler_output, h_BTD[:, 0], atol=1e-5, rtol=0)
+        outputs, h_BTD = loaded.eval()(normal), made(made.patch(cut))
+        torch.testing.assert_close(outputs.last_hidden_state, h_BTD, atol=1e-5, rtol=0)
+        torch.testing.assert_close(outputs.pooler_output, h_BTD[:, 0], atol=1e-5, rtol=0)
 
 
 def test_transformers_reads_a_linear_head_as_its_own(tmp_path: Path) -> None:
@@ -313,9 +313,12 @@ def test_a_google_vit_b16_gives_timms_features(tmp_path: Path) -> None:
     theirs = timm.create_model("vit_base_patch16_224", num_classes=0, weight_init="skip").eval()
     theirs.load_pretrained(str(path))
     with torch.no_grad():
-        told, wanted = ours.feature(pixels(224)[:1], "token"), theirs(pixels(224)[:1] / 127.5 - 1)
+        features, wanted = (
+            ours.feature(pixels(224)[:1], "token"),
+            theirs(pixels(224)[:1] / 127.5 - 1),
+        )
     assert wanted.std() > 0.01
-    torch.testing.assert_close(told, wanted, atol=1e-4, rtol=0)
+    torch.testing.assert_close(features, wanted, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -336,9 +339,13 @@ def test_onnxruntime_gives_the_same(
     session = runtime.InferenceSession(
         str(tmp_path / "vit.onnx"), providers=["CPUExecutionProvider"]
     )
-    told = json.loads(session.get_modelmeta().custom_metadata_map["preprocessing"])
-    assert (told["input_size"], told["mean"]) == ([3, 16, 16], DATA.mean)
-    assert (told["crop_pct"], told["crop_mode"], told["interpolation"]) == (
+    preprocessing = json.loads(session.get_modelmeta().custom_metadata_map["preprocessing"])
+    assert (preprocessing["input_size"], preprocessing["mean"]) == ([3, 16, 16], DATA.mean)
+    assert (
+        preprocessing["crop_pct"],
+        preprocessing["crop_mode"],
+        preprocessing["interpolation"],
+    ) == (
         0.875,
         "center",
         "bilinear",
@@ -348,8 +355,8 @@ def test_onnxruntime_gives_the_same(
             made.normalize(pixels())
         )
         for count in (3, 1):  # any batch
-            (told,) = session.run([name], {"pixels": made.normalize(pixels())[:count].numpy()})
-            np.testing.assert_allclose(told, wanted[:count].numpy(), atol=1e-5, rtol=0)
+            (output,) = session.run([name], {"pixels": made.normalize(pixels())[:count].numpy()})
+            np.testing.assert_allclose(output, wanted[:count].numpy(), atol=1e-5, rtol=0)
 
 
 def test_without_onnx_the_line_says_what_to_install(

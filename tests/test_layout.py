@@ -42,21 +42,24 @@ def kept(path, **words):
     once."""
     found = sources.every_split(Data(name="own", path=str(path), **words))
     both = Counter()
-    told = {}
+    class_of = {}
     for source in found.splits.values():
         for raw, label in content(source).items():
-            told[raw] = source.classes[label] if label >= 0 else None
+            class_of[raw] = source.classes[label] if label >= 0 else None
             both[raw] += 1
     assert set(both.values()) <= {1}
-    return told, found
+    return class_of, found
 
 
 def test_a_class_called_train_among_a_hundred_drops_none(tmp_path):
     """As CIFAR-100 lies in folders."""
     names = ["train", *(f"class{i}" for i in range(99))]
     wrote = images(tmp_path, **dict.fromkeys(names, 3))
-    told, found = kept(tmp_path)
-    assert told == {raw: name for name, some in wrote.items() for raw in some} and len(told) == 300
+    class_of, found = kept(tmp_path)
+    assert (
+        class_of == {raw: name for name, some in wrote.items() for raw in some}
+        and len(class_of) == 300
+    )
     assert list(found.splits) == ["train"] and "train could be a split's name" in found.guesses[0]
     splits = load(tmp_path, validation=0.1)
     assert (len(splits.train), len(splits.validation)) == (270, 30)
@@ -65,8 +68,8 @@ def test_a_class_called_train_among_a_hundred_drops_none(tmp_path):
 
 def test_a_word_within_a_folders_name_makes_no_split(tmp_path):
     wrote = images(tmp_path, cat=2, dog=3, training_shoe=4, test_tube=1)
-    told, found = kept(tmp_path)
-    assert told == {raw: name for name, some in wrote.items() for raw in some}
+    class_of, found = kept(tmp_path)
+    assert class_of == {raw: name for name, some in wrote.items() for raw in some}
     assert list(found.splits) == ["train"] and not found.guesses
 
 
@@ -90,8 +93,8 @@ def test_folders_of_splits_are_found_whatever_their_case(tmp_path, folders, want
     wrote = images(
         tmp_path, **{f"{folder}__{name}": 3 for folder in folders for name in ("ant", "bee")}
     )
-    told, found = kept(tmp_path)
-    assert told == {raw: key.rpartition("__")[2] for key, some in wrote.items() for raw in some}
+    class_of, found = kept(tmp_path)
+    assert class_of == {raw: key.rpartition("__")[2] for key, some in wrote.items() for raw in some}
     assert set(found.splits) == set(wanted.values()) and not found.guesses
     splits = load(tmp_path, test="test" in wanted)
     train = {raw for key, some in wrote.items() if key.startswith(folders[0]) for raw in some}
@@ -105,8 +108,8 @@ def test_folders_of_splits_are_found_whatever_their_case(tmp_path, folders, want
 
 def test_splits_inside_of_classes_are_not_mixed(tmp_path):
     wrote = images(tmp_path, ant__train=4, ant__test=2, bee__train=3, bee__test=1)
-    told, found = kept(tmp_path)
-    assert told == {raw: key.partition("__")[0] for key, some in wrote.items() for raw in some}
+    class_of, found = kept(tmp_path)
+    assert class_of == {raw: key.partition("__")[0] for key, some in wrote.items() for raw in some}
     assert content(found.splits["test"]).keys() == wrote["ant__test"] | wrote["bee__test"]
 
 
@@ -122,8 +125,8 @@ def test_what_lies_beside_clear_splits_is_left_out_and_counted(tmp_path):
 
 def test_images_beside_folders_of_classes_are_kept_without_a_label(tmp_path):
     wrote = images(tmp_path, ant=2, bee=2, _=3)
-    told, found = kept(tmp_path)
-    assert told == {
+    class_of, found = kept(tmp_path)
+    assert class_of == {
         raw: None if name == "_" else name for name, some in wrote.items() for raw in some
     }
     assert "have no label" in found.guesses[0]
@@ -131,8 +134,10 @@ def test_images_beside_folders_of_classes_are_kept_without_a_label(tmp_path):
 
 def test_folders_at_different_depths_keep_their_labels(tmp_path):
     wrote = images(tmp_path, ant=2, bee__more=2, bee=1)
-    told, found = kept(tmp_path)
-    assert told == {raw: name.partition("__")[0] for name, some in wrote.items() for raw in some}
+    class_of, found = kept(tmp_path)
+    assert class_of == {
+        raw: name.partition("__")[0] for name, some in wrote.items() for raw in some
+    }
     assert "different depths" in found.guesses[0]
 
 
@@ -142,9 +147,11 @@ def test_files_called_like_splits_in_one_folder(tmp_path):
     _, found = kept(tmp_path)
     assert {name: len(source) for name, source in found.splits.items()} == {"test": 2, "train": 4}
     (tmp_path / "other.png").write_bytes(png(9))
-    told, found = kept(tmp_path)
+    class_of, found = kept(tmp_path)
     assert (
-        len(told) == 7 and list(found.splits) == ["train"] and "6 of 7 images" in found.guesses[0]
+        len(class_of) == 7
+        and list(found.splits) == ["train"]
+        and "6 of 7 images" in found.guesses[0]
     )
 
 
@@ -233,8 +240,8 @@ def test_a_split_is_asked_for_by_another_name_of_its_role(tmp_path):
 def test_linked_class_folders_are_followed_and_loops_refused(tmp_path):
     wrote = images(tmp_path, far=3, near__ant=3)
     (tmp_path / "near" / "bee").symlink_to(tmp_path / "far")
-    told, _ = kept(tmp_path / "near")
-    assert told == dict.fromkeys(wrote["near__ant"], "ant") | dict.fromkeys(wrote["far"], "bee")
+    class_of, _ = kept(tmp_path / "near")
+    assert class_of == dict.fromkeys(wrote["near__ant"], "ant") | dict.fromkeys(wrote["far"], "bee")
     (tmp_path / "near" / "ant" / "up").symlink_to(tmp_path / "near")
     with pytest.raises(UserError, match="ant/up is a link to a folder that it lies in"):
         load(tmp_path / "near")

@@ -66,25 +66,25 @@ def slow_losses(objective, given):
     x_BND = objective.encoder.patch(given.image)
     clean, corrupted = x_BND.flatten(0, 1), x_BND.clone()
     for b in range(len(x_BND)):
-        for hit, kind, source in zip(
+        for position, kind, source in zip(
             drawn.corrupted_BK[b], drawn.kind_BK[b], drawn.source_BK[b], strict=True
         ):
             new = {
                 corruption.MASK: objective.mask_token,
                 corruption.RANDOM: clean[source],
-                corruption.KEEP: clean[b * N + hit],
+                corruption.KEEP: clean[b * N + position],
             }
-            corrupted[b, hit] = new[int(kind)]
+            corrupted[b, position] = new[int(kind)]
     score_BTC = objective.encoder(corrupted) @ objective.head.weight.T + objective.head.bias
     rows = []
     for b in range(len(x_BND)):
         colors = slow_colors(given.image[b])
-        for hit, kind in zip(
+        for position, kind in zip(
             drawn.corrupted_BK[b].tolist(), drawn.kind_BK[b].tolist(), strict=True
         ):
-            scores = score_BTC[b, 1 + hit].double()  # after the class token
-            loss = torch.logsumexp(scores, 0) - scores[colors[hit]]
-            rows.append((b, hit, kind, loss, float(scores.argmax() == colors[hit])))
+            scores = score_BTC[b, 1 + position].double()  # after the class token
+            loss = torch.logsumexp(scores, 0) - scores[colors[position]]
+            rows.append((b, position, kind, loss, float(scores.argmax() == colors[position])))
     return rows
 
 
@@ -124,8 +124,8 @@ def test_only_hit_patches_and_their_exact_colors_teach_the_head(precision):
     expected = torch.zeros(512, dtype=torch.float64)
     for b, hits in enumerate(objective.sample_corruption(given).corrupted_BK.tolist()):
         colors = slow_colors(given.image[b])
-        for hit in hits:
-            expected[colors[hit]] += 1
+        for position in hits:
+            expected[colors[position]] += 1
     torch.testing.assert_close(used, expected, rtol=0, atol=0.02)
     everywhere = torch.bincount(
         torch.tensor([slow_colors(image) for image in given.image]).flatten(), minlength=512
@@ -311,11 +311,11 @@ def test_baselines_are_the_slow_ones():
             for y in range(0, 16, 4)
             for x in range(0, 16, 4)
         ]
-        for hit, kind in zip(hidden, drawn.kind_BK[b].tolist(), strict=True):
+        for position, kind in zip(hidden, drawn.kind_BK[b].tolist(), strict=True):
             if kind != corruption.MASK:
                 continue
             away = {
-                m: max(abs(m // 4 - hit // 4), abs(m % 4 - hit % 4))
+                m: max(abs(m // 4 - position // 4), abs(m % 4 - position % 4))
                 for m in range(N)
                 if m not in hidden
             }
@@ -324,8 +324,8 @@ def test_baselines_are_the_slow_ones():
                 min(7, 8 * int(s) // (255 * 16 * len(ring))) for s in sum(sums[m] for m in ring)
             ]
             masked += 1
-            common += truth[hit] == counts.argmax()
-            guessed += truth[hit] == 64 * bins[0] + 8 * bins[1] + bins[2]
+            common += truth[position] == counts.argmax()
+            guessed += truth[position] == 64 * bins[0] + 8 * bins[1] + bins[2]
     assert made["commonest"] == (common, masked)
     assert made["neighbors"] == (guessed, masked)
 

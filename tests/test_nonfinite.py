@@ -42,11 +42,11 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def of(*indices: int, value: float = float("nan")) -> None:
         def poisoned(self, batch):
             step = forward(self, batch)
-            hit = self.training and bool(torch.isin(batch.index, torch.tensor(indices)).any())
+            poisons = self.training and bool(torch.isin(batch.index, torch.tensor(indices)).any())
             loss = step.loss * value
             return (
                 step._replace(loss=loss, metrics=step.metrics | {"loss": (loss, torch.tensor(1.0))})
-                if hit
+                if poisons
                 else step
             )
 
@@ -126,12 +126,12 @@ def test_back_takes_other_samples_from_the_checkpoint_on(
     update = train_job.loop._update
 
     def watched(state, passes, *others):
-        def told():
+        def recorded():
             for batch in passes:
                 seen.append((state.step, batch.index.tolist()))
                 yield batch
 
-        return update(state, told(), *others)
+        return update(state, recorded(), *others)
 
     monkeypatch.setattr(train_job.loop, "_update", watched)
     folder = run([*words, "name=run"]).folder
@@ -178,8 +178,8 @@ def poisoned(self, batch):
 objectives.MaskedPatchPrediction.forward = poisoned
 train_job.train(Run(resolve({[*TINY, f"out={tmp_path}", "name=run", "optim.nonfinite=skip", "compute.batch=8"]!r})))
 """
-    codes, said = outcome(together(2, "-c", script))
-    assert codes == [0, 0], said
+    codes, outputs = outcome(together(2, "-c", script))
+    assert codes == [0, 0], outputs
     assert [row.get("left_out") for row in rows(tmp_path / "run")] == [None] * 4 + [1, None]
 
 

@@ -68,12 +68,12 @@ def gradients(objective: objectives.Objective, given: Batch) -> dict[str, torch.
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_softmax_loss_is_the_smoothed_cross_entropy(smoothing: float) -> None:
     objective, given = supervised(smoothing=smoothing), batch()
-    told = log_softmax(objective.logits(given).detach().double().numpy(), axis=1)
-    wanted = np.full(told.shape, smoothing / 5)
+    log_probability = log_softmax(objective.logits(given).detach().double().numpy(), axis=1)
+    wanted = np.full(log_probability.shape, smoothing / 5)
     wanted[np.arange(6), given.label] += 1 - smoothing
     step = objective(given)
-    assert step.loss.item() == pytest.approx(-(wanted * told).sum(1).mean(), rel=1e-5)
-    assert step.metrics["accuracy"][0] == (told.argmax(1) == given.label.numpy()).sum()
+    assert step.loss.item() == pytest.approx(-(wanted * log_probability).sum(1).mean(), rel=1e-5)
+    assert step.metrics["accuracy"][0] == (log_probability.argmax(1) == given.label.numpy()).sum()
 
 
 def test_the_sigmoid_loss_sums_over_classes_and_starts_improbable() -> None:

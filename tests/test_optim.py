@@ -49,8 +49,8 @@ def test_the_weights_of_layers_decay_and_nothing_else():
     decayed, free = optim.groups(objective, 0.3, lr=1.0)
     assert (decayed["weight_decay"], free["weight_decay"]) == (0.3, 0.0)
     assert {names[id(p)] for p in decayed["params"]} == DECAYED
-    told = [names[id(p)] for group in (decayed, free) for p in group["params"]]
-    assert sorted(told) == sorted(names.values())
+    grouped = [names[id(p)] for group in (decayed, free) for p in group["params"]]
+    assert sorted(grouped) == sorted(names.values())
     spared = {name.split(".")[-1] for name in set(names.values()) - DECAYED}
     # these weights are norms'
     assert spared == {"bias", "weight", "cls_token", "pos_embed", "mask_token"}

@@ -80,8 +80,8 @@ def test_an_mpp_recipe_is_that_of_the_appendix(
     name: str, steps: int, exaflop: float, tmp_path: Path
 ) -> None:
     recipe = resolve([f"recipe=paper/mpp_b16_{name}", f"data.path={tmp_path}"])
-    o, hit = recipe.optim, recipe.corruption
-    assert (hit.rate, hit.mask, hit.random, hit.keep, recipe.target) == (
+    o, settings = recipe.optim, recipe.corruption
+    assert (settings.rate, settings.mask, settings.random, settings.keep, recipe.target) == (
         0.5,
         0.8,
         0.1,

@@ -20,7 +20,7 @@ from ssl_vit.studies.command import parse_request
 H100 = budget.devices()["h100"]
 
 
-def told(capsys, *words):
+def planned(capsys, *words):
     """What --json says, and the lines before it."""
     plan.main([*words, "--json"])
     *lines, last = capsys.readouterr().out.splitlines()
@@ -48,7 +48,7 @@ def row(lines, name):
 )
 def test_the_papers_exaflop(recipe, exaflop, capsys):
     """Table 6, and paper.md's Compute for MPP; no image of JFT need be here."""
-    record, lines = told(capsys, f"recipe=paper/{recipe}")
+    record, lines = planned(capsys, f"recipe=paper/{recipe}")
     assert record["exaflop"] == pytest.approx(exaflop, rel=0.01)
     assert "exaFLOP" in row(lines, "length") and "not known: say device=" in row(lines, "time")
 
@@ -56,9 +56,9 @@ def test_the_papers_exaflop(recipe, exaflop, capsys):
 def test_epochs_are_steps(capsys):
     """Table 3's 300 epochs of ImageNet, all of which are trained on."""
     words = ["recipe=paper/supervised_b16_imagenet", "data.validation=0"]
-    asked, _ = told(capsys, *words, "epochs=300")
-    own, lines = told(capsys, *words)
-    assert asked["steps"] == own["steps"] == round(300 * 1_281_167 / 4096)
+    requested, _ = planned(capsys, *words, "epochs=300")
+    own, lines = planned(capsys, *words)
+    assert requested["steps"] == own["steps"] == round(300 * 1_281_167 / 4096)
     assert own["epochs"] == pytest.approx(300, rel=1e-4) and "epochs=300 of 1,281,167" in row(
         lines, "length"
     )
@@ -66,22 +66,22 @@ def test_epochs_are_steps(capsys):
 
 def test_a_set_of_unknown_size_is_asked_for(capsys, tmp_path):
     words = ["recipe=mpp", f"data.path={tmp_path}/not/here"]
-    record, lines = told(capsys, *words)
+    record, lines = planned(capsys, *words)
     assert record["epochs"] is None and "say images=" in row(lines, "length")
-    assert told(capsys, *words, "images=1280", "epochs=50")[0]["steps"] == 500
+    assert planned(capsys, *words, "images=1280", "epochs=50")[0]["steps"] == 500
     with pytest.raises(UserError, match="not known; say images="):
         plan.main([*words, "epochs=50"])
 
 
 def test_an_evaluation_is_one_pass_forward(capsys):
-    record, _ = told(capsys, "recipe=evaluate", "device=h100")
+    record, _ = planned(capsys, "recipe=evaluate", "device=h100")
     assert record["images"] == 60_000  # shapes: 50,000 + 5,000 + 5,000
     assert record["exaflop"] * 1e18 == 2 * record["multiply_adds"] * 60_000
     assert record["steps"] == 0 and record["tensor_bytes"]["DDP"]["gradients"] == 0
 
 
 def test_time_and_price_by_hand(capsys):
-    record, lines = told(
+    record, lines = planned(
         capsys,
         "recipe=paper/mpp_b16_imagenet",
         "device=h100",
@@ -101,8 +101,8 @@ def test_time_and_price_by_hand(capsys):
 
 def test_zero_chooses_what_is_told(capsys):
     words = ["recipe=paper/mpp_b16_imagenet", "device=h100", "processes=8"]
-    plain, _ = told(capsys, *words)
-    record, lines = told(capsys, *words, "zero=3")
+    plain, _ = planned(capsys, *words)
+    record, lines = planned(capsys, *words, "zero=3")
     size = 85_798_656 + 768 + 769 * 512  # timm's ViT-B/16 without a head, the mask token, the head
     assert (
         record["tensor_bytes"] == plain["tensor_bytes"]
@@ -144,7 +144,7 @@ def test_zero_chooses_what_is_told(capsys):
     ],
 )
 def test_a_warning(words, says, capsys):
-    record, lines = told(capsys, *words)
+    record, lines = planned(capsys, *words)
     (warning,) = record["warnings"]
     assert says in warning and lines[-1] == f"warning: {warning}"
 
@@ -160,7 +160,7 @@ def test_a_warning(words, says, capsys):
     ],
 )
 def test_sound_recipes_give_no_warning(words, capsys):
-    assert told(capsys, *words, "device=h100")[0]["warnings"] == []
+    assert planned(capsys, *words, "device=h100")[0]["warnings"] == []
 
 
 # Studies
@@ -174,7 +174,7 @@ def gap():
 
 
 def test_a_study_is_the_sum_of_its_tasks(gap, capsys):
-    record, lines = told(capsys, "recipe=study/gap", "device=h100", "price=2")
+    record, lines = planned(capsys, "recipe=study/gap", "device=h100", "price=2")
     wanted, tasks = gap
     assert (
         set(tasks) == set(wanted)
@@ -207,7 +207,7 @@ def test_a_studys_places_need_not_be_here(capsys, tmp_path):
     parts = "".join(f"  {name}: {{tool: pretrain, words: {short}}}\n" for name in ("one", "two"))
     path.write_text(f"title: mine\nplaces: [here]\narms: {{a: an arm}}\nparts:\n{parts}")
     for words in ([], ["here=/no/such/place"]):
-        record, lines = told(capsys, f"recipe={path}", *words)
+        record, lines = planned(capsys, f"recipe={path}", *words)
         assert record["images"] == 2 * 30 * 128 and record["device_hours"] is None
         assert (
             "say device= (h200" in row(lines, "time")
@@ -243,7 +243,7 @@ def test_steps_are_measured_with_the_runs_own_engine(capsys, tmp_path, monkeypat
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path.parent / "inductor"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     words = altered(TINY, "optim.steps=1000", "optim.warmup=10")
-    record, lines = told(capsys, *words, f"out={tmp_path}/runs", "--probe", "price=10")
+    record, lines = planned(capsys, *words, f"out={tmp_path}/runs", "--probe", "price=10")
     found = record["probe"]
     assert (
         found["steps"] == pace.STEPS - pace.WARM
@@ -310,15 +310,15 @@ def without_torch(tmp_path):
 @pytest.mark.parametrize(("word", "code"), [("device=h100", 0), ("device=h10", 2)])
 def test_the_tool_plans_without_torch(word, code, without_torch):
     command = [sys.executable, "tools/plan.py", "recipe=mpp", word, "--json"]
-    said = subprocess.run(
+    done = subprocess.run(
         command, cwd=ROOT, env=without_torch, capture_output=True, text=True, timeout=60
     )
-    assert said.returncode == code, said.stderr
+    assert done.returncode == code, done.stderr
     if code == 0:
-        assert json.loads(said.stdout.splitlines()[-1])["device"]["name"] == "h100"
+        assert json.loads(done.stdout.splitlines()[-1])["device"]["name"] == "h100"
     else:
         assert (
-            said.stdout == ""
-            and said.stderr.startswith("error: device=h10")
-            and said.stderr.count("\n") == 1
+            done.stdout == ""
+            and done.stderr.startswith("error: device=h10")
+            and done.stderr.count("\n") == 1
         )

@@ -133,10 +133,10 @@ def test_a_second_interrupt_leaves_at_once_where_another_process_is_waited_for(
     pair[1].send_signal(signal.SIGSTOP)
     time.sleep(1)
     until_it_ends(pair[0], signal.SIGINT)
-    codes, said = outcome(pair[:1])
+    codes, output = outcome(pair[:1])
     pair[1].kill()
     pair[1].communicate()
-    assert codes == [preemption.INTERRUPTED], said
+    assert codes == [preemption.INTERRUPTED], output
 
 
 def test_nothing_is_left_of_the_handlers() -> None:
@@ -196,8 +196,8 @@ def test_a_signal_to_the_whole_group_leaves_the_workers_at_work(
     assert len(workers) == 2
     for each in (*workers, process):
         each.send_signal(number)
-    said = process.communicate(timeout=300)[0]
-    assert process.returncode == preemption.STOPPED, said
+    output = process.communicate(timeout=300)[0]
+    assert process.returncode == preemption.STOPPED, output
     assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
     assert not psutil.wait_procs(workers, timeout=300)[1]
 

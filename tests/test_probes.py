@@ -50,13 +50,13 @@ def test_few_shot_is_the_normal_equations_with_more_and_with_fewer_images_than_f
     test, _ = blobs(50, width, classes, seed=seed + 1)
     rows = probes.sample_shots(label, shots, classes, seed).numpy()
     scores = by_normal_equations(train, label, test, rows, classes, l2)
-    told = probes.few_shot(
+    predicted = probes.few_shot(
         train, label, test, shots=shots, classes=classes, seed=seed, l2=l2
     ).numpy()
     best, second = np.sort(scores, axis=1)[:, [-1, -2]].T
     clear = best - second > 1e-9
     assert clear.mean() > 0.9
-    assert np.array_equal(told[clear], scores.argmax(1)[clear])
+    assert np.array_equal(predicted[clear], scores.argmax(1)[clear])
 
 
 def test_both_branches_are_met_above():
@@ -80,11 +80,11 @@ def test_both_branches_are_met_above():
 def test_few_shot_whitens_by_the_picked_images_alone():
     train, label = blobs(200, 6, 4)
     test, _ = blobs(100, 6, 4, seed=1)
-    told = probes.few_shot(train, label, test, shots=3, classes=4, seed=5)
+    predicted = probes.few_shot(train, label, test, shots=3, classes=4, seed=5)
     rest = torch.ones(len(train), dtype=torch.bool)
     rest[probes.sample_shots(label, 3, 4, 5)] = False
     train[rest] = 1e6
-    assert torch.equal(told, probes.few_shot(train, label, test, shots=3, classes=4, seed=5))
+    assert torch.equal(predicted, probes.few_shot(train, label, test, shots=3, classes=4, seed=5))
 
 
 @settings(deadline=None, max_examples=60)
@@ -146,9 +146,9 @@ def test_a_converged_linear_probe_is_scikit_learns_logistic_regression():
     assert abs(probability - wanted.predict_proba(z_test)).max() < 1e-4
     theirs = np.concatenate([wanted.coef_.T, wanted.intercept_[None]])
     assert np.allclose(ours.numpy(), theirs - theirs.mean(1, keepdims=True), atol=2e-3)
-    told = linear(x, y, x, y, test, rates=[0.5], steps=1500, batch=None)
-    assert np.array_equal(told.pred_M.numpy(), wanted.predict(z_test))
-    assert told.dev_accuracy[0.5] == pytest.approx(wanted.score(z, y.numpy()))
+    result = linear(x, y, x, y, test, rates=[0.5], steps=1500, batch=None)
+    assert np.array_equal(result.pred_M.numpy(), wanted.predict(z_test))
+    assert result.dev_accuracy[0.5] == pytest.approx(wanted.score(z, y.numpy()))
 
 
 @pytest.mark.parametrize("batch", [32, 700, None])  # also more than there are images
@@ -192,11 +192,11 @@ def test_the_rate_is_chosen_on_dev_and_ties_go_to_the_first():
     dev, dev_y = blobs(100, 6, 3, batch_layout=2.0, seed=1)
     test, _ = blobs(100, 6, 3, batch_layout=2.0, seed=2)
     rates = [1e-6, 0.1, 3.0]
-    told = linear(x, y, dev, dev_y, test, rates=rates)
+    result = linear(x, y, dev, dev_y, test, rates=rates)
     alone = {rate: linear(x, y, dev, dev_y, test, rates=[rate]) for rate in rates}
-    assert told.dev_accuracy == {rate: alone[rate].dev_accuracy[rate] for rate in rates}
-    assert told.rate == max(rates, key=lambda rate: told.dev_accuracy[rate])
-    assert torch.equal(told.pred_M, alone[told.rate].pred_M)
+    assert result.dev_accuracy == {rate: alone[rate].dev_accuracy[rate] for rate in rates}
+    assert result.rate == max(rates, key=lambda rate: result.dev_accuracy[rate])
+    assert torch.equal(result.pred_M, alone[result.rate].pred_M)
     apart, apart_y = blobs(90, 6, 3, batch_layout=0.01)
     assert linear(apart, apart_y, apart, apart_y, apart, rates=[0.3, 0.1]).rate == 0.3
 
@@ -205,9 +205,9 @@ def test_a_rate_that_diverges_spoils_no_other_and_all_that_diverge_are_an_error(
     x, y = blobs(200, 8, 3)
     sound = linear(x, y, x, y, x, rates=[0.1])
     for rates in ([1e38, 0.1], [0.1, 1e38]):
-        told = linear(x, y, x, y, x, rates=rates)
-        assert told.rate == 0.1 and torch.equal(told.pred_M, sound.pred_M)
-        assert told.dev_accuracy == {0.1: sound.dev_accuracy[0.1], 1e38: 0.0}
+        result = linear(x, y, x, y, x, rates=rates)
+        assert result.rate == 0.1 and torch.equal(result.pred_M, sound.pred_M)
+        assert result.dev_accuracy == {0.1: sound.dev_accuracy[0.1], 1e38: 0.0}
         for guess in range(3):  # whatever class a row of NaN is given
             assert linear(x, y, x, torch.full_like(y, guess), x, rates=rates).rate == 0.1
     with pytest.raises(UserError, match=r"probe\.rates=\[1e\+38\]: the linear probe diverges"):
@@ -223,8 +223,8 @@ def test_knn_is_scikit_learns(k, temperature):
         k, metric="cosine", weights=lambda far: np.exp((far[:, :1] - far) / temperature)
     )
     wanted.fit(train.double().numpy(), label.numpy())
-    told = probes.knn(train, label, test, classes=7, k=k, temperature=temperature)
-    assert np.array_equal(told.numpy(), wanted.predict(test.double().numpy()))
+    predicted = probes.knn(train, label, test, classes=7, k=k, temperature=temperature)
+    assert np.array_equal(predicted.numpy(), wanted.predict(test.double().numpy()))
 
 
 def test_k_beyond_the_training_images_is_named():

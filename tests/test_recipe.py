@@ -178,7 +178,7 @@ def test_whole_numbers_may_be_written_as_floats(text, value):
 
 
 @pytest.mark.parametrize(
-    ("word", "asked"),
+    ("word", "expected"),
     [
         *(
             (f"optim.steps={text}", "a whole number")
@@ -190,9 +190,9 @@ def test_whole_numbers_may_be_written_as_floats(text, value):
         *((f"compute.batch={text}", "a whole number or null") for text in ("1.5", "all")),
     ],
 )
-def test_the_wrong_type_is_refused(word, asked):
+def test_the_wrong_type_is_refused(word, expected):
     text = refusal("recipe=mpp", word)
-    assert text.startswith(word) and asked in text
+    assert text.startswith(word) and expected in text
 
 
 @pytest.mark.parametrize(

@@ -285,9 +285,12 @@ def test_arms_table_with_the_paper_beside_and_extra_rows_marked(whole):
 def test_what_three_seeds_allow_is_said_in_words(whole):
     """t(2) = 4.30, 4.30 / sqrt(3) = 2.48, of 0.5 points 1.24; 5 seeds: 2.776 / sqrt(5) x 0.5; 10:
     2.262 / sqrt(10) x 0.5."""
-    said = "With n = 3 seeds Student's t is 4.30: the interval reaches 2.48 standard deviations to each side. At the spread of"
-    said += " mpp minus scratch (0.50 points), a difference excludes zero above 1.24 points, 0.62 with 5 seeds, 0.36 with 10 seeds."
-    assert said in (whole[0] / "report.md").read_text()
+    expected = (
+        "With n = 3 seeds Student's t is 4.30: the interval reaches 2.48 standard deviations to each"
+        " side. At the spread of mpp minus scratch (0.50 points), a difference excludes zero above"
+        " 1.24 points, 0.62 with 5 seeds, 0.36 with 10 seeds."
+    )
+    assert expected in (whole[0] / "report.md").read_text()
 
 
 def test_probes_stand_beside_fine_tuning(whole):
@@ -414,8 +417,8 @@ def test_a_copied_foreign_run_is_named_and_left_out(gap, copied, why):
         (place / "recipe.yaml").unlink()
     found = reports.write(gap)
     assert found.numbers.pair("mpp", "scratch").difference.n == 2
-    said = f"Not the runs that were planned, and left out: final-mpp-1 ({why})."
-    assert f"> **Note:** {said}" in (gap / "report.md").read_text()
+    expected = f"Not the runs that were planned, and left out: final-mpp-1 ({why})."
+    assert f"> **Note:** {expected}" in (gap / "report.md").read_text()
     for seed in (0, 2):
         shutil.rmtree(gap / f"final-mpp-{seed}")
     assert f"left out: final-mpp-1 ({why})" in error(gap)
@@ -480,12 +483,12 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.asked, self.cells = [], [], []
+        self.open, self.linked, self.cells = [], [], []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         self.open += [] if tag in self.VOID else [tag]
-        self.asked += [value for key, value in attrs if key in ("src", "srcset", "href")]
+        self.linked += [value for key, value in attrs if key in ("src", "srcset", "href")]
         self.cells += [""] if tag in ("td", "th") else []
 
     def handle_endtag(self, tag):
@@ -501,11 +504,11 @@ def test_the_page_needs_nothing_beside_it(whole):
     text = (folder / "report.html").read_text()
     page = Page(text)
     assert not page.open
-    assert len(page.asked) == 4
-    for asked in page.asked:
-        ElementTree.fromstring(base64.b64decode(asked.removeprefix("data:image/svg+xml;base64,")))
+    assert len(page.linked) == 4
+    for linked in page.linked:
+        ElementTree.fromstring(base64.b64decode(linked.removeprefix("data:image/svg+xml;base64,")))
     assert not re.search(r"https?:|@import|url\(", text)
-    told = [
+    shown = [
         cell
         for line in (folder / "report.md").read_text().splitlines()
         if line.startswith("| ")
@@ -513,7 +516,7 @@ def test_the_page_needs_nothing_beside_it(whole):
     ]
     assert set(page.cells) == {
         cell.strip()
-        for cell in told
+        for cell in shown
         if not re.fullmatch(r"\s*-+:?\s*", cell) or cell.strip() == "-"
     } - {""}
 
@@ -605,8 +608,8 @@ def test_arms_without_a_seed_in_common(gap):
 
 def test_a_study_may_ask_for_less(tmp_path):
     """No reference, no probes, no extra rows, no paper; two classes, so no top-5."""
-    asked = {key: REPORT[key] for key in ("final", "baseline", "candidate")}
-    folder = study(tmp_path / "gap", report=asked)
+    shortened = {key: REPORT[key] for key in ("final", "baseline", "candidate")}
+    folder = study(tmp_path / "gap", report=shortened)
     for path in folder.glob("final-*/result.json"):
         metrics = json.loads(path.read_text())["metrics"]
         altered(path, metrics={key: entry for key, entry in metrics.items() if key != "top5"})
@@ -640,9 +643,9 @@ def test_an_arm_without_runs_is_named(gap):
 @pytest.mark.parametrize("name", ["final-mpp-1", "direct-scratch-0", "probe-mpp-0"])
 def test_two_test_sets_in_one_table_are_named(gap, name):
     altered(gap / name / "environment.json", data={"test": "other"})
-    said = error(gap)
-    assert str(gap / name) in said
-    assert str(gap / "final-scratch-0") in said
+    expected = error(gap)
+    assert str(gap / name) in expected
+    assert str(gap / "final-scratch-0") in expected
 
 
 def test_two_sets_of_labels_in_one_table_are_named(gap):

@@ -47,17 +47,17 @@ def drawn_ends(monkeypatch):
         found.extend((point.accuracy, point.interval) for point in points)
         return "<svg/>"
 
-    def panels(told, *rest):
+    def panels(panels_drawn, *rest):
         found.extend(
             (spot.values, spot.interval)
-            for panel in told
+            for panel in panels_drawn
             for line in panel.curves.values()
             for spot in line
         )
         return "<svg/>"
 
     monkeypatch.setattr(curves, "compute", compute)
-    monkeypatch.setattr(curves, "learning", lambda *told: "<svg/>")
+    monkeypatch.setattr(curves, "learning", lambda *panels_drawn: "<svg/>")
     monkeypatch.setattr(swept, "curves", panels)
     return found
 
@@ -80,7 +80,7 @@ def rows_of(text):
 def agree(text, differences):
     """How many differences were checked: words and tables tell the same one, and each interval
     holds its value."""
-    told = {}
+    tabled = {}
     for head, cells in rows_of(text):
         mean = next(
             (
@@ -91,7 +91,7 @@ def agree(text, differences):
             None,
         )
         if head[0] == "A minus B" and head[1] == "n" and (interval := SPAN.fullmatch(cells[4])):
-            told[cells[0]] = (cells[2], *interval.groups())
+            tabled[cells[0]] = (cells[2], *interval.groups())
         for cell in cells if mean is not None else ():
             if interval := SPAN.fullmatch(cell):
                 low, high = map(float, interval.groups())
@@ -102,15 +102,15 @@ def agree(text, differences):
                 )
                 value = float(cells[cells.index(cell) - 1]) if following else float(cells[mean])
                 assert low <= value <= high, (head, cells)
-    said = {name: found for name, *found in SAID.findall(text)}
-    assert said.keys() <= told.keys()
-    for name, found in said.items():
-        assert tuple(found) == told[name]
-    for name, (value, low, high) in told.items():
+    claimed = {name: found for name, *found in SAID.findall(text)}
+    assert claimed.keys() <= tabled.keys()
+    for name, found in claimed.items():
+        assert tuple(found) == tabled[name]
+    for name, (value, low, high) in tabled.items():
         assert all(one[0] in "+-" for one in (value, low, high))
         assert float(low) <= float(value) <= float(high)
         assert float(value) == pytest.approx(differences[name], abs=0.0051)
-    return len(said), len(told)
+    return len(claimed), len(tabled)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -134,9 +134,9 @@ def test_the_difference_of_a_claim_agrees_in_words_tables_and_figures(
     too."""
     draw, ends = random.Random(seed), drawn_ends(monkeypatch)
     few = {arm: tuple(draw.uniform(0.2, 0.4) for _ in range(3)) for arm in keys.RATES}
-    asked = {"probes": ["probe"], "claim": keys.CLAIM | {"measure": measure}}
+    settings = {"probes": ["probe"], "claim": keys.CLAIM | {"measure": measure}}
     folder = keys.study(
-        tmp_path / "made", few, recipes={arm: {"objective": "mpp"} for arm in few}, report=asked
+        tmp_path / "made", few, recipes={arm: {"objective": "mpp"} for arm in few}, report=settings
     )
     reports.write(folder)
     text = (folder / "report.md").read_text()
@@ -150,12 +150,12 @@ def shown(text):
     """The text that a reader of Markdown sees, and every kind of markup in it."""
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     every = [one for token in tokens for one in (token, *(token.children or []))]
-    said = "".join(
+    visible = "".join(
         one.content
         for one in every
         if one.type in ("text", "text_special", "code_inline") and not one.children
     )
-    return said, {one.type for one in every}
+    return visible, {one.type for one in every}
 
 
 @pytest.mark.parametrize(
@@ -185,13 +185,13 @@ def test_somebodys_text_is_shown_as_it_is(text) -> None:
         ("", f"# {first}"),
         ("a ", f"a {formatting.escape_markdown(text)}"),
     ):
-        said, kinds = shown(made)
-        assert said == before + formatting.text_line(text)
+        visible, kinds = shown(made)
+        assert visible == before + formatting.text_line(text)
         assert not kinds & MARKUP
-    said, kinds = shown(
+    visible, kinds = shown(
         f"| h |\n|---|\n| {formatting.escape_markdown(text)} {formatting.inline_code(text)} |"
     )
-    assert said == f"h{formatting.text_line(text)} {formatting.text_line(text)}"
+    assert visible == f"h{formatting.text_line(text)} {formatting.text_line(text)}"
     assert "html_block" not in kinds and "link_open" not in kinds
 
 
@@ -202,8 +202,10 @@ def test_a_fence_is_longer_than_those_inside() -> None:
 
 def test_names_in_a_report_cannot_become_markup(tmp_path) -> None:
     """An arm, its description, the title and what differs."""
-    asked = arms.REPORT | {"differs": ["# x", EVIL]}
-    folder = arms.study(tmp_path / "gap", title=EVIL, arms=arms.ARMS | {"mpp": EVIL}, report=asked)
+    settings = arms.REPORT | {"differs": ["# x", EVIL]}
+    folder = arms.study(
+        tmp_path / "gap", title=EVIL, arms=arms.ARMS | {"mpp": EVIL}, report=settings
+    )
     about = json.loads((folder / "study.json").read_text())
     for one in about["tasks"]:
         one["words"] = ["recipe=finetune", "data.name=```\n<b>"]
@@ -214,8 +216,8 @@ def test_names_in_a_report_cannot_become_markup(tmp_path) -> None:
         (path / "result.json").unlink()
     reports.write(folder)
     text, page = ((folder / f"report.{kind}").read_text() for kind in ("md", "html"))
-    said, kinds = shown(text)
-    assert said.count(formatting.text_line(EVIL)) == 3
+    visible, kinds = shown(text)
+    assert visible.count(formatting.text_line(EVIL)) == 3
     assert not kinds & {"html_inline", "html_block", "link_open", "em_open", "s_open", "hr"}
     assert (
         "\u202e" not in text + page

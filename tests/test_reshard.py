@@ -174,8 +174,8 @@ def test_what_is_there_is_not_made_again_and_what_is_missing_is(
     make(*words)
     assert files(tmp_path / "out") == whole
     assert [p for p, stamp in stamps.items() if p.stat().st_mtime_ns != stamp] == [gone]
-    said = capsys.readouterr().out
-    assert said.count("there already") == 5 and said.count(" made: ") == 1
+    output = capsys.readouterr().out
+    assert output.count("there already") == 5 and output.count(" made: ") == 1
 
 
 def test_images_that_cannot_be_read_are_named_and_left_out_up_to_a_share(
@@ -191,8 +191,12 @@ def test_images_that_cannot_be_read_are_named_and_left_out_up_to_a_share(
             make(*words, f"out={tmp_path}/strict", "data.unreadable=0")
     capsys.readouterr()
     make(*words, f"out={tmp_path}/out")
-    said = capsys.readouterr().out
-    assert "warning: left out: row 6" in said and "bee/1.png" in said and "19 of 20 images" in said
+    output = capsys.readouterr().out
+    assert (
+        "warning: left out: row 6" in output
+        and "bee/1.png" in output
+        and "19 of 20 images" in output
+    )
     after, before = content(tmp_path / "out"), content(own)
     assert [label for _, label in after["train"]] == [
         label for raw, label in before["train"] if raw != b"rubbish"

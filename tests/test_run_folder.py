@@ -135,15 +135,15 @@ def test_the_hash_tells_what_is_computed_and_nothing_else():
 def test_the_hash_is_the_same_tomorrow():
     code = "from ssl_vit.config.schema import Recipe; from ssl_vit.runs.identity import recipe_hash; print(recipe_hash(Recipe()))"
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "1"}
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
     ).stdout
-    assert said.strip() == recipe_hash(Recipe())
+    assert output.strip() == recipe_hash(Recipe())
 
 
 def test_a_run_that_is_not_there_yet_is_taken_as_said(tmp_path):
-    asked = recipe(tmp_path, resume=False)
-    assert Run(asked).reconcile() is asked and asked.compute.precision == "auto"
+    requested = recipe(tmp_path, resume=False)
+    assert Run(requested).reconcile() is requested and requested.compute.precision == "auto"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -165,13 +165,13 @@ def test_a_recipe_finds_its_own_folder_again(
     tmp_path_factory, lr, decay, clip, betas, validation, seed
 ):
     out = tmp_path_factory.mktemp("out")
-    asked = recipe(
+    requested = recipe(
         out, seed=seed, data=Data(validation=validation), compute=Compute(precision="float32")
     )
-    asked.optim = Optim(lr=lr, weight_decay=decay, clip=clip, betas=betas)
-    Run(copy.deepcopy(asked)).open(FACTS)
-    again = Run(copy.deepcopy(asked)).reconcile()
-    assert again == asked and recipe_hash(again) == recipe_hash(asked)
+    requested.optim = Optim(lr=lr, weight_decay=decay, clip=clip, betas=betas)
+    Run(copy.deepcopy(requested)).open(FACTS)
+    again = Run(copy.deepcopy(requested)).reconcile()
+    assert again == requested and recipe_hash(again) == recipe_hash(requested)
 
 
 def test_a_folder_of_another_recipe_is_refused_and_every_difference_named(tmp_path):
@@ -225,8 +225,8 @@ def test_what_is_opened_says_the_recipe(tmp_path):
     run.open(FACTS)
     text = (run.folder / "recipe.yaml").read_text()
     assert "name: vit_x" in text and "width: 99" in text
-    told = json.loads((run.folder / "environment.json").read_text())
-    assert FACTS.items() <= told.items() and told["recipe"] == recipe_hash(run.recipe)
+    recorded = json.loads((run.folder / "environment.json").read_text())
+    assert FACTS.items() <= recorded.items() and recorded["recipe"] == recipe_hash(run.recipe)
 
 
 @pytest.mark.parametrize("act", [take, lambda run: run.open(FACTS)])
@@ -566,11 +566,11 @@ def test_signs_of_life_go_on_after_one_that_failed(tmp_path, monkeypatch):
 
 def test_a_folder_that_is_moved_is_noticed_and_followed(tmp_path, monkeypatch):
     monkeypatch.setattr(locking, "HEARTBEAT", 0.01)
-    run, told, seen = Run(recipe(tmp_path)), [], threading.Event()
-    with run.lock(lambda why: (told.append(why), seen.set())):
+    run, reasons, seen = Run(recipe(tmp_path)), [], threading.Event()
+    with run.lock(lambda why: (reasons.append(why), seen.set())):
         run.append({"step": 1})
         run.folder.rename(tmp_path / "new")
-        assert seen.wait(60) and told == [f"the loss of its folder {tmp_path}/it"]
+        assert seen.wait(60) and reasons == [f"the loss of its folder {tmp_path}/it"]
         (tmp_path / "it").mkdir()  # another run's
         with pytest.raises(FileNotFoundError):
             run.append({"step": 2})

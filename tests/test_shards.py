@@ -122,9 +122,16 @@ def test_any_tar_is_read_as_its_members_say(tmp_path, samples, data):
     not looked at."""
     members = []
     for name, (raw, label) in samples.items():
-        told = [] if label is None else [(f"{name}.cls", str(label).encode())]
-        told += [(f"{name}.json", json.dumps({"label": 5, "text": "x"}).encode())] if label else []
-        some = [(f"{name}.jpg", raw), (f"{name}.seg.png", b"no"), (f"{name}.txt", b"a text"), *told]
+        labels = [] if label is None else [(f"{name}.cls", str(label).encode())]
+        labels += (
+            [(f"{name}.json", json.dumps({"label": 5, "text": "x"}).encode())] if label else []
+        )
+        some = [
+            (f"{name}.jpg", raw),
+            (f"{name}.seg.png", b"no"),
+            (f"{name}.txt", b"a text"),
+            *labels,
+        ]
         members += data.draw(st.permutations(some))
     path = tar(
         tmp_path / "x.tar",

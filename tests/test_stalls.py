@@ -72,11 +72,11 @@ def test_a_batch_that_does_not_get_into_shared_memory_ends_the_run_in_a_line(
     tmp_path: Path,
 ) -> None:
     process = started(tmp_path, "refused")
-    said = process.communicate(timeout=300)[0]
-    assert process.returncode == heartbeat.LOST, said
-    last = said.splitlines()[-1]
-    assert last.startswith("error: data worker (process ") and "compute.workers=" in last, said
-    assert "a data worker could not hand over its batch: " in said and "Traceback" not in said
+    output = process.communicate(timeout=300)[0]
+    assert process.returncode == heartbeat.LOST, output
+    last = output.splitlines()[-1]
+    assert last.startswith("error: data worker (process ") and "compute.workers=" in last, output
+    assert "a data worker could not hand over its batch: " in output and "Traceback" not in output
 
 
 @pytest.mark.parametrize(("where", "workers"), [("stopped", 2), ("stuck", 0)])
@@ -84,12 +84,12 @@ def test_data_that_do_not_come_for_the_patience_end_the_run(
     tmp_path: Path, where: str, workers: int
 ) -> None:
     process = started(tmp_path, where, "compute.patience=2", f"compute.workers={workers}")
-    said = process.communicate(timeout=300)[0]
-    assert process.returncode == heartbeat.LOST, said
+    output = process.communicate(timeout=300)[0]
+    assert process.returncode == heartbeat.LOST, output
     which = "from 2 data workers, /dev/shm with " if workers else "read by this process itself"
     assert (
         f"error: compute.patience=2: no data came for so many seconds, {which}"
-        in said.splitlines()[-1]
+        in output.splitlines()[-1]
     )
 
 
@@ -97,8 +97,8 @@ def test_a_signal_while_data_do_not_come_saves_and_leaves(tmp_path: Path) -> Non
     process = started(tmp_path, "stopped")
     until_there(process)
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=300)[0]
-    assert process.returncode == preemption.STOPPED and "by SIGTERM, saved" in said, said
+    output = process.communicate(timeout=300)[0]
+    assert process.returncode == preemption.STOPPED and "by SIGTERM, saved" in output, output
     assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
 
 
@@ -113,11 +113,11 @@ def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, n
         assert time.monotonic() < end
         process.send_signal(number)
         time.sleep(0.05)
-    said = process.communicate()[0]
-    assert process.returncode == preemption.SECOND_SIGNAL + number, said
+    output = process.communicate()[0]
+    assert process.returncode == preemption.SECOND_SIGNAL + number, output
     assert (
         f"stopped     at once, by {signal.Signals(number).name} after another signal; not saved"
-        in said
+        in output
     )
 
 

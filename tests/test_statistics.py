@@ -225,8 +225,8 @@ def test_the_best_of_many_seeds_is_the_normal_one():
     generator = np.random.default_rng(0)
     base = generator.normal(size=400)
     base = (base - base.mean()) / base.std(ddof=1)
-    told = stats.best([(base + 0.1).tolist(), base.tolist()])
-    assert told[0] == pytest.approx(scipy_stats.norm.cdf(0.1 / math.sqrt(2 / 400)), abs=0.01)
+    share = stats.best([(base + 0.1).tolist(), base.tolist()])
+    assert share[0] == pytest.approx(scipy_stats.norm.cdf(0.1 / math.sqrt(2 / 400)), abs=0.01)
 
 
 def test_values_that_agree_are_certain_or_shared():
@@ -238,9 +238,9 @@ def test_values_that_agree_are_certain_or_shared():
     st.lists(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=4), min_size=2, max_size=6)
 )
 def test_probabilities_sum_to_one_and_repeat(groups):
-    told = stats.best(groups, draws=500)
-    assert sum(told) == pytest.approx(1)
-    assert told == stats.best(groups, draws=500)
+    share = stats.best(groups, draws=500)
+    assert sum(share) == pytest.approx(1)
+    assert share == stats.best(groups, draws=500)
 
 
 @pytest.mark.parametrize("spread", [(1, 1, 1), (0.3, 1, 3)])
@@ -251,9 +251,9 @@ def test_probabilities_are_not_too_sure(spread):
     for _ in range(400):
         truth = generator.normal(size=3)
         drawn = truth[:, None] + np.array(spread)[:, None] * generator.normal(size=(3, 3))
-        told = stats.best(drawn.tolist(), draws=1000)
-        hits.append(int(np.argmax(told) == np.argmax(truth)))
-        claimed.append(max(told))
+        share = stats.best(drawn.tolist(), draws=1000)
+        hits.append(int(np.argmax(share) == np.argmax(truth)))
+        claimed.append(max(share))
     assert np.mean(hits) > np.mean(claimed) - 3 * math.sqrt(0.25 / 400)
 
 

@@ -14,7 +14,7 @@ from conftest import TINY, altered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from test_bad_input import said  # noqa: F401
+from test_bad_input import error_line  # noqa: F401
 from test_shards import numbered, parquet, png
 from test_train import Killed, Killer, assert_same_end, run
 
@@ -116,10 +116,10 @@ def test_epochs_and_seeds_have_orders_of_their_own(folder: Path) -> None:
 def test_images_are_those_of_the_shards(folder: Path) -> None:
     """Decoded by the loader: each index has the image and the label of its place; with workers
     too."""
-    told = sources.load(data(folder))
+    splits = sources.load(data(folder))
     batch_layout, starts = BatchLayout(5, 5, 0, 1), np.cumsum((0, *SIZES))
     for workers in (0, 2):
-        some = StreamReader(told.stream, data(folder), batch_layout)
+        some = StreamReader(splits.stream, data(folder), batch_layout)
         places = {index: starts[shard] + row for index, shard, row in drawn(some, 0, 5)}
         loader = loaders.training_loader(some, data(folder), batch_layout, 0, 0, 5, workers)
         for batch in loader:
@@ -132,8 +132,8 @@ def test_images_are_those_of_the_shards(folder: Path) -> None:
                         image.permute(1, 2, 0).numpy(), np.asarray(expected.convert("RGB"))
                     )
                 assert label == number % 2
-    assert told.validation.fetch(np.arange(5))[0] == [png(n) for n in range(100, 105)]
-    assert told.train.classes == ["ant", "bee"] and len(told.train) == sum(SIZES)
+    assert splits.validation.fetch(np.arange(5))[0] == [png(n) for n in range(100, 105)]
+    assert splits.train.classes == ["ant", "bee"] and len(splits.train) == sum(SIZES)
 
 
 def test_tars_and_folders_stream_too(tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ def test_a_image_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> No
     datasets.Dataset.from_dict({"image": cells}, features=features).to_parquet(
         str(tmp_path / "train.parquet")
     )
-    asked = data(tmp_path, 8, validation=0.0, unreadable=1.0)
-    some = StreamReader(sources.load(asked).stream, asked, BatchLayout(4, 4, 0, 1))
-    seen = list(loaders.training_loader(some, asked, BatchLayout(4, 4, 0, 1), 0, 0, 6, 0))
+    stream_data = data(tmp_path, 8, validation=0.0, unreadable=1.0)
+    some = StreamReader(sources.load(stream_data).stream, stream_data, BatchLayout(4, 4, 0, 1))
+    seen = list(loaders.training_loader(some, stream_data, BatchLayout(4, 4, 0, 1), 0, 0, 6, 0))
     assert sum(len(batch.image) for batch in seen) == 24
     texts = [text for batch in seen for text in batch.unreadable]
     assert len(texts) == 3 and all(text.startswith("shard 0, image 3: ") for text in texts)
@@ -219,21 +219,23 @@ def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
     ],
 )
 def test_what_a_stream_cannot_is_refused_in_one_line(
-    said,
+    error_line,
     words,
     changed: list[str],
     says: str,
 ) -> None:
-    assert says in said(*altered([w for w in words if not w.startswith("data.window")], *changed))
+    assert says in error_line(
+        *altered([w for w in words if not w.startswith("data.window")], *changed)
+    )
 
 
-def test_a_shard_that_cannot_be_read_is_named(said, tmp_path: Path, words) -> None:
+def test_a_shard_that_cannot_be_read_is_named(error_line, tmp_path: Path, words) -> None:
     parquet(tmp_path / "own" / "train-0.parquet", range(8))
     parquet(tmp_path / "own" / "val.parquet", range(8))
     text = bytearray((tmp_path / "own" / "train-0.parquet").read_bytes())
     text[4:400] = bytes(396)
     (tmp_path / "own" / "train-0.parquet").write_bytes(text)
-    assert "shard 0 of 1 cannot be read: " in said(*words, f"data.path={tmp_path / 'own'}")
+    assert "shard 0 of 1 cannot be read: " in error_line(*words, f"data.path={tmp_path / 'own'}")
 
 
 def test_fewer_shards_than_processes_are_refused(folder: Path) -> None:

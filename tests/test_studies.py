@@ -166,7 +166,7 @@ class Bench:
         command = [sys.executable, str(self.tools / "study.py"), *self.words, *words]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def told(self, task):
+    def task_options(self, task):
         """The words that a task's tool was given."""
         return json.loads((self.runs / task / "words.json").read_text())
 
@@ -387,8 +387,8 @@ def test_values_are_written_as_on_a_command_line():
     study = build(
         {"title": "t", "arms": {"a": ""}, "parts": {"p": {"tool": "pretrain", "words": words}}}, "x"
     )
-    said = plans.tasks(study, {}, {})["p-a-0"].words
-    recipe = resolve([f"{key}={value}" for key, value in said.items()])
+    output = plans.tasks(study, {}, {})["p-a-0"].words
+    recipe = resolve([f"{key}={value}" for key, value in output.items()])
     assert (recipe.optim.betas, recipe.optim.clip, recipe.log.tensorboard, recipe.optim.lr) == (
         [0.9, 0.95],
         None,
@@ -551,9 +551,9 @@ def test_mistakes_are_answered_in_one_line_without_torch(tmp_path):
         f"out={tmp_path}/runs",
     ]
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
-    said = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
-    assert (said.returncode, said.stdout) == (2, "")
-    (line,) = said.stderr.splitlines()
+    output = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert (output.returncode, output.stdout) == (2, "")
+    (line,) = output.stderr.splitlines()
     assert line.startswith("error: part pretrain, arm scratch: optim.steps=0")
 
 
@@ -568,16 +568,23 @@ def test_a_study_runs_each_task_once_and_in_order(bench, capsys):
         assert all(
             bench.started().index(need) < bench.started().index(task.name) for need in task.needs
         )
-    assert {seed: bench.told(f"final-scratch-{seed}")["optim.lr"] for seed in (0, 1)} == {
+    assert {seed: bench.task_options(f"final-scratch-{seed}")["optim.lr"] for seed in (0, 1)} == {
         0: "0.03",
         1: "0.03",
     }
-    told = bench.told("final-mpp-1")
-    assert (told["optim.lr"], told["seed"], told["eval.every"]) == ("0.1", "1", "7")
-    assert told["init"] == str(bench.runs / "pretrain-mpp-1") and int(told["compute.threads"]) >= 1
-    said = capsys.readouterr().out
-    assert f"finished    {len(NAMES)} of {len(NAMES)} tasks" in said
-    assert said.splitlines()[-1] == f"next        {sys.executable} tools/report.py {bench.runs}"
+    task_options = bench.task_options("final-mpp-1")
+    assert (task_options["optim.lr"], task_options["seed"], task_options["eval.every"]) == (
+        "0.1",
+        "1",
+        "7",
+    )
+    assert (
+        task_options["init"] == str(bench.runs / "pretrain-mpp-1")
+        and int(task_options["compute.threads"]) >= 1
+    )
+    output = capsys.readouterr().out
+    assert f"finished    {len(NAMES)} of {len(NAMES)} tasks" in output
+    assert output.splitlines()[-1] == f"next        {sys.executable} tools/report.py {bench.runs}"
     assert (bench.runs / "logs" / "final-mpp-1.txt").read_text().startswith("$ ")
 
     about = json.loads((bench.runs / "study.json").read_text())
@@ -753,13 +760,15 @@ def test_a_failed_task_leaves_out_only_what_needs_it(bench, capsys):
     assert main([*bench.words, "parallel=2"]) == 1
     kept = {name for name in NAMES if "scratch" in name} | {"pretrain-mpp-1", "probe-mpp-1"}
     assert set(bench.finished()) == kept
-    said = capsys.readouterr().out
-    assert re.search(r"failed    pretrain-mpp-0: it cannot be \(.*logs/pretrain-mpp-0\.txt\)", said)
-    assert (
-        "left out  probe-mpp-0: needs pretrain-mpp-0" in said
-        and "left out  sweep-mpp-0-lr=0.1: needs" in said
+    output = capsys.readouterr().out
+    assert re.search(
+        r"failed    pretrain-mpp-0: it cannot be \(.*logs/pretrain-mpp-0\.txt\)", output
     )
-    assert "left out  final-mpp-1: needs sweep-mpp-0-lr=0.01" in said
+    assert (
+        "left out  probe-mpp-0: needs pretrain-mpp-0" in output
+        and "left out  sweep-mpp-0-lr=0.1: needs" in output
+    )
+    assert "left out  final-mpp-1: needs sweep-mpp-0-lr=0.01" in output
     bench.behave()
     assert main([*bench.words, "parallel=2"]) == 0
     assert bench.finished() == sorted(NAMES)
@@ -804,8 +813,8 @@ def test_a_metric_that_is_not_there_fails_what_asks_for_it(bench, capsys):
 
 def test_another_plan_is_refused(bench):
     def keep(*words):
-        asked = parse_request([*bench.words, *words])
-        plans.write_plan(asked.study, asked.name, asked.plan, asked.folder)
+        request = parse_request([*bench.words, *words])
+        plans.write_plan(request.study, request.name, request.plan, request.folder)
 
     bench.runs.mkdir()
     keep()
@@ -1037,10 +1046,10 @@ def order(sbatch, scripts):
     job = {part: str(101 + i) for i, part in enumerate(parts)}
     needs = {"sweep": {"pretrain"}, "probe": {"pretrain"}, "final": {"sweep", "pretrain"}}
     assert parts[0] == "pretrain" and parts.index("sweep") < parts.index("final")
-    told = [re.search(r"afterany:(\S+)", line)[1] for line in sbatch.read_text().splitlines()[1:]]
-    for part, after in zip(parts[1:], told, strict=True):
+    waits = [re.search(r"afterany:(\S+)", line)[1] for line in sbatch.read_text().splitlines()[1:]]
+    for part, after in zip(parts[1:], waits, strict=True):
         assert set(after.split(":")) == {job[need] for need in needs[part]}
-    return list(zip(parts[1:], told, strict=True))
+    return list(zip(parts[1:], waits, strict=True))
 
 
 def element(bench, part, index):
@@ -1063,10 +1072,10 @@ def test_an_arrays_element_runs_its_task(bench, sbatch):
     early = element(bench, "final", 0)
     assert early.returncode == 2 and "not finished" in early.stderr
     for part, index in (("pretrain", 0), ("sweep", 0), ("sweep", 1), ("sweep", 2), ("final", 0)):
-        said = element(bench, part, index)
-        assert said.returncode == 0, said.stderr
-    assert bench.told("final-mpp-0")["optim.lr"] == "0.1"
-    assert "compute.threads" not in bench.told("final-mpp-0")
+        output = element(bench, part, index)
+        assert output.returncode == 0, output.stderr
+    assert bench.task_options("final-mpp-0")["optim.lr"] == "0.1"
+    assert "compute.threads" not in bench.task_options("final-mpp-0")
     sbatch.unlink()
     # only the probes are left, and what they need is finished
     assert main([*bench.words, "launcher=slurm"]) == 0
@@ -1121,8 +1130,8 @@ def test_a_tiny_study_with_the_real_tools(tmp_path):
         f"out={tmp_path}",
         "parallel=2",
     ]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert said.returncode == 0, said.stdout + said.stderr
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert output.returncode == 0, output.stdout + output.stderr
     folder = tmp_path / "small"
     runs = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/result.json")}
     assert set(runs) == {"pretrain-mpp-0", "sweep-mpp-0-lr=0.07", "final-mpp-0"}

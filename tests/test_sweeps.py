@@ -49,7 +49,7 @@ def trained(plan):
 
 
 def test_a_sweep_pre_trains_and_probes_each_value():
-    asked = swept(
+    request = swept(
         "optim.steps=300",
         "probe.shots=[5]",
         "sweep",
@@ -57,37 +57,37 @@ def test_a_sweep_pre_trains_and_probes_each_value():
         "seeds=2",
         "compute.threads=1",
     )
-    assert asked.name == "mpp-optim.steps=300-sweep-corruption.rate"
-    assert len(asked.plan) == 2 * 3 * 2
-    assert {arm: words["corruption.rate"] for arm, words in trained(asked.plan).items()} == {
+    assert request.name == "mpp-optim.steps=300-sweep-corruption.rate"
+    assert len(request.plan) == 2 * 3 * 2
+    assert {arm: words["corruption.rate"] for arm, words in trained(request.plan).items()} == {
         "rate=0.15": "0.15", "rate=0.3": "0.3", "rate=0.5": "0.5",
     }  # fmt: skip
     assert all(
         "probe.shots" not in words and words["optim.steps"] == "300"
-        for words in trained(asked.plan).values()
+        for words in trained(request.plan).values()
     )
-    probe = asked.plan["probe-rate=0.3-1"]
+    probe = request.plan["probe-rate=0.3-1"]
     assert probe.needs == ("pretrain-rate=0.3-1",)
-    told = {"recipe": "evaluate", "data": "shapes", "probe.shots": "[5]", "compute.threads": "1"}
-    assert probe.words == told | {"init": "{pretrain-rate=0.3-1}"}
-    plans.check(asked.plan)
+    shared = {"recipe": "evaluate", "data": "shapes", "probe.shots": "[5]", "compute.threads": "1"}
+    assert probe.words == shared | {"init": "{pretrain-rate=0.3-1}"}
+    plans.check(request.plan)
 
 
 def test_several_keys_make_the_product():
-    asked = swept(
+    request = swept(
         "sweep",
         "corruption.rate=0.15,0.5",
         "optim.betas=[0.9,0.95],[0.9,0.999]",
         "model=vit_n8,vit_p8",
         "seeds=1",
     )
-    words = trained(asked.plan)
-    assert len(words) == 8 and asked.name == "mpp-sweep-corruption.rate-optim.betas-model"
+    words = trained(request.plan)
+    assert len(words) == 8 and request.name == "mpp-sweep-corruption.rate-optim.betas-model"
     assert {(w["corruption.rate"], w["optim.betas"], w["model"]) for w in words.values()} == {
         (rate, betas, model)
         for rate in ("0.15", "0.5") for betas in ("[0.9,0.95]", "[0.9,0.999]") for model in ("vit_n8", "vit_p8")
     }  # fmt: skip
-    plans.check(asked.plan)
+    plans.check(request.plan)
 
 
 def test_probes_see_the_recipes_images_whole(tmp_path):
@@ -98,20 +98,20 @@ def test_probes_see_the_recipes_images_whole(tmp_path):
         f"objective: mpp\nmodel: vit_n8\ndata: {{name: mine, path: {tmp_path}, size: 48, label_column: kind, share: 0.5}}\n"
         "optim: {steps: 9, lr: 1.0e-3, batch: 8}\n"
     )
-    asked = parse_request([f"recipe={recipe}", "sweep", "data.crop_area=0.1,0.5"])
-    probe = asked.plan["probe-crop_area=0.1-0"].words
+    request = parse_request([f"recipe={recipe}", "sweep", "data.crop_area=0.1,0.5"])
+    probe = request.plan["probe-crop_area=0.1-0"].words
     assert {key: value for key, value in probe.items() if key.startswith("data")} == {
         "data.path": str(tmp_path), "data.size": "48", "data.label_column": "kind", "data.eval_crop": "0.875",
     }  # fmt: skip
-    asked = swept(
+    request = swept(
         "data=cifar10", f"data.path={tmp_path}", "data.validation=0.1", "sweep", "data.share=0.1,1"
     )
-    probe = asked.plan["probe-share=0.1-0"].words
+    probe = request.plan["probe-share=0.1-0"].words
     assert (probe["data"], probe["data.validation"]) == (
         "cifar10",
         "0.1",
     ) and "data.share" not in probe
-    plans.check(asked.plan)
+    plans.check(request.plan)
 
 
 SWEEPS = {
@@ -182,16 +182,16 @@ def test_a_sweeps_mistake_starts_nothing_and_is_one_line(words, says, bench):
 
 
 def test_vary_makes_arms_of_what_pre_trains(bench):
-    asked = parse_request(bench.words)
-    assert list(asked.study.arms.items()) == [
+    request = parse_request(bench.words)
+    assert list(request.study.arms.items()) == [
         ("rate=0.15", "corruption.rate=0.15"),
         ("rate=0.5", "corruption.rate=0.5"),
     ]
-    assert asked.study.report["claim"] == {"better": "rate=0.5", "worse": "rate=0.15"}
-    assert "corruption.rate" not in asked.plan["probe-rate=0.15-1"].words
-    plans.check(asked.plan)
+    assert request.study.report["claim"] == {"better": "rate=0.5", "worse": "rate=0.15"}
+    assert "corruption.rate" not in request.plan["probe-rate=0.15-1"].words
+    plans.check(request.plan)
     bench.runs.mkdir()
-    plans.write_plan(asked.study, asked.name, asked.plan, asked.folder)
+    plans.write_plan(request.study, request.name, request.plan, request.folder)
     about = json.loads((bench.runs / "study.json").read_text())
     assert (about["vary"], about["match"]) == (
         {"rate=0.15": {"corruption.rate": 0.15}, "rate=0.5": {"corruption.rate": 0.5}},
@@ -280,7 +280,7 @@ def test_a_claim_about_nothing_varied_is_refused():
 
 
 def test_words_of_the_command_line_go_to_who_can_use_them(bench):
-    asked = parse_request(
+    request = parse_request(
         [
             *bench.words,
             "corruption.mask=1",
@@ -289,9 +289,9 @@ def test_words_of_the_command_line_go_to_who_can_use_them(bench):
             "optim.steps=50",
         ]
     )
-    assert asked.plan["pretrain-rate=0.5-0"].words["corruption.mask"] == "1"
-    assert "corruption.mask" not in asked.plan["probe-rate=0.5-0"].words
-    plans.check(asked.plan)
+    assert request.plan["pretrain-rate=0.5-0"].words["corruption.mask"] == "1"
+    assert "corruption.mask" not in request.plan["probe-rate=0.5-0"].words
+    plans.check(request.plan)
     with pytest.raises(
         UserError, match=r"corruption\.rate=0\.3: the study varies it; leave it out"
     ):
@@ -319,8 +319,8 @@ def test_arms_matched_by_exaflop_cost_what_the_base_costs(bench, words):
     if words == ["optim.batch=32"]:
         base = resolve(["recipe=mpp", "optim.steps=200", "optim.warmup=20", *words])
     whole = exaflop(base, base.optim.steps * base.optim.batch)
-    for said in trained(parse_request([*bench.words, *words]).plan).values():
-        recipe = resolve([f"{key}={value}" for key, value in said.items()])
+    for options in trained(parse_request([*bench.words, *words]).plan).values():
+        recipe = resolve([f"{key}={value}" for key, value in options.items()])
         step = exaflop(recipe, recipe.optim.batch)
         assert abs(recipe.optim.steps * step - whole) <= step / 2 * (1 + 1e-9)
         assert abs(recipe.optim.warmup - recipe.optim.steps / 10) <= 0.5
@@ -362,9 +362,9 @@ def test_twenty_arms_survive_the_death_of_one_and_go_on(bench, capsys):
     dead = {"pretrain-rate=0.3-0", "probe-rate=0.3-0"}
     names = set(parse_request(words).plan)
     assert len(names) == 40 and set(bench.finished()) == names - dead
-    said = capsys.readouterr().out
-    assert "failed    pretrain-rate=0.3-0: killed by SIGKILL" in said
-    assert "left out  probe-rate=0.3-0: needs pretrain-rate=0.3-0" in said
+    options = capsys.readouterr().out
+    assert "failed    pretrain-rate=0.3-0: killed by SIGKILL" in options
+    assert "left out  probe-rate=0.3-0: needs pretrain-rate=0.3-0" in options
     before = len(bench.started())
     bench.behave()
     assert main(words) == 0

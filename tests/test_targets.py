@@ -271,21 +271,21 @@ def test_the_pixel_target_is_the_slow_one():
 
 def test_the_pixel_loss_is_the_mean_squared_error_whatever_the_patch():
     target = targets.Pixels(4, [0.5] * 3, [0.5] * 3)
-    told, truth = torch.randn(2, 3, 48), torch.randn(2, 3, 48)
-    by_hand = ((told - truth).numpy().astype(float) ** 2).mean(-1)
-    np.testing.assert_allclose(target.metrics(told, truth)["loss"].numpy(), by_hand, rtol=1e-5)
+    predicted, truth = torch.randn(2, 3, 48), torch.randn(2, 3, 48)
+    by_hand = ((predicted - truth).numpy().astype(float) ** 2).mean(-1)
+    np.testing.assert_allclose(target.metrics(predicted, truth)["loss"].numpy(), by_hand, rtol=1e-5)
 
 
 def test_the_grid_loss_is_the_mean_over_its_cells():
     target = targets.Colors(8, 4)
-    told, truth = torch.randn(2, 3, 16 * 512), torch.randint(0, 512, (2, 3, 16))
-    scores = told.reshape(2, 3, 16, 512).double().numpy()
+    predicted, truth = torch.randn(2, 3, 16 * 512), torch.randint(0, 512, (2, 3, 16))
+    scores = predicted.reshape(2, 3, 16, 512).double().numpy()
     by_hand = (
         np.log(np.exp(scores).sum(-1))
         - np.take_along_axis(scores, truth.numpy()[..., None], -1)[..., 0]
     )
     np.testing.assert_allclose(
-        target.metrics(told, truth)["loss"].numpy(), by_hand.mean(-1), rtol=1e-4
+        target.metrics(predicted, truth)["loss"].numpy(), by_hand.mean(-1), rtol=1e-4
     )
     right = target.metrics(torch.nn.functional.one_hot(truth, 512).flatten(2).float(), truth)[
         "accuracy"

@@ -378,7 +378,7 @@ def test_processes_that_do_not_find_one_another_are_refused(
     tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    alone = {"_shared_state": {}, "num_processes": 1, "__init__": lambda self, **asked: None}
+    alone = {"_shared_state": {}, "num_processes": 1, "__init__": lambda self, **options: None}
     monkeypatch.setattr(distributed, "PartialState", type("Alone", (), alone))
     with pytest.raises(UserError, match="WORLD_SIZE=4: only 1 of the launched processes"):
         run(tiny)
@@ -406,8 +406,8 @@ def test_tensorboard_says_what_metrics_jsonl_says(
     done = run(words)
     events = EventAccumulator(str(done.tensorboard))
     events.Reload()
-    told = [(e.step, e.value) for e in events.Scalars("train/loss")]
-    assert told == [(r["step"], pytest.approx(r["loss"])) for r in done.rows()]
+    points = [(e.step, e.value) for e in events.Scalars("train/loss")]
+    assert points == [(r["step"], pytest.approx(r["loss"])) for r in done.rows()]
 
 
 @pytest.mark.parametrize(

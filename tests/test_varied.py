@@ -77,14 +77,14 @@ def study(folder, few=FEW, vary=RATES, recipes=None, beside=(), **more):
 def finish(folder, one, few, recipe):
     place, trained = folder / one["name"], one["part"] == "pretrain"
     place.mkdir()
-    told = {
+    text = {
         "loss": 3 - few,
         "accuracy_masked": few / 2,
         "accuracy": few,
         "corrupted": 8.0,
         "entropy": 4.0,
     }
-    metrics = told if trained else {"few_shot_5": few, "linear": 2 * few}
+    metrics = text if trained else {"few_shot_5": few, "linear": 2 * few}
     entries = {
         name: {"value": value, "n": 9, "split": "validation" if trained else "test"}
         for name, value in metrics.items()
@@ -292,7 +292,7 @@ def test_the_same_study_gives_the_same_bytes(whole, tmp_path):
 
 def test_the_page_holds_all_that_the_text_does(whole):
     page = Page((whole[0] / "report.html").read_text())
-    assert not page.open and len(page.asked) == 2
+    assert not page.open and len(page.linked) == 2
     assert "corruption.rate=0.15" in page.cells
     json.loads(json.dumps(reports.plain(whole[1]), allow_nan=False))
 
@@ -317,8 +317,8 @@ def test_matched_by_exaflop_is_said(tmp_path, undrawn):
     )
     vary = {f"steps={steps}": {"optim.steps": steps} for steps in (10, 20)}
     few = dict(zip(vary, FEW.values(), strict=False))
-    told = text_of(tmp_path / "more", few=few, vary=vary, report={"probes": ["probe"]})[1]
-    assert "The number of steps is what was varied." in told
+    text = text_of(tmp_path / "more", few=few, vary=vary, report={"probes": ["probe"]})[1]
+    assert "The number of steps is what was varied." in text
 
 
 # ---- two keys
@@ -417,10 +417,10 @@ def test_a_setting_of_the_claim_without_runs_costs_the_others_nothing(tmp_path):
 
 def test_a_measure_that_no_run_tells_is_named(tmp_path):
     claim = CLAIM | {"measure": "few_shot_7"}
-    said = error(study(tmp_path / "made", report={"probes": ["probe"], "claim": claim}))
+    message = error(study(tmp_path / "made", report={"probes": ["probe"], "claim": claim}))
     assert (
         "no finished run tells few_shot_7, which the report asks for; did you mean few_shot_5?"
-        in said
+        in message
     )
 
 

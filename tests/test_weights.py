@@ -56,12 +56,12 @@ def test_transformers_gives_the_encoders_own_features(tmp_path: Path, pool: str)
     loaded = AutoModel.from_pretrained(tmp_path / "export").eval()
     pixels = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
     with torch.no_grad():
-        told = loaded(pixels / 127.5 - 1)
+        features = loaded(pixels / 127.5 - 1)
         torch.testing.assert_close(
-            told.last_hidden_state, made(made.patch(pixels)), atol=1e-5, rtol=0
+            features.last_hidden_state, made(made.patch(pixels)), atol=1e-5, rtol=0
         )
         torch.testing.assert_close(
-            told.pooler_output, own_feature(made, pixels, pool), atol=1e-5, rtol=0
+            features.pooler_output, own_feature(made, pixels, pool), atol=1e-5, rtol=0
         )
 
 
