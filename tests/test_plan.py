@@ -204,7 +204,7 @@ def test_a_studys_places_need_not_be_here(capsys, tmp_path):
     """Said or not; here in a file of one's own, with a warning for two of its parts."""
     short = "{recipe: mpp, data: cifar10, data.path: '{here}', optim.steps: 30, optim.warmup: 20}"
     path = tmp_path / "mine.yaml"
-    parts = "".join(f"  {name}: {{tool: pretrain, words: {short}}}\n" for name in ("one", "two"))
+    parts = "".join(f"  {name}: {{tool: pretrain, options: {short}}}\n" for name in ("one", "two"))
     path.write_text(f"title: mine\nplaces: [here]\narms: {{a: an arm}}\nparts:\n{parts}")
     for words in ([], ["here=/no/such/place"]):
         record, lines = planned(capsys, f"recipe={path}", *words)

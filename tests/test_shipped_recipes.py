@@ -80,9 +80,9 @@ seeds: [0]
 arms: {mpp: one}
 options: {data: shapes, data.size: 32}
 parts:
-  pretrain: {tool: pretrain, words: {recipe: mpp, optim.steps: 4, optim.warmup: 0}}
-  again: {extends: pretrain, words: {optim.steps: 5}}
-  probe: {tool: evaluate, words: {recipe: evaluate, init: "{pretrain}"}}
+  pretrain: {tool: pretrain, options: {recipe: mpp, optim.steps: 4, optim.warmup: 0}}
+  again: {extends: pretrain, options: {optim.steps: 5}}
+  probe: {tool: evaluate, options: {recipe: evaluate, init: "{pretrain}"}}
 report: {probes: [probe]}
 """
 
@@ -93,7 +93,7 @@ def test_options_hold_for_all_parts_and_files_and_parts_extend_others(tmp_path: 
     assert all(task.words["data.size"] == "32" for task in first.values())
     assert first["again-mpp-0"].words == first["pretrain-mpp-0"].words | {"optim.steps": "5"}
     text = f"title: more\nextends: {base}\nseeds: [1]\noptions: {{data.size: 16}}\n"
-    text += "parts:\n  pretrain: {words: {optim.lr: 0.5}}\n  again: null\n"
+    text += "parts:\n  pretrain: {options: {optim.lr: 0.5}}\n  again: null\n"
     study = spec.read(Path(recipe(tmp_path, "more.yaml", text)))
     tasks = plan.tasks(study, {}, {})
     assert study.title == "more" and set(tasks) == {"pretrain-mpp-1", "probe-mpp-1"}

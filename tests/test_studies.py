@@ -39,21 +39,21 @@ GAP = {
     "seeds": [0, 1],
     "arms": {"scratch": "labels alone", "mpp": "patches"},
     "parts": {
-        "probe": {"tool": "evaluate", "words": {"recipe": "evaluate", "init": "{pretrain}"}},
+        "probe": {"tool": "evaluate", "options": {"recipe": "evaluate", "init": "{pretrain}"}},
         "final": {
             "tool": "finetune",
             "best": {"of": "sweep", "by": "accuracy"},
-            "words": {"recipe": "finetune", "init": "{pretrain}", **SMALL},
+            "options": {"recipe": "finetune", "init": "{pretrain}", **SMALL},
         },
         "sweep": {
             "tool": "finetune",
             "seeds": [0],
             "grid": {"optim.lr": [0.01, 0.03, 0.1]},
-            "words": {"recipe": "finetune", "init": "{pretrain}", **SMALL},
+            "options": {"recipe": "finetune", "init": "{pretrain}", **SMALL},
         },
         "pretrain": {
             "tool": "pretrain",
-            "words": SMALL,
+            "options": SMALL,
             "by_arm": {"scratch": {"recipe": "supervised"}, "mpp": {"recipe": "mpp"}},
         },
     },
@@ -215,15 +215,19 @@ MISTAKES = {
     "an unknown key": (("titel", "x"), "unknown key titel; did you mean title?"),
     "no parts": (("parts", ...), "parts: is missing"),
     "an unknown key of a part": (
-        ("parts/final/word", {}),
-        "part final: unknown key word; did you mean words?",
+        ("parts/final/option", {}),
+        "part final: unknown key option; did you mean options?",
+    ),
+    "a part's key by its former name": (
+        ("parts/final/words", {}),
+        "part final: words is called options now",
     ),
     "an unknown tool": (
         ("parts/final/tool", "finetun"),
         "part final: tool=finetun: unknown; did you mean finetune?",
     ),
     "an unknown placeholder": (
-        ("parts/final/words/init", "{pretain}"),
+        ("parts/final/options/init", "{pretain}"),
         "{pretain}: no such part or place; did you mean pretrain?",
     ),
     "best without by": (
@@ -244,14 +248,14 @@ MISTAKES = {
     ),
     "an arm that a need has not": (("parts/pretrain/by_arm/mpp", ...), "that part has no arm mpp"),
     "the folder of a part with a grid": (
-        ("parts/probe/words/init", "{sweep}"),
+        ("parts/probe/options/init", "{sweep}"),
         "part sweep has several runs",
     ),
     "a word of the study's": (
-        ("parts/final/words/seed", 3),
+        ("parts/final/options/seed", 3),
         "seed=3: that is the study's seeds; leave it out",
     ),
-    "no init": (("parts/final/words/init", ...), "part final: arm scratch: init= is missing"),
+    "no init": (("parts/final/options/init", ...), "part final: arm scratch: init= is missing"),
     "an empty grid": (
         ("parts/sweep/grid", {"optim.lr": []}),
         "grid: optim.lr: a list of values is asked for",
@@ -273,7 +277,7 @@ MISTAKES = {
         "report: probes: unknown prob; did you mean probe?",
     ),
     "a value that means more": (
-        ("parts/final/words/name2", "???"),
+        ("parts/final/options/name2", "???"),
         "name2=???: cannot be taken as a value",
     ),
 }
@@ -290,7 +294,7 @@ def test_a_files_mistake_is_named_in_one_line(change, says):
 @pytest.mark.parametrize("names", [("a",), ("a", "b"), ("a", "b", "c")])
 def test_a_circle_is_named(names):
     parts = {
-        name: {"tool": "evaluate", "words": {"init": f"{{{other}}}"}}
+        name: {"tool": "evaluate", "options": {"init": f"{{{other}}}"}}
         for name, other in zip(names, [*names[1:], names[0]], strict=True)
     }
     parts["aside"] = {"tool": "pretrain"}
@@ -313,7 +317,7 @@ def test_every_task_comes_after_its_needs(data):
         for name in sorted(names)
     }
     parts = {
-        name: {"tool": "evaluate", "words": {"init": "scratch"} | words[name]}
+        name: {"tool": "evaluate", "options": {"init": "scratch"} | words[name]}
         for name in sorted(names)
     }
     study = build({"title": "t", "seeds": [0, 1], "arms": {"p": "", "q": ""}, "parts": parts}, "x")
@@ -361,7 +365,7 @@ def test_words_of_an_arm_and_of_the_command_line_come_over_the_parts():
     study = altered(
         ("parts/pretrain/by_arm/mpp", {"recipe": "mpp", "optim.steps": 30}), ("places", ["images"])
     )
-    study["parts"]["pretrain"]["words"]["data.path"] = "{images}/x"
+    study["parts"]["pretrain"]["options"]["data.path"] = "{images}/x"
     plan = plans.tasks(build(study, "x"), {"images": "/p"}, {"optim.batch": "8"})
     assert plan["pretrain-mpp-0"].words["optim.steps"] == "30"
     assert plan["pretrain-scratch-0"].words["optim.steps"] == "20"
@@ -385,7 +389,8 @@ def test_values_are_written_as_on_a_command_line():
         "optim.lr": 1.0e-3,
     }
     study = build(
-        {"title": "t", "arms": {"a": ""}, "parts": {"p": {"tool": "pretrain", "words": words}}}, "x"
+        {"title": "t", "arms": {"a": ""}, "parts": {"p": {"tool": "pretrain", "options": words}}},
+        "x",
     )
     output = plans.tasks(study, {}, {})["p-a-0"].words
     recipe = resolve([f"{key}={value}" for key, value in output.items()])
@@ -413,11 +418,11 @@ def test_refused_words_are_named_with_their_part_and_arm():
 def test_a_model_comes_from_the_run_that_is_needed():
     """24 pixels suit patches of 8, the needed run's, and not those of 16 that the recipe itself
     would name."""
-    study = altered(("parts/pretrain/words", SMALL | {"data.size": 48, "model": "vit_n8"}))
+    study = altered(("parts/pretrain/options", SMALL | {"data.size": 48, "model": "vit_n8"}))
     for part, size in (("final", 24), ("sweep", 24), ("probe", 24)):
-        study["parts"][part]["words"]["data.size"] = size
+        study["parts"][part]["options"]["data.size"] = size
     plans.check(plans.tasks(build(study, "x"), {}, {}))
-    study["parts"]["probe"]["words"]["data.size"] = 20
+    study["parts"]["probe"]["options"]["data.size"] = 20
     with pytest.raises(
         UserError, match=r"part probe, arm scratch: data\.size=20: no multiple .* model\.patch=8"
     ):
@@ -523,7 +528,7 @@ def test_a_place_has_a_name_of_its_own(tmp_path):
 def test_places_must_be_said(tmp_path):
     made = Bench(
         tmp_path,
-        altered(("places", ["images", "more"]), ("parts/pretrain/words/data.path", "{images}")),
+        altered(("places", ["images", "more"]), ("parts/pretrain/options/data.path", "{images}")),
     )
     with pytest.raises(
         UserError, match="more= is missing: the study needs the places images, more"
@@ -727,7 +732,7 @@ def test_two_arms_that_train_the_same_are_refused():
         "model.depth": 2,
         "model.heads": 2,
     }
-    parts = {"pretrain": {"tool": "pretrain", "words": {"recipe": "mpp", **model}}}
+    parts = {"pretrain": {"tool": "pretrain", "options": {"recipe": "mpp", **model}}}
     study = {"title": "t", "vary": {"model": ["vit_p8", "vit_n8"]}, "parts": parts, "report": {}}
     with pytest.raises(
         UserError, match="part pretrain, arm model=vit_n8: another arm trains the very same"
@@ -1106,16 +1111,16 @@ def test_a_tiny_study_with_the_real_tools(tmp_path):
     labels = {"recipe": "finetune", "data.share": 0.02, "data.validation": 0.1, "eval.test": False}
     tuned = words | labels
     parts = {
-        "pretrain": {"tool": "pretrain", "words": words},
+        "pretrain": {"tool": "pretrain", "options": words},
         "sweep": {
             "tool": "finetune",
             "grid": {"optim.lr": [0.07]},
-            "words": tuned | {"init": "scratch"},
+            "options": tuned | {"init": "scratch"},
         },
         "final": {
             "tool": "finetune",
             "best": {"of": "sweep", "by": "accuracy"},
-            "words": {key: value for key, value in tuned.items() if not key.startswith("model.")}
+            "options": {key: value for key, value in tuned.items() if not key.startswith("model.")}
             | {"init": "{pretrain}"},
         },
     }
@@ -1187,7 +1192,7 @@ def test_nothing_is_chosen_but_on_held_out_images(bench, tmp_path):
 def test_a_sweep_is_judged_on_labels_that_nothing_learned_before(pretrain, sweep, fine):
     study = altered()
     study["parts"]["pretrain"]["by_arm"]["scratch"] |= pretrain
-    study["parts"]["sweep"]["words"] |= sweep
+    study["parts"]["sweep"]["options"] |= sweep
     plan = plans.tasks(build(study, "x"), {}, {})
     refused = pytest.raises(
         UserError, match=r"arm scratch: data\.validation=.*part pretrain .* learned their labels"

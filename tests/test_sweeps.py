@@ -16,8 +16,11 @@ from ssl_vit.studies import plan as plans
 from ssl_vit.studies.command import main, parse_request
 from ssl_vit.studies.spec import build
 
-PROBE = {"tool": "evaluate", "words": {"recipe": "evaluate", "init": "{pretrain}"}}
-PRETRAIN = {"tool": "pretrain", "words": {"recipe": "mpp", "optim.steps": 200, "optim.warmup": 20}}
+PROBE = {"tool": "evaluate", "options": {"recipe": "evaluate", "init": "{pretrain}"}}
+PRETRAIN = {
+    "tool": "pretrain",
+    "options": {"recipe": "mpp", "optim.steps": 200, "optim.warmup": 20},
+}
 RATE = {
     "title": "rates",
     "seeds": [0, 1],

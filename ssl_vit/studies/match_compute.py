@@ -23,12 +23,12 @@ def steps(part: Part, arm: str, over: dict[str, str], places: dict[str, str]) ->
         match.
     """
     where = f"match=exaflop: part {part.name}"
-    if own := [key for key in SCALED if part.words[arm].get(key) != part.base.get(key)]:
+    if own := [key for key in SCALED if part.options[arm].get(key) != part.base.get(key)]:
         raise UserError(
-            f"{where}, arm {arm}: {own[0]}={part.words[arm].get(own[0])}: is what is matched; leave it out"
+            f"{where}, arm {arm}: {own[0]}={part.options[arm].get(own[0])}: is what is matched; leave it out"
         )
     base = _recipe(part.base | over, places, f"{where}, before any setting")
-    recipe = _recipe(part.words[arm] | over, places, f"{where}, arm {arm}")
+    recipe = _recipe(part.options[arm] | over, places, f"{where}, arm {arm}")
     whole = exaflop(base, base.optim.steps * base.optim.batch)
     count = max(1, round(whole / exaflop(recipe, recipe.optim.batch)))
     cost = count * exaflop(recipe, recipe.optim.batch) / whole

@@ -52,13 +52,13 @@ def tasks(study: Study, places: dict[str, str], words: dict[str, str]) -> dict[s
     _check_over(study, words)
     found: dict[str, Task] = {}
     for part in study.parts.values():
-        for arm in part.words:
+        for arm in part.options:
             suits = {
                 key: value
                 for key, value in words.items()
-                if _suits(key, part.tool, part.words[arm])
+                if _suits(key, part.tool, part.options[arm])
             }
-            said = part.words[arm] | suits
+            said = part.options[arm] | suits
             if study.match == "exaflop" and part.tool == "pretrain":
                 said |= match_compute.steps(part, arm, suits, places)
             if "plugin" in said and said["plugin"] != words.get("plugin"):

@@ -29,7 +29,7 @@ STUDY_KEYS = (
     "parts",
     "report",
 )
-PART_KEYS = ("extends", "tool", "seeds", "words", "by_arm", "grid", "best")
+PART_KEYS = ("extends", "tool", "seeds", "options", "by_arm", "grid", "best")
 REPORT_KEYS = (
     "final",
     "probes",
@@ -45,7 +45,7 @@ REPORT_KEYS = (
 )
 CLAIM_KEYS = ("better", "worse", "measure", "source", "says")
 TESTED = ("top1", "top5", "real")  # metrics of the test split
-# words that no part may say
+# options that a study sets itself
 OURS = {"name": "the task's", "out": "the study's folder", "seed": "the study's seeds"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -57,18 +57,18 @@ class Part:
 
     name: str
     tool: str
-    # arm -> its words, {key: text}, with {place} and {part} in them
-    words: dict[str, dict[str, str]]
+    # arm -> its options, {key: text}, with {place} and {part} in them
+    options: dict[str, dict[str, str]]
     seeds: tuple[int, ...] | None = None  # default: the study's
     # key -> values; one run for each combination
     grid: dict[str, list[Any]] = field(default_factory=dict)
     best: str | None = None  # the part whose best run gives its grid values
     by: str = ""  # and the metric, higher is better
-    base: dict[str, str] = field(default_factory=dict)  # the words of every arm, before its own
+    base: dict[str, str] = field(default_factory=dict)  # the options of every arm, before its own
 
     def asks(self, arm: str) -> set[str]:
-        """The names in braces in this arm's words."""
-        return {name for text in self.words[arm].values() for name in PLACEHOLDER.findall(text)}
+        """The names in braces in this arm's options."""
+        return {name for text in self.options[arm].values() for name in PLACEHOLDER.findall(text)}
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def read(path: Path) -> Study:
 
 def _extended(path: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A study's file over the one that it `extends`: its keys replace the other's, but `options` and
-    the words of parts are added to it, and a part of null is left out. A title is not inherited.
+    the options of parts are added to it, and a part of null is left out. A title is not inherited.
 
     Raises:
         UserError: files extend one another in a circle.
@@ -141,10 +141,10 @@ def _extended_part(base: Any, body: Any) -> Any:
     """A part over another one; what is no mapping is left to `_part` to refuse."""
     if not isinstance(base, dict) or not isinstance(body, dict):
         return body
-    words = [node.get("words") or {} for node in (base, body)]
-    if not all(isinstance(node, dict) for node in words):
+    options = [node.get("options") or {} for node in (base, body)]
+    if not all(isinstance(node, dict) for node in options):
         return body
-    return base | body | {"words": flatten(words[0]) | flatten(words[1])}
+    return base | body | {"options": flatten(options[0]) | flatten(options[1])}
 
 
 def build(raw: dict[str, Any], where: str) -> Study:
@@ -163,7 +163,7 @@ def build(raw: dict[str, Any], where: str) -> Study:
     options = flatten(mapping(raw, "options", where))
     for name, body in _whole_parts(raw, where).items():
         if isinstance(body, dict):
-            body = _extended_part({"words": options}, body)
+            body = _extended_part({"options": options}, body)
         study.parts[name] = _part(name, body, tuple(arms), f"{where}: part {name}")
     _names(study, where)
     for part in study.parts.values():
@@ -173,7 +173,7 @@ def build(raw: dict[str, Any], where: str) -> Study:
 
 
 def _whole_parts(raw: dict[str, Any], where: str) -> dict[str, Any]:
-    """The parts; one that `extends` another has the other's tool and words unless it says others."""
+    """The parts; one that `extends` another has the other's tool and options unless it sets others."""
     parts = mapping(raw, "parts", where)
     whole: dict[str, Any] = {}
     for name, body in parts.items():
@@ -185,25 +185,29 @@ def _whole_parts(raw: dict[str, Any], where: str) -> dict[str, Any]:
         if not isinstance(base, dict) or "extends" in base:
             text = f"extends={other}: expected a part that extends none"
             raise UserError(f"{where}: part {name}: {text}; {suggest(str(other), parts)}")
-        shared = {key: base[key] for key in ("tool", "words") if key in base}
+        shared = {key: base[key] for key in ("tool", "options") if key in base}
         whole[name] = _extended_part(shared, body)
     return whole
 
 
 def _part(name: str, body: Any, arms: tuple[str, ...], where: str) -> Part:
     hold(isinstance(body, dict), where, "a mapping is asked for")
+    hold("words" not in body, where, "words is called options now")
     known(body, PART_KEYS, where)
     hold(
         body.get("tool") in TOOLS,
         where,
         f"tool={body.get('tool')}: unknown; {suggest(str(body.get('tool')), TOOLS)}",
     )
-    common, by_arm = _words(mapping(body, "words", where), where), mapping(body, "by_arm", where)
-    for arm, words in by_arm.items():
+    common, by_arm = (
+        _options(mapping(body, "options", where), where),
+        mapping(body, "by_arm", where),
+    )
+    for arm, options in by_arm.items():
         hold(arm in arms, where, f"by_arm: unknown arm {arm}; {suggest(str(arm), arms)}")
-        hold(isinstance(words, dict | None), where, f"by_arm: {arm}: a mapping is asked for")
+        hold(isinstance(options, dict | None), where, f"by_arm: {arm}: a mapping is asked for")
     chosen = {
-        arm: common | _words(by_arm.get(arm) or {}, where)
+        arm: common | _options(by_arm.get(arm) or {}, where)
         for arm in arms
         if arm in by_arm or not by_arm
     }
@@ -227,17 +231,17 @@ def _part(name: str, body: Any, arms: tuple[str, ...], where: str) -> Part:
     )
 
 
-def _words(node: dict[str, Any], where: str) -> dict[str, str]:
+def _options(node: dict[str, Any], where: str) -> dict[str, str]:
     """A mapping of a part as {key: text}, as on a command line."""
-    words = {key: text(value) for key, value in flatten(node).items()}
-    for key, value in words.items():
+    options = {key: text(value) for key, value in flatten(node).items()}
+    for key, value in options.items():
         hold(key not in OURS, where, f"{key}={value}: that is {OURS.get(key)}; leave it out")
         hold(
             not has_interpolation(value),
             where,
             f"{key}={' '.join(value.split())}: cannot be taken as a value",
         )
-    return words
+    return options
 
 
 def _grid(body: dict[str, Any], where: str) -> dict[str, list[Any]]:
@@ -273,8 +277,8 @@ def _names(study: Study, where: str) -> None:
 
 def _check_part(part: Part, study: Study, where: str) -> None:
     """That what a part needs is there, for each of its arms."""
-    for arm, words in part.words.items():
-        hold(part.tool != "finetune" or "init" in words, where, f"arm {arm}: init= is missing")
+    for arm, options in part.options.items():
+        hold(part.tool != "finetune" or "init" in options, where, f"arm {arm}: init= is missing")
         for name in sorted(part.asks(arm)):
             unknown = (
                 f"{{{name}}}: no such part or place; {suggest(name, [*study.parts, *study.places])}"
@@ -298,7 +302,7 @@ def _check_part(part: Part, study: Study, where: str) -> None:
 
 
 def _check_need(part: Part, other: Part | None, arm: str, reference: str, where: str) -> None:
-    absent = other is not None and arm not in other.words
+    absent = other is not None and arm not in other.options
     hold(
         not absent,
         where,
@@ -310,7 +314,7 @@ def _ordered(parts: dict[str, Part], where: str) -> dict[str, Part]:
     """The parts, each after those that it needs."""
     needs = {
         part.name: sorted(
-            {name for arm in part.words for name in part.asks(arm) if name in parts}
+            {name for arm in part.options for name in part.asks(arm) if name in parts}
             | {part.best or ""} - {""}
         )
         for part in parts.values()

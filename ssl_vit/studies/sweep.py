@@ -77,8 +77,8 @@ def study(recipe: str | None, given: dict[str, str], axes: list[str]) -> tuple[S
         trained["data.path"] = base.data.path  # whole, found again from any folder
     probe = {"recipe": "evaluate", "init": "{pretrain}", **_images(base), **probed}
     parts = {
-        "pretrain": {"tool": "pretrain", "words": trained},
-        "probe": {"tool": "evaluate", "words": probe},
+        "pretrain": {"tool": "pretrain", "options": trained},
+        "probe": {"tool": "evaluate", "options": probe},
     }
     title = f"{recipe}: {' and '.join(axes)}"
     raw = {"title": title, "vary": dict(vary), "parts": parts, "report": {"probes": ["probe"]}}
