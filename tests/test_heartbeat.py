@@ -1,6 +1,8 @@
 """A process that dies, stands still or stays behind is named by the others, who leave; the run goes
 on afterwards."""
 
+import json
+import re
 import signal
 import socket
 import time
@@ -9,208 +11,249 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from conftest import TINY, altered, outcome, together
+from conftest import TINY, altered
+from launching import Process, launch_ranks, outcome
 
 from ssl_vit.training import checkpoint, heartbeat
 
-PATIENCE = 15  # seconds: more than a healthy process is kept waiting for a core
-WORDS = altered(
-    TINY, "optim.steps=3000", "optim.warmup=2", "checkpoint.every=5", "eval.every=40", "log.every=1"
-)
-STUCK = """
-import os, time
+PATIENCE = 5  # seconds of the watchdog's clock, which stands still until there is something to find
+HOST = socket.gethostname()
+OPTIONS = [
+    *altered(TINY, "optim.steps=3000", "checkpoint.every=5", "eval.every=40", "log.every=1"),
+    f"compute.patience={PATIENCE}",
+]
+SCRIPT = """
+import json, os, signal, sys, time
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from torch.distributed import distributed_c10d
 from ssl_vit.config import validate
-from ssl_vit.data import batching
+from ssl_vit.data import batching, sources
 from ssl_vit.evaluation.held_out import HeldOutEvaluator
-from ssl_vit.jobs import cli
+from ssl_vit.jobs import cli, evaluate
 from ssl_vit.objectives import MaskedPatchPrediction
 from ssl_vit.training import checkpoint, heartbeat, strategy
 from ssl_vit.errors import UserError
+FAULTY = Path(os.environ["FAULTY"])
+clock = [0.0, time.monotonic()]
+
+def monotonic():
+    now = time.monotonic()
+    clock[0] += (now - clock[1]) * FAULTY.exists()
+    clock[1] = now
+    return clock[0]
+
+heartbeat.time = SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
 heartbeat.INTERVAL, heartbeat.BETWEEN_STEPS, heartbeat.STALLED = 0.3, 2, 2
 del validate.BOUNDS["compute.patience"]
+ERRORS = {"user": UserError("data.some=0: broken"), "system": OSError(5, "no such disk")}
 PLACES = {
     "fetch": (batching.ImageDataset, "__getitems__"),
     "forward": (MaskedPatchPrediction, "forward"),
     "backward": (strategy.Strategy, "backward"),
-    "look": (HeldOutEvaluator, "__call__"),
+    "held out": (HeldOutEvaluator, "__call__"),
     "save": (checkpoint.Saver, "save"),
-    "fails": (batching.ImageDataset, "__getitems__"),
 }
-ERROR = UserError("data.some=0: broken") if os.environ.get("ERROR") == "user" else OSError(5, "no such disk")
-def stuck(owner, name):
+
+def hang():
+    FAULTY.touch()
+    while True:
+        time.sleep(0.1)
+
+def fail_at(place, does):
+    owner, name = PLACES[place]
     whole, calls = getattr(owner, name), []
-    def patched(*values, **words):
+
+    def patched(*values, **settings):
         calls.append(1)
-        if os.environ["PLACE"] == "fails" and len(calls) > 20:
-            raise ERROR
-        while len(calls) > (0 if name == "__call__" else 20):
-            time.sleep(0.1)
-        return whole(*values, **words)
+        if len(calls) > (0 if place == "held out" else 20):
+            does()
+        return whole(*values, **settings)
+
     setattr(owner, name, patched)
-if os.environ["RANK"] in os.environ.get("WHO", ""):
-    stuck(*PLACES[os.environ["PLACE"]])
-cli.pretrain({words!r})
+
+def fail(kind):
+    FAULTY.touch()
+    raise ERRORS[kind]
+
+def prepare_slowly():
+    distributed_c10d.default_pg_timeout = timedelta(seconds=3)
+    load = sources.load
+
+    def late(*values):
+        FAULTY.touch()
+        time.sleep(7)
+        FAULTY.unlink()
+        return load(*values)
+
+    if os.environ["RANK"] == "0":
+        sources.load = late
+
+def stop_in_evaluation():
+    def stopped(*values):
+        FAULTY.touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    evaluate._measured = stopped
+
+if os.environ["RANK"] in os.environ["RANKS"]:
+    exec(os.environ["FAULT"])
+getattr(cli, sys.argv[1])(json.loads(sys.argv[2]))
 """
 
 
-def started(tmp_path: Path, **environment: str):
-    words = [*WORDS, f"out={tmp_path}", "name=run", f"compute.patience={PATIENCE}"]
-    return together(2, "-c", STUCK.replace("{words!r}", repr(words)), **environment)
+def start(
+    folder: Path, fault: str = "", ranks: str = "01", options: list[str] = OPTIONS, tool="pretrain"
+) -> list[Process]:
+    """Two processes of a run; `fault`: a statement that `ranks` execute first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    own = json.dumps([*options, f"out={folder}", "name=run"])
+    environment = {"FAULT": fault, "RANKS": ranks, "FAULTY": str(folder / "faulty")}
+    return launch_ranks(2, "-c", SCRIPT, tool, own, OMP_NUM_THREADS="1", **environment)
 
 
-def until(holds: Callable[[], object]) -> None:
+def outcome_of_other(pair: list[Process], victim: int) -> tuple[int, str]:
+    """Exit status and output of the process that is left."""
+    (status,), (output,) = outcome([pair[1 - victim]])
+    pair[victim].kill()
+    pair[victim].communicate()
+    return status, output
+
+
+def wait_until(holds: Callable[[], object]) -> None:
     end = time.monotonic() + 300
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    ("victim", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGSTOP)]
-)
+def checkpoints(folder: Path) -> list[Path]:
+    return checkpoint.list_checkpoints(folder / "run" / "checkpoints")
+
+
+KILLS = [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGSTOP)]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], tuple]:
+    """The folder, and the exit status and output of the process that is left, for each of KILLS.
+    All pairs wait at the same time."""
+    pairs = {}
+    for case in KILLS:
+        folder = tmp_path_factory.mktemp("killed")
+        pairs[case] = folder, start(folder)
+    for (victim, number), (folder, pair) in pairs.items():
+        wait_until(lambda folder=folder: checkpoints(folder))
+        pair[victim].send_signal(number)
+        (folder / "faulty").touch()
+    return {
+        case: (folder, *outcome_of_other(pair, case[0])) for case, (folder, pair) in pairs.items()
+    }
+
+
+@pytest.mark.parametrize(("victim", "number"), KILLS)
 def test_a_process_that_dies_or_stands_still_is_named_and_the_others_leave(
-    tmp_path: Path, victim: int, number: int
+    killed: dict, victim: int, number: int
 ) -> None:
-    pair = started(tmp_path)
-    until(lambda: checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints"))
-    pair[victim].send_signal(number)
-    codes, outputs = outcome([pair[1 - victim]])
-    pair[victim].kill()
-    pair[victim].communicate()
-    assert codes == [heartbeat.LOST], outputs
-    assert (
-        f"error: process {victim} on {socket.gethostname()} gave no sign of life for " in outputs[0]
-    )
-    assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
+    folder, status, output = killed[victim, number]
+    assert status == heartbeat.LOST, output
+    assert re.search(rf"error: process {victim} on {HOST} gave no sign of life for \d+ s", output)
+    assert checkpoint.is_intact(checkpoints(folder)[-1])
 
 
 @pytest.mark.parametrize(("victim", "number"), [(1, signal.SIGSTOP), (0, signal.SIGKILL)])
-def test_a_process_lost_before_it_said_anything_is_named(
+def test_a_process_lost_before_its_first_heartbeat_is_named(
     tmp_path: Path, victim: int, number: int
 ) -> None:
-    """In a run whose processes next speak in half a minute."""
+    """It is lost once the other has left `init_process_group`, whose own errors are not meant."""
     script = f"""
 import os, signal, time
-from datetime import timedelta
+from pathlib import Path
 from torch import distributed
 from ssl_vit.training import heartbeat
 distributed.init_process_group("gloo")
 heartbeat.DEAD_AFTER = 3
 rank = int(os.environ["RANK"])
 watchdog = heartbeat.Watchdog(rank, 2, 100)
+initialised = Path({str(tmp_path / "initialised")!r})
 if rank == {victim}:
+    while not initialised.exists():
+        time.sleep(0.01)
     os.kill(os.getpid(), {int(number)})
+initialised.touch()
 with watchdog:
-    time.sleep(30)
+    time.sleep(300)
 """
-    pair = together(2, "-c", script)
-    codes, outputs = outcome([pair[1 - victim]])
-    pair[victim].kill()
-    pair[victim].communicate()
-    assert codes == [heartbeat.LOST], outputs
-    assert (
-        f"error: process {victim} on" in outputs[0] and "gave no sign of life for 3 s" in outputs[0]
-    )
+    status, output = outcome_of_other(launch_ranks(2, "-c", script), victim)
+    assert status == heartbeat.LOST, output
+    assert f"error: process {victim} on ? gave no sign of life for 3 s" in output
 
 
-@pytest.mark.parametrize(
-    ("who", "place", "times"),
-    [(1, "fetch", 1), (1, "forward", 1), (1, "backward", 1), (1, "look", 2), (0, "save", 2)],
-)
-def test_a_process_that_hangs_is_named(tmp_path: Path, who: int, place: str, times: int) -> None:
-    codes, outputs = outcome(started(tmp_path, WHO=str(who), PLACE=place))
-    assert codes == [heartbeat.LOST] * 2, outputs
-    text = f"error: process {who} on {socket.gethostname()} has not moved for {times * PATIENCE} s; the others wait for it"
-    assert all(text in each for each in outputs), outputs
+# rank, where it hangs, and how often the patience passes before it is named
+HANGS = [(1, "fetch", 1), (1, "forward", 1), (1, "backward", 1), (1, "held out", 2), (0, "save", 2)]
 
 
-def test_all_that_hang_together_leave(tmp_path: Path) -> None:
-    codes, outputs = outcome(started(tmp_path, WHO="01", PLACE="forward"))
-    assert codes == [heartbeat.LOST] * 2, outputs
-    assert all(
-        f"error: no process has moved for {2 * PATIENCE} s, after step " in text for text in outputs
-    ), outputs
+@pytest.fixture(scope="module")
+def hung(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple]:
+    """Exit statuses and outputs of the pairs of HANGS, and of one in which both hang. All wait at
+    the same time."""
+    cases = [*((str(rank), place) for rank, place, _ in HANGS), ("01", "forward")]
+    pairs = {}
+    for ranks, place in cases:
+        folder = tmp_path_factory.mktemp("hung")
+        pairs[ranks, place] = start(folder, f"fail_at({place!r}, hang)", ranks)
+    return {case: outcome(pair) for case, pair in pairs.items()}
 
 
-@pytest.mark.parametrize(("who", "error"), [(0, "user"), (1, "system")])
-def test_an_error_on_one_process_is_told_by_the_others_in_a_line(
-    tmp_path: Path, who: int, error: str
+@pytest.mark.parametrize(("rank", "place", "times"), HANGS)
+def test_a_process_that_hangs_is_named(hung: dict, rank: int, place: str, times: int) -> None:
+    statuses, outputs = hung[str(rank), place]
+    assert statuses == [heartbeat.LOST] * 2, outputs
+    named = f"error: process {rank} on {HOST} has not moved for {times * PATIENCE} s;"
+    assert all(named in output for output in outputs), outputs
+
+
+def test_all_that_hang_together_leave(hung: dict) -> None:
+    statuses, outputs = hung["01", "forward"]
+    assert statuses == [heartbeat.LOST] * 2, outputs
+    named = f"error: no process has moved for {2 * PATIENCE} s, after step "
+    assert all(named in output for output in outputs), outputs
+
+
+@pytest.mark.parametrize(("rank", "kind"), [(0, "user"), (1, "system")])
+def test_an_error_on_one_process_is_reported_by_the_others_in_a_line(
+    tmp_path: Path, rank: int, kind: str
 ) -> None:
-    codes, outputs = outcome(
-        started(tmp_path, WHO=str(who), PLACE="fails", ERROR=error, OMP_NUM_THREADS="1")
+    statuses, outputs = outcome(
+        start(tmp_path, f"fail_at('fetch', lambda: fail({kind!r}))", str(rank))
     )
-    text, line = {
-        "user": ("data.some=0: broken", "error: data.some=0: broken"),
-        "system": (
-            "OSError: [Errno 5] no such disk",
-            f"error on process 1: out={tmp_path}: {tmp_path}/run: no such disk",
-        ),
-    }[error]
-    assert (codes[who], codes[1 - who]) == (2, heartbeat.LOST), outputs
-    assert outputs[who].splitlines()[-1] == line
-    assert (
-        outputs[1 - who].splitlines()[-1]
-        == f"error: process {who} on {socket.gethostname()} ended: {text}"
-    )
-    assert not any("Traceback" in each for each in outputs), outputs
+    assert (statuses[rank], statuses[1 - rank]) == (2, heartbeat.LOST), outputs
+    own = outputs[rank].splitlines()[-1]
+    other = outputs[1 - rank].splitlines()[-1]
+    if kind == "user":
+        assert own == "error: data.some=0: broken"
+        assert other == f"error: process 0 on {HOST} ended: data.some=0: broken"
+    else:
+        assert own == f"error on process 1: out={tmp_path}: {tmp_path}/run: no such disk"
+        assert other == f"error: process 1 on {HOST} ended: OSError: [Errno 5] no such disk"
+    assert not any("Traceback" in output for output in outputs), outputs
     assert len(outputs[1].splitlines()) == 1, outputs
 
 
 def test_what_the_first_process_does_before_the_others_may_take_long(tmp_path: Path) -> None:
-    """Longer than the patience, and than a group of processes waits by itself."""
-    slow = """
-from datetime import timedelta
-from torch.distributed import distributed_c10d
-from ssl_vit.data import sources
-distributed_c10d.default_pg_timeout = timedelta(seconds=8)
-load = sources.load
-def late(*values):
-    time.sleep(20 if os.environ["RANK"] == "0" else 0)
-    return load(*values)
-sources.load = late
-"""
-    words = [
-        *altered(TINY, "optim.steps=2", "optim.warmup=1"),
-        f"out={tmp_path}",
-        "name=run",
-        f"compute.patience={PATIENCE}",
-    ]
-    script = STUCK.replace("cli.pretrain", f"{slow}cli.pretrain").replace("{words!r}", repr(words))
-    codes, outputs = outcome(together(2, "-c", script))
-    assert codes == [0, 0], outputs
+    """Longer than the patience, and than the default timeout of a process group."""
+    few = altered(OPTIONS, "optim.steps=2", "optim.warmup=1")
+    statuses, outputs = outcome(start(tmp_path, "prepare_slowly()", options=few))
+    assert statuses == [0, 0], outputs
 
 
 def test_an_evaluation_names_a_lost_process_too(tmp_path: Path) -> None:
-    words = [
-        "recipe=evaluate",
-        "init=scratch",
-        *TINY[1:7],
-        f"compute.patience={PATIENCE}",
-        f"out={tmp_path}",
-        "name=run",
-    ]
-    script = f"""
-import os, signal
-from ssl_vit.config import validate
-from ssl_vit.jobs import cli, evaluate
-from ssl_vit.training import heartbeat
-heartbeat.INTERVAL = 0.3
-del validate.BOUNDS["compute.patience"]
-def lost(*values):
-    os.kill(os.getpid(), signal.SIGSTOP)
-if os.environ["RANK"] == "1":
-    evaluate._measured = lost
-cli.evaluate({words!r})
-"""
-    pair = together(2, "-c", script)
-    codes, outputs = outcome(pair[:1])
-    pair[1].kill()
-    pair[1].communicate()
-    assert codes == [heartbeat.LOST], outputs
-    assert (
-        "error: process 1 on" in outputs[0]
-        and f"gave no sign of life for {PATIENCE} s" in outputs[0]
-    )
+    options = ["recipe=evaluate", "init=scratch", *TINY[1:7], f"compute.patience={PATIENCE}"]
+    pair = start(tmp_path, "stop_in_evaluation()", "1", options, "evaluate")
+    status, output = outcome_of_other(pair, 1)
+    assert status == heartbeat.LOST, output
+    assert f"error: process 1 on {HOST} gave no sign of life for {PATIENCE} s" in output
 
 
 def diagnosed(*signs: heartbeat.Heartbeat, patience: float = 10, stood: float = 0) -> str:

@@ -1,19 +1,17 @@
-"""Numbers that are not finite, disks that are full: what is left out, saved, told, and where a run
-goes on."""
+"""Numbers that are not finite, disks that are full: what is left out, saved and reported, and
+where a run goes on."""
 
 import errno
 import json
-import resource
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, TINY, altered, outcome, together
+from conftest import TINY, altered
+from launching import launch, launch_ranks, outcome
 from safetensors.torch import load_file
 from test_preemption import Sends
 from test_train import Killed, Killer, assert_same_end, rows, run
@@ -42,13 +40,11 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def of(*indices: int, value: float = float("nan")) -> None:
         def poisoned(self, batch):
             step = forward(self, batch)
-            poisons = self.training and bool(torch.isin(batch.index, torch.tensor(indices)).any())
+            if not self.training or not torch.isin(batch.index, torch.tensor(indices)).any():
+                return step
             loss = step.loss * value
-            return (
-                step._replace(loss=loss, metrics=step.metrics | {"loss": (loss, torch.tensor(1.0))})
-                if poisons
-                else step
-            )
+            metrics = step.metrics | {"loss": (loss, torch.tensor(1.0))}
+            return step._replace(loss=loss, metrics=metrics)
 
         monkeypatch.setattr(objectives.MaskedPatchPrediction, "forward", poisoned)
 
@@ -178,8 +174,8 @@ def poisoned(self, batch):
 objectives.MaskedPatchPrediction.forward = poisoned
 train_job.train(Run(resolve({[*TINY, f"out={tmp_path}", "name=run", "optim.nonfinite=skip", "compute.batch=8"]!r})))
 """
-    codes, outputs = outcome(together(2, "-c", script))
-    assert codes == [0, 0], outputs
+    statuses, outputs = outcome(launch_ranks(2, "-c", script))
+    assert statuses == [0, 0], outputs
     assert [row.get("left_out") for row in rows(tmp_path / "run")] == [None] * 4 + [1, None]
 
 
@@ -272,17 +268,16 @@ def test_too_many_failed_saves_in_a_row_stop_the_run(
 def test_files_that_cannot_grow_are_a_full_disk_to_the_real_writer(tmp_path: Path) -> None:
     """A limit on the size of files that the smallest files pass, but no checkpoint."""
 
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
-
-    command = [sys.executable, "tools/pretrain.py", *TINY, f"out={tmp_path}", "name=run"]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit, timeout=300
-    )
-    assert done.returncode != 0 and "Traceback" not in done.stderr
-    assert "could not be saved" in done.stdout and "step     12/12" in done.stdout.replace(
-        "\r", "\n"
-    )
+    script = f"""
+import resource
+from ssl_vit.__main__ import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
+main(["pretrain", *{[*TINY, f"out={tmp_path}", "name=run"]!r}])
+"""
+    process = launch("-c", script)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode != 0 and "Traceback" not in output
+    assert "could not be saved" in output and "step     12/12" in output.replace("\r", "\n")
 
 
 def test_what_is_saved_in_the_background_is_the_state_of_its_step(

@@ -21,7 +21,8 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
-from conftest import ROOT, TINY, altered, outcome, together
+from conftest import ROOT, TINY, altered
+from launching import launch_ranks, outcome
 from safetensors.torch import load_file
 from test_distributed import assert_alike, rows
 
@@ -214,7 +215,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         run(f"{way}_part", way, "compute.batch=8", *part)
     run("averaged", "zero3", "optim.average=0.5")
     run("stops", "zero3", "compute.batch=8", spoil=SPOILT)
-    pair = together(2, "-c", SERIES, json.dumps(series), str(out / "facts.json"))
+    pair = launch_ranks(2, "-c", SERIES, json.dumps(series), str(out / "facts.json"))
     codes, output = outcome(pair, 600)
     assert codes == [0, 0], output
     return out, json.loads((out / "facts.json").read_text())

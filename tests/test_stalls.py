@@ -1,20 +1,19 @@
 """One process never hangs for ever: data workers that bring nothing are named, and signals are
-heard while it waits."""
+signalled while it waits."""
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY, altered
+from conftest import TINY, altered
+from launching import Process, launch
 
 from ssl_vit.training import checkpoint, heartbeat, preemption
 
-WORDS = altered(
+OPTIONS = altered(
     TINY,
     "optim.steps=40",
     "checkpoint.every=40",
@@ -30,11 +29,11 @@ from ssl_vit.jobs import cli
 from ssl_vit.training import heartbeat
 heartbeat.INTERVAL = 0.2
 del validate.BOUNDS["compute.patience"]
-bring, where, calls = batching.ImageDataset.__getitems__, sys.argv[1], []
-def brought(self, wanted):
+fetch, where, calls = batching.ImageDataset.__getitems__, sys.argv[1], []
+def patched(self, wanted):
     calls.append(os.getpid())
     many = calls.count(os.getpid())
-    batch = bring(self, wanted)
+    batch = fetch(self, wanted)
     worker = multiprocessing.parent_process() is not None
     if worker and where == "stopped" and many > 8:  # later than what is brought ahead
         os.write(1, b"there\\n")
@@ -46,25 +45,21 @@ def brought(self, wanted):
     if worker and where == "refused":
         batch = batch._replace(unreadable=(lambda: "no room",))  # as what finds no room, this cannot be handed over
     return batch
-batching.ImageDataset.__getitems__ = brought
-cli.pretrain({words!r})
+batching.ImageDataset.__getitems__ = patched
+cli.pretrain({options!r})
 """
 
 
-def started(tmp_path: Path, where: str, *words: str) -> subprocess.Popen:
+def started(tmp_path: Path, where: str, *options: str) -> Process:
     """A run on one process, in which something hangs."""
     script = SCRIPT.replace(
-        "{words!r}", repr(altered(WORDS, f"out={tmp_path}", "name=run", *words))
+        "{options!r}", repr(altered(OPTIONS, f"out={tmp_path}", "name=run", *options))
     )
-    command = [sys.executable, "-c", script, where]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return launch("-c", script, where)
 
 
-def until_there(process: subprocess.Popen) -> None:
+def until_there(process: Process) -> None:
     """It hangs, or is about to."""
-    assert process.stdout
     assert any("there" in line for line in process.stdout)
 
 
@@ -104,7 +99,7 @@ def test_a_signal_while_data_do_not_come_saves_and_leaves(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("number", preemption.SIGNALS)
 def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, number: int) -> None:
-    """Sent until it is heard: those within the first second are taken for one, as launchers repeat
+    """Sent until it is signalled: those within the first second are taken for one, as launchers repeat
     them."""
     process = started(tmp_path, "stuck", "compute.workers=0")
     until_there(process)
@@ -122,9 +117,9 @@ def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, n
 
 
 def test_a_signal_that_a_launcher_repeats_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    left, heard = [], threading.Event()
+    left, signalled = [], threading.Event()
     monkeypatch.setattr(
-        preemption, "exit_process", lambda status, text: (left.append(status), heard.set())
+        preemption, "exit_process", lambda status, text: (left.append(status), signalled.set())
     )
     monkeypatch.setattr(preemption, "REPEAT_WINDOW", 1e6)
     reading, writing = os.pipe()
@@ -132,7 +127,7 @@ def test_a_signal_that_a_launcher_repeats_is_one(monkeypatch: pytest.MonkeyPatch
     thread.start()
     os.write(writing, bytes([signal.SIGTERM, signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1]))
     os.write(writing, bytes([signal.SIGINT]))
-    assert heard.wait(60)
+    assert signalled.wait(60)
     os.close(writing)
     thread.join()
     assert left == [preemption.INTERRUPTED]
