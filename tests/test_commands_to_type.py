@@ -106,15 +106,8 @@ def test_the_commands_of_a_report_can_be_pasted(tmp_path: Path) -> None:
         "tool": "finetune",
         "words": ["recipe=finetune", f"data.path={AWKWARD}", "init={pretrain}"],
     }
-    done = {
-        "one": type(
-            "Done", (), {"result": {"finished": "now", "device_hours": 1.0}, "environment": {}}
-        )
-    }
-    study = type("Study", (), {"about": {"tasks": [task]}, "done": done})
-    (command,) = next(
-        block for block in sections.made(study) if isinstance(block, sections.Commands)
-    ).lines
+    _, block = sections.commands([task])
+    (command,) = block.lines
     assert pasted(command, tmp_path) == ["tools/finetune.py", *task["words"]]
 
 

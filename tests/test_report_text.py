@@ -8,18 +8,17 @@ from xml.etree import ElementTree
 
 import pytest
 import test_report as arms
-import test_varied as keys
+import test_report_keys as keys
 from markdown_it import MarkdownIt
 from matplotlib.text import Text
 
 from ssl_vit import formatting, reports
-from ssl_vit.reports import curves, swept
+from ssl_vit.reports import plots
 from ssl_vit.runs.identity import written_hash
 
 NUMBER = r"[+-]?\d+\.\d+"
-SAID = re.compile(
-    rf"(\S+ minus \S+) is ({NUMBER})(?: points)?(?: of top-1)?"
-    rf"(?:: 95% interval| \(95% interval in pairs) ({NUMBER}) to ({NUMBER})"
+SENTENCE = re.compile(
+    rf"(\S+ minus \S+) is ({NUMBER})(?: points)? \(95% interval in pairs ({NUMBER}) to ({NUMBER})"
 )
 SPAN = re.compile(rf"({NUMBER}) to ({NUMBER})")
 MARKUP = {
@@ -43,22 +42,17 @@ def drawn_ends(monkeypatch):
     """The (values, interval) of every point that a figure is given."""
     found = []
 
-    def compute(points, *rest):
-        found.extend((point.accuracy, point.interval) for point in points)
-        return "<svg/>"
-
-    def panels(panels_drawn, *rest):
+    def points(panels, *rest):
         found.extend(
-            (spot.values, spot.interval)
-            for panel in panels_drawn
-            for line in panel.curves.values()
-            for spot in line
+            (point.values, point.interval)
+            for panel in panels
+            for line in panel.lines.values()
+            for point in line
         )
         return "<svg/>"
 
-    monkeypatch.setattr(curves, "compute", compute)
-    monkeypatch.setattr(curves, "learning", lambda *panels_drawn: "<svg/>")
-    monkeypatch.setattr(swept, "curves", panels)
+    monkeypatch.setattr(plots, "points", points)
+    monkeypatch.setattr(plots, "learning", lambda *arguments: "<svg/>")
     return found
 
 
@@ -78,39 +72,28 @@ def rows_of(text):
 
 
 def agree(text, differences):
-    """How many differences were checked: words and tables tell the same one, and each interval
-    holds its value."""
-    tabled = {}
+    """How many differences were checked: sentences and tables have the same ones, and each interval
+    holds the value to the left of it."""
+    in_tables = {}
     for head, cells in rows_of(text):
-        mean = next(
-            (
-                i
-                for i, name in enumerate(head)
-                if name in ("top-1, %", "mean", "difference, points")
-            ),
-            None,
-        )
-        if head[0] == "A minus B" and head[1] == "n" and (interval := SPAN.fullmatch(cells[4])):
-            tabled[cells[0]] = (cells[2], *interval.groups())
-        for cell in cells if mean is not None else ():
+        value = None
+        for name, cell in zip(head, cells, strict=True):
+            if name in ("mean", "difference") or name.startswith("minus "):
+                value = cell
             if interval := SPAN.fullmatch(cell):
                 low, high = map(float, interval.groups())
-                following = (
-                    head[cells.index(cell) - 1]
-                    if "arm minus" in head[cells.index(cell) - 1]
-                    else None
-                )
-                value = float(cells[cells.index(cell) - 1]) if following else float(cells[mean])
-                assert low <= value <= high, (head, cells)
-    claimed = {name: found for name, *found in SAID.findall(text)}
-    assert claimed.keys() <= tabled.keys()
-    for name, found in claimed.items():
-        assert tuple(found) == tabled[name]
-    for name, (value, low, high) in tabled.items():
+                assert low <= float(value) <= high, (head, cells)
+        if head[:2] == ["A minus B", "measure"] and (interval := SPAN.fullmatch(cells[5])):
+            in_tables[cells[0]] = (cells[3], *interval.groups())
+    in_sentences = {name: found for name, *found in SENTENCE.findall(text)}
+    assert in_sentences.keys() <= in_tables.keys()
+    for name, found in in_sentences.items():
+        assert tuple(found) == in_tables[name]
+    for name, (value, low, high) in in_tables.items():
         assert all(one[0] in "+-" for one in (value, low, high))
         assert float(low) <= float(value) <= float(high)
         assert float(value) == pytest.approx(differences[name], abs=0.0051)
-    return len(claimed), len(tabled)
+    return len(in_sentences), len(in_tables)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -134,9 +117,9 @@ def test_the_difference_of_a_claim_agrees_in_words_tables_and_figures(
     too."""
     draw, ends = random.Random(seed), drawn_ends(monkeypatch)
     few = {arm: tuple(draw.uniform(0.2, 0.4) for _ in range(3)) for arm in keys.RATES}
-    settings = {"probes": ["probe"], "claim": keys.CLAIM | {"measure": measure}}
+    report = {"probes": ["probe"], "claim": keys.CLAIM | {"measure": measure}}
     folder = keys.study(
-        tmp_path / "made", few, recipes={arm: {"objective": "mpp"} for arm in few}, report=settings
+        tmp_path / "made", few, recipes={arm: {"objective": "mpp"} for arm in few}, report=report
     )
     reports.write(folder)
     text = (folder / "report.md").read_text()
@@ -150,12 +133,12 @@ def shown(text):
     """The text that a reader of Markdown sees, and every kind of markup in it."""
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     every = [one for token in tokens for one in (token, *(token.children or []))]
-    visible = "".join(
+    seen = "".join(
         one.content
         for one in every
         if one.type in ("text", "text_special", "code_inline") and not one.children
     )
-    return visible, {one.type for one in every}
+    return seen, {one.type for one in every}
 
 
 @pytest.mark.parametrize(
@@ -185,13 +168,13 @@ def test_somebodys_text_is_shown_as_it_is(text) -> None:
         ("", f"# {first}"),
         ("a ", f"a {formatting.escape_markdown(text)}"),
     ):
-        visible, kinds = shown(made)
-        assert visible == before + formatting.text_line(text)
+        seen, kinds = shown(made)
+        assert seen == before + formatting.text_line(text)
         assert not kinds & MARKUP
-    visible, kinds = shown(
+    seen, kinds = shown(
         f"| h |\n|---|\n| {formatting.escape_markdown(text)} {formatting.inline_code(text)} |"
     )
-    assert visible == f"h{formatting.text_line(text)} {formatting.text_line(text)}"
+    assert seen == f"h{formatting.text_line(text)} {formatting.text_line(text)}"
     assert "html_block" not in kinds and "link_open" not in kinds
 
 
@@ -202,10 +185,8 @@ def test_a_fence_is_longer_than_those_inside() -> None:
 
 def test_names_in_a_report_cannot_become_markup(tmp_path) -> None:
     """An arm, its description, the title and what differs."""
-    settings = arms.REPORT | {"differs": ["# x", EVIL]}
-    folder = arms.study(
-        tmp_path / "gap", title=EVIL, arms=arms.ARMS | {"mpp": EVIL}, report=settings
-    )
+    report = arms.REPORT | {"differs": ["# x", EVIL]}
+    folder = arms.study(tmp_path / "gap", title=EVIL, arms=arms.ARMS | {"mpp": EVIL}, report=report)
     about = json.loads((folder / "study.json").read_text())
     for one in about["tasks"]:
         one["words"] = ["recipe=finetune", "data.name=```\n<b>"]
@@ -216,8 +197,8 @@ def test_names_in_a_report_cannot_become_markup(tmp_path) -> None:
         (path / "result.json").unlink()
     reports.write(folder)
     text, page = ((folder / f"report.{kind}").read_text() for kind in ("md", "html"))
-    visible, kinds = shown(text)
-    assert visible.count(formatting.text_line(EVIL)) == 3
+    seen, kinds = shown(text)
+    assert seen.count(formatting.text_line(EVIL)) == 3
     assert not kinds & {"html_inline", "html_block", "link_open", "em_open", "s_open", "hr"}
     assert (
         "\u202e" not in text + page
@@ -237,12 +218,20 @@ def test_labels_of_figures_show_a_name_as_it_is(name, monkeypatch) -> None:
         return draw(self, renderer)
 
     monkeypatch.setattr(Text, "draw", noted)
-    points = [curves.Point(name, [1.0, 2.0], [50.0, 51.0], (49.0, 52.0))]
-    svg = curves.compute(points, [name], curves.LIGHT, (name, name))
+    points = [plots.Point([1.0, 2.0], [50.0, 51.0], (49.0, 52.0))]
+    panel = plots.Panel(name, {name: points}, {"": 2.0})
+    svg = plots.points([panel], plots.XAxis(name), [name, ""], plots.LIGHT)
     ElementTree.fromstring(svg)
-    wanted = curves.label(name)
+    wanted = plots.label(name)
     assert drawn.count(wanted) >= 3, "the legend and both axes"
     assert wanted.strip().replace(r"\$", "$") == formatting.text_line(name)
-    panel = swept.Panel(name, name, {name: [swept.Spot(0.0, [1.0], None)]}, {name: 2.0})
-    ElementTree.fromstring(swept.curves([panel], name, [name], False, curves.DARK))
-    assert drawn.count(wanted) >= 9
+    before = len(drawn)
+    panel = plots.Panel("", {"": [plots.Point([0.0], [1.0], None)]}, {name: 2.0})
+    axis = plots.XAxis("", categories=[name])
+    ElementTree.fromstring(plots.points([panel], axis, ["", name], plots.DARK))
+    assert drawn[before:].count(wanted) >= 2, "the legend and the category"
+    curve = {name: [plots.Curve([1, 2], [0.5, 0.6])]}
+    ElementTree.fromstring(
+        plots.learning([plots.LearningPanel(name, name, curve)], [name], plots.LIGHT)
+    )
+    assert drawn[before:].count(wanted) >= 5, "the legend, the title and the axis"

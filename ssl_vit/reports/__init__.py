@@ -1,25 +1,23 @@
-"""The report of a study: finished runs -> numbers -> sections -> Markdown and one HTML page. No
-training calls it."""
+"""The report of a study, from its finished runs: `load` reads and checks them, `numbers` computes,
+`sections` lists what is shown, `pages` writes Markdown and HTML. Training never imports this."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 from ..runs.files import write_atomically
-from . import finished, pages, plots, sections, varied, varied_plots, varied_sections
-from .finished import Study
-from .numbers import Numbers, measure, plain
-from .plots import Plot
-from .sections import Section
-from .varied import Varied
+from . import pages, sections
+from .load import load_study
+from .numbers import Numbers, compute, plain
+from .wording import answer
 
-__all__ = ["Numbers", "Report", "Varied", "plain", "write"]
+__all__ = ["Numbers", "Report", "plain", "write"]
 
 
 class Report(NamedTuple):
-    """The answer in a sentence or two, and all numbers behind it."""
+    """The answer in a few sentences, and all numbers behind it."""
 
     answer: str
-    numbers: Numbers | Varied
+    numbers: Numbers
 
 
 def write(folder: Path) -> Report:
@@ -29,36 +27,15 @@ def write(folder: Path) -> Report:
 
     Raises:
         UserError: the folder is no study, a file in it is damaged, an arm that the report names has
-        no finished run, or two
-            runs in one table were tested on different images.
+            no finished run, a run lacks a metric, or two runs were tested on different images.
     """
-    study = finished.read(folder)
-    report, drawn, found = (_varied if study.vary else _compared)(study)
+    study = load_study(folder)
+    numbers = compute(study)
+    found = sections.build(study, numbers)
     (folder / "figures").mkdir(exist_ok=True)
-    for plot in drawn:
-        write_atomically(folder / plot.path, plot.light)
-    write_atomically(folder / "report.md", pages.markdown(report.numbers.title, found))
-    write_atomically(folder / "report.html", pages.html(report.numbers.title, found))
-    return report
-
-
-def _compared(study: Study) -> tuple[Report, list[Plot], list[Section]]:
-    """Of a study of arms with a baseline and a candidate."""
-    numbers = measure(study)
-    drawn = plots.draw(study, numbers)
-    return (
-        Report(sections.answer(study, numbers), numbers),
-        drawn,
-        sections.build(study, numbers, drawn),
-    )
-
-
-def _varied(study: Study) -> tuple[Report, list[Plot], list[Section]]:
-    """Of a study whose arms are values of keys."""
-    numbers = varied.measure(study)
-    drawn = varied_plots.draw(study, numbers)
-    return (
-        Report(varied_sections.answer(numbers), numbers),
-        [*drawn.values()],
-        varied_sections.build(study, numbers, drawn),
-    )
+    for figure in (block for section in found for block in section.blocks):
+        if isinstance(figure, pages.Figure):
+            write_atomically(folder / figure.path, figure.light)
+    write_atomically(folder / "report.md", pages.markdown(numbers.title, found))
+    write_atomically(folder / "report.html", pages.html(numbers.title, found))
+    return Report(answer(study, numbers), numbers)

@@ -1,18 +1,25 @@
-"""What a study varied, as axes: which key lies along a curve, which tells curves apart, and how
-their values are written."""
+"""The axes of what a study compares: which key lies along a curve, which one separates curves, and
+how arms and their values are written."""
 
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-DECADE = 10.0  # from the smallest value to the largest, at which a logarithmic axis is thought of
+Settings = Mapping[str, Mapping[str, Any]]  # {arm: {key: value}}
+DECADE = 10.0  # ratio of the largest to the smallest value from which a log axis is considered
 
 
 class Axes(NamedTuple):
-    """`x` lies along the curves; empty: the settings themselves, as categories. `lines` tells
-    curves apart; empty: one curve. `places` {arm: (its place along x, its curve)}; a place is a
-    number, or a category's index in `ticks`."""
+    """Where each arm lies.
+
+    Attributes:
+        x: the key along the curves; empty: the arms themselves, as categories.
+        lines: the key that separates curves; empty: one curve.
+        places: {arm: (its place along x, its curve)}; a place is a number or an index in `ticks`.
+        ticks: the names of categories; empty: x is a number.
+        log: whether x is logarithmic.
+    """
 
     x: str
     lines: str
@@ -25,44 +32,38 @@ class Axes(NamedTuple):
         return bool(self.ticks)
 
 
-def axes(settings: Mapping[str, Mapping[str, Any]], wanted: str | None = None) -> Axes:
-    """The axes of these settings: of one key that all have, of two whose every combination is
-    there, or of `asked`."""
+def axes(settings: Settings, wanted: str | None = None) -> Axes:
+    """The axes of these settings: a key that all have, two whose every combination is there, the
+    key that is `wanted`, or else the arms by name."""
     keys = list(dict.fromkeys(key for setting in settings.values() for key in setting))
     full = all(len(setting) == len(keys) for setting in settings.values())
     lines = ""
     if full and len(keys) == 2 and _product(settings, keys):
         wanted = wanted or keys[0]
-        (lines,) = (key for key in keys if key != wanted)
+        lines = keys[1] if keys[0] == wanted else keys[0]
     elif wanted is None and full and len(keys) == 1:
         wanted = keys[0]
     values = [setting.get(wanted) if wanted else arm for arm, setting in settings.items()]
-    label = [
+    ticks: list[str] = []
+    log = False
+    if wanted and all(map(_is_number, values)):
+        places = [float(value) for value in values if value is not None]
+        log = logarithmic(places)
+    else:
+        ticks = list(dict.fromkeys(map(format_value, values)))
+        places = [float(ticks.index(format_value(value))) for value in values]
+    curves = [
         f"{lines}={format_value(setting[lines])}" if lines else "" for setting in settings.values()
     ]
-    if wanted and all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in values
-    ):
-        numbers = [float(value) for value in values if isinstance(value, int | float)]
-        return Axes(
-            wanted,
-            lines,
-            dict(zip(settings, zip(numbers, label, strict=True), strict=True)),
-            [],
-            logarithmic(numbers),
-        )
-    ticks = list(dict.fromkeys(format_value(value) for value in values))
-    spots = [float(ticks.index(format_value(value))) for value in values]
-    return Axes(
-        wanted or "",
-        lines,
-        dict(zip(settings, zip(spots, label, strict=True), strict=True)),
-        ticks,
-        False,
-    )
+    arms = dict(zip(settings, zip(places, curves, strict=True), strict=True))
+    return Axes(wanted or "", lines, arms, ticks, log)
 
 
-def _product(settings: Mapping[str, Mapping[str, Any]], keys: Sequence[str]) -> bool:
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _product(settings: Settings, keys: Sequence[str]) -> bool:
     counts = [len({format_value(setting[key]) for setting in settings.values()}) for key in keys]
     return min(counts) > 1 and math.prod(counts) == len(settings)
 
@@ -73,8 +74,9 @@ def logarithmic(values: Iterable[float]) -> bool:
     found = sorted(set(values))
     if not found or found[0] <= 0 or found[-1] < DECADE * found[0]:
         return False
-    plain, ratio = _unevenness(found), _unevenness([math.log(value) for value in found])
-    return ratio < plain or (len(found) == 2 and found[-1] >= DECADE**2 * found[0])
+    if len(found) == 2:
+        return found[-1] >= DECADE**2 * found[0]
+    return _unevenness([math.log(value) for value in found]) < _unevenness(found)
 
 
 def _unevenness(values: Sequence[float]) -> float:
@@ -83,19 +85,22 @@ def _unevenness(values: Sequence[float]) -> float:
 
 
 def format_value(value: Any) -> str:
-    """A value in few characters."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """A key's value in few characters, as YAML has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "null"
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    exact = not isinstance(value, float) or float(short) == value
+    return short if exact else repr(value)  # two values must not look the same
 
 
-def label(arm: str, settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """An arm in words: its values where they name it, else its own name."""
+def arm_label(arm: str, settings: Settings) -> str:
+    """An arm as its values where they identify it (one key or two that all settings have), else
+    as its name."""
     setting = settings.get(arm, {})
     keys = {key for one in settings.values() for key in one}
-    short = setting and len(keys) <= 2 and all(len(one) == len(keys) for one in settings.values())
-    return (
-        ", ".join(f"{key}={format_value(value)}" for key, value in setting.items())
-        if short
-        else arm
-    )
+    identified = len(keys) <= 2 and all(len(one) == len(keys) for one in settings.values())
+    if not setting or not identified:
+        return arm
+    return ", ".join(f"{key}={format_value(value)}" for key, value in setting.items())

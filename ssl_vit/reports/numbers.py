@@ -1,57 +1,43 @@
-"""A study's numbers: of each arm, of arms in pairs, of probes, sweeps and compute. Accuracies are
-shares. No torch here."""
+"""All numbers of a report: of each arm on each metric, of arms in pairs, of sweeps and of compute.
+Accuracies are shares. No torch here.
+
+Named arms and varied keys are the same here: an arm has a setting, {key: value}, which is empty
+where the arm is only a name.
+"""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import stats
+from ..errors import UserError, suggest
 from ..stats import Interval, McNemar, SeedSummary
-from .finished import Finished, Study
+from .load import FinishedRun, StudyResults
+from .measures import Measure, held_out, tested
 
-BY = "accuracy"  # what a sweep is judged by, the dev split's, where no task says another
-
-
-class Row(NamedTuple):
-    """One arm in one part, the final or an extra one: top-1 by seed and over seeds, and with the
-    images resampled too."""
-
-    arm: str
-    part: str
-    extra: bool
-    seeds: dict[int, float]
-    top1: SeedSummary
-    resampled: Interval | None
-    top5: SeedSummary | None
-    exaflop: dict[int, float]
-    paper: float | None
+SWEPT_BY = "accuracy"  # the held-out metric of a sweep from which no task chooses
+# The main measure where the study names none
+MAIN = ("few_shot_5", "few_shot_10", "few_shot_1", "linear", "knn", "top1")
 
 
 class Pair(NamedTuple):
-    """`arm` minus `other`, seed by seed; no difference where they have no seed in common."""
+    """`arm` minus `other` on a measure, seed by seed; positive where `arm` is better. No difference
+    without a seed in common; `resampled` and McNemar's test by seed are of top-1 after
+    fine-tuning, whose predictions are kept."""
 
     arm: str
     other: str
+    measure: str
     difference: SeedSummary | None
     resampled: Interval | None
     mcnemar: dict[int, McNemar]
 
 
-class Probe(NamedTuple):
-    """A figure of the frozen encoder, or the fine-tuned one's top-1: of one arm, and its gain over
-    the baseline in pairs."""
-
-    measure: str
-    arm: str
-    value: SeedSummary
-    gain: SeedSummary | None
-
-
 class Sweep(NamedTuple):
-    """What one arm's sweep found of the metric `by`. `best` counts among `tried`; `edges`: keys
-    whose best ends the grid."""
+    """What one arm's sweep found of the metric `by`. `best` is an index of `tried`; `edges` are
+    keys whose best value ends the grid."""
 
     part: str
     arm: str
@@ -61,49 +47,78 @@ class Sweep(NamedTuple):
     edges: list[str]
 
 
-class Spent(NamedTuple):
-    """Of one arm and stage: the mean of `runs` seeds, or of a sweep the sum of its runs."""
+class Cost(NamedTuple):
+    """Of one arm and stage: for pre-training and fine-tuning the mean of a seed, for "sweep", "all"
+    and "all arms" the sum of the runs. `corrupted` counts patches of an image."""
 
     arm: str
     stage: str
     runs: int
+    steps: list[int]
+    corrupted: float | None
     images: float
     exaflop: float
     device_hours: float
 
 
 class Numbers(NamedTuple):
+    """All that a report says in numbers; `tools/report.py --json` prints them.
+
+    Attributes:
+        broken: runs that measured something not finite, which is left out.
+        settings: {arm: {key: value}} of the arms that are compared.
+        incomparable: {held-out metric: why it does not compare}; these are no measures.
+        main: the name of the measure that the study is judged by.
+        pairs: on the main measure: arms minus the baseline, then minus the reference.
+        claim: what the study's claim says is above zero.
+    """
+
     study: str
     title: str
     tasks: int
     missing: list[str]
-    rows: list[Row]
+    broken: list[str]
+    match: str
+    settings: dict[str, dict[str, Any]]
+    measures: list[Measure]
+    incomparable: dict[str, list[str]]
+    main: str
     pairs: list[Pair]
-    probes: list[Probe]
+    claim: Pair | None
     sweeps: list[Sweep]
-    spent: list[Spent]
+    costs: list[Cost]
+
+    def measure(self, name: str) -> Measure:
+        return next(one for one in self.measures if one.name == name)
 
     def pair(self, arm: str, other: str) -> Pair:
         return next(pair for pair in self.pairs if (pair.arm, pair.other) == (arm, other))
 
 
-def measure(study: Study) -> Numbers:
+def compute(study: StudyResults) -> Numbers:
     """All numbers of a study as far as it is finished.
 
     Raises:
-        UserError: a run lacks a figure that the report asks for.
+        UserError: a run lacks a metric that the report needs, or nothing can be compared.
     """
-    about = study.about
+    incomparable: dict[str, list[str]] = {}
+    measures = [*tested(study), *held_out(study, incomparable)]
+    main = _main(study, measures)
     return Numbers(
-        about["name"],
-        about["title"],
-        len(about["tasks"]),
-        study.missing,
-        list(_rows(study)),
-        list(_pairs(study)),
-        list(_probes(study)),
-        list(_sweeps(study)),
-        list(_spent(study)),
+        study=study.plan["name"],
+        title=study.plan["title"],
+        tasks=len(study.plan["tasks"]),
+        missing=study.missing,
+        broken=[run.name for run in study.finished.values() if _broken(run)],
+        match=study.plan.get("match") or "steps",
+        settings=study.settings,
+        measures=measures,
+        incomparable=incomparable,
+        main=main.name,
+        pairs=list(_pairs(study, main)),
+        claim=_claim(study, measures, main),
+        sweeps=list(_sweeps(study)),
+        costs=list(_costs(study)),
     )
 
 
@@ -114,136 +129,110 @@ def plain(value: Any) -> Any:
         value = value._asdict()
     if isinstance(value, dict):
         return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         return [plain(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _rows(study: Study) -> Iterable[Row]:
-    for part in (study.report["final"], *study.extra):
-        for arm in study.about["arms"]:
-            if runs := study.runs(part, arm):
-                yield _row(study, part, arm, runs)
-
-
-def _row(study: Study, part: str, arm: str, runs: Mapping[int, Finished]) -> Row:
-    extra = part in study.extra
-    seeds = {seed: run.metric("top1") for seed, run in runs.items()}
-    has_top5 = all(
-        "top5" in run.on("test") for run in runs.values()
-    )  # not with five classes or fewer
-    paper = None if extra else (study.report.get("paper") or {}).get(arm)
-    return Row(
-        arm,
-        part,
-        extra,
-        seeds,
-        stats.summarize(list(seeds.values())),
-        stats.resampled(
-            np.stack([study.right[run.name] for run in runs.values()]).astype(np.int64)
-        ),
-        stats.summarize([run.metric("top5") for run in runs.values()]) if has_top5 else None,
-        {
-            seed: run.result.get("total_exaflop", run.result["exaflop"])
-            for seed, run in runs.items()
-        },
-        None if paper is None else paper / 100,
+def _broken(run: FinishedRun) -> bool:
+    """Whether it measured something not finite; what a sweep tried is shown as it is."""
+    return not run.values and not all(
+        math.isfinite(run.metric(name)) for name in run.result["metrics"]
     )
 
 
-def _pairs(study: Study) -> Iterable[Pair]:
-    """Each arm's gain over the baseline, then each other arm's distance to the reference."""
-    final, baseline, reference = (
-        study.report["final"],
-        study.report["baseline"],
-        study.report.get("reference"),
-    )
-    arms = [arm for arm in study.about["arms"] if study.runs(final, arm)]
-    yield from (_pair(study, arm, baseline) for arm in arms if arm != baseline)
+def _main(study: StudyResults, measures: list[Measure]) -> Measure:
+    """The measure that the study is judged by: the one it names, that of its claim, of arms that
+    are compared after fine-tuning their top-1, else the first of MAIN."""
+    names = [one.name for one in measures]
+    claimed = (study.report.get("claim") or {}).get("measure")
+    wanted = study.report.get("measure") or claimed
+    for name in (claimed, wanted):
+        if name is not None and name not in names:
+            raise UserError(
+                f"{study.folder}: no finished run measured {name}, which the report needs; "
+                f"{suggest(name, names)}"
+            )
+    if not names:
+        raise UserError(
+            f"{study.folder}: nothing was measured that compares; "
+            "expected report: probes: with the parts that measure"
+        )
+    if wanted is None and study.report.get("candidate"):
+        fine_tuned = [one for one in measures if one.part == study.final]
+        if fine_tuned:
+            return fine_tuned[0]
+    order = [wanted, *MAIN, names[0]]
+    return measures[names.index(next(name for name in order if name in names))]
+
+
+def _pairs(study: StudyResults, main: Measure) -> Iterator[Pair]:
+    """Each arm minus the baseline, then each other arm minus the reference."""
+    baseline = study.report.get("baseline")
+    reference = study.report.get("reference")
+    arms = [arm for arm in study.plan["arms"] if main.seeds(arm)]
+    if baseline is not None:
+        yield from (_pair(study, main, arm, baseline) for arm in arms if arm != baseline)
     if reference is not None:
-        yield from (
-            _pair(study, arm, reference) for arm in arms if arm not in (baseline, reference)
-        )
+        others = [arm for arm in arms if arm not in (baseline, reference)]
+        yield from (_pair(study, main, arm, reference) for arm in others)
 
 
-def _pair(study: Study, arm: str, other: str) -> Pair:
-    first, second = study.runs(study.report["final"], arm), study.runs(study.report["final"], other)
-    both = [seed for seed in first if seed in second]
-    if not both:
-        return Pair(arm, other, None, None, {})
-    right = {seed: (study.right[first[seed].name], study.right[second[seed].name]) for seed in both}
-    apart_SM = np.stack([a.astype(np.int64) - b for a, b in right.values()])
-    difference = _apart(first, second, "top1")
-    tests = {seed: stats.mcnemar(a, b) for seed, (a, b) in right.items()}
-    return Pair(arm, other, difference, stats.resampled(apart_SM), tests)
+def _claim(study: StudyResults, measures: list[Measure], main: Measure) -> Pair | None:
+    claim = study.report.get("claim")
+    if not claim:
+        return None
+    measure = next((one for one in measures if one.name == claim.get("measure")), main)
+    return _pair(study, measure, claim["better"], claim["worse"])
 
 
-def _apart(
-    first: Mapping[int, Finished], second: Mapping[int, Finished], name: str
-) -> SeedSummary | None:
-    """The differences of a metric in pairs of one seed."""
-    both = [seed for seed in first if seed in second]
-    return (
-        stats.summarize([first[seed].metric(name) - second[seed].metric(name) for seed in both])
-        if both
-        else None
-    )
+def _pair(study: StudyResults, measure: Measure, arm: str, other: str) -> Pair:
+    difference = measure.difference(arm, other)
+    first = study.runs(measure.part, arm)
+    second = study.runs(measure.part, other)
+    correct = {}
+    if measure.name == "top1" and measure.part == study.final:
+        correct = {
+            seed: (study.correct[first[seed].name], study.correct[second[seed].name])
+            for seed in first
+            if seed in second
+        }
+    if not correct:
+        return Pair(arm, other, measure.name, difference, None, {})
+    apart_SM = np.stack([a.astype(np.int64) - b for a, b in correct.values()])
+    tests = {seed: stats.mcnemar(a, b) for seed, (a, b) in correct.items()}
+    return Pair(arm, other, measure.name, difference, stats.resampled(apart_SM), tests)
 
 
-def _probes(study: Study) -> Iterable[Probe]:
-    """The fine-tuned networks' top-1, and beside it what the probes found, of every arm; nothing
-    where nothing was probed."""
-    final = study.report["final"]
-    found = [(part, name) for part in study.probes for name in measures_of(study, part)]
-    for part, name in [(final, "top1"), *found] if found else []:
-        several = len(study.probes) > 1 and part != final
-        label = (
-            "fine-tuned"
-            if part == final
-            else name.replace("_", " ") + (f" ({part})" if several else "")
-        )
-        base = study.runs(part, study.report["baseline"])
-        for arm in study.about["arms"]:
-            if runs := study.runs(part, arm):
-                value = stats.summarize([run.metric(name) for run in runs.values()])
-                gain = None if arm == study.report["baseline"] else _apart(runs, base, name)
-                yield Probe(label, arm, value, gain)
-
-
-def measures_of(study: Study, part: str) -> list[str]:
-    """What a part's runs measured on the test split; few_shot_5 before few_shot_10."""
-    names = {name for run in study.done.values() if run.part == part for name in run.on("test")}
-    return sorted(names, key=lambda name: (name.rstrip("0123456789"), len(name), name))
-
-
-def _sweeps(study: Study) -> Iterable[Sweep]:
-    """What was chosen is the highest mean over seeds of the metric that the choosing tasks name; of
-    equals the first."""
-    swept = dict.fromkeys((run.part, run.arm) for run in study.done.values() if run.values)
-    for part, arm in swept:
-        by = next(
-            (
-                task["by"]
-                for task in study.about["tasks"]
-                if (task.get("best"), task["arm"]) == (part, arm)
-            ),
-            BY,
-        )
-        found: dict[str, list[Finished]] = {}
-        for run in study.done.values():
-            if (run.part, run.arm) == (part, arm):
-                found.setdefault(str(run.values), []).append(run)
+def _sweeps(study: StudyResults) -> Iterator[Sweep]:
+    """The best is the highest mean over seeds of the metric by which a task chooses; of equals the
+    first. Without such a task, sweeps that did not measure SWEPT_BY are left out."""
+    gridded = [run for run in study.finished.values() if run.values]
+    for part, arm in dict.fromkeys((run.part, run.arm) for run in gridded):
+        own = [run for run in gridded if (run.part, run.arm) == (part, arm)]
+        runs: dict[str, list[FinishedRun]] = {}
+        for run in own:
+            runs.setdefault(str(run.values), []).append(run)
+        by = _chosen_by(study, part, arm)
+        if by is None and any(SWEPT_BY not in run.result["metrics"] for run in own):
+            continue
+        by = by or SWEPT_BY
         tried = [
-            (runs[0].values, float(np.mean([run.metric(by) for run in runs])))
-            for runs in found.values()
+            (found[0].values, float(np.mean([run.metric(by) for run in found])))
+            for found in runs.values()
         ]
-        best = max(
-            range(len(tried)),
-            key=lambda i: tried[i][1] if math.isfinite(tried[i][1]) else -math.inf,
-        )
-        yield Sweep(
-            part, arm, by, tried, best, edges([values for values, _ in tried], tried[best][0])
-        )
+        scores = [mean if math.isfinite(mean) else -math.inf for _, mean in tried]
+        best = scores.index(max(scores))
+        ends = edges([values for values, _ in tried], tried[best][0])
+        yield Sweep(part, arm, by, tried, best, ends)
+
+
+def _chosen_by(study: StudyResults, part: str, arm: str) -> str | None:
+    """The metric of the task that chooses from a sweep; None without one."""
+    for task in study.plan["tasks"]:
+        if (task.get("best"), task["arm"]) == (part, arm) and task.get("by"):
+            return task["by"]
+    return None
 
 
 def edges(tried: list[dict[str, Any]], best: dict[str, Any]) -> list[str]:
@@ -251,25 +240,42 @@ def edges(tried: list[dict[str, Any]], best: dict[str, Any]) -> list[str]:
     found = []
     for key, value in best.items():
         values = {entry[key] for entry in tried if key in entry}
-        numeric = all(isinstance(entry, (int, float)) for entry in values)
+        numeric = all(isinstance(entry, int | float) for entry in values)
         if numeric and len(values) > 1 and value in (min(values), max(values)):
             found.append(key)
     return found
 
 
-def _spent(study: Study) -> Iterable[Spent]:
-    for arm in study.about["arms"]:
-        runs = list(study.runs(study.report["final"], arm).values())
-        swept = [run for run in study.done.values() if run.arm == arm and run.values]
-        earlier = [run for final in runs for run in study.before(final).values()]
-        for stage, found, over in (
-            ("pre-training", earlier, len(runs)),
-            ("fine-tuning", runs, len(runs)),
-            ("sweep", swept, 1),
-        ):
-            if found:
-                totals = [
-                    sum(run.result[key] for run in found) / over
-                    for key in ("images", "exaflop", "device_hours")
-                ]
-                yield Spent(arm, stage, len(found), *totals)
+def _costs(study: StudyResults) -> Iterator[Cost]:
+    for arm in study.plan["arms"]:
+        before = study.pretraining(arm)
+        final = study.runs(study.final, arm)
+        every = [run for run in study.finished.values() if run.arm == arm]
+        trained = [run for runs in before.values() for run in runs]
+        yield from _cost(arm, "pre-training", trained, len(before))
+        yield from _cost(arm, "fine-tuning", list(final.values()), len(final))
+        yield from _cost(arm, "sweep", [run for run in every if run.values])
+        yield from _cost(arm, "all", every)
+    yield from _cost("", "all arms", list(study.finished.values()))
+
+
+def _cost(arm: str, stage: str, runs: list[FinishedRun], seeds: int = 1) -> Iterator[Cost]:
+    """The sum over runs divided by the number of seeds; none without runs."""
+    if not runs:
+        return
+    corrupted = [
+        run.metric(name)
+        for run in runs
+        for name in run.result["metrics"]
+        if name.endswith("corrupted")
+    ]
+    yield Cost(
+        arm=arm,
+        stage=stage,
+        runs=len(runs),
+        steps=sorted({int(run.result["steps"]) for run in runs}),
+        corrupted=corrupted[0] if corrupted else None,
+        images=sum(run.result["images"] for run in runs) / seeds,
+        exaflop=sum(run.result["exaflop"] for run in runs) / seeds,
+        device_hours=sum(run.result["device_hours"] for run in runs) / seeds,
+    )

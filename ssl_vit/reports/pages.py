@@ -1,17 +1,61 @@
-"""Sections as Markdown, and as one HTML page that needs nothing beside it. No torch here."""
+"""What a page is made of (sections of text, lists, tables, commands and figures), and how it is
+written: as Markdown, and as one HTML page that needs no other file. No torch here."""
 
 import base64
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..formatting import code_block, escape_markdown, escape_opening, visible_text
-from .plots import Plot
-from .sections import Block, Commands, Listing, Section, Table, Text
+
+
+class Text(NamedTuple):
+    """A paragraph; a warning stands apart."""
+
+    text: str
+    warning: bool = False
+
+
+class Listing(NamedTuple):
+    lines: list[str]
+
+
+class Table(NamedTuple):
+    """The first `labels` columns are text, the others numbers; `marked` rows stand apart."""
+
+    head: list[str]
+    rows: list[list[str]]
+    labels: int = 1
+    marked: frozenset[int] = frozenset()
+
+
+class Commands(NamedTuple):
+    lines: list[str]
+
+
+class Figure(NamedTuple):
+    """SVG text for light pages and dark ones. `path` is that of the light one, from the page's
+    folder."""
+
+    path: str
+    caption: str
+    light: str
+    dark: str
+
+
+Block = Text | Listing | Table | Commands | Figure
+
+
+class Section(NamedTuple):
+    """The first one of a page has no title."""
+
+    title: str
+    blocks: list[Block]
 
 
 def markdown(title: str, sections: list[Section]) -> str:
-    """Every text in it means nothing but itself, as in the page."""
+    """A page as Markdown. Text is escaped, so that names of others cannot become markup."""
     parts = [f"# {escape_opening(title)}"]
     for section in sections:
         parts += [f"## {escape_opening(section.title)}"] if section.title else []
@@ -29,7 +73,7 @@ def _markdown(block: Block) -> str:
             return _table(block)
         case Commands(lines):
             return code_block(lines, "bash")
-        case Plot():
+        case Figure():
             return f"![{escape_markdown(block.caption)}]({block.path})"
 
 
@@ -54,7 +98,7 @@ def _table(table: Table) -> str:
 
 
 def html(title: str, sections: list[Section]) -> str:
-    """The page, figures inside it, light or dark as the reader's machine is."""
+    """A page as HTML with its figures inside, light or dark as the browser prefers."""
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
         loader=loader,

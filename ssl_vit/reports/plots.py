@@ -1,109 +1,246 @@
-"""A study's figures: accuracy against compute, and learning curves. No torch here."""
+"""Drawing: values against an axis, learning curves, and a grid of two keys, as SVG text. Uses
+matplotlib's Figure objects, without pyplot's state.
 
-from collections.abc import Iterable
+Legend: R rows, C columns of a grid.
+"""
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from . import curves
-from .finished import Finished, Study
-from .numbers import Numbers, Row
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
 
-# of each run the first of these that its metrics.jsonl tells: the axis, and by what it is
-# multiplied
-CURVES = {
-    "validation/accuracy": ("held-out accuracy, %", 100),
-    "validation/loss": ("held-out loss", 1),
-    "loss": ("training loss", 1),
-}
+from ..formatting import text_line
 
-
-class Plot(NamedTuple):
-    """SVG text for light pages and dark ones. `path` is where the light one lies, from the study's
-    folder."""
-
-    path: str
-    caption: str
-    light: str
-    dark: str
+# Okabe and Ito's, which readers with any colour vision can distinguish
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
+COLUMNS = 2  # of panels
+BRIGHT = 0.6  # share of the grid's colours above which text on them is dark
 
 
-def draw(study: Study, numbers: Numbers) -> list[Plot]:
-    """Accuracy against exaFLOP, then the learning curves of the final part and of what came before
-    it."""
-    found = [_compute(study, numbers)]
-    panels = list(_panels(study))
-    if panels:
-        caption = "Learning curves: each seed a thin line, the mean of an arm a thick one. What is pre-trained differs, so each"
-        caption += " arm's pre-training has axes of its own."
-        order = list(study.about["arms"])
-        light, dark = (curves.learning(panels, order, look) for look in (curves.LIGHT, curves.DARK))
-        found.append(Plot("figures/learning_curves.svg", caption, light, dark))
-    return found
+class Style(NamedTuple):
+    ink: str
+    paper: str
 
 
-def name(row: Row) -> str:
-    """A row's name: its arm, and for an extra one the part."""
-    return f"extra: {row.arm}, {row.part}" if row.extra else row.arm
+LIGHT = Style("#24292f", "#ffffff")
+DARK = Style("#c9d1d9", "#14171c")
 
 
-def _compute(study: Study, numbers: Numbers) -> Plot:
-    points = []
-    for row in numbers.rows:
-        ends = (
-            (100 * row.top1.interval.low, 100 * row.top1.interval.high)
-            if row.top1.interval
-            else None
-        )
-        points.append(
-            curves.Point(
-                name(row), list(row.exaflop.values()), [100 * x for x in row.seeds.values()], ends
-            )
-        )
-    order = [*study.about["arms"], *(name(row) for row in numbers.rows if row.extra)]
-    caption = "Test top-1 against all the compute that went into the network, sweeps left out: each seed a dot, the mean a"
-    caption += " diamond with its 95% t-interval over seeds."
-    light, dark = (curves.compute(points, order, look) for look in (curves.LIGHT, curves.DARK))
-    return Plot("figures/accuracy_exaflop.svg", caption, light, dark)
+class Point(NamedTuple):
+    """One arm: its seeds' places along x and values, and the ends of the mean's interval if there
+    is one."""
+
+    x: Sequence[float]
+    values: Sequence[float]
+    interval: tuple[float, float] | None
 
 
-def _panels(study: Study) -> Iterable[curves.Panel]:
-    """The final part with all arms, then for each arm and earlier part the runs that its final ones
-    came through."""
-    arms = {
-        arm: list(study.runs(study.report["final"], arm).values()) for arm in study.about["arms"]
-    }
-    yield from _panel("fine-tuning", {arm: runs for arm, runs in arms.items() if runs})
-    for arm, runs in arms.items():
-        earlier = {one.name: one for run in runs for one in study.before(run).values()}
-        for part in dict.fromkeys(one.part for one in earlier.values()):
-            yield from _panel(
-                f"{part}: {arm}", {arm: [one for one in earlier.values() if one.part == part]}
-            )
+class Panel(NamedTuple):
+    """One measure: {line: its points}, and {name: value} of horizontal lines."""
+
+    label: str
+    lines: Mapping[str, Sequence[Point]]
+    levels: Mapping[str, float]
 
 
-def _panel(title: str, arms: dict[str, list[Finished]]) -> Iterable[curves.Panel]:
-    """One panel, of the first measure that all its runs have rows of; none where there is no such
-    measure."""
-    rows = {run.name: run.run.rows() for runs in arms.values() for run in runs}
-    for measure, (label, scale) in CURVES.items():
-        known = {run: [row for row in found if measure in row] for run, found in rows.items()}
-        if all(known.values()):
-            lines = {
-                run: curves.Curve([r["step"] for r in f], [scale * r[measure] for r in f])
-                for run, f in known.items()
-            }
-            by_arm = {arm: [lines[run.name] for run in runs] for arm, runs in arms.items()}
-            yield curves.Panel(title, _said(label, arms), by_arm)
-            return
+class XAxis(NamedTuple):
+    """The axis that panels share. `categories` lie at 0, 1, 2, ...; `ticks` are those of a
+    logarithmic axis, where it should have no others."""
+
+    label: str
+    categories: Sequence[str] = ()
+    log: bool = False
+    ticks: Sequence[float] = ()
 
 
-def _said(label: str, arms: dict[str, list[Finished]]) -> str:
-    """The axis, true also of runs that held nothing out and looked at training images in its
-    place."""
-    entries = [
-        entry for runs in arms.values() for run in runs for entry in run.result["metrics"].values()
-    ]
-    return (
-        label
-        if any(entry["split"] == "validation" for entry in entries)
-        else label.replace("held-out", "training images'")
+class Curve(NamedTuple):
+    """One seed's values by step."""
+
+    steps: Sequence[int]
+    values: Sequence[float]
+
+
+class LearningPanel(NamedTuple):
+    """{arm: its seeds' curves} of the measure `label`."""
+
+    title: str
+    label: str
+    arms: Mapping[str, Sequence[Curve]]
+
+
+class Grid(NamedTuple):
+    """Means by row and column; None where no run is finished."""
+
+    x: str
+    y: str
+    columns: Sequence[str]
+    rows: Sequence[str]
+    means: Sequence[Sequence[float | None]]
+    label: str
+
+
+def points(panels: Sequence[Panel], x: XAxis, order: Sequence[str], style: Style) -> str:
+    """A panel for each measure: each seed a dot, the mean a diamond with its interval; the means of
+    a line are joined unless x has categories. `order` gives names their colours."""
+    columns = min(COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = _figure(style, 6.4 if columns == 1 else 7.6, 3.6 if rows == 1 else 2.9 * rows)
+    cells = figure.subplots(rows, columns, squeeze=False).ravel()
+    colours = _colours(order)
+    for axis, panel in zip(cells, panels, strict=False):
+        for name, line in panel.lines.items():
+            _draw_points(axis, name, line, colours[name], "" if x.categories else "-")
+        for name, value in panel.levels.items():
+            axis.axhline(value, color=colours[name], linestyle="--", linewidth=1, label=label(name))
+        _draw_scale(axis, x)
+        _dress(axis, style, x.label, panel.label, "")
+    for axis in cells[len(panels) :]:
+        axis.set_axis_off()
+    return _svg(figure)
+
+
+def _colours(order: Sequence[str]) -> dict[str, str]:
+    """{name: colour}; more names than COLOURS share them out along a colour map."""
+    if len(order) <= len(COLOURS):
+        return dict(zip(order, COLOURS, strict=False))
+    found = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(order)))
+    return dict(zip(order, map(matplotlib.colors.to_hex, found), strict=True))
+
+
+def _draw_points(axis: Axes, name: str, line: Sequence[Point], colour: str, style: str) -> None:
+    line = sorted(line, key=lambda point: float(np.mean(point.x)))
+    axis.plot(
+        [float(np.mean(point.x)) for point in line],
+        [float(np.mean(point.values)) for point in line],
+        linestyle=style,
+        marker="D",
+        markersize=4,
+        color=colour,
+        label=label(name) or None,
     )
+    for point in line:
+        axis.plot(point.x, point.values, ".", markersize=4, alpha=0.5, color=colour)
+        if point.interval:
+            middle = float(np.mean(point.x))
+            axis.plot([middle, middle], point.interval, linewidth=1.5, color=colour)
+
+
+def _draw_scale(axis: Axes, x: XAxis) -> None:
+    if x.categories:
+        turned = sum(map(len, x.categories)) > 30
+        axis.set_xticks(
+            range(len(x.categories)),
+            [label(name) for name in x.categories],
+            rotation=30 if turned else 0,
+            ha="right" if turned else "center",
+        )
+        axis.set_xlim(-0.5, len(x.categories) - 0.5)
+    elif x.log:
+        axis.set_xscale("log")
+        if x.ticks:
+            axis.set_xticks(x.ticks)
+            axis.xaxis.set_major_formatter(ScalarFormatter())
+            axis.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+
+
+def learning(panels: Sequence[LearningPanel], order: Sequence[str], style: Style) -> str:
+    """Curves by step: each seed a thin line, their mean at the steps that all of them have a thick
+    one. `order` gives the arms their colours."""
+    figure = _figure(style, 6.4, 2.9 * len(panels))
+    rows = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    colours = _colours(order)
+    for axis, panel in zip(rows, panels, strict=True):
+        for arm, curves in panel.arms.items():
+            _draw_curves(axis, arm, curves, colours[arm])
+        _dress(axis, style, "step", panel.label, panel.title)
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    return _svg(figure)
+
+
+def _draw_curves(axis: Axes, arm: str, curves: Sequence[Curve], colour: str) -> None:
+    """One arm's seeds and their mean."""
+    for curve in curves:
+        axis.plot(curve.steps, curve.values, color=colour, linewidth=0.7, alpha=0.6)
+    found = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
+    common = sorted(set.intersection(*(set(values) for values in found)))
+    axis.plot(
+        common,
+        [float(np.mean([values[step] for values in found])) for step in common],
+        color=colour,
+        linewidth=2,
+        label=label(arm),
+        marker="o" if len(common) == 1 else None,
+    )
+
+
+def grid(means: Grid, style: Style) -> str:
+    """Means as colours, each with its number."""
+    figure = _figure(style, 1.8 + 0.9 * len(means.columns), 1.2 + 0.5 * len(means.rows))
+    axis = figure.subplots()
+    mean_RC = np.array([[np.nan if mean is None else mean for mean in row] for row in means.means])
+    low = float(np.nanmin(mean_RC))
+    high = float(np.nanmax(mean_RC))
+    if high == low:
+        high = low + 1
+    axis.pcolormesh(np.ma.masked_invalid(mean_RC), cmap="cividis", vmin=low, vmax=high)
+    for (row, column), mean in np.ndenumerate(mean_RC):
+        if np.isfinite(mean):
+            bright = (mean - low) / (high - low) > BRIGHT
+            ink = LIGHT.ink if bright else LIGHT.paper
+            text = f"{mean:.2f}"
+            axis.text(
+                column + 0.5, row + 0.5, text, ha="center", va="center", color=ink, fontsize=9
+            )
+    axis.set_xticks(np.arange(len(means.columns)) + 0.5, [label(name) for name in means.columns])
+    axis.set_yticks(np.arange(len(means.rows)) + 0.5, [label(name) for name in means.rows])
+    _dress(axis, style, means.x, means.y, means.label)
+    axis.grid(False)
+    return _svg(figure)
+
+
+def label(text: str) -> str:
+    """Text of a study's file as a label that shows it as it is: no formula between dollars, nothing
+    hidden by a leading underscore."""
+    escaped = text_line(text).replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
+
+
+def _figure(style: Style, width: float, height: float) -> Figure:
+    return Figure(figsize=(width, height), layout="constrained", facecolor=style.paper)
+
+
+def _dress(axis: Axes, style: Style, x: str, y: str, title: str) -> None:
+    """Labels, legend and colours that suit the page."""
+    axis.set_xlabel(label(x), color=style.ink)
+    axis.set_ylabel(label(y), color=style.ink)
+    axis.set_title(label(title), color=style.ink, fontsize=10)
+    axis.set_facecolor(style.paper)
+    axis.tick_params(which="both", colors=style.ink)
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color(style.ink)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(frameon=False, labelcolor=style.ink, fontsize=9)
+
+
+def _svg(figure: Figure) -> str:
+    """The figure's text, the same each time: no date, and names that are hashed with a fixed
+    salt."""
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "ssl_vit"}), warnings.catch_warnings():
+        # of a script that the font lacks: boxes are shown
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(
+            text,
+            format="svg",
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
+    return text.getvalue()

@@ -1,274 +1,296 @@
-"""A study's numbers in words and tables: what the report says, whatever it is written in. No torch
-here."""
+"""The sections of a report, in SECTIONS: each is a function of (study, numbers) that yields blocks of
+text, tables and figures, and nothing where the study has nothing of it. No torch here."""
 
 import shlex
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from .. import stats
 from ..formatting import sharded
-from ..stats import RESAMPLES, Interval, SeedSummary, reach, t_factor
-from .finished import Finished, Study, left_out
-from .numbers import Numbers, Pair, Sweep
-from .plots import Plot, name
+from . import figures
+from .axes import arm_label, format_value
+from .load import FinishedRun, StudyResults, left_out
+from .measures import Measure
+from .numbers import Cost, Numbers, Pair, Sweep, edges
+from .pages import Block, Commands, Listing, Section, Table, Text
+from .wording import (
+    MINUS,
+    NONE,
+    SIGN,
+    answer,
+    candidate_pairs,
+    chance,
+    deviation,
+    difference_of,
+    minus,
+    number,
+    span,
+    unit,
+    zero,
+)
 
-SEEDS, BOTH = "95%, seeds", "95%, seeds and images"
-MINUS = "A minus B"
-SIGN = f"Every difference in this report is {MINUS}, as its label says, and positive where A is the better."
-NONE = "-"
-
-
-class Text(NamedTuple):
-    text: str
-    warning: bool = False
-
-
-class Listing(NamedTuple):
-    lines: list[str]
-
-
-class Table(NamedTuple):
-    """The first `labels` columns are text, the others numbers; `marked` rows stand apart."""
-
-    head: list[str]
-    rows: list[list[str]]
-    labels: int = 1
-    marked: frozenset[int] = frozenset()
-
-
-class Commands(NamedTuple):
-    lines: list[str]
+SEEDS = "95%, seeds"
+BOTH = "95%, seeds and images"
+MATCHED = {
+    "exaflop": "Matched by exaFLOP: each setting's steps and warm-up were scaled so that its "
+    "pre-training costs what the study's options cost without a setting.",
+    "steps": "Matched by steps: every setting was pre-trained for as many, whatever they cost.",
+}
 
 
-Block = Text | Listing | Table | Commands | Plot
-
-
-class Section(NamedTuple):
-    """The first has no title."""
-
-    title: str
-    blocks: list[Block]
-
-
-def build(study: Study, numbers: Numbers, drawn: list[Plot]) -> list[Section]:
-    """All that the report says, in order; sections without content are left out."""
-    found = [
-        Section("", list(_first(study, numbers))),
-        Section("Arms", list(_arms(study, numbers))),
-        Section("In pairs", list(_in_pairs(study, numbers))),
-        Section("Frozen probes", list(_probes(study, numbers))),
-        Section("Learning rate", list(_sweeps(numbers))),
-        Section("Compute", [*_spent(study, numbers), *drawn[:1]]),
-        Section("Learning curves", [*drawn[1:]]),
-        Section("How it was made", list(made(study))),
-    ]
+def build(study: StudyResults, numbers: Numbers) -> list[Section]:
+    """All that the report says; sections without content are left out."""
+    found = [Section(title, list(blocks(study, numbers))) for title, blocks in SECTIONS]
     return [section for section in found if section.blocks]
 
 
-def points(share: float, signed: bool = False) -> str:
-    """A share in percent, or a difference of shares in points."""
-    return f"{100 * share:+z.2f}" if signed else f"{100 * share:z.2f}"
-
-
-def span(interval: Interval | None, signed: bool = False) -> str:
-    return (
-        f"{points(interval.low, signed)} to {points(interval.high, signed)}" if interval else NONE
-    )
-
-
-def minus(arm: str, other: str) -> str:
-    """What a difference is called everywhere: positive where `arm` is the better."""
-    return f"{arm} minus {other}"
-
-
-def deviation(found: SeedSummary) -> str:
-    return NONE if found.sd is None else points(found.sd)
-
-
-def answer(study: Study, numbers: Numbers) -> str:
-    """The study's answer: the candidate minus the baseline, and minus the reference, by seeds."""
-    return (
-        f"After the same fine-tuning, {' '.join(_apart(pair) for pair in _asked(study, numbers))}"
-    )
-
-
-def _asked(study: Study, numbers: Numbers) -> list[Pair]:
-    """The pairs that the study asks about: candidate and baseline, candidate and reference if there
-    is one."""
-    candidate, others = (
-        study.report["candidate"],
-        (study.report["baseline"], study.report.get("reference")),
-    )
-    return [numbers.pair(candidate, other) for other in others if other is not None]
-
-
-def _apart(pair: Pair) -> str:
-    """One pair in words, with the sign that it has in the table."""
-    found = pair.difference
-    if found is None:
-        return f"{pair.arm} and {pair.other} have no seed in common yet."
-    size = f"{minus(pair.arm, pair.other)} is {points(found.mean, True)} points of top-1"
-    if found.interval is None:
-        return f"{size}, on one seed, which gives no interval."
-    return f"{size}: 95% interval {span(found.interval, True)} over {found.n} seeds, which {zero(found.interval)} zero."
-
-
-def zero(interval: Interval) -> str:
-    return "excludes" if interval.excludes_zero else "includes"
-
-
-def _first(study: Study, numbers: Numbers) -> Iterable[Block]:
-    """The answer, the same with the images resampled too, and what is missing."""
+def first(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+    """The answer, the same with the images resampled too, and what to be careful about."""
     yield Text(answer(study, numbers))
     wider = [
-        f"{minus(pair.arm, pair.other)} {span(pair.resampled, True)} ({zero(pair.resampled)} zero)"
-        for pair in _asked(study, numbers)
+        f"{minus(pair, numbers)} {span(pair.resampled, signed=True)} ({zero(pair.resampled)} zero)"
+        for pair in candidate_pairs(study, numbers)
         if pair.resampled
     ]
     if wider:
         yield Text(
-            f"With the test images resampled together with the seeds, the intervals are: {'; '.join(wider)}."
+            "With the test images resampled together with the seeds, the intervals are: "
+            f"{'; '.join(wider)}."
         )
+    yield from _end_of_axis(study, numbers)
     if numbers.missing:
-        yield unfinished(numbers.missing, numbers.tasks)
-    yield from strangers(study)
-
-
-def strangers(study: Study) -> Iterable[Text]:
-    """Runs that somebody put into the study's folder."""
-    if study.foreign:
-        yield Text(f"N{left_out(study).removeprefix('; n')}.", warning=True)
-
-
-def unfinished(missing: list[str], tasks: int) -> Text:
-    """What is not in the report."""
-    count = f"{len(missing)} of {tasks} tasks are not finished"
-    return Text(
-        f"{count}, and nothing of them is in this report: {', '.join(missing)}.", warning=True
-    )
-
-
-def _arms(study: Study, numbers: Numbers) -> Iterable[Block]:
-    rows = []
-    for row in numbers.rows:
-        top5 = points(row.top5.mean) if row.top5 else NONE
-        paper = NONE if row.paper is None else points(row.paper)
-        mean = [name(row), str(row.top1.n), points(row.top1.mean), deviation(row.top1)]
-        rows.append([*mean, span(row.top1.interval), span(row.resampled), top5, paper])
-    head = ["arm", "n", "top-1, %", "sd", SEEDS, BOTH, "top-5, %", "paper"]
-    yield Table(head, rows, marked=frozenset(i for i, row in enumerate(numbers.rows) if row.extra))
-    yield Listing([f"{arm}: {line}" for arm, line in study.about["arms"].items()])
-    yield Text(
-        f"n counts seeds, each of which covers pre-training and fine-tuning; sd is over them. The first interval is Student's t"
-        f" over seeds. For the second, seeds and test images are resampled together, {RESAMPLES:,} times, its ends never"
-        f" inside the first. One seed has neither."
-        + (
-            " Extra rows are no arm of the comparison."
-            if any(row.extra for row in numbers.rows)
-            else ""
+        yield Text(
+            f"{len(numbers.missing)} of {numbers.tasks} tasks are not finished, "
+            f"and nothing of them is in this report: {', '.join(numbers.missing)}.",
+            warning=True,
         )
-    )
-    if study.report.get("differs"):
-        yield Text("The paper's figures come from another protocol. What differs:")
-        yield Listing(study.report["differs"])
+    if numbers.broken:
+        yield Text(
+            "Values that are not finite are left out; these runs measured some: "
+            f"{', '.join(numbers.broken)}.",
+            warning=True,
+        )
+    if study.foreign:
+        yield Text(f"N{left_out(study)[1:]}.", warning=True)
 
 
-def _in_pairs(study: Study, numbers: Numbers) -> Iterable[Block]:
-    """Differences by seed, McNemar's test of each seed's two networks, and what the number of seeds
-    allows."""
-    found = [(minus(pair.arm, pair.other), pair) for pair in numbers.pairs]
-    rows = []
-    for label, pair in found:
-        apart = pair.difference
-        if apart is None:
-            rows.append([label, "0", *[NONE] * 4])
-        else:
-            cells = [
-                points(apart.mean, True),
-                deviation(apart),
-                span(apart.interval, True),
-                span(pair.resampled, True),
-            ]
-            rows.append([label, str(apart.n), *cells])
-    yield Table([MINUS, "n", "difference, points", "sd", SEEDS, BOTH], rows)
+def _end_of_axis(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+    """Warns of a best value at an end of the values of a number."""
+    along = figures.study_axes(study, numbers)
+    main = numbers.measure(numbers.main)
+    tried = [numbers.settings[one.arm] for one in main.results]
+    best = numbers.settings[main.best.arm]
+    if along.categories or len(tried) < 3:
+        return
+    for key in edges(tried, best):
+        yield Text(
+            f"The best, {key}={format_value(best[key])}, is at an end of the values tried; "
+            "a wider range may contain a better one.",
+            warning=True,
+        )
+
+
+def arms(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+    """What the arms are, where their labels do not say it."""
+    described = {
+        arm: text
+        for arm, text in study.plan["arms"].items()
+        if text != arm_label(arm, numbers.settings)
+    }
+    if described:
+        yield Listing([f"{arm}: {text}" for arm, text in described.items()])
+
+
+def pairs(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+    """Differences in pairs of one seed, what the number of seeds allows, and McNemar's test of each
+    seed's two networks."""
+    found = [*([numbers.claim] if numbers.claim else []), *numbers.pairs]
+    if not found:
+        return
+    head = [MINUS, "measure", "n", "difference", "sd", SEEDS, BOTH]
+    yield Table(head, [_pair(pair, numbers) for pair in found], labels=2)
     yield Text(SIGN)
-    yield Text(_width(numbers.pair(study.report["candidate"], study.report["baseline"])))
+    for pair in candidate_pairs(study, numbers)[:1]:
+        yield Text(_seeds_needed(pair, numbers))
     tests = [
         [
-            label,
+            minus(pair, numbers),
             str(seed),
             f"{test.first:,}",
             f"{test.second:,}",
             "<0.0001" if test.p < 1e-4 else f"{test.p:.4f}",
         ]
-        for label, pair in found
+        for pair in found
         for seed, test in pair.mcnemar.items()
     ]
-    yield Table([MINUS, "seed", "only A right", "only B right", "McNemar's p"], tests)
-    yield Text(
-        "McNemar's exact test asks whether one seed's two networks are equally often right; of other seeds it knows nothing."
-    )
+    if tests:
+        yield Table([MINUS, "seed", "only A right", "only B right", "McNemar's p"], tests)
+        yield Text(
+            "McNemar's exact test is of one seed's two networks: whether they are equally often "
+            "right. It says nothing of other seeds."
+        )
 
 
-def _width(pair: Pair) -> str:
-    """What the number of seeds makes of the interval."""
+def _pair(pair: Pair, numbers: Numbers) -> list[str]:
+    measure = numbers.measure(pair.measure)
+    label = difference_of(measure)
+    cells = [minus(pair, numbers), f"{label}, points" if measure.percent else label]
+    if pair.difference is None:
+        return [*cells, "0", *[NONE] * 4]
+    cells += _summary(pair.difference, measure, signed=True)
+    return [*cells, span(pair.resampled, signed=True)]
+
+
+def _seeds_needed(pair: Pair, numbers: Numbers) -> str:
+    """Which difference this number of seeds can show, and which more seeds could."""
     found = pair.difference
     if found is None or found.sd is None:
-        return "One seed has no standard deviation and no interval: whether another would say the same is unknown."
-    n, more = found.n, [count for count in (3, 5, 10) if count > found.n]
-    factor = f"With n = {n} seeds Student's t is {t_factor(n):.2f}: the interval reaches {reach(n):.2f} standard deviations to"
-    spread = f"{minus(pair.arm, pair.other)} ({points(found.sd)} points)"
-    least = f"each side. At the spread of {spread}, a difference excludes zero above"
-    fewer = "".join(f", {points(reach(count) * found.sd)} with {count} seeds" for count in more)
-    return f"{factor} {least} {points(reach(n) * found.sd)} points{fewer}."
-
-
-def _probes(study: Study, numbers: Numbers) -> Iterable[Block]:
-    if not numbers.probes:
-        return
-    rows = []
-    for probe in numbers.probes:
-        gain = (
-            [points(probe.gain.mean, True), span(probe.gain.interval, True)]
-            if probe.gain
-            else [NONE, NONE]
+        return (
+            "One seed has no standard deviation and no interval: "
+            "whether another seed would agree is unknown."
         )
-        value = [
-            str(probe.value.n),
-            points(probe.value.mean),
-            deviation(probe.value),
-            span(probe.value.interval),
-        ]
-        rows.append([probe.measure, probe.arm, *value, *gain])
-    gained = f"{minus('arm', study.report['baseline'])}, points"
-    yield Table(["measure", "arm", "n", "top-1, %", "sd", SEEDS, gained, SEEDS], rows, labels=2)
-    yield Text(
-        "Probes see the pre-trained encoder as it is. Differences are in pairs of one seed; intervals are Student's t over"
-        " seeds."
+    percent = numbers.measure(pair.measure).percent
+    points = " points" if percent else ""
+    reach = number(stats.reach(found.n) * found.sd, percent)
+    for n in (3, 5, 10):
+        if n > found.n:
+            points += f", {number(stats.reach(n) * found.sd, percent)} with {n} seeds"
+    return (
+        f"With n = {found.n} seeds Student's t is {stats.t_factor(found.n):.2f}: the interval "
+        f"reaches {stats.reach(found.n):.2f} standard deviations to each side. At the standard "
+        f"deviation of {minus(pair, numbers)}, {deviation(found, percent)}, a difference excludes "
+        f"zero above {reach}{points}."
     )
 
 
-def _sweeps(numbers: Numbers) -> Iterable[Block]:
-    """A table for each sweep, the value that won in brackets; a warning where it lies at an end of
-    the grid."""
+def measures(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+    """Every measure of every arm, and why some are not shown."""
+    yield from figures.measures(study, numbers)
+    for own in dict.fromkeys(tuple(one.own) for one in numbers.measures if one.own):
+        yield Text(
+            "Held-out losses and accuracies of pre-training are measured at each setting's own "
+            f"{' and '.join(own)}: they show how hard that task is, not how good the encoder is."
+        )
+    for keys in dict.fromkeys(map(tuple, numbers.incomparable.values())):
+        names = [name for name, differ in numbers.incomparable.items() if tuple(differ) == keys]
+        yield Text(
+            f"Not shown, as the arms differ in {', '.join(keys)} and no value compares with another: "
+            f"held-out {', '.join(names)}."
+        )
+    for measure in numbers.measures:
+        yield _measure_table(study, numbers, measure)
+    yield Text(_method(numbers))
+
+
+def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> Table:
+    """Columns that no arm has a value of are left out."""
+    every = [*measure.results, *measure.beside]
+    baseline = arm_label(study.report.get("baseline") or "", numbers.settings)
+    paper = study.report.get("paper") or {}
+    if measure.name != "top1" or measure.part != study.final:
+        paper = {}
+    head = [f"{unit(measure)}: arm", "n", "mean", "sd", SEEDS, BOTH, "best with"]
+    head += [f"minus {baseline}{', points' if measure.percent else ''}", SEEDS, "paper"]
+    rows = []
+    for one in every:
+        cells = [arm_label(one.arm, numbers.settings), *_summary(one.value, measure)]
+        cells += [span(one.resampled), chance(one.probability)]
+        cells += _summary(one.gain, measure, signed=True)[1::2] if one.gain else [NONE, NONE]
+        rows.append([*cells, f"{paper[one.arm]:.2f}" if one.arm in paper else NONE])
+    always = range(5)
+    shown = [i for i in range(len(head)) if i in always or any(row[i] != NONE for row in rows)]
+    return Table(
+        [head[i] for i in shown],
+        [[row[i] for i in shown] for row in rows],
+        marked=frozenset(range(len(measure.results), len(every))),
+    )
+
+
+def _summary(found: stats.SeedSummary, measure: Measure, signed: bool = False) -> list[str]:
+    """n, mean, sd and interval."""
+    return [
+        str(found.n),
+        number(found.mean, measure.percent, signed),
+        deviation(found, measure.percent),
+        span(found.interval, measure.percent, signed),
+    ]
+
+
+def _method(numbers: Numbers) -> str:
+    """What n, the intervals and the probability are, and what they cannot say."""
+    text = (
+        "n counts seeds, each of which covers pre-training and what follows it; sd is over them, "
+        "and intervals are Student's t, of differences in pairs of one seed. Probes see the "
+        "pre-trained encoder as it is. All arms are tested on the same images; what other images "
+        "would give is in no interval but those of seeds and images, for which both are resampled "
+        f"together, {stats.RESAMPLES:,} times, their ends never inside the first interval."
+    )
+    if any(one.beside for one in numbers.measures):
+        text += " Extra rows, and arms beside the settings, are not among the arms compared."
+    n = max(one.value.n for measure in numbers.measures for one in measure.results)
+    if n < 2:
+        return f"{text} One seed has no interval, and no probability of being the best."
+    low, high = stats.sd_reach(n)
+    return (
+        f"{text} Best with: the share of {stats.DRAWS:,} draws in which the arm's mean is the "
+        "highest (of a loss the lowest), each mean drawn from its seeds as mean + sd / sqrt(n) x "
+        "Student's t with n - 1 degrees of freedom, every arm by itself. From "
+        f"n = {n} the true sd is known no better than between {low:.2f} and {high:.2f} times the "
+        "one here, which the t's tails allow for: with few seeds the probabilities lean towards "
+        "undecided. They are about these arms alone, not about settings between or beyond them."
+    )
+
+
+def interaction(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+    """Every combination of two keys; the best of each row in brackets."""
+    along = figures.study_axes(study, numbers)
+    if not along.lines:
+        return
+    main = numbers.measure(numbers.main)
+    yield from figures.interaction(study, numbers)
+    columns, rows, means = figures.cells(numbers, along, main)
+    body = [[row, *_bracketed(found, main.higher)] for row, found in zip(rows, means, strict=True)]
+    yield Table([f"{along.lines} \\ {along.x}", *columns], body)
+    yield Text(
+        f"{unit(main)}: the mean over seeds, the best of each row in brackets. Where the best "
+        "changes from row to row, one key's best depends on the other's value, as far as the "
+        "intervals above can tell."
+    )
+
+
+def _bracketed(means: list[float | None], higher: bool) -> list[str]:
+    known = [mean for mean in means if mean is not None]
+    best = (max if higher else min)(known, default=None)
+    cells = []
+    for mean in means:
+        text = NONE if mean is None else f"{mean:.2f}"
+        cells.append(f"({text})" if mean is not None and mean == best else text)
+    return cells
+
+
+def sweeps(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+    """A table for each sweep, the best value in brackets; a warning where it ends the grid."""
     for part in dict.fromkeys(sweep.part for sweep in numbers.sweeps):
         found = [sweep for sweep in numbers.sweeps if sweep.part == part]
-        labels = list(
-            dict.fromkeys(_values(values) for sweep in found for values, _ in sweep.tried)
-        )
-        yield Table(
-            [f"{part}: arm", *labels], [[sweep.arm, *_tried(sweep, labels)] for sweep in found]
-        )
+        tried = [_values(values) for sweep in found for values, _ in sweep.tried]
+        columns = list(dict.fromkeys(tried))
+        rows = [
+            [arm_label(sweep.arm, numbers.settings), *_tried(sweep, columns)] for sweep in found
+        ]
+        yield Table([f"{part}: arm", *columns], rows)
         for sweep in found:
             for key in sweep.edges:
                 best = f"{key}={sweep.tried[sweep.best][0][key]}"
                 yield Text(
-                    f"{sweep.arm}: the best, {best}, lies at an end of the grid; a wider one may find a better.",
+                    f"{arm_label(sweep.arm, numbers.settings)}: the best, {best}, is at an end of "
+                    "the grid; a wider one may contain a better value.",
                     warning=True,
                 )
     if numbers.sweeps:
-        by = " and ".join(dict.fromkeys(sweep.by.replace("_", " ") for sweep in numbers.sweeps))
+        names = dict.fromkeys(sweep.by.replace("_", " ") for sweep in numbers.sweeps)
         yield Text(
-            f"{by.capitalize()} on the dev split, %; the best in brackets, which is what was chosen once all were finished."
+            f"{' and '.join(names).capitalize()} on the dev split, %; the best in brackets, "
+            "which is what was chosen once all were finished."
         )
 
 
@@ -276,70 +298,116 @@ def _values(values: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
-def _tried(sweep: Sweep, labels: list[str]) -> list[str]:
-    shown = {}
-    for i, (values, accuracy) in enumerate(sweep.tried):
-        shown[_values(values)] = f"({points(accuracy)})" if i == sweep.best else points(accuracy)
-    return [shown.get(label, NONE) for label in labels]
+def _tried(sweep: Sweep, columns: list[str]) -> list[str]:
+    shown = {_values(values): number(mean) for values, mean in sweep.tried}
+    best = _values(sweep.tried[sweep.best][0])
+    shown[best] = f"({shown[best]})"
+    return [shown.get(column, NONE) for column in columns]
 
 
-def _spent(study: Study, numbers: Numbers) -> Iterable[Block]:
+def compute(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+    """What each arm cost and all together."""
+    known = any(cost.corrupted is not None for cost in numbers.costs)
+    head = ["arm", "stage", "runs", "steps", *(["corrupted patches"] if known else [])]
+    head += ["images", "exaFLOP", "device-hours"]
     rows = [
-        [
-            one.arm,
-            one.stage,
-            str(one.runs),
-            f"{one.images:,.0f}",
-            f"{one.exaflop:.3g}",
-            f"{one.device_hours:.3g}",
-        ]
-        for one in numbers.spent
+        [arm_label(cost.arm, numbers.settings) or NONE, *_cost(cost, known)]
+        for cost in numbers.costs
     ]
-    yield Table(["arm", "stage", "runs", "images", "exaFLOP", "device-hours"], rows, labels=2)
-    text = "Pre-training and fine-tuning: the mean of a seed. Sweep: all its runs together."
-    pre = {one.arm: one.exaflop for one in numbers.spent if one.stage == "pre-training"}
-    candidate, baseline = study.report["candidate"], study.report["baseline"]
+    yield Table(head, rows, labels=2, marked=frozenset([len(rows) - 1]))
+    text = "Pre-training and fine-tuning: the mean of a seed. Sweep and all: the sum of the runs."
+    pre = {one.arm: one.exaflop for one in numbers.costs if one.stage == "pre-training"}
+    candidate = study.report.get("candidate") or ""
+    baseline = study.report.get("baseline") or ""
     if pre.get(candidate) and pre.get(baseline):
-        text += f" {candidate} was pre-trained with {pre[candidate] / pre[baseline]:.2f} times the exaFLOP of {baseline}."
+        times = pre[candidate] / pre[baseline]
+        text += f" {arm_label(candidate, numbers.settings)} was pre-trained with {times:.2f} times "
+        text += f"the exaFLOP of {arm_label(baseline, numbers.settings)}."
+    if any("optim.steps" in setting for setting in numbers.settings.values()):
+        text += " The number of steps is what was varied."
+    elif study.vary:
+        text += f" {MATCHED[numbers.match]}"
     yield Text(text)
+    yield from figures.compute(study, numbers)
 
 
-def made(study: Study) -> Iterable[Block]:
-    """Commands, where study.json tells them; hardware and versions; when."""
-    commands: dict[tuple[str, str], str] = {}
-    for task in study.about["tasks"]:
-        if task.get("words"):
-            commands.setdefault(
-                (task["part"], task["arm"]),
-                shlex.join([f"tools/{task['tool']}.py", *map(str, task["words"])]),
-            )
-    if commands:
-        yield Text(
-            "Of each part and arm the first run. {NAME} is that run's folder; seed=, and what a sweep chose, are added:"
+def _cost(cost: Cost, corrupted: bool) -> list[str]:
+    steps = NONE
+    patches = NONE
+    if cost.stage in ("pre-training", "fine-tuning"):
+        steps = " to ".join(
+            f"{count:,}" for count in dict.fromkeys(cost.steps[:: len(cost.steps) - 1 or 1])
         )
-        yield Commands(list(commands.values()))
-    yield Listing(sorted({_machine(run) for run in study.done.values()}))
-    finished = sorted(run.result["finished"] for run in study.done.values())
-    hours = sum(run.result["device_hours"] for run in study.done.values())
+        patches = NONE if cost.corrupted is None else f"{cost.corrupted:g}"
+    cells = [cost.stage, str(cost.runs), steps, *([patches] if corrupted else [])]
+    return [*cells, f"{cost.images:,.0f}", f"{cost.exaflop:.3g}", f"{cost.device_hours:.3g}"]
+
+
+def differences(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+    """How the study's protocol differs from the paper's."""
+    if study.report.get("differs"):
+        if study.report.get("paper"):
+            yield Text("The paper's figures come from another protocol. What differs:")
+        yield Listing(study.report["differs"])
+
+
+def provenance(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+    """Commands, where study.json has them; hardware and versions; when."""
+    yield from commands(study.plan["tasks"])
+    runs = list(study.finished.values())
+    yield Listing(sorted({machine(run) for run in runs}))
+    finished = sorted(run.result["finished"] for run in runs)
+    hours = sum(run.result["device_hours"] for run in runs)
     yield Text(
         f"{len(finished)} runs, {hours:.3g} device-hours, finished between {finished[0]} and {finished[-1]}."
     )
 
 
-def _machine(run: Finished) -> str:
+def commands(tasks: list[dict[str, Any]]) -> Iterator[Block]:
+    """The command of the first task of each part and arm."""
+    found: dict[tuple[str, str], str] = {}
+    for task in tasks:
+        if task.get("words"):
+            options = [f"tools/{task['tool']}.py", *map(str, task["words"])]
+            found.setdefault((task["part"], task["arm"]), shlex.join(options))
+    if found:
+        yield Text(
+            "The first run of each part and arm. {NAME} is that run's folder; seed=, and what a "
+            "sweep chose, are added:"
+        )
+        yield Commands(list(found.values()))
+
+
+def machine(run: FinishedRun) -> str:
     """Where a run was made and with what."""
     environment = run.environment
     host = environment.get("host") or {}
-    count = environment.get("processes", 1)
     cpu = host.get("cpu", "unknown processor")
-    device = f"{count} x {environment.get('device', 'unknown device')} ({cpu})"
-    if isinstance(environment.get("sharding"), dict):  # older runs do not tell
-        device = f"{device}, {sharded(environment['sharding'])}"
-    spread = f"{environment.get('threads', 'unknown')} threads, precision {environment.get('precision', 'unknown')}"
-    packages = ", ".join(
-        f"{package} {version}" for package, version in (environment.get("packages") or {}).items()
+    device = f"{environment.get('processes', 1)} x {environment.get('device', 'unknown device')}"
+    device += f" ({cpu})"
+    if isinstance(environment.get("sharding"), dict):  # not recorded by older runs
+        device += f", {sharded(environment['sharding'])}"
+    packages = environment.get("packages") or {}
+    versions = ", ".join(f"{package} {version}" for package, version in packages.items())
+    whole = environment.get("revision") or "unknown"
+    changed = "+" if whole.endswith("+") else ""
+    return (
+        f"{device}, {environment.get('threads', 'unknown')} threads, "
+        f"precision {environment.get('precision', 'unknown')}; "
+        f"Python {environment.get('python', 'unknown')}, {versions}; revision {whole[:10]}{changed}"
     )
-    revision = (environment.get("revision") or "unknown")[:10] + (
-        "+" if (environment.get("revision") or "").endswith("+") else ""
-    )
-    return f"{device}, {spread}; Python {environment.get('python', 'unknown')}, {packages}; revision {revision}"
+
+
+# The report, in this order; the first one has no title
+SECTIONS: tuple[tuple[str, Callable[[StudyResults, Numbers], Iterator[Block]]], ...] = (
+    ("", first),
+    ("Arms", arms),
+    ("Differences in pairs", pairs),
+    ("Measures", measures),
+    ("Interaction", interaction),
+    ("Sweeps", sweeps),
+    ("Compute", compute),
+    ("Learning curves", figures.learning_curves),
+    ("What differs from the paper", differences),
+    ("How it was made", provenance),
+)

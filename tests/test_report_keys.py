@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from scipy import stats
-from test_report import ENVIRONMENT, Page, altered, error, table, write
+from test_report import ENVIRONMENT, Page, altered, do_not_draw, error, table, write
 
 from ssl_vit import reports
-from ssl_vit.reports import axes, varied
+from ssl_vit.reports import axes, comparable
 
 RATES = {
     "rate=0.15": {"corruption.rate": 0.15},
@@ -77,14 +77,14 @@ def study(folder, few=FEW, vary=RATES, recipes=None, beside=(), **more):
 def finish(folder, one, few, recipe):
     place, trained = folder / one["name"], one["part"] == "pretrain"
     place.mkdir()
-    text = {
+    pretrained = {
         "loss": 3 - few,
         "accuracy_masked": few / 2,
         "accuracy": few,
         "corrupted": 8.0,
         "entropy": 4.0,
     }
-    metrics = text if trained else {"few_shot_5": few, "linear": 2 * few}
+    metrics = pretrained if trained else {"few_shot_5": few, "linear": 2 * few}
     entries = {
         name: {"value": value, "n": 9, "split": "validation" if trained else "test"}
         for name, value in metrics.items()
@@ -116,7 +116,7 @@ def whole(tmp_path_factory):
 @pytest.fixture
 def undrawn(monkeypatch):
     """No figures, which take most of the time."""
-    monkeypatch.setattr(reports.varied_plots, "draw", lambda study, numbers: {})
+    do_not_draw(monkeypatch)
 
 
 def text_of(folder, **more):
@@ -131,12 +131,12 @@ def test_the_claim_is_answered_in_one_sentence_with_its_paired_interval(whole):
     folder, found = whole
     claim, best = re.split(r"(?<=\)\.) ", found.answer, maxsplit=1)
     assert claim == (
-        "On few shot 5, corruption.rate=0.5 minus corruption.rate=0.15 is +5.00 points (95% interval in pairs +2.52 to +7.48"
-        " over 3 seeds, which excludes zero): this bears out the claim (paper, 4.6: slightly worse)."
+        "On few shot 5, corruption.rate=0.5 minus corruption.rate=0.15 is +5.00 points "
+        "(95% interval in pairs +2.52 to +7.48 over 3 seeds, which excludes zero): "
+        "this supports the claim (paper, 4.6: slightly worse)."
     )
-    assert best.startswith(
-        "Highest few shot 5: corruption.rate=0.5 with 46.00% (n = 3), which is the best of 3 settings"
-    )
+    assert best.startswith("Highest few shot 5: corruption.rate=0.5 with 46.00% (n = 3)")
+    assert "best of 3 settings with a probability of 99%" in best
     assert (folder / "report.md").read_text().split("\n\n")[:2] == ["# Made up", found.answer]
 
 
@@ -150,11 +150,11 @@ def test_the_claim_is_answered_in_one_sentence_with_its_paired_interval(whole):
         ((0.50, 0.52, 0.54), "which excludes zero): this contradicts the claim"),
         (
             (0.40, 0.46, 0.52),
-            "over 3 seeds, which includes zero): this neither bears out nor contradicts the claim",
+            "over 3 seeds, which includes zero): this neither supports nor contradicts the claim",
         ),
         (
             (0.40,),
-            "corruption.rate=0.15 is +5.00 points, on one seed, which cannot answer the claim",
+            "corruption.rate=0.15 is +5.00 points, on one seed, which gives no interval: this cannot answer",
         ),
     ],
 )
@@ -167,8 +167,7 @@ def test_a_claim_without_a_seed_in_common(tmp_path, undrawn):
     for name in ("probe-rate=0.15-1", "probe-rate=0.15-2", "probe-rate=0.5-0"):
         shutil.rmtree(folder / name)
     assert (
-        "have no seed in common yet, so nothing is said about the claim"
-        in reports.write(folder).answer
+        "have no seed in common yet: this cannot answer the claim" in reports.write(folder).answer
     )
 
 
@@ -179,20 +178,16 @@ def test_a_claim_about_a_loss_is_the_other_way_round(tmp_path, undrawn):
     answer, _ = text_of(
         tmp_path / "made", recipes=same, report={"probes": ["probe"], "claim": claim}
     )
-    assert (
-        "On held-out loss with its sign reversed, as lower is better, corruption.rate=0.5 minus corruption.rate=0.15 is +0.050"
-        in answer
-    )
-    assert (
-        "Lowest held-out loss: corruption.rate=0.5 with 2.540 (n = 3), which is the best" in answer
-    )
+    assert answer.startswith("On held-out loss with its sign reversed, as lower is better, ")
+    assert "corruption.rate=0.5 minus corruption.rate=0.15 is +0.050 (" in answer
+    assert "Lowest held-out loss: corruption.rate=0.5 with 2.540 (n = 3), the best" in answer
 
 
 # ---- tables and curves
 
 
 def test_tables_are_what_scipy_says_of_the_seeds(whole):
-    rows = table((whole[0] / "report.md").read_text(), "few shot 5, %: setting")
+    rows = table((whole[0] / "report.md").read_text(), "few shot 5, %: arm")
     assert rows[0][1:] == ["n", "mean", "sd", "95%, seeds", "best with"]
     for row, values in zip(rows[1:], FEW.values(), strict=True):
         low, high = (
@@ -213,7 +208,7 @@ def test_one_curve_for_each_measure(whole):
 
 def test_a_loss_at_another_rate_is_another_question(whole):
     folder, found = whole
-    assert "are asked at each setting's own corruption.rate" in (folder / "report.md").read_text()
+    assert "at each setting's own corruption.rate" in (folder / "report.md").read_text()
     assert {one.probability for one in found.numbers.measure("loss").results} == {None}
 
 
@@ -225,26 +220,25 @@ def test_a_loss_in_other_units_is_not_shown(tmp_path, undrawn, key):
     _, text = text_of(
         tmp_path / "made", few=few, vary=vary, report={"probes": ["probe"], "claim": claim}
     )
-    assert (
-        f"Not shown, as the settings differ in {key} and no figure compares with another: held-out accuracy_masked, loss"
-        in text
-    )
-    assert "held-out loss: setting" not in text
+    (line,) = (line for line in text.splitlines() if line.startswith("Not shown"))
+    assert f"the arms differ in {key} " in line
+    assert line.endswith("held-out accuracy_masked, loss.")
+    assert "held-out loss: arm" not in text
 
 
 def test_a_part_of_a_joint_loss_compares_where_the_sum_does_not():
     recipes = [
         {"objective": "joint", "joint.mpp": weight, "corruption.rate": 0.5} for weight in (0.1, 1.0)
     ]
-    assert varied._questions("loss", recipes) == (["joint.mpp"], [])
-    assert varied._questions("mpp/loss", recipes) == ([], [])
+    assert comparable.question_keys("loss", recipes) == (["joint.mpp"], [])
+    assert comparable.question_keys("mpp/loss", recipes) == ([], [])
     other = [
         {"objective": "joint", "target": target, "supervised.smoothing": s}
         for target, s in (("pixels", 0), ("a", 0.1))
     ]
-    assert varied._questions("mpp/loss", other) == (["target"], [])
-    assert varied._questions("supervised/loss", other) == (["supervised.smoothing"], [])
-    assert varied._questions("supervised/accuracy", other) == ([], [])
+    assert comparable.question_keys("mpp/loss", other) == (["target"], [])
+    assert comparable.question_keys("supervised/loss", other) == (["supervised.smoothing"], [])
+    assert comparable.question_keys("supervised/accuracy", other) == ([], [])
 
 
 def test_a_value_that_is_not_finite_is_none(tmp_path, undrawn):
@@ -256,15 +250,15 @@ def test_a_value_that_is_not_finite_is_none(tmp_path, undrawn):
     )
     reports.write(folder)
     text = (folder / "report.md").read_text()
-    assert [row[1] for row in table(text, "few shot 5, %: setting")[1:]] == ["3", "3", "2"]
-    assert [row[1] for row in table(text, "linear, %: setting")[1:]] == ["3", "3", "3"]
+    assert [row[1] for row in table(text, "few shot 5, %: arm")[1:]] == ["3", "3", "2"]
+    assert [row[1] for row in table(text, "linear, %: arm")[1:]] == ["3", "3", "3"]
 
 
 def test_arms_that_are_no_setting_stand_beside(tmp_path):
     few = FEW | {"supervised": (0.6, 0.61, 0.62)}
     answer, text = text_of(tmp_path / "made", few=few, beside=["supervised"])
     assert "Highest few shot 5: corruption.rate=0.5" in answer
-    assert table(text, "few shot 5, %: setting")[-1] == [
+    assert table(text, "few shot 5, %: arm")[-1] == [
         "supervised",
         "3",
         "61.00",
@@ -272,13 +266,15 @@ def test_arms_that_are_no_setting_stand_beside(tmp_path):
         "58.52 to 63.48",
         "-",
     ]
-    assert "broken lines are arms beside the settings" in text
+    assert "broken lines are not among the arms compared" in text
 
 
 def test_one_seed_has_neither_interval_nor_probability(tmp_path, undrawn):
     answer, text = text_of(tmp_path / "made", few={arm: values[:1] for arm, values in FEW.items()})
-    assert "two seeds or more that differ are needed to say how sure that is" in answer
-    assert table(text, "few shot 5, %: setting")[1][3:] == ["-", "-", "-"]
+    assert "needs two seeds or more that differ" in answer
+    head, *rows = table(text, "few shot 5, %: arm")
+    assert rows[0][3:] == ["-", "-"]
+    assert "best with" not in head
     assert "One seed has no interval" in text
 
 
@@ -299,22 +295,23 @@ def test_the_page_holds_all_that_the_text_does(whole):
 
 def test_the_end_of_the_axis_is_warned_of(tmp_path, undrawn):
     _, text = text_of(tmp_path / "made", few=FEW | {"rate=0.95": (0.6, 0.6, 0.6)})
-    assert "> **Note:** The best, corruption.rate=0.95, lies at an end of what was swept" in text
+    assert "> **Note:** The best, corruption.rate=0.95, is at an end of the values tried" in text
 
 
 def test_what_it_cost(whole):
     text = (whole[0] / "report.md").read_text()
     rows = table(text.split("## Compute")[1], "arm")
-    assert rows[1] == ["corruption.rate=0.15", "10", "8", "0.25", "6", "0.9", "3"]
-    assert rows[-1] == ["all", "-", "-", "-", "18", "2.7", "9"]
+    assert rows[0][2:5] == ["runs", "steps", "corrupted patches"]
+    arm = "corruption.rate=0.15"
+    assert rows[1] == [arm, "pre-training", "3", "10", "8", "100", "0.25", "0.5"]
+    assert rows[2] == [arm, "all", "6", "-", "-", "600", "0.9", "3"]
+    assert rows[-1] == ["-", "all arms", "18", "-", "-", "1,800", "2.7", "9"]
     assert "Matched by steps" in text
 
 
 def test_matched_by_exaflop_is_said(tmp_path, undrawn):
-    assert (
-        "Matched by exaFLOP: each setting's steps were scaled"
-        in text_of(tmp_path / "made", match="exaflop")[1]
-    )
+    text = text_of(tmp_path / "made", match="exaflop")[1]
+    assert "Matched by exaFLOP" in text and "Matched by steps" not in text
     vary = {f"steps={steps}": {"optim.steps": steps} for steps in (10, 20)}
     few = dict(zip(vary, FEW.values(), strict=False))
     text = text_of(tmp_path / "more", few=few, vary=vary, report={"probes": ["probe"]})[1]
@@ -407,8 +404,7 @@ def test_a_setting_of_the_claim_without_runs_costs_the_others_nothing(tmp_path):
     for path in folder.glob("probe-rate=0.15-*"):
         shutil.rmtree(path)
     assert (
-        "have no seed in common yet, so nothing is said about the claim"
-        in reports.write(folder).answer
+        "have no seed in common yet: this cannot answer the claim" in reports.write(folder).answer
     )
     for path in folder.glob("probe-*"):
         shutil.rmtree(path)
@@ -418,10 +414,8 @@ def test_a_setting_of_the_claim_without_runs_costs_the_others_nothing(tmp_path):
 def test_a_measure_that_no_run_tells_is_named(tmp_path):
     claim = CLAIM | {"measure": "few_shot_7"}
     message = error(study(tmp_path / "made", report={"probes": ["probe"], "claim": claim}))
-    assert (
-        "no finished run tells few_shot_7, which the report asks for; did you mean few_shot_5?"
-        in message
-    )
+    assert "no finished run measured few_shot_7" in message
+    assert "did you mean few_shot_5?" in message
 
 
 def test_runs_on_other_images_are_named(tmp_path):

@@ -1,0 +1,146 @@
+"""Which runs belong to a study, and which of their metrics may stand in one table. No torch here.
+
+A folder can hold a run that was copied there, made from an edited recipe or started from other
+weights; its numbers look like any others. And two losses can be answers to different questions.
+"""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config import parsing
+from ..config.init_source import InitSource
+from ..config.parsing import flatten
+from ..config.resolve import resolve
+from ..config.schema import RENAMED, computed_values
+from ..errors import UserError
+from ..runs.identity import written_hash
+
+# Decided by the run that a task starts from
+FROM_INIT = ("model.", "data.mean", "data.std", "data.eval_mode", "data.eval_crop")
+# Where the first weights are, and what `auto` became on that machine
+OPEN = ("init", "compute.precision")
+INIT = re.compile(r"init=\{(.+)\}")
+
+# Keys that make a loss on patches another question if their values differ,
+PATCHES = ("target", "model.patch", "data.name", "data.size")
+# a loss on labels,
+LABELS = ("data.name", "supervised.loss", "supervised.smoothing")
+# and a loss that may be a sum
+MIXED = ("objective", "joint.mpp", "joint.supervised")
+
+
+def foreign(
+    folder: Path, task: dict[str, Any], tasks: list[dict[str, Any]], result: dict[str, Any]
+) -> str:
+    """Why a finished run is not the task of study.json.
+
+    Args:
+        folder: the run's folder.
+        task, tasks: the task and all tasks of study.json.
+        result: the run's result.json.
+
+    Returns:
+        Empty where it is the task, or where study.json does not say with which options it ran.
+    """
+    if not task.get("words"):
+        return ""
+    try:
+        written = flatten(parsing.load_yaml(folder / "recipe.yaml"))
+    except UserError:
+        return "its recipe.yaml is missing or damaged"
+    if written.get("name") != task["name"]:
+        return f"its recipe.yaml is of a run called {written.get('name')}"
+    if result.get("recipe") != written_hash(written):
+        return "its result.json is of another recipe than its recipe.yaml"
+    planned = _planned(task, tasks)
+    differ = [key for key in planned if key in written and written[key] != planned[key]]
+    if differ:
+        return "; ".join(f"{key} {written[key]} there, {planned[key]} planned" for key in differ)
+    return _other_weights(folder, task)
+
+
+def _other_weights(folder: Path, task: dict[str, Any]) -> str:
+    """Why the first weights are not those of the run that the plan names; empty where they are, or
+    where they are not here any more."""
+    for option in task["words"]:
+        found = INIT.fullmatch(option)
+        if found is None:
+            continue
+        environment = parsing.read_json(folder / "environment.json", parsing.ENVIRONMENT)
+        recorded = (environment.get("init") or {}).get("file")
+        here = _weights(folder.parent / found[1])
+        if recorded and here and recorded != here:
+            return f"its first weights are not those of {found[1]}"
+    return ""
+
+
+@functools.cache  # a probe and a fine-tuning start from the same run
+def _weights(folder: Path) -> str | None:
+    return InitSource(str(folder)).weights_hash()
+
+
+def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any]:
+    """{dotted key: value} of what the plan alone decides; only the seed where its options do not
+    resolve here, as without the images."""
+    starts_from_run = any(option.startswith("init={") for option in task["words"])
+    chosen = {key for one in tasks if one["part"] == task.get("best") for key in one["values"]}
+    options = [
+        _current(option)
+        for option in task["words"]
+        if "{" not in option and not option.startswith("init=")
+    ]
+    undecided = (*OPEN, *(FROM_INIT if starts_from_run else ()))
+    planned = {
+        key: value
+        for key, value in _resolved(tuple(options)).items()
+        if key not in chosen and not key.startswith(undecided)
+    }
+    return planned | {"seed": task["seed"]}
+
+
+def _current(option: str) -> str:
+    """An option with its key's present name."""
+    key, equals, value = option.partition("=")
+    return RENAMED.get(key, key) + equals + value
+
+
+@functools.cache  # seeds have the same options
+def _resolved(options: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        return computed_values(resolve([*options, "name=planned"]))
+    except UserError:
+        return {}
+
+
+def differing_keys(recipes: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Keys of which two of these recipes, as {dotted key: value}, have different values."""
+    keys = {key for recipe in recipes for key in recipe}
+    return {key for key in keys if len({str(recipe.get(key)) for recipe in recipes}) > 1}
+
+
+def question_keys(name: str, recipes: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Why a held-out metric of pre-training does not compare between recipes.
+
+    Args:
+        name: of the metric: `loss`, `accuracy_masked`, in joint training `mpp/loss`.
+        recipes: of the arms, as {dotted key: value}.
+
+    Returns:
+        The keys that differ and make it another question; and the keys of the corruption that
+        differ, so that each arm is measured at its own difficulty.
+    """
+    group, _, last = name.rpartition("/")
+    differ = differing_keys(recipes)
+    objective = group or next((recipe.get("objective") for recipe in recipes), "mpp")
+    keys = [] if group else list(MIXED)
+    if objective != "supervised":
+        keys += PATCHES
+    else:
+        keys += LABELS if last == "loss" else LABELS[:1]
+    corruption = [key for key in differ if key.startswith("corruption.")]
+    if objective == "supervised":
+        corruption = []
+    return [key for key in keys if key in differ], sorted(corruption)

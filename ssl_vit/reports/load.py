@@ -1,0 +1,320 @@
+"""Reads a study's folder: its plan, its finished runs, and which test images they got right. No
+torch here.
+
+Everything is checked on the way in: damaged files, runs that are not those of the plan, and runs
+that were tested on different images.
+
+Legend: M labelled test images.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from ..config import parsing
+from ..config.fields import is_name
+from ..config.schema import Recipe
+from ..errors import UserError
+from ..runs.folder import Run
+from .comparable import foreign
+
+REQUIRED = ("final", "baseline", "candidate")  # under report: of a study that varies no keys
+ROLES = ("baseline", "candidate", "reference")
+TASK = ("name", "part", "arm", "seed", "values", "needs")
+
+
+class FinishedRun(NamedTuple):
+    """A finished task of a study and what its run left."""
+
+    name: str
+    part: str
+    arm: str
+    seed: int
+    values: dict[str, Any]  # of the part's grid
+    needs: list[str]
+    run: Run
+    result: dict[str, Any]
+    environment: dict[str, Any]
+
+    def metric(self, name: str) -> float:
+        """The value of a metric in result.json.
+
+        Raises:
+            UserError: it is not there.
+        """
+        if name not in self.result["metrics"]:
+            raise UserError(
+                f"{self.run.folder}/result.json has no {name}, "
+                f"which the report needs of part {self.part}"
+            )
+        return float(self.result["metrics"][name]["value"])
+
+    def measured(self, split: str) -> list[str]:
+        """Names of the metrics that were measured on a split."""
+        return [name for name, entry in self.result["metrics"].items() if entry["split"] == split]
+
+
+class StudyResults(NamedTuple):
+    """A study as far as it is finished.
+
+    Attributes:
+        plan: study.json.
+        finished: {task: its run}.
+        missing: tasks without a result.
+        foreign: {task: why the run in its folder is not the planned one}; these are left out.
+        correct: {task: booleans (M,), whether its first class is the label} of the runs whose
+            predictions are compared: those of the final part and the extra ones.
+    """
+
+    folder: Path
+    plan: dict[str, Any]
+    finished: dict[str, FinishedRun]
+    missing: list[str]
+    foreign: dict[str, str]
+    correct: dict[str, np.ndarray]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return self.plan["report"]
+
+    @property
+    def final(self) -> str | None:
+        """The part whose test predictions are compared."""
+        return self.report.get("final")
+
+    @property
+    def extra(self) -> list[str]:
+        return self.report.get("extra") or []
+
+    @property
+    def probes(self) -> list[str]:
+        return self.report.get("probes") or []
+
+    @property
+    def vary(self) -> dict[str, dict[str, Any]]:
+        """{arm: {key: value}} of the arms that differ in values of keys."""
+        return self.plan.get("vary") or {}
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """{arm: {key: value}} of the arms that are compared. Of a study that varies no keys these
+        are all arms, with nothing but their names."""
+        return self.vary or {arm: {} for arm in self.plan["arms"]}
+
+    @property
+    def trained(self) -> list[str]:
+        """The parts that pre-train."""
+        parts = [task["part"] for task in self.plan["tasks"] if task["tool"] == "pretrain"]
+        return list(dict.fromkeys(parts))
+
+    @property
+    def reported(self) -> list[str]:
+        """The parts that the report is about."""
+        return [*self.extra, *([self.final] if self.final else []), *self.probes]
+
+    def runs(self, part: str | None, arm: str) -> dict[int, FinishedRun]:
+        """{seed: finished run} of an arm in a part; runs of a grid are left out."""
+        return {
+            run.seed: run
+            for run in self.finished.values()
+            if (run.part, run.arm) == (part, arm) and not run.values
+        }
+
+    def before(self, run: FinishedRun) -> dict[str, FinishedRun]:
+        """The runs that this one's weights came through; runs of a grid are left out."""
+        known = [self.finished[name] for name in run.needs if name in self.finished]
+        found = {one.name: one for one in known if not one.values}
+        for one in list(found.values()):
+            found |= self.before(one)
+        return found
+
+    def exaflop(self, run: FinishedRun) -> float:
+        """The compute of a run and of all that its weights came through."""
+        total = run.result.get("total_exaflop")
+        if total is None:  # not recorded by older runs
+            return sum(one.result["exaflop"] for one in (run, *self.before(run).values()))
+        return total
+
+    def pretraining(self, arm: str) -> dict[int, list[FinishedRun]]:
+        """{seed: what was trained before its final run}; of an arm without final runs all that was
+        pre-trained of a seed."""
+        final = self.runs(self.final, arm)
+        if final:
+            return {seed: list(self.before(run).values()) for seed, run in final.items()}
+        found: dict[int, list[FinishedRun]] = {}
+        for part in self.trained:
+            for seed, run in self.runs(part, arm).items():
+                found.setdefault(seed, []).append(run)
+        return found
+
+
+def load_study(folder: Path) -> StudyResults:
+    """Read a study's folder.
+
+    Raises:
+        UserError: it is no study, a file in it is damaged, no arm is finished, an arm that the
+            report names is not, or runs were tested on different images.
+    """
+    if not (folder / "study.json").exists():
+        raise UserError(
+            f"{folder}: expected a study's folder, but there is no study.json; "
+            "tools/study.py makes one"
+        )
+    plan = _object(folder / "study.json", parsing.STUDY)
+    if not _in_order(plan["tasks"]):
+        raise _damaged(folder / "study.json")
+    lacking = [key for key in REQUIRED if key not in plan["report"] and not plan.get("vary")]
+    if lacking:
+        raise UserError(
+            f"{folder}: a report needs report: {', '.join(REQUIRED)} in the study's file; "
+            f"missing: {', '.join(lacking)}"
+        )
+    finished: dict[str, FinishedRun] = {}
+    strangers: dict[str, str] = {}
+    missing = []
+    for task in plan["tasks"]:
+        run = _finished_run(folder, task)
+        if run is None:
+            missing.append(task["name"])
+        elif reason := foreign(run.run.folder, task, plan["tasks"], run.result):
+            strangers[run.name] = reason
+        else:
+            finished[run.name] = run
+    study = StudyResults(folder, plan, finished, missing, strangers, {})
+    _check_one_run_per_seed(study)
+    _check_arms(study)
+    _check_test_images(study)
+    return study._replace(correct=_correct(study))
+
+
+def _in_order(tasks: list[dict[str, Any]]) -> bool:
+    """Whether each task has a name of its own, which is a folder's, and comes after those that it
+    needs."""
+    known: set[str] = set()
+    for task in tasks:
+        new = task["name"] not in known and is_name(task["name"])
+        if not new or not known.issuperset(task["needs"]):
+            return False
+        known.add(task["name"])
+    return True
+
+
+def _object(path: Path, shape: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object of that shape."""
+    with suppress(OSError, ValueError):
+        return cast(dict[str, Any], parsing.read_json(path, shape))
+    raise _damaged(path)
+
+
+def _damaged(path: Path) -> UserError:
+    what = "it" if path.name == "study.json" else "its folder"
+    return UserError(
+        f"{path} is missing or damaged; remove {what} and give the study's command again"
+    )
+
+
+def _finished_run(folder: Path, task: dict[str, Any]) -> FinishedRun | None:
+    run = Run(Recipe(out=str(folder), name=task["name"]))
+    result = run.result()
+    if result is None:
+        return None
+    if not {"images", "exaflop", "device_hours"} <= result.keys():
+        raise _damaged(run.folder / "result.json")
+    shape = parsing.ENVIRONMENT | {"data": {str: object}}
+    environment = _object(run.folder / "environment.json", shape)
+    described = {key: task[key] for key in TASK}
+    return FinishedRun(**described, run=run, result=result, environment=environment)
+
+
+def _check_one_run_per_seed(study: StudyResults) -> None:
+    """Raises UserError where a part that the report is about has a grid."""
+    for run in study.finished.values():
+        if run.part in study.reported and run.values:
+            raise UserError(
+                f"{study.folder}: part {run.part} has a grid ({', '.join(run.values)}), so several "
+                "runs of an arm and a seed; expected one under report:"
+            )
+
+
+def _check_arms(study: StudyResults) -> None:
+    """Raises UserError where nothing that is compared is finished, or nothing of an arm that the
+    report names."""
+    roles = {role: study.report[role] for role in ROLES if study.report.get(role) and study.final}
+    parts = [study.final] if roles else study.reported or study.trained
+    arms = {run.arm for run in study.finished.values() if run.part in parts}
+    state = f"{len(study.missing)} of {len(study.plan['tasks'])} tasks are not finished"
+    state += ", see tools/study.py" if study.missing else ""
+    state += f"; {left_out(study)}" if study.foreign else ""
+    if not arms & study.settings.keys():
+        kind = "setting" if study.vary else "arm"
+        named = " or ".join(map(str, parts))
+        raise UserError(f"{study.folder}: no {kind} has a finished run of part {named}; {state}")
+    for role, arm in roles.items():
+        if arm not in arms:
+            raise UserError(
+                f"{study.folder}: arm {arm}, the {role}, has no finished run "
+                f"of part {study.final}; {state}"
+            )
+
+
+def left_out(study: StudyResults) -> str:
+    """The runs that are in the study's folder and not of its plan."""
+    found = ", ".join(f"{name} ({reason})" for name, reason in study.foreign.items())
+    return f"not the runs that were planned, and left out: {found}"
+
+
+def _check_test_images(study: StudyResults) -> None:
+    """Raises UserError where two reported runs have different fingerprints of the test split."""
+    first: FinishedRun | None = None
+    for run in study.finished.values():
+        test = run.environment["data"].get("test")
+        if run.part not in study.reported or test is None:
+            continue
+        first = first or run
+        if test != first.environment["data"]["test"]:
+            raise _different_images(first, run)
+
+
+def _different_images(first: FinishedRun, second: FinishedRun) -> UserError:
+    return UserError(
+        f"{first.run.folder} and {second.run.folder} were tested on different images; "
+        "they cannot share a table"
+    )
+
+
+def _correct(study: StudyResults) -> dict[str, np.ndarray]:
+    """{task: booleans (M,), whether its first class is the label} of the final and extra parts.
+
+    Raises:
+        UserError: a predictions.npz is missing or damaged, or two are of different images or
+            labels.
+    """
+    parts = [study.final, *study.extra]
+    runs = [run for run in study.finished.values() if run.part in parts]
+    found: dict[str, np.ndarray] = {}
+    first: tuple[np.ndarray, np.ndarray] | None = None
+    for run in runs:
+        index, label, correct = _predictions(run.run.predictions)
+        first = first or (index, label)
+        if not np.array_equal(index, first[0]) or not np.array_equal(label, first[1]):
+            raise _different_images(runs[0], run)
+        found[run.name] = correct[label >= 0]
+    return found
+
+
+def _predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of every test image: index, label, and whether the first class predicted is the label."""
+    # numpy and zipfile raise errors of many kinds on damaged files
+    with suppress(Exception), path.open("rb") as file, np.load(file) as arrays:
+        index = arrays["index"]
+        label = arrays["label"]
+        top5 = arrays["top5"]
+        if _integers(index, label, top5) and index.shape == label.shape == top5[:, 0].shape:
+            return index, label, top5[:, 0] == label
+    raise _damaged(path)
+
+
+def _integers(*arrays: np.ndarray) -> bool:
+    return all(np.issubdtype(array.dtype, np.integer) for array in arrays)

@@ -1,0 +1,140 @@
+"""Numbers as text, alike in tables and sentences, and the answer of a report. No torch here."""
+
+from ..stats import Interval, SeedSummary
+from .axes import arm_label
+from .load import StudyResults
+from .measures import Measure
+from .numbers import Numbers, Pair
+
+MINUS = "A minus B"
+SIGN = (
+    f"Every difference in this report is {MINUS}, as its label says, "
+    "and positive where A is the better."
+)
+NONE = "-"
+
+
+def number(value: float, percent: bool = True, signed: bool = False) -> str:
+    """A share in percent with two digits, any other value with three."""
+    scale = 100 if percent else 1
+    return f"{scale * value:{'+' if signed else ''}z.{2 if percent else 3}f}"
+
+
+def span(interval: Interval | None, percent: bool = True, signed: bool = False) -> str:
+    if interval is None:
+        return NONE
+    return f"{number(interval.low, percent, signed)} to {number(interval.high, percent, signed)}"
+
+
+def deviation(found: SeedSummary, percent: bool = True) -> str:
+    return NONE if found.sd is None else number(found.sd, percent)
+
+
+def chance(probability: float | None) -> str:
+    """A probability in whole percent, which is what the draws and the seeds can tell."""
+    if probability is None:
+        return NONE
+    if probability < 0.005:
+        return "<1%"
+    return ">99%" if probability > 0.995 else f"{probability:.0%}"
+
+
+def minus(pair: Pair, numbers: Numbers) -> str:
+    """The label of a difference: positive where the first arm is better."""
+    arm = arm_label(pair.arm, numbers.settings)
+    return f"{arm} minus {arm_label(pair.other, numbers.settings)}"
+
+
+def unit(measure: Measure) -> str:
+    return f"{measure.label}, %" if measure.percent else measure.label
+
+
+def difference_of(measure: Measure) -> str:
+    """What a difference on a measure is one of, as positive is always better."""
+    if measure.higher:
+        return measure.label
+    return f"{measure.label} with its sign reversed, as lower is better"
+
+
+def zero(interval: Interval) -> str:
+    return "excludes" if interval.excludes_zero else "includes"
+
+
+def answer(study: StudyResults, numbers: Numbers) -> str:
+    """The study's answer: its claim, then the candidate minus the baseline and the reference, then
+    the best of the varied settings; each where the study has it."""
+    parts = []
+    if numbers.claim:
+        parts.append(_claim(study, numbers, numbers.claim))
+    pairs = candidate_pairs(study, numbers)
+    if pairs:
+        differences = "; ".join(_difference(pair, numbers) for pair in pairs)
+        label = difference_of(numbers.measure(numbers.main))
+        parts.append(f"On {label}, {differences}.")
+    if study.vary:
+        parts.append(_best(numbers.measure(numbers.main), numbers))
+    return " ".join(parts)
+
+
+def candidate_pairs(study: StudyResults, numbers: Numbers) -> list[Pair]:
+    """The candidate with the baseline, and with the reference if there is one."""
+    candidate = study.report.get("candidate")
+    others = (study.report.get("baseline"), study.report.get("reference"))
+    return [pair for pair in numbers.pairs if pair.arm == candidate and pair.other in others]
+
+
+def _difference(pair: Pair, numbers: Numbers) -> str:
+    """A pair in words: the difference and its interval."""
+    percent = numbers.measure(pair.measure).percent
+    found = pair.difference
+    if found is None:
+        names = [arm_label(arm, numbers.settings) for arm in (pair.arm, pair.other)]
+        return f"{' and '.join(names)} have no seed in common yet"
+    size = f"{number(found.mean, percent, signed=True)}{' points' if percent else ''}"
+    text = f"{minus(pair, numbers)} is {size}"
+    if found.interval is None:
+        return f"{text}, on one seed, which gives no interval"
+    ends = span(found.interval, percent, signed=True)
+    excludes = f"which {zero(found.interval)} zero"
+    return f"{text} (95% interval in pairs {ends} over {found.n} seeds, {excludes})"
+
+
+def _claim(study: StudyResults, numbers: Numbers, pair: Pair) -> str:
+    """The claim's difference, and what its interval makes of the claim."""
+    claim = study.report["claim"]
+    source = str(claim.get("source") or "the claim")
+    if claim.get("says"):
+        source += f": {claim['says']}"
+    label = difference_of(numbers.measure(pair.measure))
+    return f"On {label}, {_difference(pair, numbers)}: {_verdict(pair.difference)} ({source})."
+
+
+def _verdict(found: SeedSummary | None) -> str:
+    if found is None or found.interval is None:
+        return "this cannot answer the claim"
+    if not found.interval.excludes_zero:
+        return "this neither supports nor contradicts the claim"
+    return "this supports the claim" if found.mean > 0 else "this contradicts the claim"
+
+
+def _best(measure: Measure, numbers: Numbers) -> str:
+    """The best setting, and how probable it is from the seeds that it is."""
+    best = measure.best
+    likely = [one for one in measure.results if one.probability is not None]
+    text = f"{'Highest' if measure.higher else 'Lowest'} {measure.label}: "
+    text += (
+        f"{arm_label(best.arm, numbers.settings)} with {number(best.value.mean, measure.percent)}"
+    )
+    text += f"{'%' if measure.percent else ''} (n = {best.value.n})"
+    if best.probability is None:
+        text += f" of {len(measure.results)} settings; "
+        return f"{text}its probability of being the best needs two seeds or more that differ."
+    text += f", the best of {len(likely)} settings with a probability of {chance(best.probability)}"
+    others = [one for one in likely if one is not best]
+    second = max(others, key=lambda one: one.probability or 0.0)
+    text += f"; next {arm_label(second.arm, numbers.settings)} with {chance(second.probability)}."
+    unknown = [one.arm for one in measure.results if one.probability is None]
+    if unknown:
+        names = ", ".join(arm_label(arm, numbers.settings) for arm in unknown)
+        text += f" Not among them, as they have no two seeds that differ: {names}."
+    return text
