@@ -35,7 +35,7 @@ CURVES = {
 def environment() -> dict[str, str]:
     return {
         "torch": torch.__version__.split("+")[0],
-        "cpu": f"{cpu_model()} {torch.backends.cpu.getcpu_model_capability()}",
+        "cpu": f"{cpu_model()} {torch.backends.cpu.get_cpu_capability()}",
         "machine": platform.machine(),
     }
 
