@@ -467,8 +467,8 @@ def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(
         return plans.check_finished(task, {task.name: task}, tmp_path / "runs")
 
     assert checked() == []
-    assert "optim.lr 0.001 there, 0.01 here" in the_error(lambda: checked(**{"optim.lr": "0.01"}))
-    assert "model.width 32 there, 64 here" in the_error(lambda: checked(**{"model.width": "64"}))
+    assert "optim.lr (0.001 there, 0.01 here)" in the_error(lambda: checked(**{"optim.lr": "0.01"}))
+    assert "model.width (32 there, 64 here)" in the_error(lambda: checked(**{"model.width": "64"}))
     assert "the images of" in the_error(lambda: checked(**{"data.path": f"{place}/c/own"}))
     assert "eval.test" in the_error(lambda: checked(**{"eval.test": "false"}))
     (doubt,) = checked(**{"data.path": f"{tmp_path}/own"})

@@ -393,7 +393,7 @@ def test_the_words_are_told_where_the_study_tells_them(gap):
 @pytest.mark.parametrize(
     ("copied", "why"),
     [
-        ("steps", "optim.steps 7 there, 9 planned"),
+        ("steps", "its recipe is not the planned one: optim.steps (7 there, 9 here)"),
         ("another task", "its recipe.yaml is of a run called final-mpp-2"),
         ("result", "its result.json is of another recipe than its recipe.yaml"),
         ("none", "its recipe.yaml is missing or damaged"),
@@ -461,7 +461,7 @@ def test_runs_from_before_a_key_was_renamed_are_told(gap: Path) -> None:
     assert "left out" not in (gap / "report.md").read_text()
     planned(gap, one, "recipe=finetune", "eval.images=7", "optim.steps=8", "optim.warmup=1")
     reports.write(gap)
-    assert "optim.steps 8 there, 9 planned" in (gap / "report.md").read_text()
+    assert "optim.steps (8 there, 9 here)" in (gap / "report.md").read_text()
 
 
 FIGURES = [f"figures/{name}.svg" for name in ("measures", "accuracy_exaflop", "learning_curves")]

@@ -16,12 +16,10 @@ from ..config.parsing import flatten
 from ..config.resolve import resolve
 from ..config.schema import RENAMED, computed_values
 from ..errors import UserError
-from ..runs.identity import written_hash
+from ..runs.identity import FROM_INIT, planned_differences, written_hash
 
-# Decided by the run that a task starts from
-FROM_INIT = ("model.", "data.mean", "data.std", "data.eval_mode", "data.eval_crop")
 # Where the first weights are, and what `auto` became on that machine
-OPEN = ("init", "compute.precision")
+UNDECIDED = ("init", "compute.precision")
 INIT = re.compile(r"init=\{(.+)\}")
 
 # Keys that make a loss on patches another question if their values differ,
@@ -55,10 +53,11 @@ def foreign(
         return f"its recipe.yaml is of a run called {written.get('name')}"
     if result.get("recipe") != written_hash(written):
         return "its result.json is of another recipe than its recipe.yaml"
-    planned = _planned(task, tasks)
-    differ = [key for key in planned if key in written and written[key] != planned[key]]
+    starts_from_run = any(option.startswith("init={") for option in task["words"])
+    undecided = (*UNDECIDED, *(FROM_INIT if starts_from_run else ()))
+    differ = planned_differences(written, _planned(task, tasks), undecided)
     if differ:
-        return "; ".join(f"{key} {written[key]} there, {planned[key]} planned" for key in differ)
+        return f"its recipe is not the planned one: {', '.join(differ)}"
     return _other_weights(folder, task)
 
 
@@ -83,21 +82,16 @@ def _weights(folder: Path) -> str | None:
 
 
 def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any]:
-    """{dotted key: value} of what the plan alone decides; only the seed where its options do not
-    resolve here, as without the images."""
-    starts_from_run = any(option.startswith("init={") for option in task["words"])
+    """{dotted key: value} of a task's options and seed, without what a sweep chose; only the seed
+    where the options do not resolve here, as without the images."""
     chosen = {key for one in tasks if one["part"] == task.get("best") for key in one["values"]}
     options = [
         _current(option)
         for option in task["words"]
         if "{" not in option and not option.startswith("init=")
     ]
-    undecided = (*OPEN, *(FROM_INIT if starts_from_run else ()))
-    planned = {
-        key: value
-        for key, value in _resolved(tuple(options)).items()
-        if key not in chosen and not key.startswith(undecided)
-    }
+    resolved = _resolved(tuple(options))
+    planned = {key: value for key, value in resolved.items() if key not in chosen}
     return planned | {"seed": task["seed"]}
 
 

@@ -21,6 +21,8 @@ from ..config.schema import IN_RESULT, Recipe, computed_values, counts
 from ..errors import UserError
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
+# Beginnings of the keys that are decided by initial weights, where a task starts from another run
+FROM_INIT = ("model.", "data.mean", "data.std", "data.eval_mode", "data.eval_crop", "init")
 
 
 def recipe_hash(recipe: Recipe) -> str:
@@ -129,6 +131,24 @@ def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
         for key, value in here.items()
         if value != there.get(key)
     ]
+
+
+def planned_differences(
+    there: dict[str, Any], planned: dict[str, Any], undecided: tuple[str, ...]
+) -> list[str]:
+    """`differences` of the values in recipe.yaml from those that a study planned.
+
+    Args:
+        there: {dotted key: value} of recipe.yaml; of an older version it may lack keys.
+        planned: {dotted key: value} of the task's options.
+        undecided: beginnings of the keys that the plan does not decide, as FROM_INIT.
+    """
+    decided = {
+        key: value
+        for key, value in planned.items()
+        if key in there and not key.startswith(undecided)
+    }
+    return differences(there, decided)
 
 
 def _existing(folder: Path) -> Iterable[Path]:

@@ -18,7 +18,7 @@ from ..errors import UserError
 from ..jobs import reuse
 from ..runs.files import write_atomically
 from ..runs.folder import Run
-from ..runs.identity import check_unedited
+from ..runs.identity import FROM_INIT, check_unedited, planned_differences
 from . import match_compute
 from .spec import PLACEHOLDER, Part, Study
 from .spec_fields import text
@@ -289,10 +289,6 @@ def _metrics(path: Path) -> dict[str, Any]:
     raise UserError(f"{path} is damaged; remove its folder and give the command again")
 
 
-# What the runs before a task decide
-FROM_INIT = ("model.", "data.mean", "data.std", "data.eval_mode", "data.eval_crop", "init")
-
-
 def check_finished(task: Task, plan: dict[str, Task], folder: Path) -> list[str]:
     """That a finished task's run is the one that its words mean now, also after a recipe or a table
     was edited, of the images, weights and files that are there now; what could not be checked, in
@@ -305,15 +301,12 @@ def check_finished(task: Task, plan: dict[str, Task], folder: Path) -> list[str]
     recipe, left_out = _meant(task, plan, folder)
     if not path.exists():
         raise UserError(f"{path} is missing; remove its folder, or take another name=")
-    now, was = computed_values(recipe), flatten(load_yaml(path))
     left_out += ("compute.precision",) if recipe.compute.precision == "auto" else ()
-    differ = [
-        key for key in now if key in was and was[key] != now[key] and not key.startswith(left_out)
-    ]
+    differ = planned_differences(flatten(load_yaml(path)), computed_values(recipe), left_out)
     if differ:
-        text = "; ".join(f"{key} {was[key]} there, {now[key]} here" for key in differ)
         raise UserError(
-            f"{path.parent} was made otherwise: {text}; remove it, or take another name="
+            f"{path.parent} was made otherwise: {'; '.join(differ)}; "
+            "remove it, or take another name="
         )
     run = Run(recipe)
     check_unedited(run.recipe, run.folder)
