@@ -212,10 +212,10 @@ STUDY = """
 title: A gap
 arms: {scratch: from scratch, mpp: with MPP}
 parts:
-  pretrain: {tool: pretrain, words: {recipe: mpp, optim.steps: 4, optim.warmup: 0}, by_arm: {mpp: {}}}
+  pretrain: {tool: pretrain, options: {recipe: mpp, optim.steps: 4, optim.warmup: 0}, by_arm: {mpp: {}}}
   final:
     tool: finetune
-    words: {recipe: finetune, optim.steps: 4, optim.warmup: 0}
+    options: {recipe: finetune, optim.steps: 4, optim.warmup: 0}
     by_arm: {scratch: {init: scratch}, mpp: {init: "{pretrain}"}}
 report: {final: final, baseline: scratch, candidate: mpp}
 """

@@ -428,16 +428,16 @@ def test_each_task_of_a_study_has_a_repository_of_its_own(tmp_path: Path) -> Non
             "corruption.rate=0.25,0.5",
         ]
         plan = parse_request(words).plan
-        made = {task.words["hub.repo"] for task in plan.values() if task.tool == "pretrain"}
+        made = {task.options["hub.repo"] for task in plan.values() if task.tool == "pretrain"}
         check(plan)
         assert len(made) == 4 and all(
             name.startswith(repository[:80]) and hub_files.NAME.fullmatch(name) for name in made
         )
         assert not [
-            task for task in plan.values() if task.tool == "evaluate" and "hub.repo" in task.words
+            task for task in plan.values() if task.tool == "evaluate" and "hub.repo" in task.options
         ]
     assert "someone/vit-pretrain-rate-0.25-0" in {
-        task.words.get("hub.repo")
+        task.options.get("hub.repo")
         for task in parse_request(altered(words, f"hub.repo={REPO}")).plan.values()
     }
     with pytest.raises(UserError, match=r"hub\.repo=vit: expected USER/NAME"):

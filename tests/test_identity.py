@@ -17,6 +17,7 @@ from ssl_vit.jobs import cli, reuse
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
 from ssl_vit.studies import plan as plans
+from ssl_vit.studies import record
 from ssl_vit.studies.command import parse_request
 
 # A finished run may be asked for with another value of these, and an unfinished one goes on with
@@ -439,7 +440,7 @@ def test_a_plugin_runs_only_where_the_command_line_names_it(place: Path, tmp_pat
 def test_a_studys_file_runs_no_plugin_of_its_own(tmp_path: Path) -> None:
     plugin, ran, study = tmp_path / "theirs.py", tmp_path / "ran", tmp_path / "theirs.yaml"
     plugin.write_text(f"from pathlib import Path\nPath({str(ran)!r}).write_text('x')\n")
-    part = f"{{tool: pretrain, words: {{recipe: mpp, plugin: {plugin}}}}}"
+    part = f"{{tool: pretrain, options: {{recipe: mpp, plugin: {plugin}}}}}"
     study.write_text(
         f"title: t\nvary: {{corruption.rate: [0.1, 0.5]}}\nparts: {{pretrain: {part}}}\n"
     )
@@ -464,7 +465,7 @@ def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(
         task = plans.Task(
             "pretrain-joint-0", "pretrain", "pretrain", "joint", 0, {}, (), options | more
         )
-        return plans.check_finished(task, {task.name: task}, tmp_path / "runs")
+        return record.check_finished(task, {task.name: task}, tmp_path / "runs")
 
     assert checked() == []
     assert "optim.lr (0.001 there, 0.01 here)" in the_error(lambda: checked(**{"optim.lr": "0.01"}))

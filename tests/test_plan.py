@@ -186,9 +186,9 @@ def test_a_study_is_the_sum_of_its_tasks(gap, capsys):
         assert record[key] == pytest.approx(sum(task[key] for task in tasks.values()))
         assert record[key] == pytest.approx(sum(part[key] for part in record["parts"].values()))
     pretrain = [task for task in wanted.values() if task.part == "pretrain"]
-    images = sum(128 * int(task.words["optim.steps"]) for task in pretrain)
+    images = sum(128 * int(task.options["optim.steps"]) for task in pretrain)
     # of every arm
-    encoder = resolve(["recipe=mpp", f"model={pretrain[0].words['model']}", "data.size=32"])
+    encoder = resolve(["recipe=mpp", f"model={pretrain[0].options['model']}", "data.size=32"])
     assert record["parts"]["pretrain"]["exaflop"] == pytest.approx(costs.exaflop(encoder, images))
     assert row(lines, "pretrain").split()[1:3] == [str(len(pretrain)), f"{images:,}"]
 
@@ -226,7 +226,7 @@ def test_alike_steps_of_a_study_are_measured_once(gap, monkeypatch):
     record = forecast.study(["recipe=study/gap"], PlanOptions(probe=True, price=3.0))
     assert len(measured) == 3  # mpp, supervised and scratch alike, fine-tuning
     steps = sum(
-        int(task.words["optim.steps"]) for task in gap[0].values() if task.part == "pretrain"
+        int(task.options["optim.steps"]) for task in gap[0].values() if task.part == "pretrain"
     )
     assert record["parts"]["pretrain"]["device_hours"] == pytest.approx(steps * 0.5 / 3600)
     assert (

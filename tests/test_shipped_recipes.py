@@ -37,8 +37,14 @@ def planned(path: Path) -> dict[str, Any]:
     kept = ("title", "places", "seeds", "arms", "report", "vary", "match")
     return {
         "study": {key: getattr(study, key) for key in kept},
-        "tasks": {name: dataclasses.asdict(task) for name, task in tasks.items()},
+        "tasks": {name: _record(task) for name, task in tasks.items()},
     }
+
+
+def _record(task: plan.Task) -> dict[str, Any]:
+    """A task's fields; its options under the name that study.json has for them."""
+    record = dataclasses.asdict(task)
+    return record | {"words": record.pop("options")}
 
 
 def test_each_file_means_what_it_did() -> None:
@@ -90,15 +96,15 @@ report: {probes: [probe]}
 def test_options_hold_for_all_parts_and_files_and_parts_extend_others(tmp_path: Path) -> None:
     base = recipe(tmp_path, "base.yaml", STUDY)
     first = plan.tasks(spec.read(Path(base)), {}, {})
-    assert all(task.words["data.size"] == "32" for task in first.values())
-    assert first["again-mpp-0"].words == first["pretrain-mpp-0"].words | {"optim.steps": "5"}
+    assert all(task.options["data.size"] == "32" for task in first.values())
+    assert first["again-mpp-0"].options == first["pretrain-mpp-0"].options | {"optim.steps": "5"}
     text = f"title: more\nextends: {base}\nseeds: [1]\noptions: {{data.size: 16}}\n"
     text += "parts:\n  pretrain: {options: {optim.lr: 0.5}}\n  again: null\n"
     study = spec.read(Path(recipe(tmp_path, "more.yaml", text)))
     tasks = plan.tasks(study, {}, {})
     assert study.title == "more" and set(tasks) == {"pretrain-mpp-1", "probe-mpp-1"}
     changed = {"data.size": "16", "optim.lr": "0.5"}
-    assert tasks["pretrain-mpp-1"].words == first["pretrain-mpp-0"].words | changed
+    assert tasks["pretrain-mpp-1"].options == first["pretrain-mpp-0"].options | changed
 
 
 @pytest.mark.parametrize(

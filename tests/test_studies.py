@@ -26,7 +26,7 @@ from ssl_vit import formatting
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
-from ssl_vit.studies import command, scheduling
+from ssl_vit.studies import command, record, scheduling
 from ssl_vit.studies import local as locals_
 from ssl_vit.studies import plan as plans
 from ssl_vit.studies import progress as screens
@@ -232,7 +232,7 @@ MISTAKES = {
     ),
     "best without by": (
         ("parts/final/best", {"of": "sweep"}),
-        "best: of (a part) and by (a metric)",
+        "best: expected of (a part) and by (a metric)",
     ),
     "best of an unknown part": (
         ("parts/final/best/of", "sweeps"),
@@ -258,16 +258,16 @@ MISTAKES = {
     "no init": (("parts/final/options/init", ...), "part final: arm scratch: init= is missing"),
     "an empty grid": (
         ("parts/sweep/grid", {"optim.lr": []}),
-        "grid: optim.lr: a list of values is asked for",
+        "grid: optim.lr: expected a list of values",
     ),
     "a value twice": (
         ("parts/sweep/grid", {"optim.lr": [1, 1]}),
         "grid: optim.lr: a value is there twice",
     ),
-    "seeds that are none": (("seeds", ["a"]), "seeds: [a]: different whole numbers are asked for"),
-    "a name that is no folder's": (("arms/a b", "x"), "arms: a b: a name of letters"),
+    "seeds that are none": (("seeds", ["a"]), "seeds: [a]: expected different whole numbers"),
+    "a name that is no folder's": (("arms/a b", "x"), "arms: a b: expected a name of letters"),
     "a place that is a part": (("places", ["final"]), "final is a place and a part"),
-    "arms as a list": (("arms", ["mpp"]), "arms: a mapping is asked for"),
+    "arms as a list": (("arms", ["mpp"]), "arms: expected a mapping"),
     "a report of an unknown arm": (
         ("report/candidate", "mp"),
         "report: candidate: unknown mp; did you mean mpp?",
@@ -335,13 +335,13 @@ def test_every_task_comes_after_its_needs(data):
 def test_the_plan_of_a_gap():
     plan = plans.tasks(build(GAP, "x"), {}, {})
     assert sorted(plan) == sorted(NAMES)
-    assert plan["pretrain-mpp-1"].words == {
+    assert plan["pretrain-mpp-1"].options == {
         "optim.steps": "20",
         "optim.warmup": "2",
         "recipe": "mpp",
     }
     sweep = plan["sweep-mpp-0-lr=0.03"]
-    assert (sweep.values, sweep.needs, sweep.words["optim.lr"]) == (
+    assert (sweep.values, sweep.needs, sweep.options["optim.lr"]) == (
         {"optim.lr": 0.03},
         ("pretrain-mpp-0",),
         "0.03",
@@ -351,7 +351,7 @@ def test_the_plan_of_a_gap():
         "pretrain-mpp-1",
         *(f"sweep-mpp-0-lr={lr}" for lr in (0.01, 0.03, 0.1)),
     }
-    assert final.words["init"] == "{pretrain-mpp-1}" and "optim.lr" not in final.words
+    assert final.options["init"] == "{pretrain-mpp-1}" and "optim.lr" not in final.options
 
 
 def test_a_need_without_that_seed_gives_its_first():
@@ -367,18 +367,18 @@ def test_words_of_an_arm_and_of_the_command_line_come_over_the_parts():
     )
     study["parts"]["pretrain"]["options"]["data.path"] = "{images}/x"
     plan = plans.tasks(build(study, "x"), {"images": "/p"}, {"optim.batch": "8"})
-    assert plan["pretrain-mpp-0"].words["optim.steps"] == "30"
-    assert plan["pretrain-scratch-0"].words["optim.steps"] == "20"
-    assert {task.words.get("optim.batch") for task in plan.values() if task.part != "probe"} == {
+    assert plan["pretrain-mpp-0"].options["optim.steps"] == "30"
+    assert plan["pretrain-scratch-0"].options["optim.steps"] == "20"
+    assert {task.options.get("optim.batch") for task in plan.values() if task.part != "probe"} == {
         "8"
     }
     # which trains nothing
-    assert not any("optim.batch" in task.words for task in plan.values() if task.part == "probe")
+    assert not any("optim.batch" in task.options for task in plan.values() if task.part == "probe")
     assert (
-        plan["pretrain-mpp-0"].words["data.path"] == "/p/x" and plan["pretrain-mpp-0"].needs == ()
+        plan["pretrain-mpp-0"].options["data.path"] == "/p/x" and plan["pretrain-mpp-0"].needs == ()
     )
     over = plans.tasks(build(study, "x"), {"images": "/p"}, {"optim.steps": "5"})
-    assert {task.words["optim.steps"] for task in over.values() if task.part != "probe"} == {"5"}
+    assert {task.options["optim.steps"] for task in over.values() if task.part != "probe"} == {"5"}
 
 
 def test_values_are_written_as_on_a_command_line():
@@ -392,7 +392,7 @@ def test_values_are_written_as_on_a_command_line():
         {"title": "t", "arms": {"a": ""}, "parts": {"p": {"tool": "pretrain", "options": words}}},
         "x",
     )
-    output = plans.tasks(study, {}, {})["p-a-0"].words
+    output = plans.tasks(study, {}, {})["p-a-0"].options
     recipe = resolve([f"{key}={value}" for key, value in output.items()])
     assert (recipe.optim.betas, recipe.optim.clip, recipe.log.tensorboard, recipe.optim.lr) == (
         [0.9, 0.95],
@@ -483,9 +483,9 @@ WORDS = {
     "what a part sweeps": (["optim.lr=1"], "optim.lr=1: part sweep sweeps it"),
     "seed": (["seed=1"], "seed=1: say seeds=1"),
     "init": (["init=scratch"], "unknown word init;"),
-    "no seeds": (["seeds=0"], "seeds=0: how many"),
-    "seeds twice": (["seeds=1,1"], "seeds=1,1: how many"),
-    "none at once": (["parallel=0"], "parallel=0: a whole number of at least 1"),
+    "no seeds": (["seeds=0"], "seeds=0: expected how many"),
+    "seeds twice": (["seeds=1,1"], "seeds=1,1: expected how many"),
+    "none at once": (["parallel=0"], "parallel=0: expected a whole number of at least 1"),
     "an unknown launcher": (["launcher=slrm"], "launcher=slrm: unknown; did you mean slurm?"),
     "only without index": (["only=final"], "only= and index= belong together"),
     "an unknown part": (["only=finl", "index=0"], "only=finl: no such part; did you mean final?"),
@@ -535,7 +535,7 @@ def test_places_must_be_said(tmp_path):
     ):
         parse_request([*made.words, "images=/p"])
     plan = parse_request([*made.words, f"images={os.path.relpath(tmp_path)}", "more=/m"]).plan
-    assert plan["pretrain-mpp-0"].words["data.path"] == str(tmp_path)
+    assert plan["pretrain-mpp-0"].options["data.path"] == str(tmp_path)
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("3", {0, 1, 2}), ("0,2", {0, 2}), ("5,", {5})])
@@ -819,7 +819,7 @@ def test_a_metric_that_is_not_there_fails_what_asks_for_it(bench, capsys):
 def test_another_plan_is_refused(bench):
     def keep(*words):
         request = parse_request([*bench.words, *words])
-        plans.write_plan(request.study, request.name, request.plan, request.folder)
+        record.write_plan(request.study, request.name, request.plan, request.folder)
 
     bench.runs.mkdir()
     keep()
@@ -1093,7 +1093,7 @@ def test_sbatch_that_refuses_or_is_not_there(bench, sbatch, monkeypatch):
     monkeypatch.setenv("REFUSE", "1")
     with pytest.raises(
         UserError,
-        match=r"launcher=slurm: sbatch refuses .*pretrain\.sh: sbatch: error: no such partition",
+        match=r"launcher=slurm: sbatch rejects .*pretrain\.sh: sbatch: error: no such partition",
     ):
         main([*bench.words, "launcher=slurm"])
     monkeypatch.setenv("PATH", "/nowhere")
@@ -1202,7 +1202,7 @@ def test_a_sweep_is_judged_on_labels_that_nothing_learned_before(pretrain, sweep
 
 
 REPORTS = {
-    "arms alike": ({"candidate": "scratch"}, "different arms are asked for"),
+    "arms alike": ({"candidate": "scratch"}, "expected different arms"),
     "a final part that is swept": (
         {"final": "sweep"},
         "sweep is no part of tool finetune without a grid",
@@ -1210,7 +1210,7 @@ REPORTS = {
     "a final part without a test": ({"final": "pretrain"}, "pretrain is no part of tool finetune"),
     "a paper's figure in words": (
         {"paper": {"mpp": "high"}},
-        "paper: mpp: high: a number is asked for",
+        "paper: mpp: high: expected a number",
     ),
 }
 

@@ -11,7 +11,7 @@ from ssl_vit import formatting
 from ssl_vit.config.resolve import resolve
 from ssl_vit.costs import exaflop
 from ssl_vit.errors import UserError
-from ssl_vit.studies import command, slurm
+from ssl_vit.studies import command, record, slurm
 from ssl_vit.studies import plan as plans
 from ssl_vit.studies.command import main, parse_request
 from ssl_vit.studies.spec import build
@@ -45,7 +45,7 @@ def swept(*words):
 
 
 def trained(plan):
-    return {task.arm: task.words for task in plan.values() if task.part == "pretrain"}
+    return {task.arm: task.options for task in plan.values() if task.part == "pretrain"}
 
 
 # ---- from the command line
@@ -72,7 +72,7 @@ def test_a_sweep_pre_trains_and_probes_each_value():
     probe = request.plan["probe-rate=0.3-1"]
     assert probe.needs == ("pretrain-rate=0.3-1",)
     shared = {"recipe": "evaluate", "data": "shapes", "probe.shots": "[5]", "compute.threads": "1"}
-    assert probe.words == shared | {"init": "{pretrain-rate=0.3-1}"}
+    assert probe.options == shared | {"init": "{pretrain-rate=0.3-1}"}
     plans.check(request.plan)
 
 
@@ -102,14 +102,14 @@ def test_probes_see_the_recipes_images_whole(tmp_path):
         "optim: {steps: 9, lr: 1.0e-3, batch: 8}\n"
     )
     request = parse_request([f"recipe={recipe}", "sweep", "data.crop_area=0.1,0.5"])
-    probe = request.plan["probe-crop_area=0.1-0"].words
+    probe = request.plan["probe-crop_area=0.1-0"].options
     assert {key: value for key, value in probe.items() if key.startswith("data")} == {
         "data.path": str(tmp_path), "data.size": "48", "data.label_column": "kind", "data.eval_crop": "0.875",
     }  # fmt: skip
     request = swept(
         "data=cifar10", f"data.path={tmp_path}", "data.validation=0.1", "sweep", "data.share=0.1,1"
     )
-    probe = request.plan["probe-share=0.1-0"].words
+    probe = request.plan["probe-share=0.1-0"].options
     assert (probe["data"], probe["data.validation"]) == (
         "cifar10",
         "0.1",
@@ -132,7 +132,7 @@ SWEEPS = {
     ),
     "one value": (
         ["sweep", "corruption.rate=0.1"],
-        "corruption.rate=0.1: two values at least are asked for after sweep",
+        "corruption.rate=0.1: expected two values at least after sweep",
     ),
     "no key": (["sweep", "seeds=2"], "sweep: no key follows"),
     "a value twice": (
@@ -191,10 +191,10 @@ def test_vary_makes_arms_of_what_pre_trains(bench):
         ("rate=0.5", "corruption.rate=0.5"),
     ]
     assert request.study.report["claim"] == {"better": "rate=0.5", "worse": "rate=0.15"}
-    assert "corruption.rate" not in request.plan["probe-rate=0.15-1"].words
+    assert "corruption.rate" not in request.plan["probe-rate=0.15-1"].options
     plans.check(request.plan)
     bench.runs.mkdir()
-    plans.write_plan(request.study, request.name, request.plan, request.folder)
+    record.write_plan(request.study, request.name, request.plan, request.folder)
     about = json.loads((bench.runs / "study.json").read_text())
     assert (about["vary"], about["match"]) == (
         {"rate=0.15": {"corruption.rate": 0.15}, "rate=0.5": {"corruption.rate": 0.5}},
@@ -204,7 +204,7 @@ def test_vary_makes_arms_of_what_pre_trains(bench):
 
 def test_a_study_that_varies_nothing_says_nothing_of_it(tmp_path):
     study = build(GAP, "x")
-    plans.write_plan(study, "gap", plans.tasks(study, {}, {}), tmp_path)
+    record.write_plan(study, "gap", plans.tasks(study, {}, {}), tmp_path)
     assert not {"vary", "match"} & json.loads((tmp_path / "study.json").read_text()).keys()
 
 
@@ -222,7 +222,7 @@ def test_settings_of_several_keys_have_names():
     study = build(RATE | {"vary": settings, "report": {}}, "x")
     assert list(study.vary) == ["70_20_10", "mask=1.0,random=0.0,keep=0.0", "base"]
     plan = plans.tasks(study, {}, {})
-    assert plan["pretrain-base-0"].words == {
+    assert plan["pretrain-base-0"].options == {
         "recipe": "mpp",
         "optim.steps": "200",
         "optim.warmup": "20",
@@ -239,15 +239,15 @@ def test_arms_of_the_file_stand_beside():
         and "supervised" not in study.vary
     )
     plan = plans.tasks(study, {}, {})
-    assert plan["pretrain-supervised-1"].words["recipe"] == "supervised"
-    assert plan["pretrain-rate=0.5-1"].words["recipe"] == "mpp" and "probe-supervised-0" in plan
+    assert plan["pretrain-supervised-1"].options["recipe"] == "supervised"
+    assert plan["pretrain-rate=0.5-1"].options["recipe"] == "mpp" and "probe-supervised-0" in plan
 
 
 FILES = {
     "an unknown key": ({"vary": {"corruption.rat": [1, 2]}}, "vary: unknown key corruption.rat; did you mean corruption.rate?"),
     "one value": ({"vary": {"corruption.rate": [0.5]}}, "vary: corruption.rate: one value cannot be compared"),
-    "no list": ({"vary": {"corruption.rate": 0.5}}, "vary: corruption.rate: a list of values is asked for"),
-    "one setting": ({"vary": [{"name": "a"}]}, "vary: keys with lists of values, or two settings or more"),
+    "no list": ({"vary": {"corruption.rate": 0.5}}, "vary: corruption.rate: expected a list of values"),
+    "one setting": ({"vary": [{"name": "a"}]}, "vary: expected keys with lists of values, or two settings or more"),
     "a setting twice": ({"vary": [{"optim.lr": 0.1}, {"name": "b", "optim.lr": 0.1}]}, "=0.1: a setting is there twice"),
     "a name twice": ({"vary": [{"name": "a"}, {"name": "a", "optim.lr": 0.1}]}, "vary: a: two settings have that name"),
     "no name": ({"vary": [{}, {"optim.lr": 0.1}]}, "vary: a setting without keys needs a name"),
@@ -292,8 +292,8 @@ def test_words_of_the_command_line_go_to_who_can_use_them(bench):
             "optim.steps=50",
         ]
     )
-    assert request.plan["pretrain-rate=0.5-0"].words["corruption.mask"] == "1"
-    assert "corruption.mask" not in request.plan["probe-rate=0.5-0"].words
+    assert request.plan["pretrain-rate=0.5-0"].options["corruption.mask"] == "1"
+    assert "corruption.mask" not in request.plan["probe-rate=0.5-0"].options
     plans.check(request.plan)
     with pytest.raises(
         UserError, match=r"corruption\.rate=0\.3: the study varies it; leave it out"

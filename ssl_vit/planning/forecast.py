@@ -16,7 +16,7 @@ from ..config.resolve import KEYS, parse, resolve
 from ..config.schema import Recipe, computed_values
 from ..errors import UserError
 from ..studies import command, spec
-from ..studies.plan import Task
+from ..studies.plan import Plan, Task, known_options, model_options, origin
 from . import budget
 from .budget import Device
 from .pace import Pace, measure
@@ -247,7 +247,7 @@ def _with_places(words: list[str]) -> list[str]:
     return [*words, *(f"{place}={place}" for place in places if place not in given)]
 
 
-def estimate_tasks(plan: dict[str, Task], asked: PlanOptions) -> dict[str, Record]:
+def estimate_tasks(plan: Plan, asked: PlanOptions) -> dict[str, Record]:
     """The record of each of a study's tasks by its name. Of tasks whose steps are alike, one is
     measured."""
     recipes: dict[str, Recipe] = {}
@@ -255,7 +255,7 @@ def estimate_tasks(plan: dict[str, Task], asked: PlanOptions) -> dict[str, Recor
     paces: dict[str, Pace] = {}
     found: dict[str, Record] = {}
     for task in plan.values():
-        words = tuple(_words(task, plan, recipes))
+        words = tuple(_options(task, plan, recipes))
         if words not in records:
             try:
                 recipe = _resolve(list(words), asked)
@@ -283,27 +283,17 @@ def _pace(recipe: Recipe, paces: dict[str, Pace]) -> Pace | None:
     return paces[alike]
 
 
-def _words(task: Task, plan: dict[str, Task], recipes: dict[str, Recipe]) -> list[str]:
-    """A task's words while the runs that it needs are not there (as studies.plan.check): the model
-    is that of the run it starts from; where it takes the best of a sweep, the sweep's first."""
-    said = {key: value for key, value in task.words.items() if not spec.PLACEHOLDER.search(value)}
-    origin = next(
-        (
-            recipes[name]
-            for name in spec.PLACEHOLDER.findall(task.words.get("init", ""))
-            if name in recipes
-        ),
-        None,
-    )
-    if origin is not None and "model" not in said:
-        model = dataclasses.asdict(origin.model)
-        said = {
-            f"model.{key}": spec.text(value) for key, value in model.items() if key != "name"
-        } | said
+def _options(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> list[str]:
+    """A task's options before the runs that it needs exist (as studies.plan.check): with the model
+    of the task that it starts from and, in place of a sweep's best values, its first."""
+    options = known_options(task)
+    before = origin(task, plan)
+    if before is not None and "model" not in options:
+        options = model_options(recipes[before.name]) | options
     if task.best:
         swept = next(plan[name].values for name in task.needs if plan[name].part == task.best)
-        said |= {key: spec.text(value) for key, value in swept.items()}
-    return [f"{key}={value}" for key, value in said.items()]
+        options |= {key: spec.text(value) for key, value in swept.items()}
+    return [f"{key}={value}" for key, value in options.items()]
 
 
 def _sum(told: list[Record]) -> Record:

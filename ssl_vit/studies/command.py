@@ -1,4 +1,4 @@
-"""The words of a study's command line, and what they set going."""
+"""The study tool: its command line, and what it starts."""
 
 import dataclasses
 import os
@@ -23,8 +23,9 @@ from ..runs.environment import cores
 from ..runs.folder import Run
 from . import scheduling, slurm, sweep
 from .local import Local, gpus
-from .plan import Task, check, check_finished, command, finished, tasks, unreachable, write_plan
+from .plan import Plan, check, command, finished, tasks, unreachable
 from .progress import ProgressScreen
+from .record import check_finished, write_plan
 from .spec import OURS, PLACEHOLDER, Study, find, read
 from .vary import MATCHES
 
@@ -37,81 +38,83 @@ MOST_SEEDS = 1000
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """A study as the command line asks for it."""
+    """A study as the command line gives it."""
 
     study: Study
-    plan: dict[str, Task]
+    plan: Plan
     name: str
     folder: Path
-    own: dict[str, str]  # the words of OWN that were said
+    own: dict[str, str]  # the given options of OWN
 
 
-def main(words: list[str]) -> int:
-    """Do what the words say; the exit status.
+def main(options: list[str]) -> int:
+    """Run or submit the study; the exit status.
 
     Raises:
-        UserError: a mistake in the words or in the study's file; nothing was started.
+        UserError: an option or the study's file is wrong; nothing was started.
     """
-    asked = parse_request(words)
-    if "only" in asked.own:
-        return run_one(asked)  # whose tool checks its words itself
-    made = check(asked.plan)
-    with Run(Recipe(name=asked.name, out=asked.own.get("out", "runs"))).lock():
-        write_plan(asked.study, asked.name, asked.plan, asked.folder)
-        for doubt in _check_finished(asked):
-            print(f"warning: {doubt}", flush=True)
-        if asked.own.get("launcher") == "slurm":
-            return submit_all(asked, words)
-        needs = {
-            name: scheduling.memory_need(recipe, bool(gpus())) for name, recipe in made.items()
-        }
-        return run_all(asked, needs)
+    request = parse_request(options)
+    if "only" in request.own:
+        return run_one(request)  # whose tool checks its options itself
+    recipes = check(request.plan)
+    with Run(Recipe(name=request.name, out=request.own.get("out", "runs"))).lock():
+        write_plan(request.study, request.name, request.plan, request.folder)
+        for warning in _check_finished(request):
+            print(f"warning: {warning}", flush=True)
+        if request.own.get("launcher") == "slurm":
+            return submit_all(request, options)
+        on_gpu = bool(gpus())
+        needs = {name: scheduling.memory_need(recipe, on_gpu) for name, recipe in recipes.items()}
+        return run_all(request, needs)
 
 
-def _check_finished(asked: StudyRequest) -> list[str]:
-    """That the runs which are there already are those that would be made now; what could not be
-    checked, in words."""
-    doubts: list[str] = []
-    for task in asked.plan.values():
+def _check_finished(request: StudyRequest) -> list[str]:
+    """Check that the finished runs are those that would be made now; warnings about what could not
+    be checked."""
+    warnings: list[str] = []
+    for task in request.plan.values():
         # or its values may still be chosen
-        if all(finished(asked.folder, name) for name in (task.name, *task.needs)):
-            doubts += check_finished(task, asked.plan, asked.folder)
-    return list(dict.fromkeys(doubts))
+        if all(finished(request.folder, name) for name in (task.name, *task.needs)):
+            warnings += check_finished(task, request.plan, request.folder)
+    return list(dict.fromkeys(warnings))
 
 
-def parse_request(words: list[str]) -> StudyRequest:
-    """What the words ask for."""
-    given, axes = sweep.split(words)
+def parse_request(options: list[str]) -> StudyRequest:
+    """The study, its plan and the tool's own options.
+
+    Raises:
+        UserError: an option or the study's file is wrong.
+    """
+    given, axes = sweep.split(options)
     if axes is None:
         path = find(given.get("recipe"))
-        study, stem = read(path), path.stem
-        places, own, over = _sorted(given, study.places)
+        study = read(path)
+        stem = path.stem
+        places, own, overrides = _sorted(given, study.places)
     else:
-        places, own, over = _sorted(given, ())
-        study, stem = sweep.study(own.get("recipe"), over, [key for key in axes if key not in own])
-        over = {}  # its parts have them
+        places, own, overrides = _sorted(given, ())
+        axes = [key for key in axes if key not in own]
+        study, stem = sweep.study(own.get("recipe"), overrides, axes)
+        overrides = {}  # the study's parts have them
     if "match" in own:
         study = _matched(study, own["match"])
     if "seeds" in own:
         study = dataclasses.replace(study, seeds=_seeds(own["seeds"]))
-    if own.get("launcher", "local") not in LAUNCHERS:
-        raise UserError(
-            f"launcher={own['launcher']}: unknown; {suggest(own['launcher'], LAUNCHERS)}"
-        )
+    launcher = own.get("launcher", "local")
+    if launcher not in LAUNCHERS:
+        raise UserError(f"launcher={launcher}: unknown; {suggest(launcher, LAUNCHERS)}")
     if ("only" in own) != ("index" in own):
-        raise UserError(
-            "only= and index= belong together: a part, and the number of one of its tasks"
-        )
+        raise UserError("only= and index= belong together: a part, and the number of one task")
     name = own.get("name", stem)
-    for key, value in (("name", name), ("out", own.get("out", "runs"))):
-        check_value(key, value)
+    out = own.get("out", "runs")
+    check_value("name", name)
+    check_value("out", out)
     _number(own, "parallel", 1)
-    plan = tasks(study, places, over)
-    return StudyRequest(study, plan, name, Path(own.get("out", "runs")) / name, own)
+    return StudyRequest(study, tasks(study, places, overrides), name, Path(out) / name, own)
 
 
 def _matched(study: Study, match: str) -> Study:
-    """The study with its arms matched as the command line says."""
+    """The study with its arms matched by steps or exaFLOP."""
     if match not in MATCHES:
         raise UserError(f"match={match}: unknown; {suggest(match, MATCHES)}")
     if not study.vary:
@@ -120,41 +123,46 @@ def _matched(study: Study, match: str) -> Study:
 
 
 def _sorted(
-    given: dict[str, str], asked: tuple[str, ...]
+    given: dict[str, str], needed: tuple[str, ...]
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """The words as the places that the study asks for, the command's own, and a recipe's."""
-    if taken := next((place for place in asked if place in (*OWN, *KEYS)), None):
-        raise UserError(f"places: {taken}= means something else already; take another name")
-    if missing := [f"{place}=" for place in asked if place not in given]:
-        raise UserError(
-            f"{', '.join(missing)} is missing: the study needs the places {', '.join(asked)}"
-        )
-    places = {place: _whole(given[place]) for place in asked}
+    """The options as the places that the study needs, the tool's own, and those of a recipe.
+
+    Raises:
+        UserError: a place is missing, or an option is unknown.
+    """
+    for place in needed:
+        if place in (*OWN, *KEYS):
+            raise UserError(f"places: {place}= means something else already; take another name")
+    missing = [f"{place}=" for place in needed if place not in given]
+    if missing:
+        text = f"{', '.join(missing)} is missing: the study needs the places {', '.join(needed)}"
+        raise UserError(text)
+    places = {place: _absolute(given[place]) for place in needed}
     own = {key: value for key, value in given.items() if key in OWN}
-    over = {key: value for key, value in given.items() if key not in places | own}
-    known = [
-        key
-        for key in (*KEYS, "model", "data")
-        if key not in (*OURS, "init", "data.name", "model.name")
-    ]
-    for key, value in over.items():
-        if key == "seed":
-            these = value if "," in value else f"{value},"
-            raise UserError(
-                f"seed={value}: say seeds={these} for just that, or seeds=N for the first N"
-            )
-        if key not in known:
-            told = suggest(key, [*OWN, *asked, *known]).partition("choices:")[0]
-            raise UserError(
-                f"unknown word {key}; {told}choices: {', '.join((*OWN, *asked))}, or a recipe's key"
-            )
-        if PLACEHOLDER.search(value):
-            raise UserError(f"{key}={value}: braces are for the study's file")
-    return places, own, over
+    overrides = {key: value for key, value in given.items() if key not in places | own}
+    for key, value in overrides.items():
+        _check_override(key, value, needed)
+    return places, own, overrides
 
 
-def _whole(place: str) -> str:
-    """A place found again from any folder, where it is a path."""
+def _check_override(key: str, value: str, places: tuple[str, ...]) -> None:
+    """Check that an option is a recipe's key that a command line may set for a whole study."""
+    if key == "seed":
+        seeds = value if "," in value else f"{value},"
+        text = f"say seeds={seeds} for just that, or seeds=N for the first N"
+        raise UserError(f"seed={value}: {text}")
+    fixed = (*OURS, "init", "data.name", "model.name")
+    known = [name for name in (*KEYS, "model", "data") if name not in fixed]
+    if key not in known:
+        nearest = suggest(key, [*OWN, *places, *known]).partition("choices:")[0]
+        choices = f"choices: {', '.join((*OWN, *places))}, or a recipe's key"
+        raise UserError(f"unknown word {key}; {nearest}{choices}")
+    if PLACEHOLDER.search(value):
+        raise UserError(f"{key}={value}: braces are for the study's file")
+
+
+def _absolute(place: str) -> str:
+    """A path that does not depend on the working directory; anything else as it is."""
     return str(Path(place).resolve()) if Path(place).exists() else place
 
 
@@ -167,78 +175,84 @@ def _seeds(text: str) -> tuple[int, ...]:
         seeds = tuple(range(min(numbers[0], MOST_SEEDS + 1)))
     whole = len(numbers) == len(parts) and len(set(seeds)) == len(seeds)
     if not whole or not 0 < len(seeds) <= MOST_SEEDS:
-        raise UserError(f"seeds={text}: how many (seeds=3) or which ones (seeds=0,2) is asked for")
+        raise UserError(f"seeds={text}: expected how many (seeds=3) or which ones (seeds=0,2)")
     return seeds
 
 
 def _number(own: dict[str, str], key: str, default: int, least: int = 1) -> int:
     text = own.get(key, str(default))
     if not (text.isascii() and text.isdecimal() and len(text) < 10) or int(text) < least:
-        raise UserError(f"{key}={text}: a whole number of at least {least} is asked for")
+        raise UserError(f"{key}={text}: expected a whole number of at least {least}")
     return int(text)
 
 
-def run_all(asked: StudyRequest, needs: dict[str, int]) -> int:
-    """Run the study on this machine, in whose memory each task needs so many bytes."""
-    parallel, begun = (
-        _number(asked.own, "parallel", len(gpus()) or min(cores(), len(asked.plan))),
-        time.monotonic(),
-    )
-    there = sum(finished(asked.folder, name) for name in asked.plan)
-    print(f"study       {asked.name}: {asked.study.title}")
+def run_all(request: StudyRequest, needs: dict[str, int]) -> int:
+    """Run the study on this machine; the exit status.
+
+    Args:
+        request: the study.
+        needs: {task: bytes of memory}.
+    """
+    plan, folder = request.plan, request.folder
+    parallel = _number(request.own, "parallel", len(gpus()) or min(cores(), len(plan)))
+    started_at = time.monotonic()
+    before = sum(finished(folder, name) for name in plan)
+    print(f"study       {request.name}: {request.study.title}")
     print(
-        f"tasks       {len(asked.plan)}, of which {there} are finished; up to {parallel} at once",
+        f"tasks       {len(plan)}, of which {before} are finished; up to {parallel} at once",
         flush=True,
     )
     with ProgressScreen() as screen:
-        failed = Local(asked.plan, asked.folder, parallel, screen, needs).run()
-    _check_finished(asked)
-    done = sum(finished(asked.folder, name) for name in asked.plan)
-    print(
-        f"finished    {done} of {len(asked.plan)} tasks in {duration(time.monotonic() - begun)}: {asked.folder}"
-    )
+        failed = Local(plan, folder, parallel, screen, needs).run()
+    _check_finished(request)
+    done = sum(finished(folder, name) for name in plan)
+    took = duration(time.monotonic() - started_at)
+    print(f"finished    {done} of {len(plan)} tasks in {took}: {folder}")
     for name, why in failed.items():
         print(f"not there   {name}: {why}")
-    print(f"next        {typed(sys.executable, *tool_command('report'), asked.folder)}")
+    print(f"next        {typed(sys.executable, *tool_command('report'), folder)}")
     return 1 if failed else 0
 
 
-def submit_all(asked: StudyRequest, words: list[str]) -> int:
-    """Hand the study over to SLURM."""
-    options = {
+def submit_all(request: StudyRequest, options: list[str]) -> int:
+    """Submit the study to SLURM; the exit status."""
+    sbatch = {
         key.removeprefix("slurm."): value
-        for key, value in asked.own.items()
+        for key, value in request.own.items()
         if key.startswith("slurm.")
     }
+    own_groups = ("launcher", "slurm", "parallel")
     passed = [
-        word
-        for word in words
-        if word.split("=")[0].partition(".")[0] not in ("launcher", "slurm", "parallel")
+        option for option in options if option.split("=")[0].partition(".")[0] not in own_groups
     ]
-    jobs = slurm.submit(asked.name, asked.plan, asked.folder, passed, options)
+    jobs = slurm.submit(request.name, request.plan, request.folder, passed, sbatch)
     for part, job in jobs.items():
-        print(f"submitted   {part}: job {job}, {asked.folder}/slurm/{part}.sh")
-    print(f"next        {typed(sys.executable, *tool_command('report'), asked.folder)}")
+        print(f"submitted   {part}: job {job}, {request.folder}/slurm/{part}.sh")
+    print(f"next        {typed(sys.executable, *tool_command('report'), request.folder)}")
     return 0
 
 
-def run_one(asked: StudyRequest) -> int:
-    """Become the tool of one task: only=PART index=N, as a job array's element calls it."""
-    own, parts = asked.own, asked.study.parts
-    if own["only"] not in parts:
-        raise UserError(f"only={own['only']}: no such part; {suggest(own['only'], parts)}")
-    found, index = slurm.of_part(asked.plan, own["only"]), _number(own, "index", 0, 0)
-    if index >= len(found):
-        raise UserError(f"index={index}: part {own['only']} has the tasks 0 to {len(found) - 1}")
-    task = found[index]
-    if missing := unreachable(
-        task, asked.plan, [name for name in task.needs if not finished(asked.folder, name)]
-    ):
-        raise UserError(
-            f"only={task.part} index={index}: {task.name} needs {missing}, which is not finished"
-        )
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    write_plan(asked.study, asked.name, asked.plan, asked.folder)
-    line = process_command(*command(task, asked.plan, asked.folder))
+def run_one(request: StudyRequest) -> int:
+    """Become the tool of one task: only=PART index=N, as an element of a job array.
+
+    Raises:
+        UserError: there is no such task, or it needs one that has not finished.
+    """
+    part = request.own["only"]
+    if part not in request.study.parts:
+        raise UserError(f"only={part}: no such part; {suggest(part, request.study.parts)}")
+    of_part = slurm.of_part(request.plan, part)
+    index = _number(request.own, "index", 0, 0)
+    if index >= len(of_part):
+        raise UserError(f"index={index}: part {part} has the tasks 0 to {len(of_part) - 1}")
+    task = of_part[index]
+    unfinished = [name for name in task.needs if not finished(request.folder, name)]
+    missing = unreachable(task, request.plan, unfinished)
+    if missing:
+        text = f"{task.name} needs {missing}, which is not finished"
+        raise UserError(f"only={part} index={index}: {text}")
+    request.folder.mkdir(parents=True, exist_ok=True)
+    write_plan(request.study, request.name, request.plan, request.folder)
+    line = process_command(*command(task, request.plan, request.folder))
     print(f"task        {task.name}", flush=True)
     os.execve(line[0], line, process_environment())

@@ -1,5 +1,5 @@
-"""The local launcher: every task its own process, as many at once as asked for, each as soon as
-what it needs is finished."""
+"""The local launcher: each task is a process, started as soon as the tasks that it needs have
+finished."""
 
 import ctypes
 import fcntl
@@ -19,28 +19,28 @@ from ..errors import UserError
 from ..formatting import duration, process_command, process_environment, typed
 from ..runs.environment import cores
 from . import scheduling
-from .plan import Task, command, finished, unreachable
+from .plan import Plan, Task, command, finished, unreachable
 from .progress import ProgressScreen, Running
 
-PATIENCE = 15.0  # seconds that a killed run's process is given to let go of its folder
-LOOK = 2.0  # seconds between two looks at the memory when it is full
+PATIENCE = 15.0  # seconds for the process of a killed run to release its folder
+LOOK = 2.0  # seconds between two checks of the memory when it is full
 PR_SET_PDEATHSIG = 1
 
 
 def gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; found without asking
-    CUDA."""
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; CUDA is not
+    initialised."""
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [name for name in visible.split(",") if name.strip()]
     return [str(number) for number in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
 
 
 def _dies_with_us() -> Callable[[], None] | None:
-    """What a child does first, so that it does not outlive this process, however that ends. Linux
-    only."""
+    """preexec_fn that makes a child end with this process, however that ends. Linux only."""
     if not sys.platform.startswith("linux"):
         return None
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+    prctl = ctypes.CDLL(None).prctl
+    parent = os.getpid()
 
     def first() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -63,30 +63,30 @@ class Child(Running):
             file.seek(self.start)
             lines = file.read().decode(errors="replace").split("\n")
         shown = [line.split("\r")[-1].strip() for line in lines if line.strip()]
-        return shown[-1] if shown else "it said nothing"
+        return shown[-1] if shown else "no output"
 
 
 @dataclass
 class Local:
     """Runs a plan's tasks in `folder`; one object for one call of run()."""
 
-    plan: dict[str, Task]
+    plan: Plan
     folder: Path
     parallel: int
     screen: ProgressScreen
     needs: dict[str, int]  # task -> bytes of memory
     running: dict[str, Child] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
-    failed: dict[str, str] = field(default_factory=dict)  # task -> why; those left out are here too
+    failed: dict[str, str] = field(default_factory=dict)  # task -> why; includes those left out
     retried: set[str] = field(default_factory=set)
     turn: Iterator[int] = field(default_factory=itertools.count)
     stopped_by: int = 0  # the signal that ended the study
-    waits: set[str] = field(default_factory=set)  # tasks that were told to wait for memory
-    # task -> when memory is looked at again for it
+    waits: set[str] = field(default_factory=set)  # tasks reported as waiting for memory
+    # task -> time of the next memory check
     look: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> dict[str, str]:
-        """Run what is not finished; {task: why} of what failed or was left out.
+        """Run the tasks that have not finished; {task: why} of those that failed or were left out.
 
         Raises:
             KeyboardInterrupt: SIGINT or SIGTERM came; it was passed on and every process has ended.
@@ -115,25 +115,25 @@ class Local:
         return self.failed
 
     def _waiting(self) -> list[Task]:
-        """Tasks not begun, in the plan's order."""
-        return [
-            task
-            for name, task in self.plan.items()
-            if not {name} & (self.done | self.running.keys() | self.failed.keys())
-        ]
+        """Tasks not started, in the plan's order."""
+        started = self.done | self.running.keys() | self.failed.keys()
+        return [task for name, task in self.plan.items() if name not in started]
 
     def _start(self) -> None:
         """Start what is ready, up to the limit."""
         for task in self._waiting():
             if self.stopped_by or len(self.running) >= self.parallel:
                 return
-            patient = time.monotonic() - self.begun < PATIENCE
-            ready = set(task.needs) <= self.done | self.failed.keys()
-            if ready and not (patient and is_locked(self.folder / task.name)) and self._room(task):
+            if not set(task.needs) <= self.done | self.failed.keys():
+                continue
+            starting = time.monotonic() - self.begun < PATIENCE
+            if starting and is_locked(self.folder / task.name):
+                continue
+            if self._fits(task):
                 self._launch(task)
 
-    def _room(self, task: Task) -> bool:
-        """Whether the task fits into memory beside those that run; one alone is let try."""
+    def _fits(self, task: Task) -> bool:
+        """Whether the task fits into memory beside those that run; a task alone always starts."""
         if not self.running:
             return True
         if time.monotonic() < self.look.get(task.name, 0.0):
@@ -148,35 +148,34 @@ class Local:
         self.look[task.name] = time.monotonic() + LOOK
         if task.name not in self.waits:
             self.waits.add(task.name)
-            self.screen.say(
-                f"waiting   {task.name}: it may need {self.needs[task.name] / 2**30:.1f} GiB, more than is free"
-            )
+            need = self.needs[task.name] / 2**30
+            self.screen.say(f"waiting   {task.name}: it may need {need:.1f} GiB, more than is free")
         return False
 
     def _launch(self, task: Task) -> None:
         try:
-            words = command(task, self.plan, self.folder)
+            options = command(task, self.plan, self.folder)
         except UserError as error:
-            return self._fail(task.name, str(error))
+            self._fail(task.name, str(error))
+            return
         share = max(1, cores() // self.parallel)
-        here = gpus()
+        devices = gpus()
         environment = process_environment()
-        words += [f"compute.threads={share}"] if "compute.threads" not in task.words else []
-        if here:  # dealt out in turn; the cores feed them
-            environment["CUDA_VISIBLE_DEVICES"] = here[next(self.turn) % len(here)]
-            words += (
-                [f"compute.workers={max(1, share - 1)}"]
-                if "compute.workers" not in task.words
-                else []
-            )
+        if "compute.threads" not in task.options:
+            options.append(f"compute.threads={share}")
+        if devices:  # in turn; the cores load their data
+            environment["CUDA_VISIBLE_DEVICES"] = devices[next(self.turn) % len(devices)]
+            if "compute.workers" not in task.options:
+                options.append(f"compute.workers={max(1, share - 1)}")
+        line = process_command(*options)
         log = self.folder / "logs" / f"{task.name}.txt"
         with log.open("ab") as file:
-            file.write(f"$ {typed(*process_command(*words))}\n".encode(errors="surrogateescape"))
+            file.write(f"$ {typed(*line)}\n".encode(errors="surrogateescape"))
             file.flush()
             start = file.tell()
-            # a session of its own: what is typed at the terminal reaches only us, and we pass it on
+            # a session of its own: the terminal signals only this process, which passes it on
             process = subprocess.Popen(
-                process_command(*words),
+                line,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -184,15 +183,13 @@ class Local:
                 start_new_session=True,
                 preexec_fn=_dies_with_us(),
             )
-        self.running[task.name] = child = Child(
-            self.folder / task.name, process=process, log=log, start=start
-        )
-        if self.stopped_by:  # a signal that came meanwhile did not know of this process
+        child = Child(self.folder / task.name, process=process, log=log, start=start)
+        self.running[task.name] = child
+        if self.stopped_by:  # a signal arrived meanwhile and missed this process
             _send(child, self.stopped_by)
-        return None
 
     def _reap(self) -> None:
-        """Take in the processes that have ended."""
+        """Handle the processes that have ended."""
         for name, child in list(self.running.items()):
             if child.process is None or (status := child.process.poll()) is None:
                 continue
@@ -201,24 +198,25 @@ class Local:
                 self.done.add(name)
                 self.screen.say(f"finished  {name} in {duration(time.monotonic() - child.begun)}")
             elif not self.stopped_by:
-                self._ended_badly(name, child, status)
+                self._retry_or_fail(name, child, status)
 
-    def _ended_badly(self, name: str, child: Child, status: int) -> None:
-        """Once more after a signal; otherwise the task has failed."""
-        killed = f"killed by {signal.Signals(-status).name}" if status < 0 else ""
-        if killed and name not in self.retried:
+    def _retry_or_fail(self, name: str, child: Child, status: int) -> None:
+        """Start a task again once after it was killed by a signal; otherwise it has failed."""
+        if status < 0 and name not in self.retried:
             self.retried.add(name)
-            return self.screen.say(f"again     {name}: {killed}")
-        why = killed or (
-            "it ended without a result"
-            if status == 0
-            else child.last_line().removeprefix("error: ")
-        )
-        return self._fail(name, f"{why} ({child.log})")
+            self.screen.say(f"again     {name}: killed by {signal.Signals(-status).name}")
+            return
+        if status < 0:
+            why = f"killed by {signal.Signals(-status).name}"
+        elif status == 0:
+            why = "it ended without a result"
+        else:
+            why = child.last_line().removeprefix("error: ")
+        self._fail(name, f"{why} ({child.log})")
 
     def _leave_out(self) -> None:
-        """The tasks that need one that failed. They follow it in the plan, so one pass reaches them
-        all."""
+        """Leave out the tasks that need one that failed. They follow it in the plan, so one pass
+        reaches them all."""
         for task in self._waiting():
             if missing := unreachable(task, self.plan, self.failed):
                 self._fail(task.name, f"needs {missing}", "left out")
@@ -229,7 +227,7 @@ class Local:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Pass SIGINT and SIGTERM on to every process; the second one kills them."""
+        """Pass SIGINT and SIGTERM on to every process; a second signal kills them."""
 
         def pass_on(number: int, frame: Any) -> None:
             for child in self.running.values():

@@ -1,5 +1,5 @@
-"""Arms on equal terms: as many optimiser steps as give an arm the exaFLOP of the setting that all
-arms start from."""
+"""Arms at equal compute: the optimiser steps with which an arm costs as many exaFLOP as the setting
+that all arms start from."""
 
 from ..config.resolve import resolve
 from ..config.schema import Recipe
@@ -7,47 +7,50 @@ from ..costs import exaflop
 from ..errors import UserError
 from .spec import PLACEHOLDER, Part
 
-OFF = 0.25  # share of the cost that whole steps may miss
+TOLERANCE = 0.25  # share of the cost that whole steps may differ by
 SCALED = ("optim.steps", "optim.warmup")
 
 
-def steps(part: Part, arm: str, over: dict[str, str], places: dict[str, str]) -> dict[str, str]:
-    """The steps and warm-up of one arm that cost what the part's own words would, as words.
+def steps(
+    part: Part, arm: str, overrides: dict[str, str], places: dict[str, str]
+) -> dict[str, str]:
+    """The options of one arm's steps and warm-up that cost what the part's own options would.
 
     Args:
-        part: of pre-training; its `base` words are what every arm starts from.
-        over, places: words of the command line, and where the study's places lie.
+        part: of pre-training; every arm starts from its `base` options.
+        arm: of the part.
+        overrides: options of the command line.
+        places: {name: path} of the study's places.
 
     Raises:
-        UserError: the words are refused, the arm sets what is matched, or so few steps cannot
-        match.
+        UserError: options are wrong, the arm sets what is matched, or so few steps cannot match.
     """
     where = f"match=exaflop: part {part.name}"
-    if own := [key for key in SCALED if part.options[arm].get(key) != part.base.get(key)]:
-        raise UserError(
-            f"{where}, arm {arm}: {own[0]}={part.options[arm].get(own[0])}: is what is matched; leave it out"
-        )
-    base = _recipe(part.base | over, places, f"{where}, before any setting")
-    recipe = _recipe(part.options[arm] | over, places, f"{where}, arm {arm}")
+    options = part.options[arm]
+    for key in SCALED:
+        if options.get(key) != part.base.get(key):
+            text = f"{key}={options.get(key)}: is what is matched; leave it out"
+            raise UserError(f"{where}, arm {arm}: {text}")
+    base = _recipe(part.base | overrides, places, f"{where}, before any setting")
+    recipe = _recipe(options | overrides, places, f"{where}, arm {arm}")
     whole = exaflop(base, base.optim.steps * base.optim.batch)
     count = max(1, round(whole / exaflop(recipe, recipe.optim.batch)))
     cost = count * exaflop(recipe, recipe.optim.batch) / whole
-    if abs(cost - 1) > OFF:
-        text = f"{count} steps cost {cost:.0%} of the others' and no other number is nearer; more optim.steps= are asked for"
-        raise UserError(f"{where}, arm {arm}: {text}")
+    if abs(cost - 1) > TOLERANCE:
+        text = f"{count} steps cost {cost:.0%} of the others' and no other number is nearer"
+        raise UserError(f"{where}, arm {arm}: {text}; expected more optim.steps=")
     warmup = min(count - 1, round(recipe.optim.warmup * count / recipe.optim.steps))
     return {"optim.steps": str(count), "optim.warmup": str(warmup)}
 
 
-def _recipe(words: dict[str, str], places: dict[str, str], where: str) -> Recipe:
-    """What the words mean; those that start from another part's run are left out."""
+def _recipe(options: dict[str, str], places: dict[str, str], where: str) -> Recipe:
+    """The recipe of the options that do not depend on another part's run."""
     placed = {
         key: PLACEHOLDER.sub(lambda found: places.get(found[1], found[0]), value)
-        for key, value in words.items()
+        for key, value in options.items()
     }
+    known = [f"{key}={value}" for key, value in placed.items() if not PLACEHOLDER.search(value)]
     try:
-        return resolve(
-            [f"{key}={value}" for key, value in placed.items() if not PLACEHOLDER.search(value)]
-        )
+        return resolve(known)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None

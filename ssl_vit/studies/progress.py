@@ -1,5 +1,5 @@
-"""What a running study shows: a line for each running task and the total; plain lines where the
-output is no terminal."""
+"""The progress display of a study: a line for each running task and the total; plain lines if the
+output is not a terminal."""
 
 import json
 import sys
@@ -24,8 +24,7 @@ TAIL = 8192  # bytes of metrics.jsonl that are read
 
 
 def last_rows(path: Path) -> dict[str, Any]:
-    """The newest value of each name near the end of metrics.jsonl, a line that is not whole left
-    out; empty without rows."""
+    """The newest value of each metric near the end of metrics.jsonl; empty without rows."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL))
@@ -44,7 +43,7 @@ def last_rows(path: Path) -> dict[str, Any]:
 
 @dataclass
 class Running:
-    """How far a run is, read from its folder."""
+    """The progress of a run, read from its folder."""
 
     folder: Path
     begun: float = field(default_factory=time.monotonic)
@@ -58,7 +57,7 @@ class Running:
         if not isinstance(step, int):
             return self.folder.name, "", f"since {duration(time.monotonic() - self.begun)}", ""
         of = f"/{self._steps()}" if self._steps() else ""
-        return self.folder.name, f"step {step}{of}", _told(row), self._left(step)
+        return self.folder.name, f"step {step}{of}", _metrics(row), self._left(step)
 
     def _steps(self) -> int:
         path = self.folder / "recipe.yaml"
@@ -69,22 +68,20 @@ class Running:
         return self.steps
 
     def _left(self, step: int) -> str:
-        """From the pace since the first step seen here, which a resumed run may step back
-        behind."""
+        """Estimated from the first step seen here; a resumed run may be behind it."""
         now = time.monotonic()
         if self.first is None or step < self.first[0]:
             self.first = step, now
-        taken = step - self.first[0]
-        return (
-            f"left {duration((now - self.first[1]) / taken * max(0, self.steps - step))}"
-            if taken and self.steps
-            else ""
-        )
+        first_step, first_time = self.first
+        taken = step - first_step
+        if not taken or not self.steps:
+            return ""
+        seconds = (now - first_time) / taken * max(0, self.steps - step)
+        return f"left {duration(seconds)}"
 
 
-def _told(row: dict[str, Any]) -> str:
-    """The loss and one accuracy: of held-out images if there is one, of masked patches before
-    others."""
+def _metrics(row: dict[str, Any]) -> str:
+    """The loss and one accuracy, preferably of held-out images and masked patches."""
     accuracies = (
         "validation/accuracy_masked",
         "validation/accuracy",
@@ -98,7 +95,7 @@ def _told(row: dict[str, Any]) -> str:
 
 
 class ProgressScreen:
-    """Where a study speaks; use it as a context."""
+    """Context manager that prints the lines of a study and its progress."""
 
     def __init__(self) -> None:
         self.console = Console(file=sys.stdout)
@@ -119,24 +116,24 @@ class ProgressScreen:
             self.live.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, running: list[Any], done: int, total: int, failed: int) -> None:
-        """The running tasks and the total, where the last time is long enough ago."""
+        """Show the running tasks and the total, at most every REFRESH or QUIET seconds."""
         if time.monotonic() - self.shown < (REFRESH if self.live else QUIET):
             return
         self.shown = time.monotonic()
         cells = [child.cells() for child in running]
-        sum_up = f"{done} of {total} finished" + (
-            f", {failed} failed or left out" if failed else ""
-        )
+        total_line = f"{done} of {total} finished"
+        if failed:
+            total_line = f"{total_line}, {failed} failed or left out"
         if self.live is None:
             for line in cells:
                 self.say("running   " + "  ".join(cell for cell in line if cell))
-            self.say(sum_up)
+            self.say(total_line)
             return
         table = Table.grid(padding=(0, 2))
         for line in cells:
             table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in line))
-        self.live.update(Group(table, Text(sum_up)), refresh=True)
+        self.live.update(Group(table, Text(total_line)), refresh=True)

@@ -1,4 +1,4 @@
-"""Whether a study's next task still fits into this machine's memory. No torch here."""
+"""Scheduling by memory: whether a study's next task fits beside those that run. No torch."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,19 +10,19 @@ from ..config.schema import Recipe
 
 BASE = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process without a GPU
 WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
-GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-
+GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
+# names of a control group's limit, usage and reclaimable file pages
 VERSION_1 = ("limit_in_bytes", "usage_in_bytes", "total_inactive_file")
 VERSION_2 = ("max", "current", "inactive_file")
 
 
 def memory_need(recipe: Recipe, gpu: bool) -> int:
-    """About the bytes of this machine's memory that a task takes: its libraries and, where no GPU
-    holds them, its tensors.
+    """Estimated bytes of CPU memory of a task: libraries and, without a GPU, tensors.
 
-    Activations are those of a whole batch, but of half the machine at most, as machine.py cuts a
-    batch into passes. An evaluation keeps the features of all its images, and once more while it
-    puts them together.
+    Activations are those of a whole batch, but at most half of the memory, as jobs/resources.py
+    chooses the device batch. An evaluation keeps the features of all images, twice while it
+    concatenates them.
     """
     kept = 0
     if recipe.objective == "probe":
@@ -37,41 +37,38 @@ def memory_need(recipe: Recipe, gpu: bool) -> int:
 
 
 def free_memory() -> int:
-    """Bytes that new processes can take: of the machine or, where that is less, of a control group
-    of this process."""
+    """Bytes available to new processes: of the machine, or of this process's control groups if that
+    is less."""
     return min([psutil.virtual_memory().available, *_groups()])
 
 
 def _groups() -> Iterator[int]:
-    """What each control group with a limit, this process's and those around it, may still take;
-    file pages that can go do not count as taken (Linux, cgroups(7))."""
+    """Bytes left in each control group with a limit: this process's and its parents (Linux,
+    cgroups(7)). Reclaimable file pages do not count as used."""
     for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else []:
         _, kinds, place = line.split(":", 2)
         if kinds and "memory" not in kinds.split(","):
             continue
         root = GROUPS / "memory" if kinds else GROUPS
-        most, now, stat = (
-            ("limit_in_bytes", "usage_in_bytes", "total_inactive_file")
-            if kinds
-            else ("max", "current", "inactive_file")
-        )
+        names = VERSION_1 if kinds else VERSION_2
         own = root / place.strip("/")
         for folder in [own, *own.parents]:
             if folder.is_relative_to(root):
-                yield from _left(folder, most, now, stat)
+                yield from _left(folder, *names)
 
 
 def _left(folder: Path, most: str, now: str, stat: str) -> Iterator[int]:
     try:
-        limit, memory_used = (int((folder / f"memory.{name}").read_text()) for name in (most, now))
+        limit = int((folder / f"memory.{most}").read_text())
+        used = int((folder / f"memory.{now}").read_text())
         stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        yield limit - memory_used + int(stats[stat])
+        yield limit - used + int(stats[stat])
     except (OSError, ValueError, KeyError):  # no such group, or no limit ("max")
         return
 
 
 def memory_used(process: int) -> int:
-    """Bytes that a process and its children hold now; 0 where it has ended."""
+    """Bytes in use by a process and its children; 0 if it has ended."""
     try:
         family = [psutil.Process(process), *psutil.Process(process).children(recursive=True)]
         return sum(one.memory_info().rss for one in family)
@@ -80,8 +77,7 @@ def memory_used(process: int) -> int:
 
 
 def fits(wanted: int, running: Iterable[tuple[int, int]]) -> bool:
-    """Whether `asked` bytes will be free once each running (process, need) has taken what it has
-    not taken yet."""
-    return wanted <= free_memory() - sum(
-        max(0, wants - memory_used(process)) for process, wants in running
-    )
+    """Whether `wanted` bytes will be free once each running (process, need) has allocated all that
+    it needs."""
+    reserved = sum(max(0, need - memory_used(process)) for process, need in running)
+    return wanted <= free_memory() - reserved

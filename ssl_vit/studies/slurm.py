@@ -1,5 +1,4 @@
-"""The SLURM launcher: a job array for each part, one index one task, each after the parts that it
-needs."""
+"""The SLURM launcher: a job array for each part, which waits for the parts that it needs."""
 
 import shlex
 import shutil
@@ -8,7 +7,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..formatting import process_command, process_environment
-from .plan import Task, finished
+from .plan import Plan, Task, finished
 
 OPTIONS = {
     "time": "time",
@@ -16,11 +15,11 @@ OPTIONS = {
     "gpus": "gpus",
     "account": "account",
     "cpus": "cpus-per-task",
-}  # word -> sbatch's
+}  # key after slurm. -> sbatch's option
 
 
-def of_part(plan: dict[str, Task], part: str) -> list[Task]:
-    """A part's tasks; their places here are the array's indices."""
+def of_part(plan: Plan, part: str) -> list[Task]:
+    """A part's tasks, in the order of the job array's indices."""
     return [task for task in plan.values() if task.part == part]
 
 
@@ -29,66 +28,73 @@ def script(
     part: str,
     indices: list[int],
     folder: Path,
-    words: list[str],
-    options: dict[str, str],
+    options: list[str],
+    sbatch: dict[str, str],
 ) -> str:
-    """The text of a part's sbatch script. `words` are those of the study's command, without the
-    launcher's.
+    """The text of a part's sbatch script.
+
+    Args:
+        name: of the study.
+        part: of the study.
+        indices: of the tasks to run, in `of_part`.
+        folder: of the study.
+        options: of the study's command, without the launcher's.
+        sbatch: {key of OPTIONS: value}.
 
     Raises:
-        UserError: a value cannot stand in a line for sbatch.
+        UserError: a value cannot be written in a line for sbatch.
     """
+    # sbatch replaces %a and the like by numbers
+    place = str(folder.resolve() / "slurm").replace("%", "%%")
     heads = {
         "job-name": f"{name}-{part}",
         "array": ",".join(map(str, indices)),
         "open-mode": "append",
+        "output": f"{place}/{part}-%a.txt",
     }
-    # sbatch puts numbers in for %a and its like
-    place = str(folder.resolve() / "slurm").replace("%", "%%")
-    heads |= {"output": f"{place}/{part}-%a.txt"}
-    heads |= {OPTIONS[key]: value for key, value in options.items()}
-    words_of = {sbatch: f"slurm.{key}" for key, sbatch in OPTIONS.items()} | {
-        "output": "out",
-        "job-name": "name",
-    }
-    for key, value in heads.items():
-        _check(words_of.get(key, key), value)
-    run = shlex.join(process_command("study", *words, f"only={part}"))
-    lines = [f"#SBATCH --{key}={shlex.quote(value)}" for key, value in heads.items()]
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *lines,
-            f"cd {shlex.quote(str(Path.cwd()))}",
-            f"export PYTHONPATH={shlex.quote(process_environment().get('PYTHONPATH', ''))}",
-            f"exec {run} index=$SLURM_ARRAY_TASK_ID",
-            "",
-        ]
-    )
+    heads |= {OPTIONS[key]: value for key, value in sbatch.items()}
+    keys = {head: f"slurm.{key}" for key, head in OPTIONS.items()}
+    keys |= {"output": "out", "job-name": "name"}
+    for head, value in heads.items():
+        _check(keys.get(head, head), value)
+    run = shlex.join(process_command("study", *options, f"only={part}"))
+    python_path = process_environment().get("PYTHONPATH", "")
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH --{head}={shlex.quote(value)}" for head, value in heads.items()),
+        f"cd {shlex.quote(str(Path.cwd()))}",
+        f"export PYTHONPATH={shlex.quote(python_path)}",
+        f"exec {run} index=$SLURM_ARRAY_TASK_ID",
+        "",
+    ]
+    return "\n".join(lines)
 
 
-def _check(word: str, value: str) -> None:
-    """sbatch reads its lines one by one, quotes as a shell does and backslashes in them too: a line
-    that ends within a value would be one of the script's own, to be executed."""
+def _check(key: str, value: str) -> None:
+    """Check that a value is printable and has no backslash.
+
+    sbatch reads its lines one by one, with a shell's quotes but with backslashes inside them: a
+    line break in a value would make a line of the script, which is executed.
+    """
     if not value.isprintable() or "\\" in value:
-        raise UserError(
-            f"launcher=slurm: {word}={value!r}: sbatch takes no such characters; choices: printable ones, no backslash"
-        )
+        text = "sbatch takes no such characters; choices: printable ones, no backslash"
+        raise UserError(f"launcher=slurm: {key}={value!r}: {text}")
 
 
 def submit(
-    name: str, plan: dict[str, Task], folder: Path, words: list[str], options: dict[str, str]
+    name: str, plan: Plan, folder: Path, options: list[str], sbatch: dict[str, str]
 ) -> dict[str, str]:
-    """Write every part's script and hand over those with tasks to run; {part: job}.
+    """Write the script of every part and submit those with tasks to run; {part: job}. Arguments as
+    of `script`.
 
     Raises:
-        UserError: sbatch is not here, or refuses a script.
+        UserError: sbatch is not here, or rejects a script.
     """
     if shutil.which("sbatch") is None:
         raise UserError("launcher=slurm: there is no sbatch here; choices: local, slurm")
     parts = list(dict.fromkeys(task.part for task in plan.values()))
     for part in parts:
-        script(name, part, [], folder, words, options)  # before any is submitted
+        script(name, part, [], folder, options, sbatch)  # before any is submitted
     folder = folder.resolve()  # a name that begins with a dash would be an option
     (folder / "slurm").mkdir(parents=True, exist_ok=True)
     jobs: dict[str, str] = {}
@@ -98,7 +104,7 @@ def submit(
         if not indices:
             continue
         path = folder / "slurm" / f"{part}.sh"
-        path.write_text(script(name, part, indices, folder, words, options))
+        path.write_text(script(name, part, indices, folder, options, sbatch))
         needs = dict.fromkeys(plan[need].part for task in tasks for need in task.needs)
         jobs[part] = _sbatch(path, [jobs[need] for need in needs if need in jobs], jobs)
     return jobs
@@ -106,14 +112,13 @@ def submit(
 
 def _sbatch(path: Path, after: list[str], jobs: dict[str, str]) -> str:
     """Submit one script; the job's number."""
-    # afterany, not afterok: an arm that failed holds up no other; each task looks for what it needs
-    # itself
+    # afterany, not afterok: a failed arm does not block the others; each task checks for itself
     waits = [f"--dependency=afterany:{':'.join(after)}"] if after else []
     done = subprocess.run(
         ["sbatch", "--parsable", *waits, str(path)], capture_output=True, text=True
     )
     if done.returncode:
-        line = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        line = (done.stderr.strip().splitlines() or ["no message"])[-1]
         queued = f"; submitted before it: {', '.join(jobs.values())}" if jobs else ""
-        raise UserError(f"launcher=slurm: sbatch refuses {path}: {line}{queued}")
+        raise UserError(f"launcher=slurm: sbatch rejects {path}: {line}{queued}")
     return done.stdout.strip().partition(";")[0]

@@ -1,4 +1,4 @@
-"""A study's file, read and checked: arms, seeds, and parts that say which other parts they need."""
+"""A study's file, read and checked: arms, seeds, and parts that depend on other parts."""
 
 import dataclasses
 import graphlib
@@ -45,7 +45,7 @@ REPORT_KEYS = (
 )
 CLAIM_KEYS = ("better", "worse", "measure", "source", "says")
 TESTED = ("top1", "top5", "real")  # metrics of the test split
-# options that a study sets itself
+# options that no part may set
 OURS = {"name": "the task's", "out": "the study's folder", "seed": "the study's seeds"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -57,16 +57,16 @@ class Part:
 
     name: str
     tool: str
-    # arm -> its options, {key: text}, with {place} and {part} in them
+    # arm -> {key: text}, with {place} and {part} in the text
     options: dict[str, dict[str, str]]
     seeds: tuple[int, ...] | None = None  # default: the study's
     # key -> values; one run for each combination
     grid: dict[str, list[Any]] = field(default_factory=dict)
     best: str | None = None  # the part whose best run gives its grid values
-    by: str = ""  # and the metric, higher is better
-    base: dict[str, str] = field(default_factory=dict)  # the options of every arm, before its own
+    by: str = ""  # metric; higher is better
+    base: dict[str, str] = field(default_factory=dict)  # options of every arm, before its own
 
-    def asks(self, arm: str) -> set[str]:
+    def references(self, arm: str) -> set[str]:
         """The names in braces in this arm's options."""
         return {name for text in self.options[arm].values() for name in PLACEHOLDER.findall(text)}
 
@@ -83,23 +83,29 @@ class Study:
     match: str = MATCHES[0]  # what those arms have in common
 
 
-def find(word: str | None) -> Path:
-    """A study's file, from `recipe=study/NAME` or its path."""
-    names = sorted(
-        str(path.relative_to(RECIPES).with_suffix(""))
-        for path in (RECIPES / "study").rglob("*.yaml")
-    )
-    if word is None:
+def find(name: str | None) -> Path:
+    """A study's file.
+
+    Args:
+        name: as `recipe=`: study/NAME, or a path.
+
+    Raises:
+        UserError: there is no such study.
+    """
+    paths = (RECIPES / "study").rglob("*.yaml")
+    names = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in paths)
+    if name is None:
         raise UserError(f"recipe= is missing; choices: {', '.join(names)}, or a file's path")
-    path = RECIPES / f"{word}.yaml" if word in names else place_of(word, "recipe")
-    if word not in names and len(word) < LONGEST_NAME - 5 and (RECIPES / f"{word}.yaml").is_file():
-        raise UserError(
-            f"recipe={word}: is no study; to sweep it, say sweep and keys with several values"
-        )
+    if name in names:
+        return RECIPES / f"{name}.yaml"
+    path = place_of(name, "recipe")
+    if len(name) < LONGEST_NAME - 5 and (RECIPES / f"{name}.yaml").is_file():
+        text = "is no study; to sweep it, say sweep and keys with several values"
+        raise UserError(f"recipe={name}: {text}")
     if path.suffix not in (".yaml", ".yml"):
-        raise UserError(f"recipe={word}: no such study; {suggest(word, names)}, or a file's path")
+        raise UserError(f"recipe={name}: no such study; {suggest(name, names)}, or a file's path")
     if not path.is_file():
-        raise UserError(f"recipe={word}: no such file")
+        raise UserError(f"recipe={name}: no such file")
     return path
 
 
@@ -138,17 +144,18 @@ def _extended(path: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _extended_part(base: Any, body: Any) -> Any:
-    """A part over another one; what is no mapping is left to `_part` to refuse."""
+    """A part over another one; what is not a mapping is left to `_part` to reject."""
     if not isinstance(base, dict) or not isinstance(body, dict):
         return body
-    options = [node.get("options") or {} for node in (base, body)]
-    if not all(isinstance(node, dict) for node in options):
+    below = base.get("options") or {}
+    own = body.get("options") or {}
+    if not isinstance(below, dict) or not isinstance(own, dict):
         return body
-    return base | body | {"options": flatten(options[0]) | flatten(options[1])}
+    return base | body | {"options": flatten(below) | flatten(own)}
 
 
 def build(raw: dict[str, Any], where: str) -> Study:
-    """The study that a mapping means; `where` opens its errors."""
+    """Build the study from a mapping; errors begin with `where`."""
     known(raw, STUDY_KEYS, where)
     raw, settings = expand(raw, where)
     for key in ("title", "arms", "parts"):
@@ -191,43 +198,31 @@ def _whole_parts(raw: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _part(name: str, body: Any, arms: tuple[str, ...], where: str) -> Part:
-    hold(isinstance(body, dict), where, "a mapping is asked for")
+    hold(isinstance(body, dict), where, "expected a mapping")
     hold("words" not in body, where, "words is called options now")
     known(body, PART_KEYS, where)
-    hold(
-        body.get("tool") in TOOLS,
-        where,
-        f"tool={body.get('tool')}: unknown; {suggest(str(body.get('tool')), TOOLS)}",
-    )
-    common, by_arm = (
-        _options(mapping(body, "options", where), where),
-        mapping(body, "by_arm", where),
-    )
-    for arm, options in by_arm.items():
+    tool = body.get("tool")
+    hold(tool in TOOLS, where, f"tool={tool}: unknown; {suggest(str(tool), TOOLS)}")
+    common = _options(mapping(body, "options", where), where)
+    by_arm = mapping(body, "by_arm", where)
+    for arm, own in by_arm.items():
         hold(arm in arms, where, f"by_arm: unknown arm {arm}; {suggest(str(arm), arms)}")
-        hold(isinstance(options, dict | None), where, f"by_arm: {arm}: a mapping is asked for")
-    chosen = {
-        arm: common | _options(by_arm.get(arm) or {}, where)
-        for arm in arms
-        if arm in by_arm or not by_arm
-    }
+        hold(isinstance(own, dict | None), where, f"by_arm: {arm}: expected a mapping")
+    chosen = [arm for arm in arms if arm in by_arm or not by_arm]
+    options = {arm: common | _options(by_arm.get(arm) or {}, where) for arm in chosen}
     best = mapping(body, "best", where)
     known(best, ("of", "by"), f"{where}: best")
-    hold(
-        not best or {"of", "by"} <= best.keys(),
-        where,
-        "best: of (a part) and by (a metric) are asked for",
-    )
-    seeds = _seeds(body, where)
+    complete = not best or {"of", "by"} <= best.keys()
+    hold(complete, where, "best: expected of (a part) and by (a metric)")
     return Part(
         name,
-        body["tool"],
-        chosen,
-        seeds,
-        _grid(body, where),
-        best.get("of"),
-        str(best.get("by", "")),
-        common,
+        tool,
+        options,
+        seeds=_seeds(body, where),
+        grid=_grid(body, where),
+        best=best.get("of"),
+        by=str(best.get("by", "")),
+        base=common,
     )
 
 
@@ -236,11 +231,8 @@ def _options(node: dict[str, Any], where: str) -> dict[str, str]:
     options = {key: text(value) for key, value in flatten(node).items()}
     for key, value in options.items():
         hold(key not in OURS, where, f"{key}={value}: that is {OURS.get(key)}; leave it out")
-        hold(
-            not has_interpolation(value),
-            where,
-            f"{key}={' '.join(value.split())}: cannot be taken as a value",
-        )
+        shown = " ".join(value.split())
+        hold(not has_interpolation(value), where, f"{key}={shown}: cannot be taken as a value")
     return options
 
 
@@ -250,7 +242,7 @@ def _grid(body: dict[str, Any], where: str) -> dict[str, list[Any]]:
         hold(
             isinstance(values, list) and values,
             where,
-            f"grid: {key}: a list of values is asked for",
+            f"grid: {key}: expected a list of values",
         )
         hold(
             len({text(v) for v in values}) == len(values),
@@ -261,12 +253,12 @@ def _grid(body: dict[str, Any], where: str) -> dict[str, list[Any]]:
 
 
 def _names(study: Study, where: str) -> None:
-    """That names can be folders' and do not clash."""
+    """Check that names can be names of folders and do not clash."""
     named = [arm for arm in study.arms if arm not in study.vary]
     for kind, names in (("arms", named), ("parts", study.parts), ("places", study.places)):
         for name in names:
             plain = isinstance(name, str) and NAME.fullmatch(name)
-            hold(plain, where, f"{kind}: {name}: a name of letters, digits, _ and . is asked for")
+            hold(plain, where, f"{kind}: {name}: expected a name of letters, digits, _ and .")
     for place in study.places:
         hold(
             place not in study.parts,
@@ -276,28 +268,28 @@ def _names(study: Study, where: str) -> None:
 
 
 def _check_part(part: Part, study: Study, where: str) -> None:
-    """That what a part needs is there, for each of its arms."""
+    """Check that what a part needs exists, for each of its arms."""
+    hold(
+        part.by not in TESTED,
+        where,
+        f"best: by={part.by}: that is of the test images; nothing is chosen on them",
+    )
     for arm, options in part.options.items():
         hold(part.tool != "finetune" or "init" in options, where, f"arm {arm}: init= is missing")
-        for name in sorted(part.asks(arm)):
-            unknown = (
-                f"{{{name}}}: no such part or place; {suggest(name, [*study.parts, *study.places])}"
-            )
-            hold(name in study.parts or name in study.places, where, unknown)
+        for name in sorted(part.references(arm)):
+            choices = suggest(name, [*study.parts, *study.places])
+            exists = name in study.parts or name in study.places
+            hold(exists, where, f"{{{name}}}: no such part or place; {choices}")
             _check_need(part, study.parts.get(name), arm, f"{{{name}}}", where)
-            many = f"{{{name}}}: part {name} has several runs, one for each value of its grid; `best` chooses among them"
-            hold(name not in study.parts or not study.parts[name].grid, where, many)
-        hold(
-            part.by not in TESTED,
-            where,
-            f"best: by={part.by}: that is of the test images; nothing is chosen on them",
-        )
+            reason = "has several runs, one for each value of its grid; `best` chooses among them"
+            single = name not in study.parts or not study.parts[name].grid
+            hold(single, where, f"{{{name}}}: part {name} {reason}")
         if part.best is not None:
             gridded = [other.name for other in study.parts.values() if other.grid]
-            unknown = (
-                f"best: of={part.best}: no part with a grid; {suggest(str(part.best), gridded)}"
+            choices = suggest(str(part.best), gridded)
+            hold(
+                part.best in gridded, where, f"best: of={part.best}: no part with a grid; {choices}"
             )
-            hold(part.best in gridded, where, unknown)
             _check_need(part, study.parts[part.best], arm, f"best: of={part.best}", where)
 
 
@@ -311,14 +303,13 @@ def _check_need(part: Part, other: Part | None, arm: str, reference: str, where:
 
 
 def _ordered(parts: dict[str, Part], where: str) -> dict[str, Part]:
-    """The parts, each after those that it needs."""
-    needs = {
-        part.name: sorted(
-            {name for arm in part.options for name in part.asks(arm) if name in parts}
-            | {part.best or ""} - {""}
-        )
-        for part in parts.values()
-    }
+    """Sort the parts, each after those that it needs."""
+    needs = {}
+    for part in parts.values():
+        named = {name for arm in part.options for name in part.references(arm) if name in parts}
+        if part.best:
+            named.add(part.best)
+        needs[part.name] = sorted(named)
     try:
         return {name: parts[name] for name in graphlib.TopologicalSorter(needs).static_order()}
     except graphlib.CycleError as error:
@@ -326,44 +317,41 @@ def _ordered(parts: dict[str, Part], where: str) -> dict[str, Part]:
 
 
 def _check_report(study: Study, where: str) -> None:
+    """Check that a report's keys name parts and arms of the study, and comparable ones."""
     report = study.report
     known(report, REPORT_KEYS, where)
-    parts, arms = list(study.parts), list(study.arms)
-    chosen: list[tuple[str, Iterable[Any], list[str]]] = [
-        *((key, [report[key]], parts) for key in ("final",) if key in report),
-        *(
-            (key, [report[key]], arms)
-            for key in ("baseline", "candidate", "reference")
-            if key in report
-        ),
+    parts = list(study.parts)
+    arms = list(study.arms)
+    roles = [key for key in ("baseline", "candidate", "reference") if key in report]
+    final = [report["final"]] if "final" in report else []
+    extra = listed(report, "extra", where)
+    paper = mapping(report, "paper", where)
+    named: list[tuple[str, Iterable[Any], list[str]]] = [
+        ("final", final, parts),
+        *((role, [report[role]], arms) for role in roles),
         ("probes", listed(report, "probes", where), parts),
-        ("extra", listed(report, "extra", where), parts),
-        ("paper", mapping(report, "paper", where), arms),
+        ("extra", extra, parts),
+        ("paper", paper, arms),
     ]
-    for key, names, choices in chosen:
+    for key, names, choices in named:
         for name in names:
             hold(name in choices, where, f"{key}: unknown {name}; {suggest(str(name), choices)}")
     listed(report, "differs", where)
     _check_varied(study, report, where)
-    roles = [report[key] for key in ("baseline", "candidate", "reference") if key in report]
-    hold(
-        len(set(roles)) == len(roles),
-        where,
-        f"baseline, candidate and reference are {', '.join(roles)}: different arms are asked for",
-    )
-    for name in [
-        *([report["final"]] if "final" in report else []),
-        *listed(report, "extra", where),
-    ]:
+    in_roles = [report[role] for role in roles]
+    distinct = len(set(in_roles)) == len(in_roles)
+    text = f"baseline, candidate and reference are {', '.join(in_roles)}: expected different arms"
+    hold(distinct, where, text)
+    for name in [*final, *extra]:
         part = study.parts[name]
-        message = f"{name} is no part of tool finetune without a grid, whose test images could be compared"
-        hold(part.tool == "finetune" and not part.grid, where, message)
-    for arm, value in mapping(report, "paper", where).items():
-        hold(isinstance(value, int | float), where, f"paper: {arm}: {value}: a number is asked for")
+        text = "is no part of tool finetune without a grid, whose test images could be compared"
+        hold(part.tool == "finetune" and not part.grid, where, f"{name} {text}")
+    for arm, value in paper.items():
+        hold(isinstance(value, int | float), where, f"paper: {arm}: {value}: expected a number")
 
 
 def _check_varied(study: Study, report: dict[str, Any], where: str) -> None:
-    """That a claim and an axis are about what the study varies."""
+    """Check that a claim and an axis are about keys that the study varies."""
     known(mapping(report, "claim", where), CLAIM_KEYS, f"{where}: claim")
     axes = list(dict.fromkeys(key for setting in study.vary.values() for key in setting))
     for key in ("claim", "axis", "measure"):
@@ -378,8 +366,7 @@ def _check_varied(study: Study, report: dict[str, Any], where: str) -> None:
 
 def _seeds(node: dict[str, Any], where: str) -> tuple[int, ...] | None:
     seeds = tuple(listed(node, "seeds", where))
-    whole = all(isinstance(seed, int) and not isinstance(seed, bool) for seed in seeds) and len(
-        set(seeds)
-    ) == len(seeds)
-    hold(whole, where, f"seeds: {text(list(seeds))}: different whole numbers are asked for")
+    whole = all(isinstance(seed, int) and not isinstance(seed, bool) for seed in seeds)
+    distinct = whole and len(set(seeds)) == len(seeds)
+    hold(distinct, where, f"seeds: {text(list(seeds))}: expected different whole numbers")
     return seeds or None

@@ -1,5 +1,4 @@
-"""What a study's file is read with: checks that answer in one line, and values as the text of a
-word."""
+"""Checks of a study's file that raise one-line errors, and its values as options' text."""
 
 from typing import Any
 
@@ -7,7 +6,7 @@ from ..errors import UserError, suggest
 
 
 def hold(holds: Any, where: str, message: str) -> None:
-    """Raises UserError `where: said` unless it holds."""
+    """Raise UserError `where: message` unless `holds`."""
     if not holds:
         raise UserError(f"{where}: {message}")
 
@@ -19,22 +18,22 @@ def known(node: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
 
 def mapping(node: dict[str, Any], key: str, where: str) -> dict[str, Any]:
     value = node.get(key)
-    hold(isinstance(value, dict | None), where, f"{key}: a mapping is asked for")
+    hold(isinstance(value, dict | None), where, f"{key}: expected a mapping")
     return value or {}
 
 
 def listed(node: dict[str, Any], key: str, where: str) -> list[Any]:
     value = node.get(key)
-    hold(isinstance(value, list | None), where, f"{key}: a list is asked for")
+    hold(isinstance(value, list | None), where, f"{key}: expected a list")
     return value or []
 
 
 def text(value: Any) -> str:
-    """A value of a study's file as a word's text."""
+    """A value of a study's file as the text of an option."""
     if isinstance(value, list):
         return f"[{','.join(text(v) for v in value)}]"
-    return (
-        {True: "true", False: "false", None: "null"}[value]
-        if isinstance(value, bool | None)
-        else str(value)
-    )
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

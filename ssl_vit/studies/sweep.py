@@ -30,24 +30,29 @@ IMAGES = (
 EVALUATION = ("eval_mode", "eval_crop")  # of which a squash has no use for the second
 
 
-def split(words: Iterable[str]) -> tuple[dict[str, str], list[str] | None]:
-    """{key: text} of the words, and the keys said after the bare word `sweep`, which are swept;
-    None without it."""
-    words = list(words)
-    given = parse(word for word in words if word != SWEEP)
-    if SWEEP not in words:
+def split(options: Iterable[str]) -> tuple[dict[str, str], list[str] | None]:
+    """{key: text} of the options, and the keys given after the word `sweep`, which are swept; None
+    without it."""
+    options = list(options)
+    given = parse(option for option in options if option != SWEEP)
+    if SWEEP not in options:
         return given, None
-    after = [word.partition("=")[0] for word in words[words.index(SWEEP) + 1 :] if word != SWEEP]
+    behind = options[options.index(SWEEP) + 1 :]
+    after = [option.partition("=")[0] for option in behind if option != SWEEP]
     single = (*NOT_COMPUTED, "compute.precision")  # kept as options unless they have several values
     return given, [key for key in after if "," in given[key] or key not in single]
 
 
 def study(recipe: str | None, given: dict[str, str], axes: list[str]) -> tuple[Study, str]:
-    """The study and its name: pre-training with each combination, then probes. `said`: the recipe's
-    words, `axes` among them.
+    """The study and its name: pre-training with each combination, then probes.
+
+    Args:
+        recipe: that every arm starts from.
+        given: {key: text} of the recipe's options, `axes` among them.
+        axes: keys that are swept.
 
     Raises:
-        UserError: nothing is swept, or a word or a value is refused.
+        UserError: nothing is swept, or an option is wrong.
     """
     if not axes:
         raise UserError(
@@ -55,17 +60,17 @@ def study(recipe: str | None, given: dict[str, str], axes: list[str]) -> tuple[S
         )
     if (recipe or "").startswith("study/"):
         raise UserError(
-            f"recipe={recipe}: {SWEEP} starts from an ordinary recipe; a study says under vary: what it varies"
+            f"recipe={recipe}: {SWEEP} starts from an ordinary recipe; a study has vary: in its file"
         )
     vary = {key: COMMA.split(given[key]) for key in axes}
     if empty := [key for key in axes if "" in vary[key]]:
         raise UserError(f"{empty[0]}={given[empty[0]]}: a value is empty")
     if alone := [key for key in axes if len(vary[key]) == 1]:
-        wanted = f"two values at least are asked for after {SWEEP}; what every arm is told stands before it"
+        wanted = f"expected two values at least after {SWEEP}; options of every arm stand before it"
         raise UserError(f"{alone[0]}={given[alone[0]]}: {wanted}")
-    start = {key: value for key, value in given.items() if key not in axes} | (
-        {"recipe": recipe} if recipe else {}
-    )
+    start = {key: value for key, value in given.items() if key not in axes}
+    if recipe:
+        start["recipe"] = recipe
     trained = {key: value for key, value in start.items() if not key.startswith("probe.")}
     probed = {key: value for key, value in start.items() if key.startswith(("probe.", "compute."))}
     base = _base(trained, {key: values[0] for key, values in vary.items()})
@@ -94,13 +99,14 @@ def _base(start: dict[str, str], first: dict[str, str]) -> Recipe:
 
 
 def _images(base: Recipe) -> dict[str, str]:
-    """Words that make an evaluation see the recipe's images, all of them and uncropped."""
-    words = (
-        {"data": base.data.name} if base.data.name in load_yaml(RECIPES / "datasets.yaml") else {}
-    )
+    """Options with which an evaluation reads the recipe's images, all of them and uncropped."""
+    options = {}
+    if base.data.name in load_yaml(RECIPES / "datasets.yaml"):
+        options["data"] = base.data.name
     if place := [key for key in ("path", "hub") if getattr(base.data, key)]:
-        words[f"data.{place[0]}"] = str(getattr(base.data, place[0]))
-    there = resolve(["recipe=evaluate", *(f"{key}={value}" for key, value in words.items())])
-    now, was = asdict(base.data), asdict(there.data)
+        options[f"data.{place[0]}"] = str(getattr(base.data, place[0]))
+    there = resolve(["recipe=evaluate", *(f"{key}={value}" for key, value in options.items())])
+    now = asdict(base.data)
+    was = asdict(there.data)
     keys = IMAGES + (EVALUATION if base.data.eval_mode == "crop" else EVALUATION[:1])
-    return words | {f"data.{key}": text(now[key]) for key in keys if now[key] != was[key]}
+    return options | {f"data.{key}": text(now[key]) for key in keys if now[key] != was[key]}

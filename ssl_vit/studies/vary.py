@@ -37,7 +37,7 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], Settings]:
         hold("match" not in raw, where, "match: there is nothing to match without vary")
         return raw, {}
     settings, named = _settings(raw["vary"], f"{where}: vary"), raw.get("arms") or {}
-    hold(isinstance(named, dict), where, "arms: a mapping is asked for")
+    hold(isinstance(named, dict), where, "arms: expected a mapping")
     for arm in named:
         hold(
             arm not in settings,
@@ -50,7 +50,7 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], Settings]:
         for name, body in parts.items()
         if isinstance(body, dict) and body.get("tool") == "pretrain"
     ]
-    hold(trained, where, "vary: no part with tool: pretrain, whose words could be varied")
+    hold(trained, where, "vary: no part with tool: pretrain, whose options could be varied")
     arms = {arm: describe(setting) for arm, setting in settings.items()} | named
     varied = {
         name: parts[name] | {"by_arm": _by_arm(parts[name], settings, named)} for name in trained
@@ -60,7 +60,7 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], Settings]:
 
 
 def describe(setting: dict[str, Any]) -> str:
-    """A setting in words."""
+    """Description of a setting."""
     return (
         ", ".join(f"{key}={text(value)}" for key, value in setting.items())
         or "as the study's words say"
@@ -87,7 +87,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _by_arm(body: dict[str, Any], settings: Settings, named: dict[str, Any]) -> Any:
-    """A part's words of each arm: of the settings, and of the named arms that it has."""
+    """A part's options by arm: of the settings, and of the named arms that it has."""
     own = body.get("by_arm") or {}
     if not isinstance(own, dict):
         return own
@@ -98,7 +98,7 @@ def _by_arm(body: dict[str, Any], settings: Settings, named: dict[str, Any]) -> 
 
 
 def _claimed(report: Any, settings: Settings, where: str) -> Any:
-    """The report's words, with a claim's values as the arms that have them."""
+    """The report's keys, with a claim's values replaced by the arms that have them."""
     claim = report.get("claim") if isinstance(report, dict) else None
     if not isinstance(claim, dict):
         return report
@@ -125,7 +125,7 @@ def _settings(vary: Any, where: str) -> Settings:
     hold(
         isinstance(vary, list) and len(vary) > 1,
         where,
-        "keys with lists of values, or two settings or more, are asked for",
+        "expected keys with lists of values, or two settings or more",
     )
     found: Settings = {}
     for entry in vary:
@@ -148,12 +148,12 @@ def _product(axes: dict[str, Any], where: str) -> Settings:
     """Every combination of the values of each key."""
     hold(axes, where, "no key is there")
     for key, values in axes.items():
-        hold(isinstance(values, list), where, f"{key}: a list of values is asked for")
+        hold(isinstance(values, list), where, f"{key}: expected a list of values")
         axes[key] = [_value(key, value, where) for value in values]
         hold(
             len(values) > 1,
             where,
-            f"{key}: one value cannot be compared; two at least are asked for",
+            f"{key}: one value cannot be compared; expected two at least",
         )
         hold(
             len({text(value) for value in axes[key]}) == len(values),
@@ -187,8 +187,8 @@ def _value(key: str, value: Any, where: str) -> Any:
 
 
 def _short(setting: dict[str, Any]) -> str:
-    """An arm's name from its values: rate=0.5,lr=0.001; a key whose last word another shares is
-    told whole."""
+    """An arm's name from its values: rate=0.5,lr=0.001; a key that shares its last part with
+    another is written in full."""
     last = [key.rpartition(".")[2] for key in setting]
     names = [
         key if last.count(short) > 1 else short for key, short in zip(setting, last, strict=True)

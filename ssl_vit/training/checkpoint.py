@@ -1,8 +1,7 @@
-"""Saving and resuming the training state: checkpoints/step-000001000/ is complete or absent, never
-half.
+"""Atomic checkpoints with checksums: checkpoints/step-000001000/ is complete or absent.
 
-Written beside under a name that nobody reads, synced, listed with sizes and SHA-256 in
-manifest.json, renamed; only then are older ones pruned. Nothing is unpickled but tensors and plain
+A checkpoint is written under a temporary name, synced, listed with size and SHA-256 in
+manifest.json, and renamed; then older ones are removed. Loading is restricted to tensors and plain
 containers (weights_only).
 """
 
@@ -24,7 +23,8 @@ from ..config.operation import Checkpoint
 from ..config.parsing import read_json
 from ..errors import UserError
 
-MANIFEST, STATE = "manifest.json", "state.pt"
+MANIFEST = "manifest.json"
+STATE = "state.pt"
 
 
 def _sync(path: Path) -> None:
@@ -44,54 +44,60 @@ def _facts(path: Path) -> dict[str, Any]:
 
 
 def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
-    """Write `state` (tensors in plain containers) as step `step`'s checkpoint, then prune to the
-    newest `keep`.
+    """Write a checkpoint, then remove all but the newest `keep`.
 
-    Checkpoints of later steps go too: they are damaged, or the run would not be at this step.
+    Checkpoints of later steps are removed too: they are damaged, or the run would not be at this
+    step.
+
+    Args:
+        root: the run's folder of checkpoints.
+        step: optimiser step.
+        state: tensors in plain containers.
+        keep: checkpoints to keep.
+
+    Raises:
+        OSError, RuntimeError: it cannot be written; earlier checkpoints are left as they are.
     """
     final = root / f"step-{step:09d}"
-    beside = root / f".{final.name}.{os.getpid()}"
-    root.mkdir(exist_ok=True)  # not what it lies in: a run's folder that was moved stays moved
-    for left in root.glob(".step-*"):  # what a kill left half-written or half-removed
-        _clear(left)
-    _write(beside, step, state)
+    temporary = root / f".{final.name}.{os.getpid()}"
+    root.mkdir(exist_ok=True)  # without its parents: a run folder that was moved stays moved
+    for leftover in root.glob(".step-*"):  # of a killed process
+        _delete(leftover)
+    _write(temporary, step, state)
     if final.exists():
         _remove(final)
-    beside.rename(final)
+    temporary.rename(final)
     _sync(root)
     known = list_checkpoints(root)
-    at = known.index(final)
-    for old in known[: max(0, at + 1 - keep)] + known[at + 1 :]:
+    index = known.index(final)
+    for old in known[: max(0, index + 1 - keep)] + known[index + 1 :]:
         _remove(old)
     return final
 
 
 def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """A checkpoint's files, synced. What a failure leaves half-written goes, so that a full disk
-    has room again."""
+    """Write and sync a checkpoint's files; after a failure remove them, to free a full disk."""
     folder.mkdir()
     try:
-        torch.save(state, folder / "state.pt")
-        (folder / MANIFEST).write_text(
-            json.dumps({"step": step, "files": {"state.pt": _facts(folder / "state.pt")}}, indent=2)
-        )
-        for path in (folder / "state.pt", folder / MANIFEST, folder):
+        torch.save(state, folder / STATE)
+        manifest = {"step": step, "files": {STATE: _facts(folder / STATE)}}
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
+        for path in (folder / STATE, folder / MANIFEST, folder):
             _sync(path)
-    except Exception:  # a RuntimeError is torch's word for a disk that is full
+    except Exception:  # torch raises a RuntimeError where the disk is full
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
 def _remove(path: Path) -> None:
-    """Out of sight first, so that a kill in between leaves no half of it."""
+    """Rename first, so that a kill leaves no checkpoint with missing files."""
     hidden = path.with_name(f".{path.name}.old")
     path.rename(hidden)
-    _clear(hidden)
+    _delete(hidden)
 
 
-def _clear(path: Path) -> None:
-    """Remove a folder with all in it; of a link the link alone, as what it leads to is
-    another's."""
+def _delete(path: Path) -> None:
+    """Delete a folder and its content, or a link but not its target."""
     if path.is_symlink() or not path.is_dir():
         path.unlink()
     else:
@@ -109,12 +115,11 @@ def step_of(path: Path) -> int:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a checkpoint's files are those that were written."""
+    """Whether a checkpoint's files have the size and hash of its manifest."""
+    shape = {"files": {STATE: {"bytes": int, "sha256": str}}}
     try:
-        files = read_json(path / MANIFEST, {"files": {"state.pt": {"bytes": int, "sha256": str}}})[
-            "files"
-        ]
-        # what else it may be could be endless
+        files = read_json(path / MANIFEST, shape)["files"]
+        # reading anything else, such as a device, might not end
         regular = stat.S_ISREG((path / STATE).lstat().st_mode)
         return set(files) == {STATE} and regular and _facts(path / STATE) == files[STATE]
     except (OSError, ValueError):
@@ -122,13 +127,26 @@ def is_intact(path: Path) -> bool:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A checkpoint's state, on the CPU."""
-    return torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    """A checkpoint's state, on the CPU.
+
+    Raises:
+        Exception: what torch and pickle raise for a file that is no such state.
+    """
+    return torch.load(path / STATE, map_location="cpu", weights_only=True)
 
 
 class Saver:
-    """Saves one checkpoint after the other, in a thread of its own or at once. A save that fails is
-    told and leaves those before it; training goes on until too many in a row have failed."""
+    """Saves checkpoints, in a background thread or synchronously.
+
+    A failed save is reported and leaves the earlier checkpoints; training goes on until
+    `settings.failures` saves in a row have failed.
+
+    Args:
+        root: the run's folder of checkpoints.
+        settings: the recipe's `checkpoint`.
+        note: writes a line to the log.
+        warn: reports a warning.
+    """
 
     def __init__(
         self,
@@ -137,15 +155,18 @@ class Saver:
         note: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
-        self.root, self.settings, self.note, self.warn = root, settings, note, warn
-        self.failed = 0  # in a row
-        self.step = 0  # the last that was tried
-        self.kept: int | None = None  # the last that was saved
-        self.error: Exception | None = None  # of that
+        self.root = root
+        self.settings = settings
+        self.note = note
+        self.warn = warn
+        self.failed = 0  # saves in a row
+        self.step = 0  # of the last attempt
+        self.kept: int | None = None  # step of the last checkpoint that was saved
+        self.error: Exception | None = None  # of the last attempt
         self.thread: threading.Thread | None = None
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Save a step's state, once the save before it has ended.
+        """Save a step's state, after the save before it has ended.
 
         Raises:
             UserError: too many saves in a row have failed.
@@ -154,35 +175,38 @@ class Saver:
         self.step = step
         if not self.settings.background:
             self._save(step, state)
-            return self.wait()
+            self.wait()
+            return
         try:
-            copied = _copied(state)
-        except (MemoryError, RuntimeError) as error:  # the latter is torch's word for no memory
+            copy = _copied(state)
+        except (MemoryError, RuntimeError) as error:  # torch raises the latter without memory
             self.error = error
-            return self.wait()
-        self.thread = threading.Thread(target=self._save, args=(step, copied))
-        return self.thread.start()
+            self.wait()
+            return
+        self.thread = threading.Thread(target=self._save, args=(step, copy))
+        self.thread.start()
 
     def wait(self) -> None:
-        """Let the running save end, and tell if it failed.
+        """Wait for the running save, and report it if it failed.
 
         Raises:
             UserError: as `save`.
         """
         self.close()
-        error, self.error = self.error, None
+        error = self.error
         if error is None:
             return
+        self.error = None
         self.failed += 1
         why = " ".join(str(error).split())[:200] or type(error).__name__
         text = f"step {self.step} could not be saved, the checkpoints before it are kept: {why}"
         self.warn(text)
         if self.failed >= self.settings.failures:
-            raise UserError(
-                f"checkpoint.failures={self.failed}: that many saves in a row failed; {text}"
-            )
+            count = f"checkpoint.failures={self.failed}"
+            raise UserError(f"{count}: that many saves in a row failed; {text}")
 
     def close(self) -> None:
+        """Wait for the running save."""
         if self.thread is not None:
             self.thread.join()
         self.thread = None
@@ -191,18 +215,20 @@ class Saver:
         before = time.perf_counter()
         try:
             path = save(self.root, step, state, self.settings.keep)
-            size = (path / "state.pt").stat().st_size / 2**20
+            size = (path / STATE).stat().st_size / 2**20
             self.note(f"saved {path.name}, {size:.1f} MiB, in {time.perf_counter() - before:.2f} s")
-            self.failed, self.kept = 0, step
-        # no room on the disk or in memory, and whatever else: told by `wait`, also from a thread
-        except Exception as error:
+            self.failed = 0
+            self.kept = step
+        except Exception as error:  # a full disk, no memory, anything: `wait` reports it
             self.error = error
 
 
 def _copied(value: Any) -> Any:
-    """The same containers with tensors of their own on the CPU, which training does not change."""
+    """A deep copy with tensors on the CPU, which training does not change."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
         return {key: _copied(inner) for key, inner in value.items()}
-    return [_copied(inner) for inner in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_copied(inner) for inner in value]
+    return value

@@ -26,7 +26,7 @@ from torch import distributed
 from ..errors import LostError, ReportedError, one_line
 from .preemption import exit_process, key_value_store
 
-LOST = LostError.status  # exit status: another process was lost; the same command goes on
+LOST = LostError.status  # exit status: another process was lost; the same command resumes
 INTERVAL = 2.0  # seconds between heartbeats
 DEAD_AFTER = 60.0  # seconds without one, or the patience where that is less
 DEAD_AFTER_ERROR = 3 * INTERVAL  # the same once a connection to another process has broken
@@ -34,7 +34,7 @@ BETWEEN_STEPS = 6  # times the patience, for work between steps: checkpoints, ev
 STALLED = 3  # times the patience, for no rank moving within a step
 SHARED = "/dev/shm"  # through which data workers hand over batches
 FINISHED = "left"
-RESUME_HINT = "the same command goes on from the last checkpoint"
+RESUME_HINT = "the same command resumes from the last checkpoint"
 END = object()
 Item = TypeVar("Item")
 
@@ -156,7 +156,8 @@ class Watchdog:
 
     def note_step(self, step: int) -> None:
         """Mark the end of a step; the time until the next one has the longer limit."""
-        self.step, self.allowed = step, BETWEEN_STEPS * self.patience
+        self.step = step
+        self.allowed = BETWEEN_STEPS * self.patience
         self.tick()
 
     def _exchange_loop(self) -> None:
@@ -189,10 +190,8 @@ class Watchdog:
         self.verdict = self._get("verdict")
 
     def _send(self, end: str = "") -> None:
-        self._set(
-            str(self.rank),
-            json.dumps(Heartbeat(self.sent, self.ticks, self.allowed, socket.gethostname(), end)),
-        )
+        heartbeat = Heartbeat(self.sent, self.ticks, self.allowed, socket.gethostname(), end)
+        self._set(str(self.rank), json.dumps(heartbeat))
 
     def _set(self, key: str, text: str) -> None:
         with suppress(distributed.DistError):  # the store went with the first process
@@ -218,7 +217,8 @@ class Watchdog:
     def _watch_alone(self) -> None:
         """Counts intervals without progress, not wall-clock time: a process that was suspended
         and resumed has not been waiting."""
-        before, stood = (0, 0, False), 0.0
+        before = (0, 0, False)
+        stood = 0.0
         while not self.done.wait(INTERVAL):
             now = (self.ticks, self.batches_read, self.waiting_for_data)
             stood = 0.0 if now != before else stood + INTERVAL
@@ -229,19 +229,22 @@ class Watchdog:
     def _diagnose_alone(self, stood: float) -> str:
         """The error message if this single process is stuck, else ""."""
         if self.waiting_for_data and stood > self.patience:
-            return f"compute.patience={self.patience:g}: no data came for so many seconds, {_loader()}; {RESUME_HINT}"
+            text = f"no data came for so many seconds, {_loader()}"
+            return f"compute.patience={self.patience:g}: {text}; {RESUME_HINT}"
         if self.allowed == self.patience and stood > STALLED * self.patience:
-            return f"this process has not moved for {STALLED * self.patience:g} s, after step {self.step}; {RESUME_HINT}"
+            limit = STALLED * self.patience
+            return (
+                f"this process has not moved for {limit:g} s, after step {self.step}; {RESUME_HINT}"
+            )
         return ""
 
     def _diagnose(self) -> str:
         """The error message that names a lost rank, else ""."""
         active = {rank: peer for rank, peer in self.peers.items() if peer.heartbeat.end != FINISHED}
-        return (
-            self._ended(active)
-            or self._silent(active)
-            or (self._behind(active) if self.rank == 0 and active else "")
-        )
+        verdict = self._ended(active) or self._silent(active)
+        if not verdict and self.rank == 0 and active:
+            verdict = self._behind(active)
+        return verdict
 
     def _ended(self, active: dict[int, PeerStatus]) -> str:
         """A rank that ended by an error, one interval after its report: an error that all ranks
@@ -256,7 +259,8 @@ class Watchdog:
     def _silent(self, active: dict[int, PeerStatus]) -> str:
         for rank, peer in active.items():
             if rank != self.rank and time.monotonic() - peer.received_at > self.dead_after:
-                return f"process {rank} on {peer.heartbeat.host} gave no sign of life for {self.dead_after:g} s; {RESUME_HINT}"
+                where = f"process {rank} on {peer.heartbeat.host}"
+                return f"{where} gave no sign of life for {self.dead_after:g} s; {RESUME_HINT}"
         return ""
 
     def _behind(self, active: dict[int, PeerStatus]) -> str:
@@ -267,15 +271,16 @@ class Watchdog:
         if time.monotonic() - last.received_at > 2 * INTERVAL:
             return ""
         if any(peer.heartbeat.ticks > last.heartbeat.ticks for peer in active.values()):
-            where = f"process {rank} on {last.heartbeat.host} has not moved for {last.heartbeat.allowed:g} s"
-            return (
-                f"{where}; the others wait for it; {RESUME_HINT}"
-                if stood > last.heartbeat.allowed
-                else ""
-            )
-        within = all(peer.heartbeat.allowed == self.patience for peer in active.values())
-        where = f"no process has moved for {STALLED * self.patience:g} s, after step {self.step}; {RESUME_HINT}"
-        return where if within and stood > STALLED * self.patience else ""
+            allowed = last.heartbeat.allowed
+            if stood <= allowed:
+                return ""
+            where = f"process {rank} on {last.heartbeat.host} has not moved for {allowed:g} s"
+            return f"{where}; the others wait for it; {RESUME_HINT}"
+        within_step = all(peer.heartbeat.allowed == self.patience for peer in active.values())
+        limit = STALLED * self.patience
+        if not within_step or stood <= limit:
+            return ""
+        return f"no process has moved for {limit:g} s, after step {self.step}; {RESUME_HINT}"
 
     def _abort(self, verdict: str) -> None:
         if self.rank == 0:

@@ -1,8 +1,8 @@
-"""The one training loop, counted in optimiser steps, and the contract of what watches it.
+"""The training loop, counted in optimiser steps, and its evaluators.
 
-Numbers stay on the device between logging steps. An observer is called as observer(step, row,
-objective) with the objective frozen and yields (name, value); it disturbs no random number and its
-failure does not end the run.
+Metrics stay on the device between logging steps. An evaluator is called as evaluator(step, row,
+objective) with the objective in evaluation mode and yields (name, value). It does not affect the
+random state, and a failure in it does not end the run.
 """
 
 import resource
@@ -28,13 +28,15 @@ from .state import State
 
 
 class Evaluator(Protocol):
+    """Measures the objective during training."""
+
     def __call__(
         self, step: int, row: Row, objective: Objective
     ) -> Iterable[tuple[str, float]]: ...
 
 
 class Scheduled(NamedTuple):
-    """An observer, and after which steps it looks (always after the last)."""
+    """An evaluator and its interval in steps; it always runs after the last step."""
 
     evaluator: Evaluator
     every: int
@@ -54,11 +56,12 @@ class LoopSettings:
 
 
 class Clock:
-    """Seconds of training since the last row, and of them those spent waiting for data. Watches and
-    saving do not count."""
+    """Seconds of training since the last row, and those of them spent waiting for data, without
+    evaluation and checkpoints."""
 
     def __init__(self) -> None:
-        self.spent = self.waited = 0.0
+        self.spent = 0.0
+        self.waited = 0.0
 
     @contextmanager
     def running(self, state: State, processes: int) -> Iterator[None]:
@@ -88,46 +91,59 @@ def train(
     stop: Callable[[int], object] = lambda step: False,
     on_nonfinite: Callable[[list[int]], None] = lambda steps: None,
 ) -> None:
-    """Train from state.step to the last step, or to one at which `stop` says so on all
-    processes; save there.
+    """Train from state.step to settings.steps, or until `stop`; save there.
 
-    `batches` brings this process's passes from state.step on, spread.accumulation_steps to a step. An
-    update whose loss or gradient is not finite on any process is left out on all, without the host;
-    `on_nonfinite` is told of those steps before the next row.
+    An update whose loss or gradient is not finite on any process is skipped on all, on the device.
+
+    Args:
+        state: what is trained.
+        batches: this process's batches from state.step on, batch_layout.accumulation_steps to a
+            step.
+        settings: values of the recipe.
+        batch_layout: how a global batch is divided.
+        accelerator: of the run.
+        evaluators: called at their intervals.
+        callbacks: get steps, rows and warnings.
+        save: writes a checkpoint of `state`.
+        stop: step -> whether all processes stop before it.
+        on_nonfinite: called with the skipped steps, before the next row.
 
     Raises:
         UserError: too many images cannot be read.
     """
-    passes, clock, callbacks = iter(batches), Clock(), callbacks or Callbacks([])
+    passes = iter(batches)
+    clock = Clock()
+    callbacks = callbacks or Callbacks([])
     while state.step < settings.steps:
         if stop(state.step):
-            return save()
+            save()
+            return
         try:
             with clock.running(state, batch_layout.processes):
                 _update(state, passes, settings, batch_layout, accelerator, clock, callbacks)
                 last = state.step == settings.steps
-                values = (
-                    _read(state, accelerator, on_nonfinite)
-                    if last or state.step % settings.log_every == 0
-                    else {}
-                )
-        except Interrupted:  # while data were waited for: nothing of the step was done
+                values = {}
+                if last or state.step % settings.log_every == 0:
+                    values = _read(state, accelerator, on_nonfinite)
+        except Interrupted:  # while waiting for data: nothing of the step was done
             stop(state.step)
-            return save()
+            save()
+            return
         row: Row = {}
         if values:
-            row, clock = _row(values, state, settings, accelerator, clock), Clock()
+            row = _row(values, state, settings, accelerator, clock)
+            clock = Clock()
         callbacks.notify(methodcaller("on_step", state.step))
-        for watch in evaluators:
-            if last or state.step % watch.every == 0:
-                row |= {"step": state.step} | evaluate(
-                    watch.evaluator, state, row, settings, accelerator, callbacks
+        for scheduled in evaluators:
+            if last or state.step % scheduled.every == 0:
+                measured = evaluate(
+                    scheduled.evaluator, state, row, settings, accelerator, callbacks
                 )
+                row |= {"step": state.step} | measured
         if row:
             callbacks.notify(methodcaller("on_row", row))
         if last or state.step % settings.checkpoint_every == 0:
             save()
-    return None
 
 
 def _update(
@@ -139,31 +155,25 @@ def _update(
     clock: Clock,
     callbacks: Callbacks,
 ) -> None:
-    """One optimiser step on spread.accumulation_steps passes."""
+    """One optimiser step on batch_layout.accumulation_steps passes."""
     if not state.objective.training:
         state.objective.train()
     step_passes = [
         to_device(clock.wait(passes), accelerator.device)
         for _ in range(batch_layout.accumulation_steps)
     ]
-    _note_unread(state, step_passes, settings, callbacks)
+    _report_unreadable(state, step_passes, settings, callbacks)
     if state.objective.uses_labels:
-        step_passes = _counted_labels(step_passes, accelerator)
-    made: list[Step] = []
+        step_passes = _with_label_counts(step_passes, accelerator)
+    results: list[Step] = []
     for micro, batch in enumerate(step_passes):
-        # dropout, drop path
-        torch.manual_seed(
-            int(rng.key(settings.seed, state.step, batch_layout.chunk_index(micro))[0])
-        )
-        made.append(
-            state.strategy.run_pass(
-                batch,
-                autocast(settings.precision, accelerator),
-                last=micro == batch_layout.accumulation_steps - 1,
-            )
-        )
+        chunk = batch_layout.chunk_index(micro)
+        torch.manual_seed(int(rng.key(settings.seed, state.step, chunk)[0]))  # dropout, drop path
+        last = micro == batch_layout.accumulation_steps - 1
+        cast = autocast(settings.precision, accelerator)
+        results.append(state.strategy.run_pass(batch, cast, last=last))
     norm, bad = state.strategy.update()
-    _gather(state, made, norm, bad)
+    _accumulate(state, results, norm, bad)
     state.lr = float(max(state.schedule.get_last_lr()))
     state.schedule.step()
     if state.average:
@@ -171,45 +181,47 @@ def _update(
     state.step += 1
 
 
-def _note_unread(
+def _report_unreadable(
     state: State, passes: list[Batch], settings: LoopSettings, callbacks: Callbacks
 ) -> None:
-    """Name and count the images of this process that could not be read.
+    """Report and count the images of this process that could not be read.
 
     Raises:
-        UserError: they are more than the recipe's share of those seen, of 1,000 at least.
+        UserError: as `check_unreadable`.
     """
     state.images_seen += sum(len(batch.key) for batch in passes)
-    for text in (text for batch in passes for text in batch.unreadable):
-        state.images_unreadable += 1
-        callbacks.warn(f"an image was replaced by the next: {text}")
-        check_unreadable(state.images_unreadable, state.images_seen, settings.data, text)
+    for batch in passes:
+        for text in batch.unreadable:
+            state.images_unreadable += 1
+            callbacks.warn(f"an image was replaced by the next: {text}")
+            check_unreadable(state.images_unreadable, state.images_seen, settings.data, text)
 
 
 def autocast(precision: str, accelerator: Accelerator) -> torch.autocast:
-    """Autocast to bfloat16, or none for float32. Entered outside the objective, so that a compiled one stays one
-    graph."""
+    """Autocast to bfloat16, disabled for float32. Enter it outside the objective, so that a compiled
+    objective stays one graph."""
     return torch.autocast(accelerator.device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its tensors on the device."""
     return batch.map(lambda x: x.to(device, non_blocking=True))
 
 
-def _counted_labels(passes: list[Batch], accelerator: Accelerator) -> list[Batch]:
-    """The passes of a step, told how many labelled images the whole step has for each pass."""
+def _with_label_counts(passes: list[Batch], accelerator: Accelerator) -> list[Batch]:
+    """The passes of a step with `labels_per_pass`: labelled images of the global batch divided by
+    its passes."""
     known = torch.stack([(batch.label >= 0).sum() for batch in passes]).sum().double()
     share = accelerator.reduce(known, "sum") / (len(passes) * accelerator.num_processes)
     return [batch._replace(labels_per_pass=share) for batch in passes]
 
 
-def _gather(state: State, made: list[Step], norm: Tensor, bad: Tensor) -> None:
-    """Add up a step's metrics and its gradient's norm, unless its update is left out."""
-    for step in made:
-        sums = torch.stack(
-            [torch.stack([a.double(), b.double()]) for a, b in step.metrics.values()]
-        )
-        sums = sums.masked_fill(bad, 0)
+def _accumulate(state: State, results: list[Step], norm: Tensor, bad: Tensor) -> None:
+    """Add a step's metrics and gradient norm to the sums since the last row, unless its update was
+    skipped (`bad`)."""
+    for step in results:
+        pairs = [torch.stack([a.double(), b.double()]) for a, b in step.metrics.values()]
+        sums = torch.stack(pairs).masked_fill(bad, 0)
         state.names = list(step.metrics)
         state.sums = sums if state.sums is None else state.sums + sums
     norms = torch.stack([norm, torch.ones_like(norm)]).masked_fill(bad, 0)
@@ -218,8 +230,8 @@ def _gather(state: State, made: list[Step], norm: Tensor, bad: Tensor) -> None:
 
 
 def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str, tuple[float, int]]:
-    """{name: (mean, count)} over all processes of (metrics, 2) sums and counts. The one place where
-    the host waits."""
+    """{name: (mean, count)} over all processes, from sums and counts (metrics, 2). The only place
+    where the host waits for the device."""
     total = accelerator.reduce(sums, "sum").tolist()
     return {name: (a / n, round(n)) for name, (a, n) in zip(names, total, strict=True) if n}
 
@@ -227,31 +239,31 @@ def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str,
 def _read(
     state: State, accelerator: Accelerator, on_nonfinite: Callable[[list[int]], None]
 ) -> dict[str, float]:
-    """The means of the metrics and of the gradient's norm since the last row, whose steps not
-    finite are told."""
+    """The means of the metrics and of the gradient norm since the last row; reports skipped
+    steps."""
     assert state.sums is not None and state.norms is not None
-    values = {
-        name: value for name, (value, _) in means(state.names, state.sums, accelerator).items()
-    }
+    averaged = means(state.names, state.sums, accelerator)
+    values: dict[str, float] = {name: value for name, (value, _) in averaged.items()}
     norm, count = state.norms.tolist()
     steps = len(state.skipped)
-    bad = [
-        state.step - steps + i for i, flag in enumerate(torch.stack(state.skipped).tolist()) if flag
-    ]
-    state.sums, state.norms, state.skipped = None, None, []
+    first = state.step - steps
+    flags = torch.stack(state.skipped).tolist()
+    bad = [first + i for i, flag in enumerate(flags) if flag]
+    state.sums = None
+    state.norms = None
+    state.skipped = []
     if bad:
         on_nonfinite(bad)
-    unread = int(
-        accelerator.reduce(torch.tensor(state.images_unreadable, device=accelerator.device), "sum")
-    )
-    grad_norm = {"grad_norm": norm / count} if count else {}
-    counts = {"unreadable": unread, "left_out": len(bad)}
-    return (
-        values
-        | grad_norm
-        | {"steps": steps}
-        | {name: number for name, number in counts.items() if number}
-    )
+    unreadable = torch.tensor(state.images_unreadable, device=accelerator.device)
+    total_unreadable = int(accelerator.reduce(unreadable, "sum"))
+    if count:
+        values["grad_norm"] = norm / count
+    values["steps"] = steps
+    if total_unreadable:
+        values["unreadable"] = total_unreadable
+    if bad:
+        values["left_out"] = len(bad)
+    return values
 
 
 def _row(
@@ -261,8 +273,9 @@ def _row(
     accelerator: Accelerator,
     clock: Clock,
 ) -> Row:
-    """A row of metrics.jsonl: where the run is, the means since the last row, and how it went."""
-    steps, batch = values.pop("steps"), settings.batch
+    """A row of metrics.jsonl: position, means since the last row, throughput."""
+    steps = values.pop("steps")
+    batch = settings.batch
     return {
         "step": state.step,
         "images": state.step * batch,
@@ -276,7 +289,7 @@ def _row(
 
 
 def _memory(device: torch.device) -> float:
-    """The most memory held so far, in GiB: the device's, or on CPU this process's."""
+    """Peak memory in GiB: of the device, or on a CPU of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     unit = 2**30 if sys.platform == "darwin" else 2**20  # bytes on macOS, else KiB
@@ -291,21 +304,22 @@ def evaluate(
     accelerator: Accelerator,
     callbacks: Callbacks,
 ) -> Row:
-    """What an observer says of the frozen objective; nothing, with a warning, if it fails."""
+    """Run an evaluator on the objective in evaluation mode; {name: value}, empty with a warning if it
+    fails."""
     gpus = [accelerator.device] if accelerator.device.type == "cuda" else []
-    with state.evaluation_model() as watched:
+    with state.evaluation_model() as model:
         try:
             with (
                 torch.no_grad(),
                 autocast(settings.precision, accelerator),
                 torch.random.fork_rng(gpus),
             ):
-                return dict(evaluator(state.step, row, watched.eval()))
+                return dict(evaluator(state.step, row, model.eval()))
         except Exception as error:
             callbacks.warn(f"{type(evaluator).__name__} failed at step {state.step}: {error!r}")
             return {}
         finally:
-            watched.train()
+            model.train()
 
 
 def seconds_per_step(
@@ -315,10 +329,11 @@ def seconds_per_step(
     batch_layout: BatchLayout,
     accelerator: Accelerator,
 ) -> float:
-    """Measured here: forward and backward of one batch (the second of two, the first warms up)
-    times the accumulation. Running means, which a forward moves, are put back."""
+    """Measured seconds of one step: forward and backward of one batch (the second of two; the first
+    warms up) times the accumulation steps. Buffers, such as running means, are restored."""
     batch = _as_trained(batch, state, settings, accelerator)
-    took, kept = 0.0, [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
+    took = 0.0
+    kept = [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
     for _ in range(2):
         start = time.perf_counter()
         state.strategy.dry_run(batch, autocast(settings.precision, accelerator))
@@ -333,10 +348,12 @@ def seconds_per_step(
 def _as_trained(
     batch: Batch, state: State, settings: LoopSettings, accelerator: Accelerator
 ) -> Batch:
-    """A batch with all that a training pass has, so that no graph is compiled for the rehearsal
-    alone."""
+    """A batch with every field that a training batch has, so that torch.compile sees the same
+    graph."""
     batch = to_device(batch, accelerator.device)
     if max(settings.data.mixup, settings.data.cutmix) > 0:
         share = torch.ones(len(batch.key), device=accelerator.device)
         batch = batch._replace(partner_label=batch.label.clone(), own_share=share)
-    return _counted_labels([batch], accelerator)[0] if state.objective.uses_labels else batch
+    if state.objective.uses_labels:
+        return _with_label_counts([batch], accelerator)[0]
+    return batch

@@ -1,5 +1,4 @@
-"""Learners whose processes hold a share each of weights, gradients or moments: DeepSpeed's ZeRO,
-FSDP2."""
+"""Strategies that shard weights, gradients or moments over the processes: DeepSpeed ZeRO, FSDP2."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -24,42 +23,38 @@ from ..objectives import Objective
 from . import optim
 from .strategy import Saved, Strategy
 
-RECIPE_SECTIONS = (
-    "optimizer",
-    "scheduler",
-    "amp",
-)  # sections of a DeepSpeed file on what the recipe says
+# sections of a DeepSpeed file on what the recipe sets
+RECIPE_SECTIONS = ("optimizer", "scheduler", "amp")
 PRECISIONS = ("bf16", "fp16", "torch_autocast")
 
 
 class ShardedStrategy(Strategy, ABC):
-    """A learner whose processes hold a share each; what differs is how one tensor is gathered and
-    given out again."""
+    """A strategy whose processes hold a shard each. Subclasses gather and scatter one tensor."""
 
-    # on the CPU, for looking at; None where the objective's own weights are whole
+    # on the CPU, for evaluation; None if the objective's own weights are whole
     full_copy: Objective | None = None
 
     @abstractmethod
     def gather(self, p: nn.Parameter) -> Tensor:
-        """A weight, whole. As the next three, all processes call it together."""
+        """A whole weight. Collective, as the next three."""
 
     @abstractmethod
     def scatter(self, p: nn.Parameter, value: Tensor) -> None:
-        """Each process its share of a whole weight."""
+        """Copy a whole weight into the shards."""
 
     @abstractmethod
     def gather_moments(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """A weight's moments, whole."""
+        """The whole moments of a weight."""
 
     @abstractmethod
     def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
-        """Each process its share of a weight's whole moments."""
+        """Copy a weight's whole moments into the shards."""
 
     def watch_progress(self, tick: Callable[[], None]) -> None:
         self.prepared.register_forward_hook(lambda *_: tick())
 
     def after_scatter(self) -> None:
-        """Called when all has been given out."""
+        """Called when all weights have been scattered."""
         return
 
     @contextmanager
@@ -67,15 +62,15 @@ class ShardedStrategy(Strategy, ABC):
         if self.full_copy is None:
             yield self.objective
             return
-        self._each(self.gather, self.full_copy.state_dict())
+        self._copy_all(self.gather, self.full_copy.state_dict())
         try:
             yield self.full_copy.to(self.accelerator.device)
         finally:
             self.full_copy.cpu()
 
     @torch.no_grad()
-    def _each(self, get: Callable[[nn.Parameter], Tensor], into: dict[str, Tensor]) -> None:
-        """Copy every weight, and the buffers, into a state of the same names."""
+    def _copy_all(self, get: Callable[[nn.Parameter], Tensor], into: dict[str, Tensor]) -> None:
+        """Copy all buffers and, with `get`, all weights into a state of the same names."""
         for name, value in self.objective.named_buffers():
             if name in into:
                 into[name].copy_(value)
@@ -85,10 +80,11 @@ class ShardedStrategy(Strategy, ABC):
     @torch.no_grad()
     def save(self) -> Saved:
         main = self.accelerator.is_main_process
-        weights, moments = self._whole_state(), {}
+        weights = self._whole_state()
+        moments = {}
         for name, p in self.objective.named_parameters():
             if p.requires_grad:
-                values = self.gather_moments(p)  # together with the other processes
+                values = self.gather_moments(p)  # collective
                 if main:
                     moments[name] = {
                         key: value.to("cpu", copy=True) for key, value in values.items()
@@ -96,7 +92,7 @@ class ShardedStrategy(Strategy, ABC):
         return {"objective": weights, "moments": moments}
 
     def _whole_state(self) -> dict[str, Tensor]:
-        """The objective's state on the CPU, a tensor that has several names under each of them."""
+        """The objective's whole state on the CPU; a shared tensor under each of its names."""
         known: dict[nn.Parameter, Tensor] = {}
         state = {name: value.detach().cpu() for name, value in self.objective.state_dict().items()}
         for name, p in self.objective.named_parameters(remove_duplicate=False):
@@ -115,19 +111,17 @@ class ShardedStrategy(Strategy, ABC):
         self.after_scatter()
         for name, p in self.objective.named_parameters():
             if p.requires_grad:
-                self.scatter_moments(
-                    p,
-                    {
-                        key: v.to(self.accelerator.device)
-                        for key, v in saved["moments"][name].items()
-                    },
-                )
+                moments = saved["moments"][name]
+                device = self.accelerator.device
+                self.scatter_moments(p, {key: value.to(device) for key, value in moments.items()})
 
 
 class ZeroStrategy(ShardedStrategy):
-    """DeepSpeed's ZeRO: shares of the moments (stage 1), of the gradients too (2), of the weights
-    too (3). All in float32; the recipe's precision is autocast's. An update that is not finite
-    DeepSpeed leaves out itself."""
+    """DeepSpeed ZeRO: shards the moments (stage 1), the gradients (2) and the weights (3).
+
+    Everything is float32; the recipe's precision is autocast's. DeepSpeed skips an update that is
+    not finite itself.
+    """
 
     def prepare(self) -> nn.Module:
         config = self.accelerator.state.deepspeed_plugin.deepspeed_config
@@ -139,7 +133,7 @@ class ZeroStrategy(ShardedStrategy):
             self.full_copy = deepcopy(self.objective).cpu()
         elif self.compiles:
             compile_blocks(self.objective)
-        # an update left out is told by the engine
+        # the loop reports skipped updates
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         engine, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.zero = engine.optimizer
@@ -164,22 +158,20 @@ class ZeroStrategy(ShardedStrategy):
 
     @property
     def local_shards(self) -> list[Tensor]:
-        """This process's share of the weights, one flat tensor a group."""
-        return (
-            self.zero.fp32_partitioned_groups_flat
-            if self.stage == 3
-            else self.zero.single_partition_of_fp32_groups
-        )
+        """This process's shard of the weights, one flat tensor per parameter group."""
+        if self.stage == 3:
+            return self.zero.fp32_partitioned_groups_flat
+        return self.zero.single_partition_of_fp32_groups
 
     def no_sync(self, last: bool) -> AbstractContextManager:
         return nullcontext()
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        """A loss that is not finite makes the gradient so too: that is what DeepSpeed looks at."""
+        """As for DDP; a loss that is not finite makes the gradient so, which DeepSpeed checks."""
         self.prepared.set_gradient_accumulation_boundary(last)
-        self.prepared.backward(
-            loss * torch.where(self.any_nonfinite(), torch.nan, 1.0) if last else loss
-        )
+        if last:
+            loss = loss * torch.where(self.any_nonfinite(), torch.nan, 1.0)
+        self.prepared.backward(loss)
 
     def update(self) -> tuple[Tensor, Tensor]:
         self.prepared.step()
@@ -191,7 +183,7 @@ class ZeroStrategy(ShardedStrategy):
         return norm, ~norm.isfinite()
 
     def dry_run(self, batch: Batch, cast: AbstractContextManager) -> None:
-        # so that the update is left out
+        # so that DeepSpeed skips the update
         self.losses = [torch.full((), torch.nan, device=self.accelerator.device)]
         self.run_pass(batch, cast, last=True)
         self.prepared.step()
@@ -228,40 +220,41 @@ class ZeroStrategy(ShardedStrategy):
                 for flat in self.local_shards:
                     self.optimizer.state[flat][key].copy_(value)
             elif self.stage == 3:
-                safe_set_local_optimizer_state(p, self._share(p, value), key)
+                safe_set_local_optimizer_state(p, self._shard(p, value), key)
             else:
                 safe_set_full_optimizer_state(p, value, key)
 
-    def _share(self, p: Any, value: Tensor) -> Tensor:
-        """This process's share of a tensor, as stage 3 cuts it: equal parts, the last one
-        padded."""
-        size, batch_layout = p.ds_tensor.numel(), self.batch_layout
-        return F.pad(value.flatten(), (0, size * batch_layout.processes - value.numel())).narrow(
-            0, size * batch_layout.rank, size
-        )
+    def _shard(self, p: Any, value: Tensor) -> Tensor:
+        """This process's shard of a tensor under stage 3: equal parts, the last one padded."""
+        size = p.ds_tensor.numel()
+        padding = size * self.batch_layout.processes - value.numel()
+        flat = F.pad(value.flatten(), (0, padding))
+        return flat.narrow(0, size * self.batch_layout.rank, size)
 
 
 def _view_moments(zero: Any) -> None:
-    """Make DeepSpeed's views of each weight's moments, which it makes late: a private name (0.19;
+    """Create DeepSpeed's views of each weight's moments, which are lazy. A private name (0.19;
     bounded in pyproject)."""
     zero._lazy_init_hp_params_optimizer_state()
 
 
 def _used(offload: Any) -> bool:
-    """Whether DeepSpeed's section on offloading moves anything."""
-    return offload is not None and str(getattr(offload.device, "value", offload.device)) != "none"
+    """Whether DeepSpeed's configuration offloads anything."""
+    if offload is None:
+        return False
+    return str(getattr(offload.device, "value", offload.device)) != "none"
 
 
 class Fsdp2Strategy(ShardedStrategy):
-    """FSDP2: shares of weights, gradients and moments, block by block. The host waits once a step,
-    to leave out an update."""
+    """FSDP2: shards weights, gradients and moments, block by block. The host waits once a step, to
+    decide whether to skip the update."""
 
     def prepare(self) -> nn.Module:
         self.full_copy = deepcopy(self.objective).cpu()
         if self.compiles:
             compile_blocks(self.objective)
         for group in self.optimizer.param_groups:
-            # the fused kernel for SGD knows no shares
+            # the fused kernel for SGD does not support DTensor
             group["fused"] = self.settings.name == "adamw"
         prepared, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.init_moments(p for group in self.optimizer.param_groups for p in group["params"])
@@ -269,14 +262,13 @@ class Fsdp2Strategy(ShardedStrategy):
 
     def facts(self) -> dict[str, Any]:
         shared = all(isinstance(p, DTensor) for p in self.weights)
-        on_cpu = {p.device.type for p in self.weights} == {
-            "cpu"
-        } and self.accelerator.device.type != "cpu"
+        devices = {p.device.type for p in self.weights}
+        offloaded = devices == {"cpu"} and self.accelerator.device.type != "cpu"
         plugin = self.accelerator.state.fsdp_plugin
         return {
             "strategy": "FSDP2" if shared else "none",
             "reshard_after_forward": plugin.reshard_after_forward,
-            "offload": {"weights": "cpu"} if on_cpu else {},
+            "offload": {"weights": "cpu"} if offloaded else {},
         }
 
     def update(self) -> tuple[Tensor, Tensor]:
@@ -310,34 +302,29 @@ def build_strategy(
     batch_layout: BatchLayout,
     accelerator: Accelerator,
 ) -> Strategy:
-    """The learner for what the accelerator says is running.
+    """The strategy for what Accelerate set up; arguments as of `Strategy`.
 
     Raises:
-        UserError: the recipe or the DeepSpeed configuration asks for what this way of sharing does
-        not give.
+        UserError: the strategy does not support the recipe or the DeepSpeed configuration.
     """
     kinds: dict[DistributedType, type[Strategy]] = {
         DistributedType.DEEPSPEED: ZeroStrategy,
         DistributedType.FSDP: Fsdp2Strategy,
     }
-    made = kinds.get(accelerator.distributed_type, Strategy)(
-        objective, optimizer, settings, precision, compiles, batch_layout, accelerator
-    )
-    if (
-        isinstance(made, ShardedStrategy)
-        and made.full_copy is not None
-        and settings.average is not None
-    ):
-        text = "the mean of weights that no process has whole is not kept; leave it out, or take DDP or ZeRO 1 or 2"
+    kind = kinds.get(accelerator.distributed_type, Strategy)
+    strategy = kind(objective, optimizer, settings, precision, compiles, batch_layout, accelerator)
+    sharded = isinstance(strategy, ShardedStrategy) and strategy.full_copy is not None
+    if sharded and settings.average is not None:
+        text = "sharded weights are not averaged; leave it out, or use DDP or ZeRO 1 or 2"
         raise UserError(f"optim.average={settings.average}: {text}")
-    return made
+    return strategy
 
 
 def check_deepspeed(config: dict[str, Any]) -> None:
-    """That a DeepSpeed configuration shares something, and says nothing that the recipe says.
+    """Check that a DeepSpeed configuration shards something and sets nothing that the recipe sets.
 
     Raises:
-        UserError: otherwise.
+        UserError: it does not, or it does.
     """
     where = "the DeepSpeed configuration"
     if config["zero_optimization"]["stage"] not in (1, 2, 3):
@@ -358,7 +345,7 @@ def check_deepspeed(config: dict[str, Any]) -> None:
 def deepspeed_values(
     clip: float | None, bfloat16: bool, batch_layout: BatchLayout
 ) -> dict[str, Any]:
-    """What DeepSpeed is told from the recipe. Left alone it would clip at 1, and undo the recipe's
+    """The recipe's values in DeepSpeed's configuration. Its own defaults clip at 1 and disable
     autocast."""
     return {
         "train_batch_size": batch_layout.global_batch,
@@ -379,15 +366,16 @@ def deepspeed_values(
 
 
 def compile_blocks(objective: Objective) -> None:
-    """Compile the encoder block by block, where what stands between the blocks cannot be."""
+    """Compile the encoder block by block, where hooks between the blocks cannot be compiled."""
     for block in getattr(objective.encoder.backbone, "blocks", []):
         block.compile(dynamic=False)
 
 
 def _whole(x: Any) -> Tensor:
+    """The whole tensor of a DTensor; other tensors as they are."""
     return x.full_tensor() if isinstance(x, DTensor) else x
 
 
 def _cut(value: Tensor, like: Any) -> Tensor:
-    """A whole tensor spread over the processes as another one is."""
+    """A whole tensor sharded like another one."""
     return distribute_tensor(value, like.device_mesh, like.placements)

@@ -19,7 +19,7 @@ from ..errors import UserError
 from ..objectives import Objective
 from .strategy import Strategy
 
-SHAPE = {  # of what is saved, but for the parts' own states
+SHAPE = {  # of a checkpoint, without the states of schedule, average and weights
     "step": int,
     "rollbacks": int,
     "seconds": NUMBER,
@@ -35,32 +35,32 @@ SHAPE = {  # of what is saved, but for the parts' own states
 
 @dataclass
 class State:
-    objective: Objective  # as built
-    strategy: Strategy  # which trains it
+    """Everything that training changes, from the weights to the sums since the last row."""
+
+    objective: Objective
+    strategy: Strategy
     schedule: LRScheduler
-    # of the objective's weights, where the recipe asks for one
-    average: AveragedModel | None = None
-    stream: StreamReader | None = None  # of a stream, where one is trained on
-    step: int = 0
-    rollbacks: int = 0  # how often the run went back and took other samples from there
+    average: AveragedModel | None = None  # of the weights: optim.average
+    stream: StreamReader | None = None  # data.stream
+    step: int = 0  # optimiser steps done
+    rollbacks: int = 0  # optim.nonfinite=back
     seconds: float = 0.0  # spent training, over all resumptions
-    device_seconds: float = 0.0  # times the processes that there were
-    names: list[str] = field(default_factory=list)  # of the metrics gathered since the last row
-    sums: Tensor | None = None  # (metrics, 2): their sums and counts
-    norms: Tensor | None = None  # (2,): sum and count of gradient norms
-    # for each step since the last row: its update was left out (bool)
-    skipped: list[Tensor] = field(default_factory=list)
+    device_seconds: float = 0.0  # the same, times the processes
+    names: list[str] = field(default_factory=list)  # of the metrics in `sums`
+    sums: Tensor | None = None  # (metrics, 2): sums and counts since the last row
+    norms: Tensor | None = None  # (2,): sum and count of gradient norms since the last row
+    skipped: list[Tensor] = field(default_factory=list)  # bool per step since the last row
     lr: float = 0.0  # of the last step
-    images_seen: int = 0  # images that this process saw
-    images_unreadable: int = 0  # of them not to be read
+    images_seen: int = 0  # by this process
+    images_unreadable: int = 0  # of those
 
     @contextmanager
     def evaluation_model(self) -> Iterator[Objective]:
         """The objective to evaluate and export, with the averaged weights if there are any.
         Collective: all ranks enter and exit together.
 
-        Not compiled: evaluation mode and a last batch that is smaller would be two graphs more,
-        for a few images now and then.
+        Not compiled: evaluation mode and a smaller last batch would need two more graphs for few
+        images.
         """
         with torch.compiler.set_stance("force_eager"):
             if self.average:
@@ -70,9 +70,12 @@ class State:
                 yield objective
 
     def save(self, accelerator: Accelerator) -> dict[str, Any]:
-        """The state of all processes as tensors in plain containers; each of them calls this."""
+        """The state of all processes as tensors in plain containers. Collective."""
         counts = torch.tensor([self.images_seen, self.images_unreadable], device=accelerator.device)
-        seen, unread = accelerator.reduce(counts, "sum").tolist()
+        seen, unreadable = accelerator.reduce(counts, "sum").tolist()
+        stream = None
+        if self.stream:
+            stream = gather_object([list(self.stream.cursor_at(self.step))])
         return {
             "step": self.step,
             "rollbacks": self.rollbacks,
@@ -85,50 +88,47 @@ class State:
             "norms": None if self.norms is None else self.norms.cpu(),
             "skipped": [bool(flag) for flag in self.skipped],
             "images_seen": seen,
-            "images_unreadable": unread,
+            "images_unreadable": unreadable,
             "average": self.average.state_dict() if self.average else None,
             "device_batch": self.strategy.batch_layout.device_batch,
-            "stream": gather_object([list(self.stream.cursor_at(self.step))])
-            if self.stream
-            else None,
+            "stream": stream,
         }
 
     def _check_masks(self, saved: dict[str, Any]) -> None:
-        """That dropout and drop path draw what the unbroken run would: their masks are seeded by
-        pass.
+        """Check that dropout and drop path draw the masks of the uninterrupted run: they are seeded
+        by device batch.
 
         Raises:
-            UserError: passes are of another size than those before.
+            UserError: the device batch differs.
         """
-        settings, now = self.strategy.settings, self.strategy.batch_layout.device_batch
-        was = saved.get("device_batch", now)  # older checkpoints do not tell
-        used = {name: getattr(settings, name) for name in ("dropout", "drop_path")}
-        drawn = [f"optim.{name}={rate:g}" for name, rate in used.items() if rate > 0]
+        settings = self.strategy.settings
+        now = self.strategy.batch_layout.device_batch
+        was = saved.get("device_batch", now)  # older checkpoints have none
+        rates = {name: getattr(settings, name) for name in ("dropout", "drop_path")}
+        drawn = [f"optim.{name}={rate:g}" for name, rate in rates.items() if rate > 0]
         if drawn and was != now:
             why = f"the run was stopped with {was} images a pass, and masks of {drawn[0]} are drawn by pass"
-            raise UserError(
-                f"compute.batch={now}: {why}; say compute.batch={was}, on any number of processes that it suits"
-            )
+            choices = f"expected compute.batch={was}, on any number of processes that it suits"
+            raise UserError(f"compute.batch={now}: {why}; {choices}")
 
     def load(self, saved: dict[str, Any], accelerator: Accelerator) -> None:
         """Restore a saved state. Sums over processes are kept on rank 0 from here on.
 
         Raises:
-            UserError: an older version saved it; a stream was read by another number of processes;
-            or
-                dropout would draw other masks.
+            UserError: an older version saved it, it holds something else, a stream was read by
+                another number of processes, or as `_check_masks`.
         """
         if "moments" not in saved:
-            raise UserError(
-                "resume=true: the checkpoint is an older version's; go on with that one, or begin again, name=NEW"
-            )
+            text = "the checkpoint is an older version's; resume with that version, or take another name="
+            raise UserError(f"resume=true: {text}")
         if not fits(saved, SHAPE):
             raise UserError("resume=true: the checkpoint holds no training state; remove it")
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
-            stopped = f"{len(saved['stream'])} processes, and a stream goes on only on as many, not {accelerator.num_processes}"
-            raise UserError(f"data.stream=true: the run was stopped on {stopped}")
+            text = f"the run was stopped on {len(saved['stream'])} processes, and a stream goes on only on as many"
+            raise UserError(f"data.stream=true: {text}, not {accelerator.num_processes}")
         self._check_masks(saved)
-        main, device = accelerator.is_main_process, accelerator.device
+        main = accelerator.is_main_process
+        device = accelerator.device
         self.strategy.load(saved)
         self.schedule.load_state_dict(saved["schedule"])
         for group, lr in zip(

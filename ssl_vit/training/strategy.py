@@ -1,8 +1,8 @@
-"""What trains an objective: one seam for the loop and the checkpoint. Here every process holds
-everything; sharding.py has the others.
+"""How an objective is trained: the interface for loop and checkpoint, and its implementation for
+one process and DDP. sharding.py has ZeRO and FSDP2.
 
-What is saved is the same everywhere: whole, named float32 tensors. So a run stopped under one way
-goes on under another.
+Every strategy saves the same: whole, named float32 tensors, so that a run can be resumed under
+another one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,17 @@ Saved = dict[str, Any]  # {"objective": {name: weight}, "moments": {name: {momen
 
 
 class Strategy:
-    """Trains an objective: one process, or DDP. Every process holds everything."""
+    """Trains an objective on one process or with DDP: every process holds everything.
+
+    Args:
+        objective: on the device; `prepare` wraps it.
+        optimizer: of its parameters.
+        settings: the recipe's `optim`.
+        precision: float32 or bfloat16.
+        compiles: whether to use torch.compile.
+        batch_layout: how a global batch is divided.
+        accelerator: of the run.
+    """
 
     def __init__(
         self,
@@ -37,8 +47,11 @@ class Strategy:
         batch_layout: BatchLayout,
         accelerator: Accelerator,
     ) -> None:
-        self.objective, self.optimizer, self.accelerator = objective, optimizer, accelerator
-        self.settings, self.batch_layout = settings, batch_layout
+        self.objective = objective
+        self.optimizer = optimizer
+        self.accelerator = accelerator
+        self.settings = settings
+        self.batch_layout = batch_layout
         self.bfloat16 = precision == "bfloat16"
         self.compiles = compiles
         self.losses: list[Tensor] = []  # of this step's passes so far
@@ -46,35 +59,34 @@ class Strategy:
         self.weights = list(self.prepared.parameters())
 
     def prepare(self) -> nn.Module:
-        """The objective as it trains, with what the other processes need of it."""
+        """The objective wrapped for training."""
         if self.compiles:
             self.objective.compile(fullgraph=True, dynamic=False)
         self.init_moments(p for group in self.optimizer.param_groups for p in group["params"])
         return self.accelerator.prepare(self.objective)
 
     def facts(self) -> dict[str, Any]:
-        """How the weights lie on the processes, as what was set up says, not what was
-        configured."""
-        return {"strategy": "DDP" if isinstance(self.prepared, DistributedDataParallel) else "none"}
+        """How the weights are distributed, as was actually set up."""
+        wrapped = isinstance(self.prepared, DistributedDataParallel)
+        return {"strategy": "DDP" if wrapped else "none"}
 
     def init_moments(self, held: Iterable[Tensor]) -> None:
-        """Moments for what this process holds of the weights. Not earlier: whole ones may not
-        fit."""
+        """Allocate the moments of the weights that this process holds. Not earlier: those of all
+        weights may not fit."""
         for x in held:
             assert x.dtype == torch.float32
             self.optimizer.state[x] = optim.moments(self.settings, x)
 
     def watch_progress(self, tick: Callable[[], None]) -> None:
-        """Call `mark` whenever this process has gone forward through a pass, and when its own
-        gradients are complete."""
+        """Call `tick` after each forward pass and when this process's gradients are complete."""
         self.prepared.register_forward_hook(lambda *_: tick())
-        # whose gradient comes last
+        # the parameter whose gradient comes last
         first = next(p for p in self.objective.parameters() if p.requires_grad)
         first.register_post_accumulate_grad_hook(lambda _: tick())
 
     def run_pass(self, batch: Batch, cast: AbstractContextManager, last: bool) -> Step:
-        """Forward and backward of one pass; with the last of a step the processes' gradients are
-        averaged."""
+        """Forward and backward of one pass; the last one of a step averages the gradients over the
+        processes."""
         with self.no_sync(last):
             with cast:
                 step = self.prepared(batch)
@@ -83,15 +95,20 @@ class Strategy:
         return step
 
     def no_sync(self, last: bool) -> AbstractContextManager:
+        """Context without gradient synchronisation, except for a step's last pass."""
         return nullcontext() if last else self.accelerator.no_sync(self.prepared)
 
     def backward(self, loss: Tensor, last: bool) -> None:
+        """Accumulate the gradients of one pass."""
         (loss / self.batch_layout.accumulation_steps).backward()
 
     def update(self) -> tuple[Tensor, Tensor]:
-        """Clip, update the weights, forget the gradients: the gradient's norm before it was clipped
-        (float64), and whether it or a loss was not finite on any process (bool), so that nothing
-        was changed. Both stay on the device."""
+        """Clip the gradients, update the weights and zero the gradients.
+
+        Returns:
+            The gradient norm before clipping (float64), and whether it or a loss was not finite on
+            any process (bool), in which case nothing was changed. Both stay on the device.
+        """
         norm = optim.clip(self.weights, self.settings.clip).double()
         bad = self.any_nonfinite(norm)
         optim.leave_out(self.optimizer, bad)
@@ -100,18 +117,16 @@ class Strategy:
         return norm, bad
 
     def any_nonfinite(self, *more: Tensor) -> Tensor:
-        """Whether one of these or of the step's losses is not finite on any process: bool, on the
-        device."""
-        mine = torch.stack([~value.isfinite() for value in (*more, *self.losses)]).any()
+        """Whether one of these values or of the step's losses is not finite on any process: bool, on
+        the device."""
+        bad = torch.stack([~value.isfinite() for value in (*more, *self.losses)]).any()
         self.losses = []
-        return (
-            self.accelerator.reduce(mine.float(), "sum") > 0
-            if self.accelerator.num_processes > 1
-            else mine
-        )
+        if self.accelerator.num_processes == 1:
+            return bad
+        return self.accelerator.reduce(bad.float(), "sum") > 0
 
     def dry_run(self, batch: Batch, cast: AbstractContextManager) -> None:
-        """Forward and backward of a pass that leaves nothing behind.
+        """Forward and backward of a pass without any effect.
 
         Raises:
             UserError: as `_check_gradients`.
@@ -122,8 +137,8 @@ class Strategy:
         self.optimizer.zero_grad()
 
     def _check_gradients(self) -> None:
-        """That each weight got a gradient: the next pass of DDP would fail, after all processes
-        waited for it.
+        """Check that each weight got a gradient; otherwise DDP's next pass would fail, after all
+        processes had waited for it.
 
         Raises:
             UserError: one did not, and there are several processes.
@@ -131,18 +146,17 @@ class Strategy:
         named = self.objective.named_parameters()
         idle = [name for name, p in named if p.requires_grad and p.grad is None]
         if idle and self.accelerator.num_processes > 1:
-            text = "their objective does not use them; call requires_grad_(False) on them, or take one process"
+            text = "the objective does not use them; call requires_grad_(False) on them, or use one process"
             kind = UserError if self.accelerator.is_main_process else ReportedError
             raise kind(f"no gradient for {', '.join(idle[:3])}: {text}")
 
     @contextmanager
     def full_weights(self) -> Iterator[Objective]:
-        """The objective with all weights on this process, to be looked at. All processes enter and
-        leave together."""
+        """The objective with all weights on this process, for evaluation. Collective."""
         yield self.objective
 
     def save(self) -> Saved:
-        """What a checkpoint keeps, whole at least on the first process. All processes call it."""
+        """Weights and moments, whole at least on the first process. Collective."""
         named = self.objective.named_parameters()
         moments = {
             name: dict(self.optimizer.state[p]) for name, p in named if p in self.optimizer.state
@@ -151,6 +165,7 @@ class Strategy:
 
     @torch.no_grad()
     def load(self, saved: Saved) -> None:
+        """Restore what `save` returned under any strategy. Collective."""
         self.objective.load_state_dict(saved["objective"])
         for name, p in self.objective.named_parameters():
             for key, value in self.optimizer.state.get(p, {}).items():
