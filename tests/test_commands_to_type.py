@@ -14,7 +14,7 @@ from ssl_vit.config.schema import Recipe
 from ssl_vit.errors import UserError
 from ssl_vit.hub import pull
 from ssl_vit.jobs import cli, make_shards
-from ssl_vit.reports import sections
+from ssl_vit.reports import provenance
 from ssl_vit.runs.folder import Run
 from ssl_vit.studies import slurm
 
@@ -106,7 +106,7 @@ def test_the_commands_of_a_report_can_be_pasted(tmp_path: Path) -> None:
         "tool": "finetune",
         "words": ["recipe=finetune", f"data.path={AWKWARD}", "init={pretrain}"],
     }
-    _, block = sections.commands([task])
+    _, block = provenance.commands([task])
     (command,) = block.lines
     assert pasted(command, tmp_path) == ["tools/finetune.py", *task["words"]]
 

@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import test_report as arms
 from scipy import stats
 from test_report import ENVIRONMENT, Page, altered, do_not_draw, error, table, write
 
 from ssl_vit import reports
-from ssl_vit.reports import axes, comparable
+from ssl_vit.reports import axes, comparable, plots
 
 RATES = {
     "rate=0.15": {"corruption.rate": 0.15},
@@ -357,7 +358,102 @@ def test_an_unfinished_cell_stays_empty(tmp_path):
     assert "4 of 24 tasks are not finished" in text
 
 
+# ---- named arms and varied keys in one
+
+
+def test_settings_may_be_fine_tuned_and_have_a_baseline(tmp_path, undrawn):
+    """The study of named arms, whose arms are values of a key."""
+    vary = {arm: {"optim.lr": lr} for arm, lr in zip(arms.RIGHT, (0.1, 0.2, 0.4), strict=True)}
+    folder = arms.study(tmp_path / "made", vary=vary)
+    found = reports.write(folder)
+    pair, best = found.answer.split(". Highest ")
+    assert "optim.lr=0.2 minus optim.lr=0.1 is +5.00 points" in pair
+    assert best.startswith("top-1 after fine-tuning: optim.lr=0.4 with 76.50% (n = 3)")
+    test = found.numbers.pair("mpp", "scratch").mcnemar[0]
+    assert (test.first, test.second) == (20, 0)
+    text = (folder / "report.md").read_text()
+    rows = table(text, arms.TOP1)
+    assert rows[0][-3:-1] == ["minus optim.lr=0.1, points", "95%, seeds"]
+    assert [row[0] for row in rows[1:4]] == ["optim.lr=0.1", "optim.lr=0.2", "optim.lr=0.4"]
+    assert table(text, "sweep: arm")[1][0] == "optim.lr=0.1"
+    shutil.rmtree(folder / "final-scratch-0")
+    (folder / "final-mpp-0" / "predictions.npz").unlink()
+    assert "final-mpp-0/predictions.npz is missing or damaged" in error(folder)
+
+
+@pytest.fixture
+def panels(monkeypatch, undrawn):
+    """The (title, arms) of the learning curves that are drawn."""
+    found = []
+
+    def learning(panels, *rest):
+        found[:] = [(panel.title, list(panel.arms)) for panel in panels]
+        return "<svg/>"
+
+    monkeypatch.setattr(plots, "learning", learning)
+    return found
+
+
+@pytest.mark.parametrize("key", ["corruption.rate", "target"])
+def test_learning_curves_share_axes_where_the_losses_compare(tmp_path, panels, key):
+    vary = {f"it={value}": {key: value} for value in (0.1, 0.2, 0.3)}
+    few = dict(zip(vary, FEW.values(), strict=True))
+    folder = study(tmp_path / "made", few=few, vary=vary, report={"probes": ["probe"]})
+    for path in folder.glob("pretrain-*"):
+        (path / "metrics.jsonl").write_text('{"step": 5, "images": 5, "loss": 2.5}\n')
+    reports.write(folder)
+    labels = [f"{key}={value}" for value in (0.1, 0.2, 0.3)]
+    if key == "target":
+        assert panels == [(f"pretrain: {label}", [label]) for label in labels]
+    else:
+        assert panels == [("pretrain", labels)]
+
+
+def test_a_metric_of_two_parts_is_two_measures(tmp_path, undrawn):
+    folder = study(tmp_path / "made")
+    about = json.loads((folder / "study.json").read_text())
+    for one in about["tasks"]:
+        if one["name"].endswith("-2") and one["part"] == "pretrain":
+            one["part"] = "again"
+    about["tasks"].sort(key=lambda one: one["part"] == "probe")
+    write(folder / "study.json", about)
+    found = reports.write(folder).numbers
+    n = {one.name: [result.value.n for result in one.results] for one in found.measures}
+    assert n["loss (pretrain)"] == [2] * 3
+    assert n["loss (again)"] == [1] * 3
+    assert n["few_shot_5"] == [3] * 3
+
+
+def test_held_out_losses_on_other_images_are_not_shown(tmp_path, undrawn):
+    folder = study(tmp_path / "made")
+    data = {"test": "x", "validation": "other"}
+    altered(folder / "pretrain-rate=0.5-1" / "environment.json", data=data)
+    found = reports.write(folder).numbers
+    differ = ["the images held out"]
+    assert found.incomparable == {"accuracy_masked": differ, "loss": differ}
+
+
+def test_the_best_of_values_that_are_lists(tmp_path, undrawn):
+    """Only numbers have an end."""
+    vary = {
+        f"{lr},{betas}": {"optim.lr": lr, "optim.betas": betas}
+        for lr in (0.1, 0.2, 0.3)
+        for betas in ([0.9, 0.95], [0.9, 0.99])
+    }
+    few = {arm: (i / 10, i / 10 + 0.01) for i, arm in enumerate(vary)}
+    _, text = text_of(tmp_path / "made", few=few, vary=vary, report={"probes": ["probe"]})
+    assert "The best, optim.lr=0.3, is at an end" in text
+    assert "The best, optim.betas" not in text
+
+
 # ---- the axes
+
+
+def test_values_that_differ_do_not_look_alike():
+    assert [axes.format_value(value) for value in (0.5, 1e-4, 0.1234567, 0.1234568, 3)] == [
+        *("0.5", "0.0001", "0.1234567", "0.1234568", "3"),
+    ]
+    assert [axes.format_value(value) for value in (True, None, "a")] == ["true", "null", "a"]
 
 
 def test_axes():

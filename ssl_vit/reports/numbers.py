@@ -239,9 +239,9 @@ def edges(tried: list[dict[str, Any]], best: dict[str, Any]) -> list[str]:
     """Keys whose best value is the smallest or the largest of several numbers."""
     found = []
     for key, value in best.items():
-        values = {entry[key] for entry in tried if key in entry}
-        numeric = all(isinstance(entry, int | float) for entry in values)
-        if numeric and len(values) > 1 and value in (min(values), max(values)):
+        values = [entry[key] for entry in tried if key in entry]
+        numeric = all(isinstance(entry, int | float) for entry in values)  # a value may be a list
+        if numeric and len(set(values)) > 1 and value in (min(values), max(values)):
             found.append(key)
     return found
 

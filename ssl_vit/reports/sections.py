@@ -1,18 +1,16 @@
 """The sections of a report, in SECTIONS: each is a function of (study, numbers) that yields blocks of
 text, tables and figures, and nothing where the study has nothing of it. No torch here."""
 
-import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import stats
-from ..formatting import sharded
-from . import figures
+from . import figures, provenance
 from .axes import arm_label, format_value
-from .load import FinishedRun, StudyResults, left_out
+from .load import StudyResults, left_out
 from .measures import Measure
 from .numbers import Cost, Numbers, Pair, Sweep, edges
-from .pages import Block, Commands, Listing, Section, Table, Text
+from .pages import Block, Listing, Section, Table, Text
 from .wording import (
     MINUS,
     NONE,
@@ -325,7 +323,7 @@ def compute(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
         text += f"the exaFLOP of {arm_label(baseline, numbers.settings)}."
     if any("optim.steps" in setting for setting in numbers.settings.values()):
         text += " The number of steps is what was varied."
-    elif study.vary:
+    elif study.vary and numbers.match in MATCHED:
         text += f" {MATCHED[numbers.match]}"
     yield Text(text)
     yield from figures.compute(study, numbers)
@@ -351,53 +349,6 @@ def differences(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
         yield Listing(study.report["differs"])
 
 
-def provenance(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
-    """Commands, where study.json has them; hardware and versions; when."""
-    yield from commands(study.plan["tasks"])
-    runs = list(study.finished.values())
-    yield Listing(sorted({machine(run) for run in runs}))
-    finished = sorted(run.result["finished"] for run in runs)
-    hours = sum(run.result["device_hours"] for run in runs)
-    yield Text(
-        f"{len(finished)} runs, {hours:.3g} device-hours, finished between {finished[0]} and {finished[-1]}."
-    )
-
-
-def commands(tasks: list[dict[str, Any]]) -> Iterator[Block]:
-    """The command of the first task of each part and arm."""
-    found: dict[tuple[str, str], str] = {}
-    for task in tasks:
-        if task.get("words"):
-            options = [f"tools/{task['tool']}.py", *map(str, task["words"])]
-            found.setdefault((task["part"], task["arm"]), shlex.join(options))
-    if found:
-        yield Text(
-            "The first run of each part and arm. {NAME} is that run's folder; seed=, and what a "
-            "sweep chose, are added:"
-        )
-        yield Commands(list(found.values()))
-
-
-def machine(run: FinishedRun) -> str:
-    """Where a run was made and with what."""
-    environment = run.environment
-    host = environment.get("host") or {}
-    cpu = host.get("cpu", "unknown processor")
-    device = f"{environment.get('processes', 1)} x {environment.get('device', 'unknown device')}"
-    device += f" ({cpu})"
-    if isinstance(environment.get("sharding"), dict):  # not recorded by older runs
-        device += f", {sharded(environment['sharding'])}"
-    packages = environment.get("packages") or {}
-    versions = ", ".join(f"{package} {version}" for package, version in packages.items())
-    whole = environment.get("revision") or "unknown"
-    changed = "+" if whole.endswith("+") else ""
-    return (
-        f"{device}, {environment.get('threads', 'unknown')} threads, "
-        f"precision {environment.get('precision', 'unknown')}; "
-        f"Python {environment.get('python', 'unknown')}, {versions}; revision {whole[:10]}{changed}"
-    )
-
-
 # The report, in this order; the first one has no title
 SECTIONS: tuple[tuple[str, Callable[[StudyResults, Numbers], Iterator[Block]]], ...] = (
     ("", first),
@@ -409,5 +360,5 @@ SECTIONS: tuple[tuple[str, Callable[[StudyResults, Numbers], Iterator[Block]]], 
     ("Compute", compute),
     ("Learning curves", figures.learning_curves),
     ("What differs from the paper", differences),
-    ("How it was made", provenance),
+    ("How it was made", provenance.section),
 )
