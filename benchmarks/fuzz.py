@@ -31,7 +31,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from forked import ACCEPTED, ANSWERED, HANG, TRACEBACK, Accepted, outcome
 
 from ssl_vit.config.parsing import flatten
-from ssl_vit.config.resolve import KEYS
+from ssl_vit.config.values import KEYS
 from ssl_vit.errors import report_errors
 from ssl_vit.hub import pull, push
 from ssl_vit.jobs import cli, make_shards

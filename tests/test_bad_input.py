@@ -95,7 +95,7 @@ CHANGED = {
     "mixed images for MPP": (["data.mixup=0.8"], "no use for mixed images"),
     "a window of drawn images": (
         ["data.window=100"],
-        "data.window=100: data=shapes is drawn and has no shards",
+        "data.window=100: data=shapes is generated and has no shards",
     ),
     "a split that is not there": (["data.train=trian"], "did you mean train?"),
     "a study": (["recipe=study/gap"], "tools/study.py"),
@@ -154,7 +154,7 @@ def test_labels(
 def test_mixed_images_in_windows(error_line: Callable[..., str], tmp_path: Path) -> None:
     path = table(tmp_path / "own.parquet", [0, 1] * 12)
     line = error_line("recipe=supervised", f"data.path={path}", "data.window=8", "data.mixup=0.5")
-    assert "data.window=8: images are mixed with any of the set, not of a window" in line
+    assert "data.window=8: expected null beside data.mixup= or data.cutmix=" in line
     assert "data.window=0: expected a number above 0" in error_line(
         f"data.path={path}", "data.window=0"
     )

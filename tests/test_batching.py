@@ -4,6 +4,7 @@ exactly once."""
 import io
 import itertools
 import random
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, loaders
 from ssl_vit.data.batching import BatchLayout, ImageDataset
+from ssl_vit.data.workers import limit_workers
 from ssl_vit.errors import UserError, report_errors
 
 DATA = Data(name="numbered", size=8, crop_area=0.3, eval_crop=1.0)
@@ -344,9 +346,9 @@ MIB = 2**20
 def test_workers_hold_no_more_than_half_of_the_shared_memory(
     monkeypatch, free, processes, batch, wanted
 ) -> None:
-    monkeypatch.setattr(loaders.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    used = loaders.limit_workers(4, batch)
+    used = limit_workers(4, batch)
     assert used[:2] == wanted and used.number * used.prefetch * batch * processes <= free / 2
     assert bool(used.limit) == (wanted != (4, 4))
     made = loaders._loader(ImageDataset(Numbered(8), DATA, train=False), [], 4, batch)
@@ -356,7 +358,7 @@ def test_workers_hold_no_more_than_half_of_the_shared_memory(
 def test_little_shared_memory_changes_no_batch(monkeypatch) -> None:
     plain = list(loader(BatchLayout(4, 4, 0, 1), stop=3))
     size = loaders.batch_bytes(DATA, BatchLayout(4, 4, 0, 1))
-    monkeypatch.setattr(loaders.shutil, "disk_usage", lambda path: SimpleNamespace(free=2 * size))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2 * size))
     made = loader(BatchLayout(4, 4, 0, 1), stop=3, workers=3)
     assert made.num_workers == 1 and same(list(made), plain)
 

@@ -278,7 +278,7 @@ REFUSED = {
     "ReaL without a test": (
         cli.pretrain,
         ["recipe=supervised", "eval.real=x"],
-        "eval.real=x: without eval.test=true",
+        "eval.real=x: no use without eval.test=true",
     ),
     "training's words for an evaluation": (
         cli.evaluate,
@@ -288,7 +288,7 @@ REFUSED = {
     "no such layer": (
         cli.evaluate,
         ["recipe=evaluate", "init=scratch", "probe.layer=9"],
-        "probe.layer=9: model.depth=4",
+        "probe.layer=9: expected at most model.depth=4",
     ),
     "no such measure": (
         cli.evaluate,

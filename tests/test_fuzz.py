@@ -17,6 +17,7 @@ from ssl_vit import reports
 from ssl_vit.config import parsing
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders
+from ssl_vit.data.workers import report_lost_workers
 from ssl_vit.errors import LostError, UserError, printable, report_errors
 from ssl_vit.jobs import cli
 from ssl_vit.runs.folder import Run
@@ -313,8 +314,8 @@ def test_a_killed_data_worker_is_named_in_one_line(
 
 
 def test_a_lost_worker_ends_with_the_status_that_is_queued_again() -> None:
-    with pytest.raises(SystemExit) as left, report_errors(), loaders.report_lost_workers():
+    with pytest.raises(SystemExit) as left, report_errors(), report_lost_workers():
         raise RuntimeError("DataLoader worker (pid 12) is killed by signal: Killed. ")
     assert left.value.code == LostError.status == 69
-    with pytest.raises(RuntimeError, match="another"), loaders.report_lost_workers():
+    with pytest.raises(RuntimeError, match="another"), report_lost_workers():
         raise RuntimeError("another")

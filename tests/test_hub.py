@@ -250,7 +250,7 @@ def test_two_pushes_of_one_run_at_once(server: Hub, run: Run) -> None:
     [
         (["hub.repo=vit"], "hub.repo=vit: expected USER/NAME"),
         (["hub.repo=a/../b"], "hub.repo=a/../b: expected USER/NAME"),
-        (["hub.every=5"], "hub.every=5: without hub.repo=USER/NAME there is no use for it"),
+        (["hub.every=5"], "hub.every=5: has no use without hub.repo=USER/NAME"),
         (["hub.repo=a/b", "hub.every=0"], "hub.every=0: expected a number above 0"),
     ],
 )

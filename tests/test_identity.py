@@ -11,7 +11,8 @@ from conftest import TINY, altered
 from PIL import Image
 from test_run_folder import FREE
 
-from ssl_vit.config.resolve import KEYS, resolve
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.values import KEYS
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, reuse
 from ssl_vit.jobs import train as train_job
@@ -329,7 +330,7 @@ def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path
     shutil.copytree(place / "runs", tmp_path / "runs")
     folder = tmp_path / "runs" / "joint"
     recipe = resolve(words(place, f"out={tmp_path}/runs"))
-    from ssl_vit.config.schema import computed_values
+    from ssl_vit.config.identity import computed_values
     from ssl_vit.runs.identity import written_hash
 
     known = {key: value for key, value in computed_values(recipe).items() if key != "data.flip"}

@@ -279,7 +279,7 @@ def test_steps_are_measured_with_the_runs_own_engine(capsys, tmp_path, monkeypat
             ["device=v100_32", "compute.precision=bfloat16"],
             "device=v100_32 is not planned in it; say float32",
         ),
-        (["price=1", "price=2"], "price is said twice"),
+        (["price=1", "price=2"], "price is given twice"),
         (["recipe=study/gap", "epochs=3"], "that is for one recipe"),
         (
             ["recipe=study/gap", "optim.clip=x"],

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_run_folder import FREE
 
+from ssl_vit.config.identity import computed_values
 from ssl_vit.config.operation import Checkpoint
 from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import RENAMED, Data, Model, Optim, Recipe, computed_values, dump
+from ssl_vit.config.schema import RENAMED, Data, Model, Optim, Recipe, dump
 from ssl_vit.errors import UserError
 
 MODELS, DATASETS, MPP = (

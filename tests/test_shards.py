@@ -15,7 +15,7 @@ from PIL import Image
 from test_sources import content, everything
 
 from ssl_vit.config.schema import Data
-from ssl_vit.data import batching, fingerprints, loaders, shards, sources
+from ssl_vit.data import batching, fingerprints, loaders, shard_index, shards, sources
 from ssl_vit.data.base import ShardedSubset
 from ssl_vit.errors import UserError
 
@@ -171,12 +171,14 @@ def test_labels_beside_a_image(tmp_path, labels, right):
 
 def test_a_damaged_index_is_made_anew(tmp_path, cache):
     place = numbered(tmp_path / "train.tar", range(4))
-    whole = shards.index_files([place], shards._members)[0]
+    whole = shard_index.index_files([place], shard_index.tar_images)[0]
     (kept,) = (cache / "ssl_vit").glob("*.npy")
     raw = kept.read_bytes()
     for damaged in (b"", raw[:-8], b"none"):
         kept.write_bytes(damaged)
-        assert shards.index_files([place], shards._members)[0].tolist() == whole.tolist()
+        assert (
+            shard_index.index_files([place], shard_index.tar_images)[0].tolist() == whole.tolist()
+        )
         assert kept.read_bytes() == raw
 
 

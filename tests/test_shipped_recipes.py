@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ssl_vit.config.resolve import RECIPES, TABLES, resolve
+from ssl_vit.config.recipe_files import RECIPES, TABLES
+from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
 from ssl_vit.studies import plan, spec

@@ -204,12 +204,15 @@ def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        (["data.share=0.5"], "data.share=0.5: data.stream=true has no share"),
-        (["data.validation=0.1"], "data.validation=0.1: data.stream=true has no share to hold out"),
+        (["data.share=0.5"], "data.share=0.5: expected 1 beside data.stream=true"),
+        (
+            ["data.validation=0.1"],
+            "data.validation=0.1: expected a split, or 0 for none, beside data.stream=true",
+        ),
         (["data.validation=vall"], "data.validation=vall: no such split; did you mean val?"),
         (
             ["recipe=supervised", "data.mixup=0.5"],
-            "data.mixup, .cutmix=0.5: data.stream=true mixes no images",
+            "data.mixup, .cutmix=0.5: expected 0 beside data.stream=true",
         ),
         (
             ["recipe=supervised", "eval.test=true"],

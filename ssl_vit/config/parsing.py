@@ -1,9 +1,8 @@
 """Reads what users and other programs wrote: paths, YAML, and the JSON of run and study folders. No
 torch here.
 
-Whatever a file holds, the answer is a value of the shape that is asked for, or an error: depth and
-size are bounded before anything parses, as YAML's and JSON's parsers end the process or raise what
-nobody expects on deep nesting.
+Whatever a file holds, the result is a value of the expected shape, or an error: size and depth are
+checked before parsing, since deep nesting makes the parsers of YAML and JSON exhaust the stack.
 """
 
 import io
@@ -88,28 +87,28 @@ CONFIG = {  # of an export, timm's or transformers'
 }
 
 
-def parse_path(text: str, said: str) -> Path:
-    """A path that a user named; `said` opens the error.
+def parse_path(text: str, key: str) -> Path:
+    """The path that an option gives; its key opens the error.
 
     Raises:
         UserError: no file or folder can have that name.
     """
     whole = text.encode(errors="surrogatepass")
     if not text.strip() or "\0" in text:
-        raise UserError(f"{said}={text!r}: a path is asked for")
+        raise UserError(f"{key}={text!r}: expected a path")
     if len(whole) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in whole.split(b"/")):
         raise UserError(
-            f"{said}={text[:60]}...: too long for a path; names have {LONGEST_NAME} bytes at most"
+            f"{key}={text[:60]}...: expected a path of names of at most {LONGEST_NAME} bytes"
         )
     return Path(text)
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file's mapping. What OmegaConf would replace, by a variable of the environment say, is
-    refused: files travel.
+    """The mapping in a YAML file. OmegaConf's interpolations are refused: they can read environment
+    variables, and files are shared.
 
     Raises:
-        UserError: it cannot be read, or is no such mapping.
+        UserError: it cannot be read, is no mapping, or has interpolations.
     """
     try:
         text = _text(path)
@@ -118,7 +117,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     except Exception as error:  # whatever YAML finds wrong
         raise UserError(f"{path}: {' '.join(str(error).split())[:300]}") from None
     if not isinstance(loaded, dict):
-        raise UserError(f"{path}: a mapping is asked for")
+        raise UserError(f"{path}: expected a mapping")
     for key, value in flatten(loaded).items():
         if "${" in str(value):
             raise UserError(
@@ -149,7 +148,7 @@ def has_interpolation(value: Any) -> bool:
 
 
 def yaml_value(text: str) -> Any:
-    """What a word's text means as YAML.
+    """A text as YAML reads it.
 
     Raises:
         ValueError: it is no YAML value, or a nested one of more than DEEPEST levels.
@@ -164,15 +163,15 @@ def yaml_value(text: str) -> Any:
 
 def _text(path: Path) -> str:
     if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError("no file")  # a pipe would be waited for
+        raise ValueError("not a regular file")  # reading a pipe would block
     if path.stat().st_size > LARGEST:
         raise ValueError(f"larger than {LARGEST} bytes")
     return path.read_text(encoding="utf-8")
 
 
 def _check_depth(text: str) -> None:
-    """Raises ValueError where YAML nests deeper than DEEPEST; told from its events, which come
-    without recursion."""
+    """Raises ValueError where YAML nests deeper than DEEPEST. The parser's events are produced
+    without recursion, so counting them is safe."""
     depth = 0
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -184,10 +183,10 @@ def _check_depth(text: str) -> None:
 
 
 def read_json(path: Path, shape: Any = None) -> Any:
-    """A JSON file's value, which has that shape (`fits`).
+    """The value in a JSON file, of the given shape (see `fits`).
 
     Raises:
-        ValueError: it has not, or is no JSON.
+        ValueError: it has another shape, or is no JSON.
         OSError: it cannot be read.
     """
     try:
@@ -195,14 +194,14 @@ def read_json(path: Path, shape: Any = None) -> Any:
     except RecursionError:
         raise ValueError("nested too deep") from None
     if shape is not None and not fits(value, shape):
-        raise ValueError("not of the shape that is asked for")
+        raise ValueError("not of the expected shape")
     return value
 
 
 def fits(value: Any, shape: Any) -> bool:
     """Whether a value has a shape: a type, one of several shapes in a tuple, `[shape]` for a list,
     `{str: shape}` for any keys, or `{"key": shape}`, where `"key?"` may be absent and more keys may
-    be there. No bool is a number, nor is an int that no float can hold."""
+    be there. A bool is not a number, nor is an int too large for a float."""
     if isinstance(shape, list):
         return isinstance(value, list) and all(fits(one, shape[0]) for one in value)
     if isinstance(shape, dict):

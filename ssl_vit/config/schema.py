@@ -2,16 +2,13 @@
 `fields.Option`); docs/options.md lists them all. No torch here; resolve.py reads them."""
 
 # ruff: noqa: RUF009 (option() and group() return dataclass fields)
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from omegaconf import OmegaConf
 
 from .fields import PLAIN_NAME, group, is_held_out, is_name, is_path, is_split, option, options
 from .init_source import InitSource
 from .operation import Checkpoint, Compute, Eval, Hub, Log
-from .parsing import flatten
 
 OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each uses
     "mpp": ("corruption", "target"),
@@ -387,30 +384,14 @@ class Recipe:
 
 
 OPTIONS = options(Recipe)  # every dotted key
-# Where, how fast and how often something is done, but not what is computed
-NOT_COMPUTED = tuple(key for key, one in OPTIONS.items() if not one.identity)
 # Keys of earlier versions and what they are called now
 RENAMED = {"eval.pictures": "eval.images", "probe.pictures": "probe.images"}
-# May change while a run goes on, and no more once it has finished
-IN_RESULT = tuple(key for key, one in OPTIONS.items() if one.in_result)
-
-
-def computed_values(recipe: Recipe) -> dict[str, Any]:
-    """{dotted key: value} of what is computed: all but NOT_COMPUTED. Two runs with equal ones are
-    the same run."""
-    flat = flatten(dataclasses.asdict(recipe))
-    return {k: v for k, v in flat.items() if counts(k)}
-
-
-def counts(key: str) -> bool:
-    """Whether a dotted key, also by its name of an earlier version, changes what is computed."""
-    return RENAMED.get(key, key) not in NOT_COMPUTED
 
 
 def learns_labels(recipe: Recipe) -> bool:
     """Whether the objective needs labels and trains on them; a joint one may give them weight 0."""
-    idle = recipe.objective == "joint" and recipe.joint.supervised == 0
-    return bool(USES_LABELS & set(OBJECTIVES[recipe.objective])) and not idle
+    weightless = recipe.objective == "joint" and recipe.joint.supervised == 0
+    return bool(USES_LABELS & set(OBJECTIVES[recipe.objective])) and not weightless
 
 
 def dump(recipe: Recipe) -> str:

@@ -1,4 +1,4 @@
-"""Which words a recipe has a use for. No torch here."""
+"""Rejects options that the recipe would ignore. No torch here."""
 
 import dataclasses
 
@@ -6,60 +6,67 @@ from ..errors import UserError
 from .parsing import flatten
 from .schema import EMBEDDED, OBJECTIVES, OPTIONS, USES_LABELS, Recipe
 
+OF_LABELS = ("data.classes", "data.label_column")
+OF_FILES = {  # keys without a use for generated images, and what those lack
+    "data.label_column": "columns",
+    "data.image_column": "columns",
+    "data.window": "shards",
+}
+OF_ONLINE_PROBES = ("probe.every", "probe.images")
+
 
 def check(recipe: Recipe, given: dict[str, str]) -> None:
-    """That no word is said which this recipe has no use for.
+    """Check that the recipe uses every given option.
 
     Raises:
-        UserError: the first that is.
+        UserError: the first that it would ignore.
     """
-    flat = flatten(dataclasses.asdict(recipe))
-    used, idle = _groups(recipe)
-    for key in given:
-        if key.split(".")[0] in idle or (
-            key in ("data.classes", "data.label_column") and not USES_LABELS & used
-        ):
-            raise UserError(
-                f"{key}={given[key]}: objective={recipe.objective} has no use for it{_why(recipe)}"
-            )
-        if (
-            key in ("data.label_column", "data.image_column", "data.window")
-            and recipe.data.name == EMBEDDED
-        ):
-            lacks = "shards" if key == "data.window" else "columns"
-            raise UserError(f"{key}={given[key]}: data={EMBEDDED} is drawn and has no {lacks}")
-        if key in ("probe.every", "probe.images") and recipe.objective == "probe":
-            raise UserError(
-                f"{key}={given[key]}: that is for probes while pre-training; objective=probe has no use for it"
-            )
-        if recipe.objective == "probe" and OPTIONS[key].training:
-            raise UserError(
-                f"{key}={given[key]}: objective=probe trains nothing and has no use for it"
-            )
-        if key.startswith("hub.") and key != "hub.repo" and not recipe.hub.repo:
-            raise UserError(
-                f"{key}={given[key]}: without hub.repo=USER/NAME there is no use for it"
-            )
-        required = OPTIONS[key].requires
-        if required and flat[required[0]] != required[1]:
-            now = f"{required[0]}={str(flat[required[0]]).lower()}"
-            raise UserError(f"{key}={given[key]}: {now} has no use for it")
+    for key, text in given.items():
+        reason = _why_unused(recipe, key)
+        if reason:
+            raise UserError(f"{key}={text}: {reason}")
+
+
+def _why_unused(recipe: Recipe, key: str) -> str | None:
+    """Why the recipe has no use for a key; None where it has one."""
+    option = OPTIONS[key]
+    used, unused = _groups(recipe)
+    if key.split(".")[0] in unused or (key in OF_LABELS and not USES_LABELS & used):
+        return f"objective={recipe.objective} has no use for it{_weightless_part(recipe)}"
+    if key in OF_FILES and recipe.data.name == EMBEDDED:
+        return f"data={EMBEDDED} is generated and has no {OF_FILES[key]}"
+    if recipe.objective == "probe" and key in OF_ONLINE_PROBES:
+        return "is for probes while pre-training; objective=probe has no use for it"
+    if recipe.objective == "probe" and option.training:
+        return "objective=probe trains nothing and has no use for it"
+    if key.startswith("hub.") and key != "hub.repo" and not recipe.hub.repo:
+        return "has no use without hub.repo=USER/NAME"
+    if option.requires:
+        required, expected = option.requires
+        value = flatten(dataclasses.asdict(recipe))[required]
+        if value != expected:
+            return f"{required}={str(value).lower()} has no use for it"
+    return None
 
 
 def _groups(recipe: Recipe) -> tuple[set[str], set[str]]:
-    """The groups of keys that the objective uses, and those that it does not; a part of `joint`
-    without weight uses none."""
-    used = set(OBJECTIVES.get(recipe.objective, ())) | ({"probe"} if recipe.probe.every else set())
-    if recipe.objective == "joint":
-        gone = [name for name in ("mpp", "supervised") if not getattr(recipe.joint, name)]
-        used -= {group for name in gone for group in OBJECTIVES[name]}
-    return used, {group for groups in OBJECTIVES.values() for group in groups} - used
+    """The groups of keys that the objective uses, and those that it does not."""
+    used = set(OBJECTIVES.get(recipe.objective, ()))
+    if recipe.probe.every:
+        used.add("probe")
+    for name in _weightless(recipe):
+        used -= set(OBJECTIVES[name])
+    known = {group for groups in OBJECTIVES.values() for group in groups}
+    return used, known - used
 
 
-def _why(recipe: Recipe) -> str:
-    gone = [
-        f"joint.{name}=0"
-        for name in ("mpp", "supervised")
-        if recipe.objective == "joint" and not getattr(recipe.joint, name)
-    ]
-    return f" with {gone[0]}" if gone else ""
+def _weightless(recipe: Recipe) -> list[str]:
+    """The parts of objective=joint whose weight is 0: they are not trained."""
+    if recipe.objective != "joint":
+        return []
+    return [name for name in ("mpp", "supervised") if not getattr(recipe.joint, name)]
+
+
+def _weightless_part(recipe: Recipe) -> str:
+    parts = _weightless(recipe)
+    return f" with joint.{parts[0]}=0" if parts else ""

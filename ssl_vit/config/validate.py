@@ -1,4 +1,4 @@
-"""Checks a recipe: each value against its schema, and the relations between keys. No torch here."""
+"""Checks a recipe: each value against the schema, and the relations between keys. No torch here."""
 
 import dataclasses
 import math
@@ -24,23 +24,29 @@ BOUNDS = dict(OPTIONS)  # the keys whose values are checked
 
 
 def check(recipe: Recipe) -> None:
-    """Bounds of each value, then what values must be to one another.
+    """Check the bounds of each value, then the relations between values.
 
     Raises:
-        UserError: the first key whose value cannot be.
+        UserError: the first that does not hold.
     """
     flat = flatten(dataclasses.asdict(recipe))
     # the name last: a default one repeats the other values
     for key in sorted(BOUNDS, key=lambda key: key == "name"):
         check_value(key, flat[key])
+    _check_model(recipe)
     _check_objective(recipe)
+    _check_mixing(recipe)
+    if recipe.data.stream:
+        _check_stream(recipe)
+    _check_labels(recipe)
     _check_shares(recipe.corruption)
     _check_sizes(recipe.data, recipe.model)
     _check_side(recipe)
     _check_feature(recipe)
     _check_lengths(recipe.optim, recipe.compute)
-    text = f"model.depth={recipe.model.depth} blocks are there"
-    _bound((recipe.probe.layer or 1) <= recipe.model.depth, "probe.layer", recipe.probe.layer, text)
+    layer = recipe.probe.layer
+    depth = recipe.model.depth
+    _require((layer or 1) <= depth, "probe.layer", layer, f"expected at most model.depth={depth}")
 
 
 def check_value(key: str, value: Any) -> None:
@@ -55,189 +61,169 @@ def check_value(key: str, value: Any) -> None:
     raise UserError(f"{key}={value}: expected {option.allowed}")
 
 
-def _check_objective(recipe: Recipe) -> None:
-    """That model, target and loss suit one another."""
-    model, asked = recipe.model, recipe.supervised
-    mpp = "target" in OBJECTIVES[recipe.objective]
-    text = f"objective={recipe.objective} needs patches; model={model.name} has none"
-    _bound(not (mpp and model.convolutional), "model", model.name, text)
-    for key, value, idle in (
+def _require(holds: bool, key: str, value: Any, reason: str) -> None:
+    if not holds:
+        raise UserError(f"{key}={value}: {reason}")
+
+
+def _check_model(recipe: Recipe) -> None:
+    """Check that the objective can train the model, and that a convolutional one is given no option of
+    a Vision Transformer."""
+    model = recipe.model
+    predicts_patches = "target" in OBJECTIVES[recipe.objective]
+    reason = f"objective={recipe.objective} needs patches; model={model.name} has none"
+    _require(not (predicts_patches and model.convolutional), "model", model.name, reason)
+    unused = (
         ("optim.dropout", recipe.optim.dropout, 0),
         ("optim.layer_decay", recipe.optim.layer_decay, None),
         ("supervised.pool", recipe.supervised.pool, "token"),
         ("probe.pool", recipe.probe.pool, None),
         ("probe.layer", recipe.probe.layer, None),
-    ):
-        _bound(
-            not model.convolutional or value == idle,
-            key,
-            value,
-            f"model={model.name} has no use for it",
-        )
-    text = f"objective={recipe.objective} needs patches of pixels; a ResNet's cells have already seen the hidden ones"
-    _bound(not (mpp and model.hybrid), "model", model.name, text)
-    text = f"patches of model.patch={model.patch} cannot be cut into 4 x 4 cells"
-    _bound(
-        not (mpp and recipe.target == "grid_color" and model.patch % 4),
-        "target",
-        recipe.target,
-        text,
     )
-    text = "supervised.loss=sigmoid has no use for it"
-    _bound(
-        asked.loss == "softmax" or asked.smoothing == 0,
-        "supervised.smoothing",
-        asked.smoothing,
-        text,
-    )
-    mixed = max(recipe.data.mixup, recipe.data.cutmix)
-    text = f"objective={recipe.objective} has no use for mixed images"
-    _bound(mixed == 0 or recipe.objective == "supervised", "data.mixup, .cutmix", mixed, text)
-    text = "images are mixed with any of the set, not of a window; leave data.mixup= and data.cutmix= out"
-    _bound(mixed == 0 or recipe.data.window is None, "data.window", recipe.data.window, text)
-    _check_stream(recipe)
-    weightless = " with joint.supervised=0" if recipe.objective == "joint" else ""
-    text = (
-        f"objective={recipe.objective}{weightless} learns no labels that data.test could be told by"
-    )
-    _bound(learns_labels(recipe) or not recipe.eval.test, "eval.test", "true", text)
-    told = recipe.eval.test or (recipe.objective == "probe" and "top1" in recipe.probe.measures)
-    text = "without eval.test=true, or probe.measures=[top1], there is no use for it"
-    _bound(told or not recipe.eval.real, "eval.real", recipe.eval.real, text)
-    text = "one weight at least must be above 0"
-    _bound(recipe.joint.mpp + recipe.joint.supervised > 0, "joint.mpp + .supervised", 0, text)
+    for key, value, default in unused:
+        reason = f"model={model.name} has no use for it"
+        _require(not model.convolutional or value == default, key, value, reason)
+    # A cell of the ResNet's feature map has seen its neighbours, so the masked pixels leak
+    reason = f"objective={recipe.objective} needs patches of pixels, not of a ResNet's feature map"
+    _require(not (predicts_patches and model.hybrid), "model", model.name, reason)
+    reason = f"patches of model.patch={model.patch} cannot be cut into 4 x 4 cells"
+    grid = predicts_patches and recipe.target == "grid_color"
+    _require(not (grid and model.patch % 4), "target", recipe.target, reason)
+
+
+def _check_objective(recipe: Recipe) -> None:
+    """Check the options of the losses."""
+    supervised = recipe.supervised
+    reason = "supervised.loss=sigmoid has no use for it"
+    smooth = supervised.smoothing == 0 or supervised.loss == "softmax"
+    _require(smooth, "supervised.smoothing", supervised.smoothing, reason)
+    reason = "expected at least one weight above 0"
+    total = recipe.joint.mpp + recipe.joint.supervised
+    _require(total > 0, "joint.mpp + .supervised", 0, reason)
+
+
+def _check_mixing(recipe: Recipe) -> None:
+    """Check mixup and CutMix."""
+    data = recipe.data
+    mixed = max(data.mixup, data.cutmix)
+    if mixed == 0:
+        return
+    reason = f"objective={recipe.objective} has no use for mixed images"
+    _require(recipe.objective == "supervised", "data.mixup, .cutmix", mixed, reason)
+    # A partner is any image of the set, which may lie outside of the window
+    reason = "expected null beside data.mixup= or data.cutmix="
+    _require(data.window is None, "data.window", data.window, reason)
+    reason = "expected 0 beside data.stream=true"
+    _require(not data.stream, "data.mixup, .cutmix", mixed, reason)
 
 
 def _check_stream(recipe: Recipe) -> None:
-    """That a stream is only trained on, whole."""
-    data, asked = recipe.data, "data.stream=true"
-    if not data.stream:
-        return
-    _bound(
-        data.hub is not None or data.path is not None,
-        "data.stream",
-        "true",
-        f"data={data.name} is drawn, not read",
-    )
-    _bound(
-        recipe.objective != "probe", "objective", recipe.objective, f"{asked} is for training only"
-    )
-    _bound(
-        not recipe.eval.test,
-        "eval.test",
-        "true",
-        f"{asked} is for training only; say eval.test=false",
-    )
-    _bound(
-        data.share == 1,
-        "data.share",
-        data.share,
-        f"{asked} has no share that could be told before it is read",
-    )
-    share = isinstance(data.validation, float) and data.validation > 0
-    _bound(
-        not share,
-        "data.validation",
-        data.validation,
-        f"{asked} has no share to hold out; say a split, or 0 for none",
-    )
-    _bound(
-        max(data.mixup, data.cutmix) == 0,
-        "data.mixup, .cutmix",
-        max(data.mixup, data.cutmix),
-        f"{asked} mixes no images",
-    )
+    """Check that a stream is only trained on, and whole."""
+    data = recipe.data
+    reason = f"data={data.name} is generated, not read"
+    _require(data.hub is not None or data.path is not None, "data.stream", "true", reason)
+    reason = "data.stream=true is for training only"
+    _require(recipe.objective != "probe", "objective", recipe.objective, reason)
+    reason = "data.stream=true is for training only; expected eval.test=false"
+    _require(not recipe.eval.test, "eval.test", "true", reason)
+    # Which images a share has depends on their number, known only after reading all
+    reason = "expected 1 beside data.stream=true"
+    _require(data.share == 1, "data.share", data.share, reason)
+    held_out = isinstance(data.validation, float) and data.validation > 0
+    reason = "expected a split, or 0 for none, beside data.stream=true"
+    _require(not held_out, "data.validation", data.validation, reason)
+
+
+def _check_labels(recipe: Recipe) -> None:
+    """Check that what is measured at the end has a classifier."""
+    weightless = " with joint.supervised=0" if recipe.objective == "joint" else ""
+    reason = f"objective={recipe.objective}{weightless} learns no labels"
+    _require(learns_labels(recipe) or not recipe.eval.test, "eval.test", "true", reason)
+    classifies = recipe.objective == "probe" and "top1" in recipe.probe.measures
+    reason = "no use without eval.test=true or probe.measures=[top1]"
+    tests = recipe.eval.test or classifies
+    _require(tests or not recipe.eval.real, "eval.real", recipe.eval.real, reason)
 
 
 def _check_shares(corruption: Corruption) -> None:
     total = corruption.mask + corruption.random + corruption.keep
-    _bound(
-        abs(total - 1) < 1e-6,
-        "corruption.mask + .random + .keep",
-        f"{total:g}",
-        "the three shares must sum to 1",
-    )
+    key = "corruption.mask + .random + .keep"
+    _require(abs(total - 1) < 1e-6, key, f"{total:g}", "the three shares must sum to 1")
 
 
 def _check_side(recipe: Recipe) -> None:
-    side, grid = recipe.corruption.side, recipe.data.size // recipe.model.patch
-    text = f"an image has {grid} x {grid} patches; squares of fewer on a side are asked for"
-    _bound(side == 1 or side < grid, "corruption.side", side, text)
+    side = recipe.corruption.side
+    grid = recipe.data.size // recipe.model.patch
+    reason = f"expected less than {grid}: an image has {grid} x {grid} patches"
+    _require(side == 1 or side < grid, "corruption.side", side, reason)
 
 
 def _check_feature(recipe: Recipe) -> None:
-    """That the head's hidden layer is read where there is one, as it was trained to be."""
-    probe, key = recipe.probe, "probe.feature"
+    """Check that probe.feature=hidden is used where there is a hidden layer, on the feature that it
+    was trained on."""
+    probe = recipe.probe
     if probe.feature != "hidden":
         return
-    text = f"is read by tools/evaluate.py; objective={recipe.objective} has no use for it"
-    _bound(recipe.objective == "probe", key, "hidden", text)
+    key = "probe.feature"
+    reason = f"is read by tools/evaluate.py; objective={recipe.objective} has no use for it"
+    _require(recipe.objective == "probe", key, "hidden", reason)
     for name, value in (("pool", probe.pool), ("layer", probe.layer)):
-        text = f"reads what its run trained it on; leave probe.{name}={value} out"
-        _bound(value is None, key, "hidden", text)
+        reason = f"reads what its run trained it on; leave probe.{name}={value} out"
+        _require(value is None, key, "hidden", reason)
 
 
 def _check_sizes(data: Data, model: Model) -> None:
+    """Check that the image divides into patches and the width into heads."""
     if model.convolutional:
         return
     below = data.size // model.patch * model.patch
     near = [side for side in (below, below + model.patch) if side >= 2 * model.patch]
-    nearest_are = " and ".join(map(str, near or [2 * model.patch]))
-    text = (
+    nearest = near or [2 * model.patch]
+    verb = "are" if len(nearest) > 1 else "is"
+    reason = (
         f"no multiple of the patch of {model.name or 'the model'}, model.patch={model.patch};"
-        f" the nearest {'are' if len(near) > 1 else 'is'} {nearest_are}"
+        f" the nearest {verb} {' and '.join(map(str, nearest))}"
     )
-    _bound(
-        data.size % model.patch == 0 and data.size >= 2 * model.patch, "data.size", data.size, text
-    )
-    for key in ("stem_work", "stem_size"):
-        _bound(
-            model.hybrid or not getattr(model, key),
-            f"model.{key}",
-            getattr(model, key),
-            "model.stem_width=0 has no stem",
-        )
-    _bound(
-        model.width % model.heads == 0,
-        "model.width",
-        model.width,
-        f"no multiple of model.heads={model.heads}",
-    )
+    fits = data.size % model.patch == 0 and data.size >= 2 * model.patch
+    _require(fits, "data.size", data.size, reason)
+    for name in ("stem_work", "stem_size"):
+        value = getattr(model, name)
+        reason = "expected 0 beside model.stem_width=0, which is no stem"
+        _require(model.hybrid or not value, f"model.{name}", value, reason)
+    reason = f"no multiple of model.heads={model.heads}"
+    _require(model.width % model.heads == 0, "model.width", model.width, reason)
 
 
 def _check_lengths(optim: Optim, compute: Compute) -> None:
-    text = f"not below optim.steps={optim.steps}; add optim.warmup={optim.steps // 10}"
-    _bound(0 <= optim.warmup < optim.steps, "optim.warmup", optim.warmup, text)
+    """Check the warm-up against the steps, and the device batch against the batch."""
+    reason = f"not below optim.steps={optim.steps}; add optim.warmup={optim.steps // 10}"
+    _require(0 <= optim.warmup < optim.steps, "optim.warmup", optim.warmup, reason)
     if compute.batch:
-        text = f"does not divide optim.batch={optim.batch}"
-        _bound(optim.batch % compute.batch == 0, "compute.batch", compute.batch, text)
+        reason = f"does not divide optim.batch={optim.batch}"
+        _require(optim.batch % compute.batch == 0, "compute.batch", compute.batch, reason)
 
 
 def check_place(data: Data) -> None:
-    """That the data set's place is said, once, and is there.
+    """Check that the data set has one place, and that it is there.
 
     Raises:
-        UserError: it is not.
+        UserError: it has none, or nothing is there.
     """
     if data.name == EMBEDDED and (data.path or data.hub):
         raise UserError(
-            f"data={EMBEDDED} is drawn, not read; leave it out beside data.path= or data.hub="
+            f"data={EMBEDDED} is generated, not read; leave it out beside data.path= or data.hub="
         )
     if data.path and not _exists(Path(data.path)):
         raise UserError(f"data.path={data.path}: no such file or folder")
     if not data.path and not data.hub and data.name != EMBEDDED:
         raise UserError(
-            f"data={data.name} lies nowhere yet; add data.path= with a local copy (parquet, tars or image folder)"
+            f"data={data.name} lies nowhere yet; add data.path= with a local copy (parquet, tars or"
+            " image folder)"
         )
 
 
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # forbidden, or no path at all
+    except OSError:  # no permission, or a name too long
         return False
-
-
-def _bound(holds: bool, key: str, value: Any, text: str) -> None:
-    if not holds:
-        raise UserError(f"{key}={value}: {text}")

@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from ..config.schema import Data
 from ..errors import UserError
-from . import columns, files, layout, shards
+from . import columns, files, layout, shard_index, shards
 from .base import Source
 from .layout import ROLE, Tree
 from .streaming import Stream
@@ -115,7 +115,7 @@ def find_splits(data: Data) -> FoundSplits:
         saved, guesses = _from_disk(data)
         return _tables(saved, data, contents.skipped, guesses)
     everything = [file for some in contents.files.values() for file in some]
-    shards.index_files(everything, shards.group_rows)  # names one that is cut off
+    shard_index.index_files(everything, shard_index.group_rows)  # names one that is cut off
     if data.window:
         return _in_place(contents, data)
     opened = _opened(lambda: _load("parquet", contents.files, stream=False), data)
@@ -256,13 +256,13 @@ def _in_place(contents: FolderContents, data: Data) -> FoundSplits:
     for name, some in contents.files.items():
         label = named[name][1]
         if label and columns.holds_texts(features[name][label]):
-            with ThreadPoolExecutor(shards.READERS) as pool:
+            with ThreadPoolExecutor(shard_index.READERS) as pool:
                 each = pool.map(lambda file, of=label: shards.column_of(file, of).unique(), some)
                 found[name] = {text for values in each for text in values.to_pylist()}
     rows = sum(
         int(n)
         for name in found
-        for n in map(sum, shards.index_files(contents.files[name], shards.group_rows))
+        for n in map(sum, shard_index.index_files(contents.files[name], shard_index.group_rows))
     )
     texts, more = _text_classes(found, rows, data)
     splits: dict[str, Source] = {}

@@ -1,23 +1,17 @@
-"""Images in shards, read where they lie: row groups of parquet files, and WebDataset tars (key.jpg
-and key.cls or key.json).
-
-A shard is indexed once, in the cache of `datasets` (HF_HOME), for as long as the file stays as it
-is.
-"""
+"""Splits in shards that are read in place: row groups of parquet files, and WebDataset tars (key.jpg
+with key.cls or key.json)."""
 
 import hashlib
-import json
 import os
 import tarfile
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pyarrow
 import pyarrow.compute
@@ -25,20 +19,18 @@ import pyarrow.parquet
 
 from ..errors import UserError
 from .base import ReadUnits, relative_paths
-from .layout import IMAGES
+from .shard_index import READERS, error_text, group_bytes, group_rows, index_files, tar_images
 
-MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of an image in a tar
-INDEXED = 2  # which files of a tar are images, as of which version: an older index is not used
-LONGEST = 2**20  # bytes of a label's file; a longer one is something else
-READERS = 16  # shards indexed at a time, which on a mounted disk is waiting
-RECENT = 32  # row groups, or indices of tars, that are kept in memory anyway
+RECENT = 32  # row groups, or indices of tars, that are kept in memory at least
 
 
 class LRUCache:
-    """The last few answers of a function of whole numbers, kept for the next time."""
+    """The last `most` results of a function of whole numbers. Not functools.lru_cache, as `most`
+    changes and is per instance."""
 
     def __init__(self, load: Callable[[int], Any], most: int) -> None:
-        self.load, self.most = load, most
+        self.load = load
+        self.most = most
         self.kept: OrderedDict[int, Any] = OrderedDict()
 
     def __call__(self, number: int) -> Any:
@@ -51,8 +43,8 @@ class LRUCache:
 
 
 def encoded_bytes(cell: bytes | dict[str, Any] | None) -> bytes:
-    """A cell's encoded image; none where the cell or its file is missing or forbidden, which no
-    decoder takes."""
+    """A cell's encoded image; b"", which no decoder reads, where the cell or its file is missing or
+    may not be read."""
     if isinstance(cell, bytes):
         return cell
     if cell is None or (cell["bytes"] is None and not cell["path"]):
@@ -67,7 +59,9 @@ class Shards(ABC):
     """A split in shards of `sizes_S` rows."""
 
     def __init__(self, sizes_S: np.ndarray, classes: list[str], columns: str) -> None:
-        self.sizes_S, self.classes, self.columns = sizes_S, classes, columns
+        self.sizes_S = sizes_S
+        self.classes = classes
+        self.columns = columns
         self.end_S = np.cumsum(sizes_S)
         self._recent = LRUCache(self._load, RECENT)
 
@@ -75,9 +69,8 @@ class Shards(ABC):
         return int(self.sizes_S.sum())
 
     def set_cache_size(self, rows: int, streams: int) -> None:
-        """Keep in memory what so many rows lie in, which are read side by side in so many
-        streams."""
-        # a stretch begins and ends amid one
+        """Keep in memory the shards of so many rows, read side by side in so many streams."""
+        # each stream begins and ends inside of a shard
         shards = rows * len(self.sizes_S) // len(self) + 2 * streams
         self._recent.most = max(RECENT, shards)
 
@@ -113,7 +106,7 @@ class Shards(ABC):
 
     @abstractmethod
     def _load(self, shard: int) -> Any:
-        """What is worth keeping of a shard: a row group's cells, a tar's index."""
+        """What is cached of a shard: a row group's cells, a tar's index."""
 
     @abstractmethod
     def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
@@ -122,12 +115,16 @@ class Shards(ABC):
 
 @contextmanager
 def _parquet(file: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
-    """The open file; what is wrong with it is said in one line."""
+    """The open file.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     try:
         with pyarrow.parquet.ParquetFile(file) as opened:
             yield opened
     except (OSError, pyarrow.ArrowException, KeyError) as error:
-        raise UserError(f"data.path={file}: cannot be read: {_line(error)}") from None
+        raise UserError(f"data.path={file}: cannot be read: {error_text(error)}") from None
 
 
 def column_of(file: Path, name: str) -> pyarrow.ChunkedArray:
@@ -141,7 +138,7 @@ def column_of(file: Path, name: str) -> pyarrow.ChunkedArray:
 
 
 def class_indices(texts: pyarrow.ChunkedArray, classes: list[str]) -> pyarrow.ChunkedArray:
-    """Of each text its place among the classes."""
+    """The index of each text among the classes."""
     known = pyarrow.array(classes, pyarrow.large_string())
     return pyarrow.compute.index_in(texts.cast(pyarrow.large_string()), value_set=known)
 
@@ -174,13 +171,13 @@ class Parquet(Shards):
         if self.label is None:
             return -1, -1
         with ThreadPoolExecutor(READERS) as pool:
-            ranges = [r for r in pool.map(self._label_range, self.files) if r]
-        return min((low for low, _ in ranges), default=-1), max(
-            (high for _, high in ranges), default=-1
-        )
+            ranges = [found for found in pool.map(self._label_range, self.files) if found]
+        lowest = min((low for low, _ in ranges), default=-1)
+        highest = max((high for _, high in ranges), default=-1)
+        return lowest, highest
 
     def units(self) -> ReadUnits:
-        """Row groups, of which none can be read in part."""
+        """Row groups: none can be read in part."""
         sizes = np.concatenate(index_files(self.files, group_bytes))
         names = relative_paths(map(str, self.files))
         return ReadUnits(
@@ -224,9 +221,8 @@ class Parquet(Shards):
     def _load(self, shard: int) -> pyarrow.Table:
         columns = [name for name in (self.image, self.label) if name]
         with _parquet(self.files[self.file_S[shard]]) as opened:
-            return opened.read_row_group(
-                int(self.group_S[shard]), columns, use_threads=False
-            ).select(columns)
+            group = int(self.group_S[shard])
+            return opened.read_row_group(group, columns, use_threads=False).select(columns)
 
     def name(self, row: int) -> str:
         ((shard, _, (place,)),) = self._by_shard(np.array([row]))
@@ -236,14 +232,14 @@ class Parquet(Shards):
 
 
 class Tars(Shards):
-    """WebDataset tars, of which any image is read without what lies before it.
+    """WebDataset tars. Any image is read directly, at its offset.
 
     Raises:
         UserError: a file that ends early, is no tar, or holds no images.
     """
 
     def __init__(self, files: list[Path]) -> None:
-        found = index_files(files, _members)
+        found = index_files(files, tar_images)
         self.files = files
         each = [members["label"] for members in found]
         self.labels = (
@@ -261,7 +257,7 @@ class Tars(Shards):
 
     def units(self) -> ReadUnits:
         """Single images."""
-        found = index_files(self.files, _members)
+        found = index_files(self.files, tar_images)
         names = relative_paths(map(str, self.files))
         known = zip(names, found, strict=True)
         sizes = np.concatenate([members["size"] for members in found])
@@ -272,7 +268,7 @@ class Tars(Shards):
         return ReadUnits(np.ones_like(sizes), sizes, lambda: labels)
 
     def _load(self, shard: int) -> np.ndarray:
-        return index_files([self.files[shard]], _members)[0]
+        return index_files([self.files[shard]], tar_images)[0]
 
     def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
         members = self._recent(shard)
@@ -282,7 +278,7 @@ class Tars(Shards):
                     yield os.pread(file.fileno(), size, offset), label
         except OSError as error:
             raise UserError(
-                f"data.path={self.files[shard]}: cannot be read: {_line(error)}"
+                f"data.path={self.files[shard]}: cannot be read: {error_text(error)}"
             ) from None
 
     def name(self, row: int) -> str:
@@ -292,141 +288,6 @@ class Tars(Shards):
             with self.files[shard].open("rb") as file:
                 header = os.pread(file.fileno(), tarfile.BLOCKSIZE, at)
             name = tarfile.TarInfo.frombuf(header, "utf-8", "replace").name
-        except (OSError, tarfile.TarError):  # it has changed since it was indexed
+        except (OSError, tarfile.TarError):  # the file changed since it was indexed
             name = f"row {place}"
         return f"{self.files[shard].name}, {name}"
-
-
-def index_files(files: list[Path], walk: Callable[[Path], np.ndarray]) -> list[np.ndarray]:
-    """What `walk` finds in each file, remembered in the cache.
-
-    Raises:
-        UserError: a file that `walk` finds damaged, with its name.
-    """
-    with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(lambda file: _remembered(file, walk), files))
-
-
-def _remembered(file: Path, walk: Callable[[Path], np.ndarray]) -> np.ndarray:
-    cache = Path(datasets.config.HF_DATASETS_CACHE) / "ssl_vit"
-    try:
-        stat = file.stat()
-        known = f"{walk.__name__} {INDEXED} {file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
-        kept = cache / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.npy"
-        if (found := _kept(kept)) is not None:
-            return found
-        found = walk(file)
-    except (OSError, ValueError, OverflowError, tarfile.TarError, pyarrow.ArrowException) as error:
-        raise UserError(f"data.path={file}: {_line(error)}") from None
-    try:
-        _keep(kept, found)
-    except OSError as error:
-        raise UserError(
-            f"data.path={file}: its index cannot be kept in {cache}: {error.strerror}; set HF_HOME"
-        ) from None
-    return found
-
-
-def _kept(path: Path) -> np.ndarray | None:
-    """An index of the cache; None where there is none, or it is damaged."""
-    try:
-        return np.load(path)
-    except (OSError, ValueError, EOFError):
-        return None
-
-
-def _keep(path: Path, array: np.ndarray) -> None:
-    """Whole or not at all, whoever else writes it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.stem}.{os.getpid()}.npy")
-    np.save(beside, array)
-    beside.replace(path)
-
-
-def group_rows(file: Path) -> np.ndarray:
-    """Rows of each row group of a parquet file, from its footer."""
-    known = pyarrow.parquet.read_metadata(file)
-    return np.array([known.row_group(i).num_rows for i in range(known.num_row_groups)], np.int64)
-
-
-def group_bytes(file: Path) -> np.ndarray:
-    """Bytes of each row group as it lies in a parquet file, from its footer."""
-    known = pyarrow.parquet.read_metadata(file)
-    found = [known.row_group(i) for i in range(known.num_row_groups)]
-    return np.array(
-        [sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in found],
-        np.int64,
-    )
-
-
-def _members(file: Path) -> np.ndarray:
-    """The images of a tar, from its headers.
-
-    Raises:
-        ValueError: it does not end as a tar does, is damaged, or has no images.
-    """
-    found: dict[str, tuple[int, int]] = {}
-    labels: dict[str, dict[str, int]] = {}
-    with tarfile.open(file, "r:") as tar, file.open("rb") as raw:
-        try:
-            for member in _forward(tar, file.stat().st_size, found):
-                key, kind = _key(member.name)
-                if member.isreg() and kind in IMAGES:
-                    if key in found:
-                        raise ValueError(f"{member.name}: a second image of {key}")
-                    found[key] = member.offset_data, member.size
-                elif member.isreg() and kind in ("cls", "json") and member.size <= LONGEST:
-                    text = os.pread(raw.fileno(), member.size, member.offset_data)
-                    labels.setdefault(key, {})[kind] = _label(kind, text)
-        except (MemoryError, RecursionError, LookupError) as error:  # of headers that say nonsense
-            raise ValueError(f"damaged after {len(found)} images: {type(error).__name__}") from None
-        if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
-            raise ValueError(f"cut off or damaged at byte {tar.offset}, after {len(found)} images")
-    if not found:
-        raise ValueError("no images in it (key.jpg, key.png, ...)")
-    label_files = [labels.get(key, {}) for key in found]
-    best = [label.get("cls", label.get("json", -1)) for label in label_files]
-    return np.array(
-        [(*place, label) for place, label in zip(found.values(), best, strict=True)], MEMBER
-    )
-
-
-def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfile.TarInfo]:
-    """The members, each behind the one before: a damaged size may lead back, and round for ever.
-
-    Raises:
-        ValueError: one does not lie so, or not in the file.
-    """
-    reached = -1
-    while (member := tar.next()) is not None:
-        fits = 0 <= member.size <= length - member.offset_data or not member.isreg()
-        if member.offset <= reached or not fits:
-            raise ValueError(
-                f"cut off or damaged at byte {member.offset}, after {len(found)} images"
-            )
-        reached = member.offset
-        yield member
-        tar.members.clear()  # type: ignore[attr-defined]  # there may be millions
-
-
-def _key(name: str) -> tuple[str, str]:
-    """As WebDataset: before the first dot of the file's name stands the sample's key, behind it the
-    kind."""
-    folder, slash, file = name.rpartition("/")
-    key, _, kind = file.partition(".")
-    return folder + slash + key, kind.lower()
-
-
-def _label(kind: str, text: bytes) -> int:
-    """The whole number in a .cls file, or in a .json file under `label`; -1 where there is none."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return -1
-    if kind == "json":
-        value = value.get("label") if isinstance(value, dict) else None
-    return value if type(value) is int else -1
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(getattr(error, "strerror", None) or error).split())[:300]

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from ..config.resolve import RECIPES
+from ..config.recipe_files import RECIPES
 from ..errors import UserError
 
 

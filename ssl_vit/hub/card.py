@@ -14,9 +14,10 @@ from omegaconf import OmegaConf
 
 from .. import costs, hub_files
 from ..config import export_files
+from ..config.identity import NOT_COMPUTED
 from ..config.parsing import flatten
 from ..config.resolve import without_private
-from ..config.schema import EMBEDDED, NOT_COMPUTED, OBJECTIVES, Data, Recipe
+from ..config.schema import EMBEDDED, OBJECTIVES, Data, Recipe
 from ..formatting import duration, escape_markdown, escape_opening, inline_code
 from ..runs.folder import Run
 from . import measures

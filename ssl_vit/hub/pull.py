@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 from .. import formatting, hub_files
-from ..config.resolve import from_untrusted, parse
+from ..config.resolve import from_untrusted
 from ..config.schema import EMBEDDED, Recipe, dump
+from ..config.values import parse
 from ..errors import UserError
 from ..formatting import typed
 from ..runs.files import write_atomically

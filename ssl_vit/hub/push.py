@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import hub_files
+from ..config.identity import computed_values
 from ..config.parsing import flatten, load_yaml, parse_path
-from ..config.resolve import parse, without_private
-from ..config.schema import computed_values
+from ..config.resolve import without_private
 from ..config.validate import check_value
+from ..config.values import parse
 from ..errors import UserError, suggest
 from ..runs import lock
 from ..runs.folder import Run

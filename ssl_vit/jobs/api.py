@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import export_files, validate
+from ..config import export_files, recipe_files, validate, values
 from ..config import resolve as resolving
 from ..config.init_source import InitSource
 from ..config.schema import Recipe
@@ -66,7 +66,7 @@ def load_run(folder: str | Path) -> Run:
     path = Path(folder)
     if not (path / "recipe.yaml").is_file():
         raise UserError(f"{folder}: expected a run folder; it has no recipe.yaml")
-    recipe = resolving.read(path / "recipe.yaml")
+    recipe = recipe_files.read(path / "recipe.yaml")
     recipe.out = str(path.resolve().parent)
     recipe.name = path.resolve().name
     return Run(recipe)
@@ -88,7 +88,7 @@ def load_encoder(init: str | Path, options: Options = ()) -> "Backbone":
         UserError: there are no such weights, or they belong to another model.
     """
     place = str(init)
-    given = resolving.parse(_listed(options))
+    given = values.parse(_listed(options))
     source = InitSource(place)
     given.setdefault("data.size", str(_image_size(source)))
     words = [f"{key}={value}" for key, value in given.items()]

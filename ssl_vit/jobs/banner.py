@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import torch
 
 from .. import costs, formatting
-from ..config.resolve import suggest_model
+from ..config.recipe_files import suggest_model
 from ..data import loaders
+from ..data.workers import limit_workers
 from ..models.encoder import Encoder
 from ..runs import console
 from ..training import distributed, loop
@@ -47,7 +48,7 @@ def print_banner(job: Job) -> None:
             ("time", f"about {formatting.duration(pace * left)} here ({pace:.3g} s a step)"),
         ]
     )
-    if limit := loaders.limit_workers(
+    if limit := limit_workers(
         job.workers, loaders.batch_bytes(job.recipe.data, job.batch_layout)
     ).limit:
         job.run.write_log(f"warning: {limit}")

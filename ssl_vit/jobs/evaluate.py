@@ -14,9 +14,10 @@ from safetensors.torch import load_file
 
 from .. import costs
 from ..config.init_source import InitSource
-from ..config.resolve import read
+from ..config.recipe_files import read
 from ..config.schema import OBJECTIVES, Data, Recipe, learns_labels
 from ..data import batching, loaders, sources
+from ..data.workers import InterruptibleLoader, report_lost_workers
 from ..errors import UserError
 from ..evaluation import classify, features
 from ..models import encoder, weights
@@ -49,7 +50,7 @@ def evaluate(run: Run) -> dict[str, Any]:
             accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience
         )
         accelerator.watch_loader = held.enter_context(watchdog).watch_loader
-        held.enter_context(loaders.report_lost_workers())
+        held.enter_context(report_lost_workers())
         splits = resources.load_splits(run.recipe, accelerator, test=True)
         on_main(accelerator, lambda: held.enter_context(run.lock()))
         if done := broadcast_from_main(
@@ -156,8 +157,8 @@ def _reader(
 
 def _all(
     source: sources.Source, recipe: Recipe, batch_layout: batching.BatchLayout
-) -> loaders.InterruptibleLoader:
-    return loaders.InterruptibleLoader(
+) -> InterruptibleLoader:
+    return InterruptibleLoader(
         loaders.evaluation_loader(source, recipe.data, batch_layout, recipe.compute.workers or 0)
     )
 

@@ -8,6 +8,7 @@ import torch
 
 from .. import costs, inspection
 from ..data import batching, loaders, sources
+from ..data.workers import InterruptibleLoader
 from ..evaluation import classify
 from ..models import weights
 from ..objectives import Objective
@@ -69,7 +70,7 @@ def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
     loader = loaders.evaluation_loader(source, recipe.data, job.batch_layout, job.workers)
     with (
         loop.autocast(recipe.compute.precision, job.accelerator),
-        loaders.InterruptibleLoader(loader) as test,
+        InterruptibleLoader(loader) as test,
     ):
         predictions = classify.predict(trained, job.accelerator.watch_loader(test), job.accelerator)
     for text in predictions.unreadable:

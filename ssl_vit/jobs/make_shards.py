@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.parsing import parse_path, read_json
-from ..config.resolve import parse, resolve
+from ..config.resolve import resolve
 from ..config.schema import Data, Recipe
+from ..config.values import parse
+from ..data.workers import report_lost_workers
 from ..errors import UserError, suggest
 from ..formatting import tool_command, typed
 from ..runs.environment import cores
@@ -92,7 +94,7 @@ def main(words: list[str]) -> None:
         that cannot be read.
     """
     options = parse_options(words)
-    from ..data import fingerprints, loaders, sources
+    from ..data import fingerprints, sources
 
     # then they are not copied into the cache first
     window = options.rows if sources.in_parquet(options.data) else None
@@ -105,7 +107,7 @@ def main(words: list[str]) -> None:
         _check_folder(options.out)
         with Run(Recipe(name=options.out.name, out=str(options.out.parent))).lock():
             _open(options.out, {"data": prints, **manner})
-            with loaders.report_lost_workers():
+            with report_lost_workers():
                 _make(options, splits)
     except OSError as error:  # one of a worker's carries its traceback along
         text = error.strerror or str(error).strip().splitlines()[-1]

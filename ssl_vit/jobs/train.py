@@ -7,6 +7,7 @@ import torch
 
 from ..callbacks import Callback
 from ..data import loaders
+from ..data.workers import InterruptibleLoader, report_lost_workers
 from ..hub import background
 from ..runs import console
 from ..runs.folder import Run
@@ -35,7 +36,7 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> dict[str
         accelerator = held.enter_context(resources.run_session(run))
         rank, processes = accelerator.process_index, accelerator.num_processes
         watchdog = held.enter_context(Watchdog(rank, processes, run.recipe.compute.patience))
-        held.enter_context(loaders.report_lost_workers())
+        held.enter_context(report_lost_workers())
         splits = resources.load_splits(run.recipe, accelerator, test=run.recipe.eval.test)
         distributed.on_main(accelerator, lambda: held.enter_context(run.lock(signals.request_stop)))
         # while this one waited
@@ -148,7 +149,7 @@ def _fit(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> i
         accelerator.is_main_process,
     )
     try:
-        with loaders.InterruptibleLoader(loader, consensus.alone) as brought:
+        with InterruptibleLoader(loader, consensus.alone) as brought:
             passes = watchdog.track(brought, state.step)
             loop.train(
                 state,

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ..config.export_files import read_config
 from ..config.init_source import InitSource
 from ..config.parsing import parse_path
-from ..config.resolve import parse
+from ..config.values import parse
 from ..errors import UserError, suggest
 
 NAMES = {  # transformers' -> timm's

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .. import costs
 from ..config.parsing import load_yaml
-from ..config.resolve import suggest_model
+from ..config.recipe_files import suggest_model
 from ..config.schema import Recipe
 from ..costs import activation_bytes, trained_objectives
 from ..errors import UserError

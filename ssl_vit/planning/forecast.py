@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import costs
+from ..config.identity import computed_values
 from ..config.parsing import load_yaml
-from ..config.resolve import KEYS, parse, resolve
-from ..config.schema import Recipe, computed_values
+from ..config.resolve import resolve
+from ..config.schema import Recipe
+from ..config.values import KEYS, parse
 from ..errors import UserError
 from ..studies import command, spec
 from ..studies.plan import Plan, Task, known_options, model_options, origin

@@ -88,6 +88,7 @@ def _steps(made: "Job") -> list[float]:
     """Seconds of each of the first steps, from one's end to the next one's, waiting for images
     included."""
     from ..data import loaders
+    from ..data.workers import InterruptibleLoader
     from ..jobs import setup
     from ..training import loop
 
@@ -108,7 +109,7 @@ def _steps(made: "Job") -> list[float]:
         recipe.optim.steps,
         made.workers,
     )
-    with loaders.InterruptibleLoader(loader) as passes:
+    with InterruptibleLoader(loader) as passes:
         loop.train(
             made.state,
             passes,

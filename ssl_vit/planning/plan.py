@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..config.resolve import parse
+from ..config.values import parse
 from ..errors import UserError, suggest
 from ..formatting import duration
 from . import budget

@@ -14,10 +14,12 @@ from typing import Any, cast
 
 from .. import hub_files
 from ..config import parsing
+from ..config.identity import IN_RESULT, computed_values, counts
 from ..config.init_source import InitSource, file_hash
 from ..config.parsing import flatten
-from ..config.resolve import read, resolve
-from ..config.schema import IN_RESULT, Recipe, computed_values, counts
+from ..config.recipe_files import read
+from ..config.resolve import resolve
+from ..config.schema import Recipe
 from ..errors import UserError
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash

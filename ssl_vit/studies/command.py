@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config.resolve import KEYS
 from ..config.schema import Recipe
 from ..config.validate import check_value
+from ..config.values import KEYS
 from ..errors import UserError, suggest
 from ..formatting import (
     duration,

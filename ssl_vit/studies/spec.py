@@ -11,7 +11,7 @@ from typing import Any
 from ..config.fields import LONGEST_NAME
 from ..config.parsing import flatten, has_interpolation, load_yaml
 from ..config.parsing import parse_path as place_of
-from ..config.resolve import RECIPES
+from ..config.recipe_files import RECIPES
 from ..errors import UserError, suggest
 from .spec_fields import hold, known, listed, mapping, text
 from .vary import MATCHES, Settings, expand

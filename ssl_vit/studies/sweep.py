@@ -8,9 +8,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict
 
+from ..config.identity import NOT_COMPUTED
 from ..config.parsing import load_yaml
-from ..config.resolve import RECIPES, parse, resolve
-from ..config.schema import NOT_COMPUTED, Recipe
+from ..config.recipe_files import RECIPES
+from ..config.resolve import resolve
+from ..config.schema import Recipe
+from ..config.values import parse
 from ..errors import UserError
 from .spec import Study, build
 from .spec_fields import text

@@ -12,9 +12,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from ..config.identity import NOT_COMPUTED
 from ..config.parsing import flatten, has_interpolation
-from ..config.resolve import _check_key, _typed
-from ..config.schema import NOT_COMPUTED
+from ..config.values import check_key, typed
 from ..errors import UserError, suggest
 from .spec_fields import hold, text
 
@@ -177,13 +177,13 @@ def _value(key: str, value: Any, where: str) -> Any:
     if key in PRESETS:
         return str(value)
     try:
-        _check_key(key, "")
+        check_key(key, "")
         idle = key in NOT_COMPUTED and key not in PLACE
         hold(not idle, key, "changes nothing that is computed, so there is nothing to compare")
-        typed = _typed(key, value)
+        parsed = typed(key, value)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    return OmegaConf.to_container(typed) if OmegaConf.is_config(typed) else typed
+    return OmegaConf.to_container(parsed) if OmegaConf.is_config(parsed) else parsed
 
 
 def _short(setting: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from .. import rng
 from ..callbacks import Callbacks, Row
 from ..config.schema import Data
 from ..data.batching import Batch, BatchLayout, check_unreadable
-from ..data.loaders import Interrupted
+from ..data.workers import Interrupted
 from ..objectives import Objective, Step
 from .state import State
 

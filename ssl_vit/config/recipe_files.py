@@ -1,0 +1,145 @@
+"""Reads recipe files, their bases, and the presets that they name. No torch here."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import UserError, suggest
+from ..formatting import INSTALLED, PACKAGE, ROOT
+from . import values
+from .parsing import flatten, load_yaml, parse_path
+from .schema import Recipe
+
+RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
+TABLES = ("models", "datasets", "vtab")  # files under recipes/ that are not recipes
+PRESETS = {
+    "data": "datasets.yaml",
+    "model": "models.yaml",
+}  # key -> the table that it names a row of
+
+
+class FileValues(NamedTuple):
+    """{dotted key: value} of a recipe file: of the presets that it names, and its own, which win."""
+
+    presets: dict[str, Any]
+    own: dict[str, Any]
+
+
+def find_recipe(name: str | None) -> Path:
+    """A recipe's file, from its name under recipes/ or its path.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = sorted(
+        str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml")
+    )
+    names = [one for one in found if one not in TABLES and not one.startswith("study/")]
+    if name is None:
+        raise UserError(f"recipe= is missing; choices: {', '.join(names)}, or a file's path")
+    if name in names:
+        return RECIPES / f"{name}.yaml"
+    if name.endswith((".yaml", ".yml")):
+        if parse_path(name, "recipe").is_file():
+            return Path(name)
+        raise UserError(f"recipe={name}: no such file")
+    if name.startswith("study/"):
+        raise UserError(f"recipe={name}: a study is run by tools/study.py")
+    raise UserError(f"recipe={name}: unknown; {suggest(name, names)}, or a file's path")
+
+
+def preset(key: str, name: str) -> dict[str, Any]:
+    """{dotted key: value} of the preset data=NAME or model=NAME, its name included.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    table = PRESETS[key]
+    rows = load_yaml(RECIPES / table)
+    if name not in rows:
+        raise UserError(f"{key}={name}: unknown; {suggest(name, rows)}")
+    row = {f"{key}.{field}": value for field, value in rows[name].items()}
+    row[f"{key}.name"] = name
+    for field in row:
+        values.check_key(field, f"{table}, {name}: ")
+    return row
+
+
+def without_group(known: dict[str, Any], group: str) -> dict[str, Any]:
+    """The values without those of one group of keys."""
+    return {key: value for key, value in known.items() if not key.startswith(f"{group}.")}
+
+
+def load(path: Path, derived: tuple[Path, ...] = ()) -> FileValues:
+    """The values of a recipe file. What the recipe of its `base: NAME` gives, except the name, counts
+    as though it stood in the file, unless the file gives it itself.
+
+    Args:
+        path: the file.
+        derived: files whose base this one is, directly or not.
+
+    Raises:
+        UserError: a file cannot be read, or the bases form a circle.
+    """
+    mapping = load_yaml(path)
+    base = mapping.pop("base", None)
+    presets, own = _of_mapping(mapping, path)
+    if base is None:
+        return FileValues(presets, own)
+    base_path = find_recipe(str(base))
+    if base_path.resolve() in (path.resolve(), *derived):
+        raise UserError(f"{path}: base={base}: bases form a circle")
+    base_presets, base_own = load(base_path, (path.resolve(), *derived))
+    base_own.pop("name", None)
+    for key in PRESETS:
+        if f"{key}.name" in presets:
+            base_presets = without_group(base_presets, key)
+    return FileValues(base_presets | presets, base_own | own)
+
+
+def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
+    """The values of a recipe file's content, without its base."""
+    presets: dict[str, Any] = {}
+    for key in PRESETS:
+        if isinstance(mapping.get(key), str):
+            presets |= preset(key, mapping.pop(key))
+    own = flatten(mapping)
+    for key in own:
+        values.check_key(key, f"{path}: ")
+    return FileValues(presets, own)
+
+
+def file_values(path: Path) -> dict[str, Any]:
+    """{dotted key: value} of a recipe file and its bases, unchecked."""
+    presets, own = load(path)
+    return presets | own
+
+
+def read(path: Path) -> Recipe:
+    """The recipe of a file without a base (recipe.yaml of a run), typed but not checked; no plugin
+    runs.
+
+    Raises:
+        UserError: it is no recipe.
+    """
+    presets, own = _of_mapping(load_yaml(path), path)
+    return values.build(presets | own)
+
+
+def suggest_model(recipe: Recipe) -> str:
+    """For images of too few patches: the model nearest in width that cuts them into 16 or more."""
+    size = recipe.data.size
+    fitting = {
+        name: row
+        for name, row in load_yaml(RECIPES / "models.yaml").items()
+        if "patch" in row and size % row["patch"] == 0 and size >= 4 * row["patch"]
+    }
+    if not fitting:
+        sides = (side for side in range(size // 4, 0, -1) if size % side == 0)
+        return f"try model.patch={next(sides, 1)}"
+
+    def distance(name: str) -> tuple[int, int]:
+        """From the recipe's width; of equal ones the larger patch first."""
+        row = fitting[name]
+        return abs(row["width"] - recipe.model.width), -row["patch"]
+
+    return f"try model={min(fitting, key=distance)}"

@@ -1,0 +1,166 @@
+"""Reads key=value options, and turns their text into values of the keys' types. No torch here."""
+
+import difflib
+import math
+import re
+import typing
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ..errors import UserError
+from .fields import type_name
+from .parsing import has_interpolation, yaml_value
+from .schema import OPTIONS, RENAMED, Recipe
+
+KEYS = {key: option.kind for key, option in OPTIONS.items()}  # dotted key -> type
+# Unicode's categories of control characters, surrogates (bytes that are no UTF-8) and line ends
+CONTROL = {"Cc", "Cs", "Zl", "Zp"}
+FLOAT = re.compile(
+    r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?\.?(inf|nan)", re.IGNORECASE
+)
+LARGEST_INT = 2**1000  # float() raises OverflowError from 2**1024 on
+
+
+def parse(options: Iterable[str]) -> dict[str, str]:
+    """{key: text} of key=value options. Their order never matters, so no key may have two values.
+
+    Raises:
+        UserError: an option is not key=value, a key has two values, or a text cannot be a value.
+    """
+    given: dict[str, str] = {}
+    for option in options:
+        key, equals, text = option.partition("=")
+        if not equals or not key:
+            raise UserError(f"{option}: expected key=value, as in recipe=mpp")
+        if has_interpolation(text) or _has_control(option):
+            raise UserError(f"{key}={' '.join(text.split())}: cannot be taken as a value")
+        if given.setdefault(key, text) != text:
+            raise UserError(f"{key} is given twice: {given[key]} and {text}")
+    return given
+
+
+def check_key(key: str, where: str = "") -> None:
+    """Check that a dotted key is one of the recipe's; `where` (a file) opens the error.
+
+    Raises:
+        UserError: it is not; it names the nearest key, or the choices.
+    """
+    if key in RENAMED:
+        raise UserError(f"{where}{key} is called {RENAMED[key]} now")
+    if key in ("data.name", "model.name") and not where:
+        preset = key.split(".")[0]
+        raise UserError(f"{key}: expected {preset}=NAME, which sets it")
+    if key in KEYS:
+        return
+    group = key.split(".")[0] + "."
+    siblings = [known for known in KEYS if known.startswith(group)]
+    if key + "." == group and siblings:
+        raise UserError(f"{where}{key} is a group of keys: {', '.join(siblings)}")
+    near = difflib.get_close_matches(key, KEYS, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    choices = siblings or sorted({*map(_top_level, KEYS), "recipe"})
+    raise UserError(f"{where}unknown key {key}; {hint}choices: {', '.join(choices)}")
+
+
+def _top_level(key: str) -> str:
+    """A key outside of groups, or its group with a dot."""
+    group, dot, _ = key.partition(".")
+    return group + dot
+
+
+def _has_control(value: Any) -> bool:
+    """Whether a text has characters that would break a line of a file or a terminal, or that UTF-8
+    cannot encode."""
+    if not isinstance(value, str):
+        return False
+    categories = {unicodedata.category(character) for character in set(value)}
+    return not CONTROL.isdisjoint(categories)
+
+
+def typed(key: str, value: Any) -> Any:
+    """An option's text, or a value of a file, as the key's type. 1e6, and the float 1e6, are whole
+    numbers where the type is one.
+
+    Raises:
+        UserError: it is of another type, or a list with an element of another type.
+    """
+    kind = KEYS[key]
+    is_list = typing.get_origin(kind) is list
+    allowed = typing.get_args(kind) or (kind,)
+    text = " ".join(str(value).split())
+    try:
+        if isinstance(value, str):
+            value = _parse_list(value) if is_list else _parse_text(value, allowed)
+        if not is_list:
+            return _convert(value, allowed)
+        if isinstance(value, list):
+            return [_convert(element, allowed) for element in value]
+    except ValueError:
+        pass
+    raise UserError(f"{key}={text}: expected {type_name(OPTIONS[key])}")
+
+
+def _parse_list(text: str) -> Any:
+    """A list's text as YAML reads it.
+
+    Raises:
+        ValueError: it is no list.
+    """
+    if not text.lstrip().startswith("["):
+        raise ValueError(text)
+    return yaml_value(text)
+
+
+def _parse_text(text: str, allowed: tuple[Any, ...]) -> Any:
+    """An option's text as the first type that can read it; else the text. Not by YAML, which reads
+    010 as eight and `no` as false."""
+    if text.lower() in ("null", "none") and type(None) in allowed:
+        return None
+    if bool in allowed and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if int in allowed and re.fullmatch(r"[+-]?[0-9]{1,40}", text):
+        return int(text)
+    if (int in allowed or float in allowed) and FLOAT.fullmatch(text):
+        return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return text
+
+
+def _convert(value: Any, allowed: tuple[Any, ...]) -> Any:
+    """A value as one of the types.
+
+    Raises:
+        ValueError: it is of none of them.
+    """
+    if int in allowed and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if type(value) is int and int not in allowed and float in allowed:
+        return float(value) if abs(value) < LARGEST_INT else math.inf
+    if type(value) in (int, float) and str in allowed and float not in allowed:
+        return str(value)  # a name such as 2024, unquoted in a YAML file
+    if type(value) not in allowed:
+        raise ValueError(value)
+    return value
+
+
+def build(values: dict[str, Any]) -> Recipe:
+    """The typed recipe from {dotted key: text or value}; keys that are absent have their default.
+
+    Raises:
+        UserError: a value of another type.
+    """
+    config = OmegaConf.structured(Recipe)
+    for key, value in values.items():
+        if has_interpolation(value) or _has_control(value):
+            raise UserError(f"{key}={' '.join(str(value).split())}: cannot be taken as a value")
+        try:
+            OmegaConf.update(config, key, typed(key, value))
+        except OmegaConfBaseException:
+            raise UserError(f"{key}={value}: expected {type_name(OPTIONS[key])}") from None
+    try:
+        return typing.cast(Recipe, OmegaConf.to_object(config))
+    except OmegaConfBaseException as error:
+        raise UserError(f"the recipe cannot be read: {' '.join(str(error).split())}") from None

@@ -1,0 +1,162 @@
+"""Indices of shards: rows and bytes of a parquet file's row groups, and the images of a WebDataset
+tar. Each file is read through once; its index is cached in the cache of `datasets` (HF_HOME) until
+the file changes."""
+
+import hashlib
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterator, Sized
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from ..errors import UserError
+from .layout import IMAGES
+
+MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of an image in a tar
+VERSION = 2  # of which files of a tar count as images: indices of another version are not used
+LONGEST_LABEL = 2**20  # bytes of a label's file; a longer file is something else
+READERS = 16  # shards read at a time: on a network disk most of the time is waiting
+
+
+def index_files(files: list[Path], index: Callable[[Path], np.ndarray]) -> list[np.ndarray]:
+    """What `index` (group_rows, group_bytes or tar_images) returns for each file, cached.
+
+    Raises:
+        UserError: a file is damaged, or the cache cannot be written.
+    """
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(lambda file: _cached(file, index), files))
+
+
+def _cached(file: Path, index: Callable[[Path], np.ndarray]) -> np.ndarray:
+    cache = Path(datasets.config.HF_DATASETS_CACHE) / "ssl_vit"
+    try:
+        stat = file.stat()
+        key = f"{index.__name__} {VERSION} {file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+        path = cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
+        known = _read_cache(path)
+        if known is not None:
+            return known
+        found = index(file)
+    except (OSError, ValueError, OverflowError, tarfile.TarError, pyarrow.ArrowException) as error:
+        raise UserError(f"data.path={file}: {error_text(error)}") from None
+    try:
+        _write_cache(path, found)
+    except OSError as error:
+        raise UserError(
+            f"data.path={file}: its index cannot be kept in {cache}: {error.strerror}; set HF_HOME"
+        ) from None
+    return found
+
+
+def _read_cache(path: Path) -> np.ndarray | None:
+    """An index of the cache; None where there is none, or it is damaged."""
+    try:
+        return np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None
+
+
+def _write_cache(path: Path, array: np.ndarray) -> None:
+    """Atomically: other processes may write the same index."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.stem}.{os.getpid()}.npy")
+    np.save(beside, array)
+    beside.replace(path)
+
+
+def group_rows(file: Path) -> np.ndarray:
+    """Rows of each row group of a parquet file, from its footer."""
+    known = pyarrow.parquet.read_metadata(file)
+    return np.array([known.row_group(i).num_rows for i in range(known.num_row_groups)], np.int64)
+
+
+def group_bytes(file: Path) -> np.ndarray:
+    """Bytes of each row group as it lies in a parquet file, from its footer."""
+    known = pyarrow.parquet.read_metadata(file)
+    sizes = []
+    for group in map(known.row_group, range(known.num_row_groups)):
+        columns = map(group.column, range(group.num_columns))
+        sizes.append(sum(column.total_compressed_size for column in columns))
+    return np.array(sizes, np.int64)
+
+
+def tar_images(file: Path) -> np.ndarray:
+    """Offset, size and label of each image of a tar (MEMBER), from its headers.
+
+    Raises:
+        ValueError: it does not end as a tar does, is damaged, or has no images.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    labels: dict[str, dict[str, int]] = {}
+    with tarfile.open(file, "r:") as tar, file.open("rb") as raw:
+        try:
+            for member in _forward(tar, file.stat().st_size, found):
+                key, kind = _key(member.name)
+                if member.isreg() and kind in IMAGES:
+                    if key in found:
+                        raise ValueError(f"{member.name}: a second image of {key}")
+                    found[key] = member.offset_data, member.size
+                elif member.isreg() and kind in ("cls", "json") and member.size <= LONGEST_LABEL:
+                    text = os.pread(raw.fileno(), member.size, member.offset_data)
+                    labels.setdefault(key, {})[kind] = _label(kind, text)
+        except (MemoryError, RecursionError, LookupError) as error:  # from damaged headers
+            raise ValueError(f"damaged after {len(found)} images: {type(error).__name__}") from None
+        if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
+            raise ValueError(f"cut off or damaged at byte {tar.offset}, after {len(found)} images")
+    if not found:
+        raise ValueError("no images in it (key.jpg, key.png, ...)")
+    images = []
+    for key, place in found.items():
+        label_files = labels.get(key, {})
+        images.append((*place, label_files.get("cls", label_files.get("json", -1))))
+    return np.array(images, MEMBER)
+
+
+def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfile.TarInfo]:
+    """The members, each after the one before it: a damaged size could lead back, and into an endless
+    loop.
+
+    Raises:
+        ValueError: a member lies before the last one, or not wholly in the file.
+    """
+    reached = -1
+    while (member := tar.next()) is not None:
+        fits = 0 <= member.size <= length - member.offset_data or not member.isreg()
+        if member.offset <= reached or not fits:
+            raise ValueError(
+                f"cut off or damaged at byte {member.offset}, after {len(found)} images"
+            )
+        reached = member.offset
+        yield member
+        tar.members.clear()  # type: ignore[attr-defined]  # else tarfile keeps them all, which may be millions
+
+
+def _key(name: str) -> tuple[str, str]:
+    """WebDataset's convention: the path up to the first dot of the file's name is the sample's key,
+    the rest the kind."""
+    folder, slash, file = name.rpartition("/")
+    key, _, kind = file.partition(".")
+    return folder + slash + key, kind.lower()
+
+
+def _label(kind: str, text: bytes) -> int:
+    """The whole number in a .cls file, or in a .json file under `label`; -1 where there is none."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return -1
+    if kind == "json":
+        value = value.get("label") if isinstance(value, dict) else None
+    return value if type(value) is int else -1
+
+
+def error_text(error: Exception) -> str:
+    """An error in one line, without the file's name."""
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
