@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ..config import parsing
+from ..config.identity import computed_values
 from ..config.init_source import InitSource
 from ..config.parsing import flatten
 from ..config.resolve import resolve
-from ..config.schema import RENAMED, computed_values
+from ..config.schema import RENAMED
 from ..errors import UserError
 from ..runs.identity import FROM_INIT, planned_differences, written_hash
 
