@@ -7,6 +7,7 @@ import os
 import sys
 
 import numpy as np
+import psutil  # noqa: F401 (before the tests fake the platform, by which it chooses its parts)
 import pytest
 from conftest import altered
 from PIL import Image, features

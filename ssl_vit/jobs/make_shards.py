@@ -17,7 +17,6 @@ from ..config.parsing import parse_path, read_json
 from ..config.resolve import resolve
 from ..config.schema import Data, Recipe
 from ..config.values import parse
-from ..data.workers import report_lost_workers
 from ..errors import UserError, suggest
 from ..formatting import tool_command, typed
 from ..runs.environment import cores
@@ -95,6 +94,7 @@ def main(words: list[str]) -> None:
     """
     options = parse_options(words)
     from ..data import fingerprints, sources
+    from ..data.workers import report_lost_workers
 
     # then they are not copied into the cache first
     window = options.rows if sources.in_parquet(options.data) else None
