@@ -57,7 +57,7 @@ class PlanOptions:
 OWN = tuple(field.name for field in dataclasses.fields(PlanOptions) if field.name != "probe")
 
 
-def run(words: list[str], asked: PlanOptions) -> Record:
+def run(words: list[str], request: PlanOptions) -> Record:
     """What one run will cost.
 
     Raises:
@@ -69,24 +69,25 @@ def run(words: list[str], asked: PlanOptions) -> Record:
             raise UserError(
                 f"unknown word {key}; did you mean {near[0]}? choices: {', '.join(OWN)}, or a recipe's key"
             )
-    recipe = _resolve(words, asked)
-    if asked.epochs is not None:
+    recipe = _resolve(words, request)
+    if request.epochs is not None:
         recipe = _resolve(
-            [*words, f"optim.steps={_steps(words, recipe, asked.epochs, asked.images)}"], asked
+            [*words, f"optim.steps={_steps(words, recipe, request.epochs, request.images)}"],
+            request,
         )
-    return estimate(recipe, asked, measure(recipe) if asked.probe else None)
+    return estimate(recipe, request, measure(recipe) if request.probe else None)
 
 
-def _resolve(words: list[str], asked: PlanOptions) -> Recipe:
+def _resolve(words: list[str], request: PlanOptions) -> Recipe:
     """The recipe of the words; its images need not be here, unless steps are measured."""
     try:
         return resolve(words)
     except UserError as error:
-        if asked.probe or not any(text in str(error) for text in NOT_HERE):
+        if request.probe or not any(text in str(error) for text in NOT_HERE):
             raise
-    said = next((word.partition("=")[2] for word in words if word.startswith("data.path=")), "")
+    place = next((word.partition("=")[2] for word in words if word.startswith("data.path=")), "")
     with tempfile.TemporaryDirectory() as folder:
-        stand_in = Path(folder) / (Path(said).name or "images")
+        stand_in = Path(folder) / (Path(place).name or "images")
         stand_in.mkdir()
         return resolve(
             [
@@ -110,10 +111,10 @@ def _steps(words: list[str], recipe: Recipe, epochs: float, images: int | None) 
     return max(1, round(epochs * count / recipe.optim.batch))
 
 
-def estimate(recipe: Recipe, asked: PlanOptions, pace: Pace | None = None) -> Record:
+def estimate(recipe: Recipe, request: PlanOptions, pace: Pace | None = None) -> Record:
     """The record of one run, for the device that is named, else for this machine if its pace was
     measured. None: not known."""
-    recipe, on, trains = copy.deepcopy(recipe), asked.device, recipe.objective != "probe"
+    recipe, on, trains = copy.deepcopy(recipe), request.device, recipe.objective != "probe"
     here = pace if on is None else None
     recipe.compute.precision = here.precision if here else recipe.compute.precision
     budget.settle_precision(recipe, on)
@@ -123,10 +124,10 @@ def estimate(recipe: Recipe, asked: PlanOptions, pace: Pace | None = None) -> Re
         if not trains
         else here.device_batch
         if here
-        else budget.device_batch(recipe, asked.processes, on)
+        else budget.device_batch(recipe, request.processes, on)
     )
     tensors = [
-        costs.memory_bytes(recipe, asked.processes, zero, batch or 0, fused) for zero in range(4)
+        costs.memory_bytes(recipe, request.processes, zero, batch or 0, fused) for zero in range(4)
     ]
     return {
         "name": recipe.name,
@@ -135,24 +136,24 @@ def estimate(recipe: Recipe, asked: PlanOptions, pace: Pace | None = None) -> Re
         "encoder_parameters": costs.encoder_parameters(recipe),
         "patches": 0 if recipe.model.convolutional else costs.tokens(recipe) - 1,
         "multiply_adds": costs.multiply_adds(recipe),
-        **_length(recipe, asked),
+        **_length(recipe, request),
         "precision": recipe.compute.precision,
-        "processes": asked.processes,
-        "zero": asked.zero,
+        "processes": request.processes,
+        "zero": request.zero,
         "device_batch": batch,
         "image_bytes": costs.activation_bytes(recipe, fused) if trains else 0,
         "tensor_bytes": dict(zip(STAGES, tensors, strict=True)),
-        **_spent(recipe, asked, pace),
-        "warnings": list(budget.warnings_for(recipe, asked.processes, on, tensors[asked.zero])),
+        **_spent(recipe, request, pace),
+        "warnings": list(budget.warnings_for(recipe, request.processes, on, tensors[request.zero])),
     }
 
 
-def _length(recipe: Recipe, asked: PlanOptions) -> Record:
+def _length(recipe: Recipe, request: PlanOptions) -> Record:
     """Steps, images and epochs, and the work in them; steps are 0 in an evaluation."""
     trains, o = recipe.objective != "probe", recipe.optim
     images, count = (
-        costs.images_seen(recipe, asked.images),
-        costs.training_images(recipe.data, asked.images),
+        costs.images_seen(recipe, request.images),
+        costs.training_images(recipe.data, request.images),
     )
     return {
         "steps": o.steps if trains else 0,
@@ -164,20 +165,23 @@ def _length(recipe: Recipe, asked: PlanOptions) -> Record:
     }
 
 
-def _spent(recipe: Recipe, asked: PlanOptions, pace: Pace | None) -> Record:
+def _spent(recipe: Recipe, request: PlanOptions, pace: Pace | None) -> Record:
     """Time and price: on the device that is named, else at the measured pace."""
-    on, exaflop = asked.device, costs.total_exaflop(recipe, costs.images_seen(recipe, asked.images))
+    on, exaflop = (
+        request.device,
+        costs.total_exaflop(recipe, costs.images_seen(recipe, request.images)),
+    )
     here = pace.seconds * recipe.optim.steps if pace else None
     hours = here / 3600 if here is not None and on is None else None
     if on and exaflop is not None:
-        hours = budget.hours(exaflop, on, recipe.compute.precision, asked.efficiency)
+        hours = budget.hours(exaflop, on, recipe.compute.precision, request.efficiency)
     return {
         "device": dataclasses.asdict(on) if on else None,
-        "efficiency": asked.efficiency if on else None,
-        "seconds": hours * 3600 / (asked.processes if on else 1) if hours is not None else None,
+        "efficiency": request.efficiency if on else None,
+        "seconds": hours * 3600 / (request.processes if on else 1) if hours is not None else None,
         "device_hours": hours,
-        "price": hours * asked.price if hours is not None and asked.price is not None else None,
-        "price_per_hour": asked.price,
+        "price": hours * request.price if hours is not None and request.price is not None else None,
+        "price_per_hour": request.price,
         "probe": dataclasses.asdict(pace) | {"total_seconds": here} if pace else None,
     }
 
@@ -194,7 +198,7 @@ def is_study(words: list[str]) -> bool:
     )
 
 
-def study(words: list[str], asked: PlanOptions) -> Record:
+def study(words: list[str], request: PlanOptions) -> Record:
     """What a study will cost, by part and in all: the sums over its tasks.
 
     Raises:
@@ -202,24 +206,24 @@ def study(words: list[str], asked: PlanOptions) -> Record:
         arm.
     """
     for key in ("epochs", "images"):
-        if (value := getattr(asked, key)) is not None:
+        if (value := getattr(request, key)) is not None:
             raise UserError(
                 f"{key}={value:g}: that is for one recipe; a study's parts say their own lengths"
             )
     wanted = command.parse_request(_with_places(words))
-    tasks = estimate_tasks(wanted.plan, asked)
+    tasks = estimate_tasks(wanted.plan, request)
     of_part = {
-        name: [told for key, told in tasks.items() if wanted.plan[key].part == name]
+        name: [record for key, record in tasks.items() if wanted.plan[key].part == name]
         for name in wanted.study.parts
     }
-    loads = [told["probe"]["load"] for told in tasks.values() if told["probe"]]
+    loads = [record["probe"]["load"] for record in tasks.values() if record["probe"]]
     return {
         "name": wanted.name,
         "title": wanted.study.title,
-        "device": dataclasses.asdict(asked.device) if asked.device else None,
-        "efficiency": asked.efficiency if asked.device else None,
-        "price_per_hour": asked.price,
-        "parts": {name: _sum(told) for name, told in of_part.items()},
+        "device": dataclasses.asdict(request.device) if request.device else None,
+        "efficiency": request.efficiency if request.device else None,
+        "price_per_hour": request.price,
+        "parts": {name: _sum(records) for name, records in of_part.items()},
         **_sum(list(tasks.values())),
         "load": max(loads, default=None),
         "warnings": _warnings(of_part),
@@ -228,15 +232,15 @@ def study(words: list[str], asked: PlanOptions) -> Record:
 
 def _warnings(of_part: dict[str, list[Record]]) -> list[str]:
     """Each warning once, behind the parts that it is for."""
-    said: dict[str, dict[str, None]] = {}
+    parts_of: dict[str, dict[str, None]] = {}
     for part, text in (
         (part, text)
-        for part, told in of_part.items()
-        for record in told
+        for part, records in of_part.items()
+        for record in records
         for text in record["warnings"]
     ):
-        said.setdefault(text, {})[part] = None
-    return [f"{', '.join(parts)}: {text}" for text, parts in said.items()]
+        parts_of.setdefault(text, {})[part] = None
+    return [f"{', '.join(parts)}: {text}" for text, parts in parts_of.items()]
 
 
 def _with_places(words: list[str]) -> list[str]:
@@ -249,7 +253,7 @@ def _with_places(words: list[str]) -> list[str]:
     return [*words, *(f"{place}={place}" for place in places if place not in given)]
 
 
-def estimate_tasks(plan: Plan, asked: PlanOptions) -> dict[str, Record]:
+def estimate_tasks(plan: Plan, request: PlanOptions) -> dict[str, Record]:
     """The record of each of a study's tasks by its name. Of tasks whose steps are alike, one is
     measured."""
     recipes: dict[str, Recipe] = {}
@@ -260,10 +264,10 @@ def estimate_tasks(plan: Plan, asked: PlanOptions) -> dict[str, Record]:
         words = tuple(_options(task, plan, recipes))
         if words not in records:
             try:
-                recipe = _resolve(list(words), asked)
+                recipe = _resolve(list(words), request)
                 records[words] = (
                     recipe,
-                    estimate(recipe, asked, _pace(recipe, paces) if asked.probe else None),
+                    estimate(recipe, request, _pace(recipe, paces) if request.probe else None),
                 )
             except UserError as error:
                 raise UserError(f"part {task.part}, arm {task.arm}: {error}") from None
@@ -298,19 +302,19 @@ def _options(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> list[str]:
     return [f"{key}={value}" for key, value in options.items()]
 
 
-def _sum(told: list[Record]) -> Record:
+def _sum(records: list[Record]) -> Record:
     """Totals over runs of what is known; `untimed` of them have no time; `most_bytes` is the
     largest one's in a process."""
     keys = ("images", "exaflop", "device_hours", "price")
-    known = {key: [t[key] for t in told if t[key] is not None] for key in keys}
+    known = {key: [t[key] for t in records if t[key] is not None] for key in keys}
     needs = [
         sum(t["tensor_bytes"][STAGES[t["zero"]]].values())
-        for t in told
+        for t in records
         if t["device_batch"] or not t["steps"]
     ]
     return {
-        "tasks": len(told),
+        "tasks": len(records),
         **{key: sum(values) if values else None for key, values in known.items()},
-        "untimed": sum(t["device_hours"] is None for t in told),
-        "most_bytes": max(needs) if len(needs) == len(told) else None,
+        "untimed": sum(t["device_hours"] is None for t in records),
+        "most_bytes": max(needs) if len(needs) == len(records) else None,
     }

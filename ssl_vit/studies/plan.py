@@ -9,8 +9,10 @@ from typing import Any, cast
 
 from .. import hub_files
 from ..config import parsing
-from ..config.resolve import file_values, find_recipe, resolve
-from ..config.schema import OBJECTIVES, USES_LABELS, Recipe, computed_values
+from ..config.identity import computed_values
+from ..config.recipe_files import file_values, find_recipe
+from ..config.resolve import resolve
+from ..config.schema import OBJECTIVES, USES_LABELS, Recipe
 from ..errors import UserError
 from . import match_compute
 from .spec import PLACEHOLDER, Part, Study

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ..config import parsing
+from ..config.identity import computed_values, counts
 from ..config.init_source import SCRATCH, InitSource
 from ..config.parsing import flatten, load_yaml
 from ..config.resolve import resolve
-from ..config.schema import Recipe, computed_values, counts
+from ..config.schema import Recipe
 from ..errors import UserError
 from ..jobs import reuse
 from ..runs.files import write_atomically
