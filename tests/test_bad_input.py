@@ -82,7 +82,7 @@ CHANGED = {
         "no use for it with joint.mpp=0",
     ),
     "momentum of AdamW": (["optim.momentum=0.5"], "optim.name=adamw has no use for it"),
-    "columns of drawn images": (["data.image_column=x"], "drawn and has no columns"),
+    "columns of drawn images": (["data.image_column=x"], "generated and has no columns"),
     "MPP on a hybrid": (["model=r50_vit_b16", "data.size=64"], "needs patches of pixels"),
     "joint on a hybrid": (
         ["recipe=joint", "model=r50_vit_b16", "data.size=64"],

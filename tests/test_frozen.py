@@ -76,7 +76,7 @@ def test_probes_are_refused_where_there_are_no_labels(tiny: list[str], tmp_path)
         run(altered(tiny, *PROBED, f"data.path={path}", "data.validation=0.2", "name=run"))
     with pytest.raises(UserError, match=r"probe\.steps=3: objective=mpp has no use for it"):
         resolve(altered(tiny, "probe.steps=3"))
-    with pytest.raises(UserError, match=r"probe\.every=3: that is for probes while pre-training"):
+    with pytest.raises(UserError, match=r"probe\.every=3: is for probes while pre-training"):
         resolve(["recipe=evaluate", "init=scratch", "probe.every=3"])
 
 

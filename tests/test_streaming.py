@@ -152,7 +152,7 @@ def test_tars_and_folders_stream_too(tmp_path: Path) -> None:
         }
 
 
-def test_a_image_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> None:
     cells = [{"bytes": b"none" if n == 3 else png(n), "path": None} for n in range(8)]
     features = datasets.Features({"image": datasets.Image()})
     datasets.Dataset.from_dict({"image": cells}, features=features).to_parquet(
