@@ -1,7 +1,7 @@
-"""Somebody's text in Markdown, where it means nothing but itself. No torch here.
+"""Text for people: Markdown escaping, commands to paste, durations, metrics. No torch here.
 
-Names of arms, data sets, runs and studies come from folders and files that others made: none of
-them becomes a tag, a link, an emphasis or a heading.
+Names of arms, data sets, runs and studies come from folders and files of others. They are escaped,
+so that none becomes a tag, a link, an emphasis or a heading.
 """
 
 import os
@@ -12,32 +12,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# A backslash means nothing before a letter or a space, an underscore nothing inside a word.
+# A backslash has no meaning before a letter or a space, an underscore none inside a word
 INLINE = re.compile(r"(\\(?=[^\w\s]|$)|[`*$~\[\]]|(?<!\w)_|_(?!\w))")
-# what makes a heading, a list or a line of a text
+# What begins a heading, a list or a rule
 OPENING = re.compile(r"^([#>]|[-+](?=\s|$)|-(?=--)|=+$|\d+(?=[.)](\s|$)))")
 ENTITIES = {"&": re.compile(r"&(?=#|\w)"), "<": re.compile(r"<(?=[A-Za-z/!?])")}
 
 
 def visible_text(text: Any) -> str:
-    """Without characters that control, or turn round, what stands beside them."""
+    """Text with control characters, and those that reverse the direction of writing, replaced."""
     return "".join(one if one.isprintable() or one.isspace() else "\ufffd" for one in str(text))
 
 
 def text_line(text: Any) -> str:
-    """The same in one line."""
+    """`visible_text` in one line."""
     return " ".join(visible_text(text).split())
 
 
 def escape_markdown(text: Any) -> str:
-    """As a part of a line, or of a table's cell."""
+    """Text escaped for a part of a line, or of a table's cell."""
     found = INLINE.sub(r"\\\1", text_line(text))
     found = ENTITIES["&"].sub("&amp;", found)
     return ENTITIES["<"].sub("&lt;", found).replace("|", "&#124;")
 
 
 def escape_opening(text: Any) -> str:
-    """As the beginning of a paragraph, a list's item or a heading."""
+    """Text escaped for the beginning of a paragraph, a list item or a heading."""
     found = escape_markdown(text)
     if number := re.match(r"\d+(?=[.)](\s|$))", found):
         return f"{number[0]}\\{found[number.end() :]}"
@@ -45,9 +45,11 @@ def escape_opening(text: Any) -> str:
 
 
 def inline_code(text: Any) -> str:
-    """In letters of one width."""
+    """Text as inline code."""
     found = text_line(text)
-    return f"<code>{escape_markdown(found)}</code>" if re.search(r"[`|\\]", found) else f"`{found}`"
+    if re.search(r"[`|\\]", found):  # which Markdown does not show between backticks
+        return f"<code>{escape_markdown(found)}</code>"
+    return f"`{found}`"
 
 
 def code_block(lines: list[str], language: str) -> str:
@@ -76,7 +78,7 @@ TO_BEAT = {
 
 
 def typed(*words: Any) -> str:
-    """A command as a shell takes it, whatever characters its words hold."""
+    """A command line, quoted for a shell."""
     return shlex.join(map(str, words))
 
 
@@ -115,33 +117,30 @@ def duration(seconds: float) -> str:
 
 
 def format_metrics(values: Mapping[str, float]) -> str:
-    """The losses and accuracies among `values`; of an accuracy that is split by kind, the parts.
-    Joint ones as mpp/loss."""
+    """The losses and accuracies among `values` ({name: value}, in joint training mpp/loss) as text;
+    of an accuracy that is split by kind of patch only the parts."""
     split = [name for name in values if f"{name}_masked" in values and name.endswith("accuracy")]
     shown = [name for name in values if name.rpartition("/")[2] in MEASURED and name not in split]
-    return ", ".join(_said(name.replace("_", " "), values[name]) for name in shown)
+    return ", ".join(_format_metric(name, values[name]) for name in shown)
 
 
-def _said(name: str, value: float) -> str:
-    return (
-        f"{name} {value:.1%}"
-        if name.split("/")[-1].replace(" ", "_") in SHARES
-        else f"{name} {value:.3f}"
-    )
+def _format_metric(name: str, value: float) -> str:
+    share = name.rpartition("/")[2] in SHARES
+    return f"{name.replace('_', ' ')} {value:{'.1%' if share else '.3f'}}"
 
 
 def format_baselines(values: Mapping[str, float]) -> str:
-    """What they must beat, where `values` says so."""
-    known = [(*name.rpartition("/"), value) for name, value in values.items()]
-    return ", ".join(
-        f"{part}{' ' if part else ''}{TO_BEAT[name].format(v)}"
-        for part, _, name, v in known
-        if name in TO_BEAT
-    )
+    """The baselines among `values` ({name: value}, in joint training mpp/entropy) as text."""
+    found = []
+    for name, value in values.items():
+        part, _, last = name.rpartition("/")
+        if last in TO_BEAT:
+            found.append(f"{part} {TO_BEAT[last].format(value)}".lstrip())
+    return ", ".join(found)
 
 
 def sharded(facts: Mapping[str, Any]) -> str:
-    """How the weights lie on the processes: "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"."""
+    """How weights are distributed over processes: "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"."""
     if facts["strategy"] == "none":
         return "not sharded"
     details = [f"DeepSpeed {facts['deepspeed']}"] if "deepspeed" in facts else []

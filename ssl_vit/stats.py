@@ -1,5 +1,5 @@
-"""How sure a figure is that a few seeds and one test split gave: Student's t, seeds and images
-resampled together, McNemar.
+"""Intervals and tests for results of a few seeds on one test split: Student's t, a bootstrap over
+seeds and images, McNemar's test, Wilson's interval.
 
 Legend: S seeds, M images, U the distinct columns of an (S, M) table, B resamples, G groups. All
 intervals are two-sided, 95%.
@@ -15,8 +15,7 @@ from scipy import stats
 RESAMPLES = 10_000
 DRAWS = 100_000
 TAIL = 0.025  # on each side
-# of one block of resampled counts, so that memory stays small however many columns differ
-ENTRIES = 4_000_000
+ENTRIES = 4_000_000  # of one block of resampled counts: bounds memory when many columns differ
 
 
 class Interval(NamedTuple):
@@ -29,8 +28,8 @@ class Interval(NamedTuple):
 
 
 class SeedSummary(NamedTuple):
-    """Of n values: their mean, standard deviation (n - 1) and the mean's t-interval; one value has
-    neither."""
+    """Of n values: their mean, standard deviation (n - 1 degrees of freedom) and the mean's
+    t-interval; one value has neither of the last two."""
 
     n: int
     mean: float
@@ -39,8 +38,8 @@ class SeedSummary(NamedTuple):
 
 
 class McNemar(NamedTuple):
-    """Two classifiers on the same images: how many only the first has right, only the second, and
-    the exact p-value."""
+    """Two classifiers on the same images: how many only the first classifies correctly, how many
+    only the second, and the exact two-sided p-value."""
 
     first: int
     second: int
@@ -48,8 +47,7 @@ class McNemar(NamedTuple):
 
 
 def t_factor(n: int) -> float:
-    """Student's t for the mean of n >= 2 values: the quantile that leaves TAIL above it, n - 1
-    degrees of freedom."""
+    """The quantile of Student's t with n - 1 degrees of freedom that leaves TAIL above it, n >= 2."""
     return float(stats.t.isf(TAIL, n - 1))
 
 
@@ -59,9 +57,10 @@ def reach(n: int) -> float:
 
 
 def summarize(values: Sequence[float]) -> SeedSummary:
-    """Mean, standard deviation and t-interval of one figure's values over seeds, or of differences
-    in pairs."""
-    n, mean = len(values), float(np.mean(values))
+    """Mean, standard deviation and t-interval of a metric's values over seeds, or of paired
+    differences."""
+    n = len(values)
+    mean = float(np.mean(values))
     if n == 1:
         return SeedSummary(1, mean, None, None)
     sd = float(np.std(values, ddof=1))
@@ -69,58 +68,61 @@ def summarize(values: Sequence[float]) -> SeedSummary:
 
 
 def proportion(share: float, n: int) -> Interval:
-    """Wilson's interval of a share that was counted on n cases, each by itself."""
+    """Wilson's interval of a share of n independent cases (Wilson, 1927)."""
     z = float(stats.norm.isf(TAIL))
-    middle, reached = (
-        share + z**2 / (2 * n),
-        z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)),
-    )
-    low, high = (middle - reached) / (1 + z**2 / n), (middle + reached) / (1 + z**2 / n)
+    middle = share + z**2 / (2 * n)
+    half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    low = (middle - half) / (1 + z**2 / n)
+    high = (middle + half) / (1 + z**2 / n)
     # rounding would put 0 and 1 just outside
     return Interval(min(max(low, 0.0), share), max(min(high, 1.0), share))
 
 
 def sd_reach(n: int) -> Interval:
-    """Between which multiples of the standard deviation of n >= 2 normal values the true one lies
+    """The interval of the true standard deviation in multiples of that of n >= 2 normal values
     (chi-square)."""
-    low, high = (math.sqrt((n - 1) / stats.chi2.isf(tail, n - 1)) for tail in (TAIL, 1 - TAIL))
+    low = math.sqrt((n - 1) / stats.chi2.isf(TAIL, n - 1))
+    high = math.sqrt((n - 1) / stats.chi2.isf(1 - TAIL, n - 1))
     return Interval(low, high)
 
 
-def best(groups: Sequence[Sequence[float]], draws: int = DRAWS, seed: int = 0) -> list[float]:
-    """Each group's probability of having the highest true mean; they sum to 1.
+def probabilities_of_best(
+    groups: Sequence[Sequence[float]], draws: int = DRAWS, seed: int = 0
+) -> list[float]:
+    """The probability of each group that it has the highest true mean; they sum to 1.
 
     A group's true mean is drawn as its mean plus Student's t with n - 1 degrees of freedom times sd
     / sqrt(n): the posterior of a normal mean under the prior 1 / sd (Gelman et al., Bayesian Data
-    Analysis, 3.2). Groups are drawn by themselves, each with its own sd; of draws in which several
-    are highest, each has its part.
+    Analysis, 3.2). Groups are independent, each with its own sd; a draw in which several are
+    highest is divided among them.
 
     Args:
-        groups: the values over seeds, two at least of each.
-        draws, seed: how many, and of what generator: the same values give the same probabilities.
+        groups: the values over seeds, at least two in each group.
+        draws: the number of draws.
+        seed: of the generator: the same values give the same probabilities.
     """
     assert all(len(group) > 1 for group in groups)
-    generator, found = np.random.default_rng(seed), [summarize(group) for group in groups]
-    noise_GB = np.stack(
-        [
-            generator.standard_t(one.n - 1, draws) * (one.sd or 0.0) / math.sqrt(one.n)
-            for one in found
-        ]
-    )
-    mean_GB = np.array([[one.mean] for one in found]) + noise_GB
+    generator = np.random.default_rng(seed)
+    mean_GB = np.empty((len(groups), draws))
+    for i, group in enumerate(groups):
+        found = summarize(group)
+        noise_B = generator.standard_t(found.n - 1, draws) * (found.sd or 0.0)
+        mean_GB[i] = found.mean + noise_B / math.sqrt(found.n)
     first_GB = mean_GB == mean_GB.max(0)
     return (first_GB / first_GB.sum(0)).mean(1).tolist()
 
 
-def resampled(right_SM: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Interval | None:
-    """The mean of a table of seeds by images, both resampled together (Owen, 2007, the pigeonhole
-    bootstrap): percentiles.
+def resampled_interval(
+    correct_SM: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval | None:
+    """Percentile interval of the mean of a table of seeds by images, both resampled together (the
+    pigeonhole bootstrap of Owen, 2007).
 
     Args:
-        right_SM: integers: 1 where that seed's network has that image right, or the difference of
-        two arms' tables, which
-            makes it a comparison in pairs.
-        resamples, seed: how many, and of what generator: the same table gives the same interval.
+        correct_SM: integers: 1 where that seed's network classifies that image correctly; or the
+            difference of two arms' tables, for a paired comparison.
+        resamples: the number of resamples.
+        seed: of the generator: the same table gives the same interval.
 
     Returns:
         None for one seed. Few seeds, resampled, reach no further than the best and the worst of
@@ -130,13 +132,15 @@ def resampled(right_SM: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -
         too few for smooth percentiles, so an end is never inside that of Student's t over the seeds
         alone.
     """
-    seeds, images = right_SM.shape
+    seeds, images = correct_SM.shape
     if seeds == 1:
         return None
     stretch = math.sqrt(seeds / (seeds - 1)) * t_factor(seeds) / float(stats.norm.isf(TAIL))
-    # images of one column are alike: drawn by count
-    column_SU, count_U = np.unique(right_SM, axis=1, return_counts=True)
-    mean_S, generator, means = right_SM.mean(1), np.random.default_rng(seed), []
+    # images with the same column are interchangeable: drawn by count
+    column_SU, count_U = np.unique(correct_SM, axis=1, return_counts=True)
+    mean_S = correct_SM.mean(1)
+    generator = np.random.default_rng(seed)
+    means = []
     for draws in _blocks(resamples, max(1, ENTRIES // len(count_U))):
         seeds_BS = generator.multinomial(seeds, np.full(seeds, 1 / seeds), draws)
         images_BU = generator.multinomial(images, count_U / images, draws)
@@ -153,8 +157,12 @@ def _blocks(total: int, size: int) -> list[int]:
 
 
 def mcnemar(first_M: np.ndarray, second_M: np.ndarray) -> McNemar:
-    """McNemar's exact test that two classifiers, right or wrong on the same images (booleans), are
-    equally often right."""
-    first, second = int((first_M & ~second_M).sum()), int((second_M & ~first_M).sum())
+    """McNemar's exact test that two classifiers have the same accuracy.
+
+    Args:
+        first_M, second_M: booleans: whether each classifies the same images correctly.
+    """
+    first = int((first_M & ~second_M).sum())
+    second = int((second_M & ~first_M).sum())
     p = float(stats.binomtest(first, first + second).pvalue) if first + second else 1.0
     return McNemar(first, second, p)

@@ -184,6 +184,13 @@ def test_a_claim_about_a_loss_is_the_other_way_round(tmp_path, undrawn):
     assert "Lowest held-out loss: corruption.rate=0.5 with 2.540 (n = 3), the best" in answer
 
 
+def test_a_claim_about_a_loss_at_another_rate_has_no_answer(tmp_path, undrawn):
+    report = {"probes": ["probe"], "claim": CLAIM | {"measure": "loss"}}
+    answer, _ = text_of(tmp_path / "made", report=report)
+    assert "each has its own corruption.rate, so this cannot answer the claim" in answer
+    assert "of 3 settings, each measured at its own corruption.rate." in answer
+
+
 # ---- tables and curves
 
 

@@ -54,7 +54,7 @@ def test_differences_in_pairs_are_scipys_paired_t_test(pairs):
 
 def test_one_seed_has_neither_spread_nor_interval():
     assert stats.summarize([0.5]) == (1, 0.5, None, None)
-    assert stats.resampled(np.ones((1, 10), np.int64)) is None
+    assert stats.resampled_interval(np.ones((1, 10), np.int64)) is None
 
 
 def test_an_interval_that_touches_zero_does_not_exclude_it():
@@ -101,26 +101,26 @@ def by_hand(right_SM, resamples, generator):
 def test_resampled_as_by_hand(seeds):
     generator = np.random.default_rng(seeds)
     right_SM = (generator.random((seeds, 300)) < generator.random(300)).astype(np.int64)
-    low, high = stats.resampled(right_SM)
+    low, high = stats.resampled_interval(right_SM)
     theirs = by_hand(right_SM, 4000, generator)
     assert (low, high) == pytest.approx(tuple(theirs), abs=0.08 * (high - low))
 
 
 def test_resampled_counts_its_randomness():
     right_SM = (np.random.default_rng(0).random((3, 200)) < 0.7).astype(np.int64)
-    assert stats.resampled(right_SM) == stats.resampled(right_SM)
-    assert stats.resampled(right_SM) != stats.resampled(right_SM, seed=1)
+    assert stats.resampled_interval(right_SM) == stats.resampled_interval(right_SM)
+    assert stats.resampled_interval(right_SM) != stats.resampled_interval(right_SM, seed=1)
     shuffled = right_SM[:, np.random.default_rng(1).permutation(200)]
-    assert stats.resampled(shuffled) == stats.resampled(right_SM), (
+    assert stats.resampled_interval(shuffled) == stats.resampled_interval(right_SM), (
         "the order of the images says nothing"
     )
 
 
 def test_many_kinds_of_images_are_resampled_in_blocks(monkeypatch):
     right_SM = (np.random.default_rng(0).random((12, 500)) < 0.7).astype(np.int64)
-    whole = stats.resampled(right_SM, 500)
+    whole = stats.resampled_interval(right_SM, 500)
     monkeypatch.setattr(stats, "ENTRIES", 50_000)
-    assert stats.resampled(right_SM, 500) == pytest.approx(whole, abs=0.005)
+    assert stats.resampled_interval(right_SM, 500) == pytest.approx(whole, abs=0.005)
 
 
 @settings(deadline=None, max_examples=40)
@@ -130,7 +130,7 @@ def test_many_kinds_of_images_are_resampled_in_blocks(monkeypatch):
     )
 )
 def test_resampled_differences_turn_with_their_sign(apart_SM):
-    low, high = stats.resampled(apart_SM, 400)
+    low, high = stats.resampled_interval(apart_SM, 400)
     assert low <= apart_SM.mean() + 1e-9
     assert high >= apart_SM.mean() - 1e-9
     if (apart_SM == apart_SM[0, 0]).all():
@@ -160,7 +160,7 @@ def test_intervals_cover_the_truth(seeds, of_seeds, of_images):
     generator, trials, covered, stayed = np.random.default_rng(3), 300, 0, 0
     for _ in range(trials):
         right_SM, truth = simulated(generator, seeds, 400, of_seeds, of_images)
-        low, high = stats.resampled(right_SM, 500)
+        low, high = stats.resampled_interval(right_SM, 500)
         covered += low <= truth <= high
         interval = stats.summarize(right_SM.mean(1).tolist()).interval
         stayed += interval.low <= truth <= interval.high
@@ -187,7 +187,7 @@ def test_paired_intervals_cover_a_known_difference():
             ).astype(np.int64)
             for mean in (1.0, 1.3)
         ]
-        low, high = stats.resampled(arms[1] - arms[0], 500)
+        low, high = stats.resampled_interval(arms[1] - arms[0], 500)
         covered += (
             low
             <= np.diff(scipy_stats.norm.cdf(np.array([1.0, 1.3]) / math.sqrt(1 + 0.01 + 2.25)))[0]
@@ -209,7 +209,10 @@ def test_with_the_images_an_interval_is_never_inside_that_of_the_seeds(
     draw = np.random.default_rng(number)
     rates = np.clip(0.5 + apart * draw.standard_normal(seeds), 0.01, 0.99)
     right = (draw.random((seeds, images)) < rates[:, None]).astype(np.int64)
-    alone, both = stats.summarize(right.mean(1).tolist()).interval, stats.resampled(right, 500)
+    alone, both = (
+        stats.summarize(right.mean(1).tolist()).interval,
+        stats.resampled_interval(right, 500),
+    )
     assert both.low <= alone.low and both.high >= alone.high
 
 
@@ -217,20 +220,20 @@ def test_two_of_one_spread_by_hand():
     """Equal means: a half each. n = 2 each, means 2 apart, sd / sqrt(n) = 1: the difference of two
     Cauchy variables is a Cauchy variable of scale 2, so P(first best) = 1/2 + atan(2 / 2) / pi =
     3/4."""
-    assert stats.best([[0, 1], [1, 0]]) == pytest.approx([0.5, 0.5], abs=0.01)
-    assert stats.best([[1, 3], [-1, 1]]) == pytest.approx([0.75, 0.25], abs=0.01)
+    assert stats.probabilities_of_best([[0, 1], [1, 0]]) == pytest.approx([0.5, 0.5], abs=0.01)
+    assert stats.probabilities_of_best([[1, 3], [-1, 1]]) == pytest.approx([0.75, 0.25], abs=0.01)
 
 
 def test_the_best_of_many_seeds_is_the_normal_one():
     generator = np.random.default_rng(0)
     base = generator.normal(size=400)
     base = (base - base.mean()) / base.std(ddof=1)
-    share = stats.best([(base + 0.1).tolist(), base.tolist()])
+    share = stats.probabilities_of_best([(base + 0.1).tolist(), base.tolist()])
     assert share[0] == pytest.approx(scipy_stats.norm.cdf(0.1 / math.sqrt(2 / 400)), abs=0.01)
 
 
 def test_values_that_agree_are_certain_or_shared():
-    assert stats.best([[1, 1], [2, 2], [2, 2]]) == [0, 0.5, 0.5]
+    assert stats.probabilities_of_best([[1, 1], [2, 2], [2, 2]]) == [0, 0.5, 0.5]
 
 
 @settings(deadline=None, max_examples=30)
@@ -238,9 +241,9 @@ def test_values_that_agree_are_certain_or_shared():
     st.lists(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=4), min_size=2, max_size=6)
 )
 def test_probabilities_sum_to_one_and_repeat(groups):
-    share = stats.best(groups, draws=500)
+    share = stats.probabilities_of_best(groups, draws=500)
     assert sum(share) == pytest.approx(1)
-    assert share == stats.best(groups, draws=500)
+    assert share == stats.probabilities_of_best(groups, draws=500)
 
 
 @pytest.mark.parametrize("spread", [(1, 1, 1), (0.3, 1, 3)])
@@ -251,7 +254,7 @@ def test_probabilities_are_not_too_sure(spread):
     for _ in range(400):
         truth = generator.normal(size=3)
         drawn = truth[:, None] + np.array(spread)[:, None] * generator.normal(size=(3, 3))
-        share = stats.best(drawn.tolist(), draws=1000)
+        share = stats.probabilities_of_best(drawn.tolist(), draws=1000)
         hits.append(int(np.argmax(share) == np.argmax(truth)))
         claimed.append(max(share))
     assert np.mean(hits) > np.mean(claimed) - 3 * math.sqrt(0.25 / 400)

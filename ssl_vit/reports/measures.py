@@ -215,7 +215,7 @@ def _resampled(study: StudyResults, runs: Mapping[int, FinishedRun]) -> Interval
     if not all(run.name in study.correct for run in runs.values()):
         return None
     correct_SM = np.stack([study.correct[run.name] for run in runs.values()])
-    return stats.resampled(correct_SM.astype(np.int64))
+    return stats.resampled_interval(correct_SM.astype(np.int64))
 
 
 def _probabilities(measure: Measure) -> dict[str, float]:
@@ -227,4 +227,4 @@ def _probabilities(measure: Measure) -> dict[str, float]:
     }
     if len(groups) < 2:
         return {}
-    return dict(zip(groups, stats.best(list(groups.values())), strict=True))
+    return dict(zip(groups, stats.probabilities_of_best(list(groups.values())), strict=True))

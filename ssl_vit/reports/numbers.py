@@ -201,7 +201,7 @@ def _pair(study: StudyResults, measure: Measure, arm: str, other: str) -> Pair:
         return Pair(arm, other, measure.name, difference, None, {})
     apart_SM = np.stack([a.astype(np.int64) - b for a, b in correct.values()])
     tests = {seed: stats.mcnemar(a, b) for seed, (a, b) in correct.items()}
-    return Pair(arm, other, measure.name, difference, stats.resampled(apart_SM), tests)
+    return Pair(arm, other, measure.name, difference, stats.resampled_interval(apart_SM), tests)
 
 
 def _sweeps(study: StudyResults) -> Iterator[Sweep]:

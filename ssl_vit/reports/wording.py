@@ -105,11 +105,14 @@ def _claim(study: StudyResults, numbers: Numbers, pair: Pair) -> str:
     source = str(claim.get("source") or "the claim")
     if claim.get("says"):
         source += f": {claim['says']}"
-    label = difference_of(numbers.measure(pair.measure))
-    return f"On {label}, {_difference(pair, numbers)}: {_verdict(pair.difference)} ({source})."
+    measure = numbers.measure(pair.measure)
+    verdict = _verdict(pair.difference, measure)
+    return f"On {difference_of(measure)}, {_difference(pair, numbers)}: {verdict} ({source})."
 
 
-def _verdict(found: SeedSummary | None) -> str:
+def _verdict(found: SeedSummary | None, measure: Measure) -> str:
+    if measure.own:
+        return f"each has its own {' and '.join(measure.own)}, so this cannot answer the claim"
     if found is None or found.interval is None:
         return "this cannot answer the claim"
     if not found.interval.excludes_zero:
@@ -121,11 +124,12 @@ def _best(measure: Measure, numbers: Numbers) -> str:
     """The best setting, and how probable it is from the seeds that it is."""
     best = measure.best
     likely = [one for one in measure.results if one.probability is not None]
+    mean = f"{number(best.value.mean, measure.percent)}{'%' if measure.percent else ''}"
     text = f"{'Highest' if measure.higher else 'Lowest'} {measure.label}: "
-    text += (
-        f"{arm_label(best.arm, numbers.settings)} with {number(best.value.mean, measure.percent)}"
-    )
-    text += f"{'%' if measure.percent else ''} (n = {best.value.n})"
+    text += f"{arm_label(best.arm, numbers.settings)} with {mean} (n = {best.value.n})"
+    if measure.own:
+        keys = " and ".join(measure.own)
+        return f"{text} of {len(measure.results)} settings, each measured at its own {keys}."
     if best.probability is None:
         text += f" of {len(measure.results)} settings; "
         return f"{text}its probability of being the best needs two seeds or more that differ."
