@@ -4,7 +4,7 @@ run's weights, bit for bit.
     python benchmarks/chaos.py kills=100 out=FOLDER
 
 Every start is a child forked from this process, so that no time goes into imports; it is killed by
-SIGKILL at a random moment, in every second start while it saves. One JSON object comes out.
+SIGKILL at a random moment after a random step, in every second start while it saves. One JSON object comes out.
 tests/test_chaos.py does a few kills of each.
 """
 
@@ -24,12 +24,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from safetensors.torch import load_file
 
+from ssl_vit.callbacks import Callback
 from ssl_vit.config.resolve import resolve
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint
 
-WORDS = [
+OPTIONS = [
     *(
         "recipe=mpp",
         "data.size=16",
@@ -69,9 +70,22 @@ def _flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-def init_moments(out: Path, name: str, steps: int, output: Path | None = None) -> int:
-    """A child process that trains the run, or goes on with it, and says so in a file; its
-    number."""
+class Hold(Callback):
+    """Stays after a step until a file is there."""
+
+    def __init__(self, step: int, until: Path) -> None:
+        self.step = step
+        self.until = until
+
+    def on_step(self, step: int) -> None:
+        while step == self.step and not self.until.exists():
+            time.sleep(0.01)
+
+
+def start(
+    out: Path, name: str, steps: int, output: Path | None = None, hold: Hold | None = None
+) -> int:
+    """Fork a child process that trains the run, or resumes it, and writes to a file; its number."""
     child = os.fork()
     if child:
         return child
@@ -80,8 +94,11 @@ def init_moments(out: Path, name: str, steps: int, output: Path | None = None) -
         sink = os.open(output or out / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(sink, 1)
         os.dup2(sink, 2)
-        run = Run(resolve([*WORDS, f"optim.steps={steps}", f"out={out}", f"name={name}"]))
+        run = Run(resolve([*OPTIONS, f"optim.steps={steps}", f"out={out}", f"name={name}"]))
         run.reconcile()
+        if hold:
+            callbacks = train_job._callbacks
+            train_job._callbacks = lambda job: [*callbacks(job), hold]
         train_job.train(run)
         status = 0
     finally:
@@ -95,11 +112,12 @@ def ended(child: int) -> int | None:
 
 
 def whole(out: Path, name: str, steps: int) -> dict[str, Any]:
-    """The weights of a run that nobody disturbs."""
-    child = init_moments(out, name, steps)
-    while (status := ended(child)) is None:
-        time.sleep(0.01)
-    assert status == 0, (out / f"{name}.txt").read_text()
+    """The weights of a run that nobody disturbs; trained at the first call."""
+    if not (out / name / "result.json").exists():
+        child = start(out, name, steps)
+        while (status := ended(child)) is None:
+            time.sleep(0.01)
+        assert status == 0, (out / f"{name}.txt").read_text()
     return weights(out / name)
 
 
@@ -117,15 +135,17 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def wait_and_kill(
-    child: int, folder: Path, in_save: bool, longest: float
+    child: int, folder: Path, step: int, longest: float, in_save: bool
 ) -> tuple[int | None, bool]:
-    """Let the child be for a random time, and until it saves if that is asked for, then kill it:
-    its status if it ended before, and whether it was inside a save."""
+    """Let the child reach a step, wait for a random time, and until it saves if `in_save`; then kill
+    it: its status if it ended before, and whether it was inside a save."""
     until = time.monotonic() + random.random() * longest
-    while time.monotonic() < until + (5 if in_save else 0):
+    while time.monotonic() < until + (2 if in_save else 0):
         if (status := ended(child)) is not None:
             return status, False
-        if time.monotonic() > until and saving(folder):
+        if newest(folder) < step:
+            until = time.monotonic() + random.random() * longest
+        elif time.monotonic() > until and saving(folder):
             break
         time.sleep(0.0005)
     inside = saving(folder)
@@ -138,13 +158,18 @@ def saving(folder: Path) -> bool:
     return any(folder.glob("checkpoints/.step-*"))
 
 
-def last_step(folder: Path) -> int:
-    known = [
-        path
-        for path in checkpoint.list_checkpoints(folder / "checkpoints")
-        if checkpoint.is_intact(path)
-    ]
+def newest(folder: Path) -> int:
+    """The step of the newest checkpoint, damaged or not."""
+    known = checkpoint.list_checkpoints(folder / "checkpoints")
     return checkpoint.step_of(known[-1]) if known else 0
+
+
+def last_step(folder: Path) -> int:
+    """The step of the newest checkpoint that is not damaged."""
+    for path in reversed(checkpoint.list_checkpoints(folder / "checkpoints")):
+        if checkpoint.is_intact(path):
+            return checkpoint.step_of(path)
+    return 0
 
 
 def damage(folder: Path) -> str:
@@ -162,10 +187,19 @@ def damage(folder: Path) -> str:
 
 
 def storm(out: Path, kills: int, steps: int, longest: float, harm: bool = False) -> dict[str, Any]:
-    """Kill a run until it has been killed so often, then let it end. `longest`: seconds to the
-    latest kill after a start. Lost are those rows of the unbroken run's metrics that the killed run
-    has not, with the same loss to the last bit."""
-    wanted, name = whole(out, "whole", steps), "harmed" if harm else "killed"
+    """Kill a run `kills` times, then let it end. Lost are those rows of the unbroken run's metrics
+    that the killed run has not, with the same loss to the last bit.
+
+    A run that is to be killed stays at its last step, so that the number of kills does not depend on
+    the machine's speed.
+
+    Args:
+        longest: seconds from the step at which it is to be killed to the latest kill.
+        harm: damage its newest checkpoint after each kill.
+    """
+    wanted = whole(out, "whole", steps)
+    name = "harmed" if harm else "killed"
+    folder = out / name
     report: dict[str, Any] = {
         "kills": 0,
         "inside a save": 0,
@@ -173,29 +207,21 @@ def storm(out: Path, kills: int, steps: int, longest: float, harm: bool = False)
         "steps repeated": 0,
         "damaged": {},
     }
-    folder = out / name
-    while True:
+    for kill in range(kills):
         before = last_step(folder)
-        child = init_moments(out, name, steps)
-        if report["kills"] == kills:
-            while (status := ended(child)) is None:
-                time.sleep(0.01)
-        else:
-            status, inside = wait_and_kill(child, folder, report["kills"] % 2 == 0, longest)
+        child = start(out, name, steps, hold=Hold(steps, out / "never"))
+        step = before + random.randrange(max(1, steps // kills))
+        status, inside = wait_and_kill(child, folder, step, longest, in_save=kill % 2 == 0)
+        assert status is None, (out / f"{name}.txt").read_text()[-2000:]
+        report["kills"] += 1
+        report["inside a save"] += inside
         report["resumptions"] += before > 0
-        if status is not None:
-            break
-        report["kills"], report["inside a save"] = (
-            report["kills"] + 1,
-            report["inside a save"] + inside,
-        )
         report["steps repeated"] += reached(folder) - last_step(folder)
         if harm and (how := damage(folder)):
             report["damaged"][how] = report["damaged"].get(how, 0) + 1
-    assert status == 0, (out / f"{name}.txt").read_text()[-2000:]
-    assert last_step(folder) == steps and report["kills"] == kills, (
-        "the run ended before it was killed so often"
-    )
+    report["resumptions"] += last_step(folder) > 0
+    whole(out, name, steps)
+    assert last_step(folder) == steps
     losses = {(row["step"], row["loss"]) for row in rows(folder)}
     report["lost"] = sum((row["step"], row["loss"]) not in losses for row in rows(out / "whole"))
     return report | {"rows": len(losses), "bit-equal": same(wanted, weights(folder))}
@@ -207,33 +233,50 @@ def reached(folder: Path) -> int:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    return Run(resolve([*WORDS, f"out={folder.parent}", f"name={folder.name}"])).rows()
+    return Run(resolve([*OPTIONS, f"out={folder.parent}", f"name={folder.name}"])).rows()
 
 
 def full(out: Path, steps: int) -> dict[str, Any]:
     """A run on a file system of 3 MiB, which somebody else fills to the last byte for a while,
-    again and again."""
-    wanted, small = whole(out, "roomy", steps), out / "small"
+    again and again. It stays at half its steps until that has happened."""
+    wanted = whole(out, "roomy", steps)
+    small = out / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], check=True)
     try:
-        output, times, starts = out / "small.txt", 0, 1
-        child = init_moments(small, "run", steps, output)
+        output = out / "small.txt"
+        hold = Hold(steps // 2, out / "filled")
+        times = 0
+        starts = 1
+        child = start(small, "run", steps, output, hold)
         while (status := ended(child)) != 0:
             if status is not None:  # its last words had no room: the export, the result
                 assert last_step(small / "run") == steps, output.read_text()[-2000:]
-                child, starts = init_moments(small, "run", steps, output), starts + 1
+                child = start(small, "run", steps, output, hold)
+                starts += 1
             time.sleep(0.3 + random.random())
             if last_step(small / "run"):
                 fill(small / "filler")
+                hold.until.touch()
                 times += 1
-                time.sleep(0.2)
+                wait_for_failure(output, 0.2 if times > 1 else 60)
                 (small / "filler").unlink()
-        failed = output.read_text().count("could not be saved")
-        report = {"filled": times, "saves that failed": failed, "starts": starts}
+        report = {"filled": times, "saves that failed": failures(output), "starts": starts}
         return report | {"bit-equal": same(wanted, weights(small / "run"))}
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def failures(output: Path) -> int:
+    return output.read_text().count("could not be saved")
+
+
+def wait_for_failure(output: Path, longest: float) -> None:
+    """Wait for the next save that fails, `longest` seconds at most."""
+    before = failures(output)
+    end = time.monotonic() + longest
+    while failures(output) == before and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def fill(path: Path) -> None:

@@ -2,51 +2,48 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import ROOT
+from launching import launch
 
 from ssl_vit.callbacks import Row
 from ssl_vit.config.resolve import resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.trackers import MetricsLog
 
-FULL = """
+SCRIPT = """
 import json, random, sys
 from pathlib import Path
 sys.path.insert(0, "benchmarks")
 import chaos
 random.seed(1)
-print(json.dumps(chaos.full(Path(sys.argv[1]), steps=400)))
+out = Path(sys.argv[1])
+print(json.dumps({call}))
 """
-STORM = """
-import json, random, sys
-from pathlib import Path
-sys.path.insert(0, "benchmarks")
-import chaos
-print(json.dumps(chaos.storm(Path(sys.argv[1]), kills=4, steps=200, longest=1.5, harm=sys.argv[2] == "harm")))
-"""
+STORMS = "[chaos.storm(out, kills=4, steps=100, longest=0.2, harm=harm) for harm in (False, True)]"
 
 
-@pytest.mark.parametrize("harm", ["kill", "harm"])
-def test_kills_at_random_moments_lose_nothing(harm: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", STORM, str(tmp_path), harm],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
-    assert (
-        report["bit-equal"]
-        and report["kills"] == 4
-        and report["rows"] == 40
-        and report["lost"] == 0
-    ), report
+def report(call: str, out: Path) -> Any:
+    """What a function of benchmarks/chaos.py returns."""
+    process = launch("-c", SCRIPT.format(call=call), str(out))
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, output
+    return json.loads(output.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def storms(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return report(STORMS, tmp_path_factory.mktemp("storms"))
+
+
+@pytest.mark.parametrize("harm", [False, True])
+def test_kills_at_random_moments_lose_nothing(storms: list, harm: bool) -> None:
+    """Also where the newest checkpoint is damaged after each."""
+    found = storms[harm]
+    assert found["bit-equal"] and found["kills"] == 4 and found["resumptions"], found
+    assert found["rows"] == 20 and found["lost"] == 0, found
 
 
 def mounts(folder: Path) -> bool:
@@ -58,16 +55,8 @@ def mounts(folder: Path) -> bool:
 def test_a_tiny_file_system_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     if not mounts(tmp_path):
         pytest.skip("no file system may be mounted here")
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
-    assert report["bit-equal"] and report["filled"] and report["saves that failed"], report
+    found = report("chaos.full(out, steps=60)", tmp_path)
+    assert found["bit-equal"] and found["filled"] and found["saves that failed"], found
 
 
 def test_rows_that_a_full_disk_refused_come_later_and_whole(
