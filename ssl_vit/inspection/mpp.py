@@ -6,11 +6,13 @@ from pathlib import Path
 import torch
 from einops import rearrange, repeat
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..data.batching import Batch
 from ..objectives import MaskedPatchPrediction, corruption
 
 GREY = 128
+GAP = 16  # of a panel's width: the white space between panels
 TITLES = ("original", "corrupted", "predicted", "true")
 
 
@@ -39,25 +41,45 @@ def _filled(small_BNcc3: Tensor, patch: int) -> Tensor:
     return repeat(small_BNcc3, "b n p q c -> b n (p s q t c)", s=side, t=side)
 
 
+def page(panels_BVCHW: Tensor) -> Tensor:
+    """The panels of all images side by side, two images to a row, white between them: uint8
+    (H, W, 3)."""
+    halves = min(2, len(panels_BVCHW))
+    gap = max(1, panels_BVCHW.shape[-1] // GAP)
+    spaced = pad(panels_BVCHW, (0, gap, 0, gap), value=255)
+    missing = -len(spaced) % halves
+    spaced = torch.cat([spaced, torch.full_like(spaced[:missing], 255)])
+    whole = rearrange(spaced, "(r n) v c h w -> (r h) (n v w) c", n=halves)
+    return whole[:-gap, :-gap]
+
+
 def save_figure(objective: MaskedPatchPrediction, batch: Batch, path: Path) -> None:
-    """Write the columns of up to eight images, four to a row of the page, as a PNG."""
+    """Write the columns of up to eight images, two images to a row of the page, as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    few = batch.map(lambda x: x[:8])
-    rows = rearrange(panels(objective, few).cpu(), "b v c h w -> b v h w c").numpy()
-    halves = 2 if len(rows) > 1 else 1
+    panels_BVCHW = panels(objective, batch.map(lambda x: x[:8])).cpu()
+    columns = len(TITLES) * min(2, len(panels_BVCHW))
+    image = page(panels_BVCHW).numpy()
+    height, width, _ = image.shape
+    # one axis: one for each panel takes ten times as long
     figure = Figure(
-        figsize=(1.5 * 4 * halves + 0.3, 1.5 * -(-len(rows) // halves) + 0.4), layout="constrained"
+        figsize=(1.5 * columns + 0.3, 1.5 * columns * height / width + 0.4), layout="constrained"
     )
     FigureCanvasAgg(figure)
-    axes = figure.subplots(-(-len(rows) // halves), 4 * halves, squeeze=False)
-    for axis in axes.flat:
-        axis.axis("off")
-    for i, four in enumerate(rows):
-        for v, image in enumerate(four):
-            axis = axes[i // halves, 4 * (i % halves) + v]
-            axis.imshow(image, interpolation="nearest")
-            if i < halves:
-                axis.set_title(TITLES[v], fontsize=9)
+    axis = figure.subplots()
+    axis.axis("off")
+    axis.imshow(image, interpolation="nearest")
+    for column in range(columns):
+        centre = (column + 0.5) * width / columns
+        title = TITLES[column % len(TITLES)]
+        axis.annotate(
+            title,
+            (centre, 0),
+            (0, 4),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=9,
+        )
     figure.savefig(path, dpi=110)
