@@ -33,6 +33,38 @@ TINY = [
 ]
 
 
+# Files in the order of the time that they take; all others come after them. With `--dist loadfile` a
+# worker takes the next file when it has done one: begun last, one of these would run alone at the end.
+SLOWEST_FIRST = [
+    "test_sharding.py",
+    "test_heartbeat.py",
+    "test_studies.py",
+    "test_train.py",
+    "test_chaos.py",
+    "test_identity.py",
+    "test_finetune.py",
+    "test_preemption.py",
+    "test_distributed.py",
+    "test_hub_pushing.py",
+    "test_hub.py",
+    "test_errors.py",
+    "test_nonfinite.py",
+    "test_fuzz.py",
+    "test_frozen.py",
+    "test_stalls.py",
+]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # xdist: the files with the most tests first
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(SLOWEST_FIRST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
+
 def altered(options: list[str], *new: str) -> list[str]:
     """The options with others over them; the last one of a key counts."""
     last = {option.partition("=")[0]: option for option in (*options, *new)}

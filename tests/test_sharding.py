@@ -36,22 +36,28 @@ from ssl_vit.training import checkpoint, distributed, sharding
 
 LAUNCH = ROOT / "launch"
 ZERO = ("zero1", "zero2", "zero3")
-LONG = altered(TINY, "log.every=1", "eval.every=12", "checkpoint.every=100")
+STEPS = 8
+LONG = altered(
+    TINY, f"optim.steps={STEPS}", "log.every=1", f"eval.every={STEPS}", "checkpoint.every=100"
+)
 RELAY = altered(LONG, "optim.steps=60", "optim.warmup=6", "optim.name=adamw")
 LEGS = ("ddp", "zero2", "fsdp2", "zero3", "zero3", "zero1")  # the last to the end
 # the first image of the second process at step 5
 SPOILT = int(samples_at(5 * 16, 16, 50_000, 0).index[8])
 SERIES = """
-import json, os, signal, sys
+import gc, json, os, signal, sys
 import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from ssl_vit import callbacks as base, objectives
+from ssl_vit import callbacks as base, inspection, objectives
 import ssl_vit.jobs.train as job
 from ssl_vit.training import distributed, sharding
 from ssl_vit.errors import UserError
 from ssl_vit.runs.folder import Run
 from ssl_vit.config.resolve import resolve
 
+inspection.save_figures = lambda *given: None  # neither is compared, and both take longer than the training
+job.BASELINE_IMAGES = 32
+gc.freeze()  # what is imported is looked through in every collection, of which Accelerate and DeepSpeed ask for two a run
 start = distributed._start
 
 def fsdp(recipe):
@@ -110,7 +116,7 @@ def spoil(index):
         return step._replace(loss=step.loss + float("inf")) if corrupted else step  # with a gradient that is finite
     objectives.MaskedPatchPrediction.forward = spoilt if index is not None else forward
 
-for name, environment, words, stop, index, port in json.loads(sys.argv[1]):
+for name, environment, options, stop, index, port in json.loads(sys.argv[1]):
     for key in set(os.environ) - known:
         del os.environ[key]
     os.environ.update(environment)
@@ -119,7 +125,7 @@ for name, environment, words, stop, index, port in json.loads(sys.argv[1]):
     spoil(index)
     compiled.clear()
     try:
-        job.train(Run(resolve(words)))
+        job.train(Run(resolve(options)))
     except UserError as error:
         facts[name] = str(error)
     except SystemExit as end:
@@ -170,8 +176,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     out = tmp_path_factory.mktemp("zero")
     series: list[tuple] = []
 
-    def run(name: str, way: str, *own: str, words=LONG, stop=False, spoil=None) -> None:
-        options = [*altered(words, *own), f"out={out}", f"name={name}"]
+    def run(name: str, way: str, *own: str, common=LONG, stop=False, spoil=None) -> None:
+        options = [*altered(common, *own), f"out={out}", f"name={name}"]
         series.append((name, launched(way), options, stop, spoil, free_port(len(series))))
 
     for way in ("ddp", *ZERO, "fsdp2"):
@@ -190,8 +196,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         )
         run(f"{way}_bfloat16", way, "compute.precision=bfloat16", "compute.batch=8")
     for i, way in enumerate(LEGS):
-        run("relay", way, "compute.batch=8", words=RELAY, stop=i < len(LEGS) - 1)
-    run("alone", "zero3", "compute.batch=8", words=RELAY, stop=True)
+        run("relay", way, "compute.batch=8", common=RELAY, stop=i < len(LEGS) - 1)
+    run("alone", "zero3", "compute.batch=8", common=RELAY, stop=True)
     for way in ("ddp", "zero2", "zero3"):
         run(
             f"{way}_back",
@@ -216,8 +222,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     run("averaged", "zero3", "optim.average=0.5")
     run("stops", "zero3", "compute.batch=8", spoil=SPOILT)
     pair = launch_ranks(2, "-c", SERIES, json.dumps(series), str(out / "facts.json"))
-    codes, output = outcome(pair, 600)
-    assert codes == [0, 0], output
+    statuses, outputs = outcome(pair, 600)
+    assert statuses == [0, 0], outputs
     return out, json.loads((out / "facts.json").read_text())
 
 
@@ -231,7 +237,7 @@ def test_losses_are_those_of_ddp(trained, way: str, passes: str) -> None:
     """With and without several passes a step; what is looked at, and the weights at the end too."""
     out = trained[0]
     one, other = rows(out / f"ddp{passes}"), rows(out / f"{way}{passes}")
-    assert len(other) == 12
+    assert len(other) == STEPS
     assert_alike(one, other, rel=1e-6)
     assert other[-1]["validation/loss"] == pytest.approx(one[-1]["validation/loss"], rel=1e-5)
     assert [row["grad_norm"] for row in other] == pytest.approx(
@@ -312,7 +318,7 @@ def test_an_update_that_is_not_finite_is_left_out_as_under_ddp(trained, way: str
     assert (
         [row.get("left_out") for row in other]
         == [row.get("left_out") for row in one]
-        == [None] * 5 + [1] + [None] * 6
+        == [None] * 5 + [1] + [None] * (STEPS - 6)
     )
     kept = [(a, b) for a, b in zip(one, other, strict=True) if "loss" in b]
     assert_alike(*map(list, zip(*kept, strict=True)), rel=1e-6)
@@ -324,7 +330,7 @@ def test_an_update_that_is_not_finite_is_left_out_as_under_ddp(trained, way: str
 def test_going_back_to_a_checkpoint_is_the_same_as_under_ddp(trained, way: str) -> None:
     out = trained[0]
     one, other = rows(out / "ddp_back"), rows(out / f"{way}_back")
-    assert [row["step"] for row in one] == list(range(1, 13))
+    assert [row["step"] for row in one] == list(range(1, STEPS + 1))
     assert_alike(one, other)
     assert "left_out" not in str(other)  # as the step was taken again, with other samples
     assert list(json.loads((out / f"{way}_back" / "not_finite.json").read_text())["steps"]) == ["5"]

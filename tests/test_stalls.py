@@ -27,6 +27,8 @@ from ssl_vit.config import validate
 from ssl_vit.data import batching
 from ssl_vit.jobs import cli
 from ssl_vit.training import heartbeat
+from torch.utils.data import _utils
+_utils.MP_STATUS_CHECK_INTERVAL = 0.5  # instead of 5 s, for each worker that does not end
 heartbeat.INTERVAL = 0.2
 del validate.BOUNDS["compute.patience"]
 fetch, where, calls = batching.ImageDataset.__getitems__, sys.argv[1], []
