@@ -402,18 +402,38 @@ def panels(monkeypatch, undrawn):
 
 
 @pytest.mark.parametrize("key", ["corruption.rate", "target"])
-def test_learning_curves_share_axes_where_the_losses_compare(tmp_path, panels, key):
+@pytest.mark.parametrize("split", ["validation", "train"])
+def test_learning_curves_share_axes_where_the_losses_compare(tmp_path, panels, key, split):
+    """Also of runs that held nothing out."""
     vary = {f"it={value}": {key: value} for value in (0.1, 0.2, 0.3)}
     few = dict(zip(vary, FEW.values(), strict=True))
     folder = study(tmp_path / "made", few=few, vary=vary, report={"probes": ["probe"]})
     for path in folder.glob("pretrain-*"):
         (path / "metrics.jsonl").write_text('{"step": 5, "images": 5, "loss": 2.5}\n')
+        altered(path / "result.json", metrics={"loss": {"value": 2.5, "n": 9, "split": split}})
     reports.write(folder)
     labels = [f"{key}={value}" for value in (0.1, 0.2, 0.3)]
     if key == "target":
         assert panels == [(f"pretrain: {label}", [label]) for label in labels]
     else:
         assert panels == [("pretrain", labels)]
+
+
+def test_learning_curves_of_another_objective_have_axes_of_their_own(tmp_path, panels):
+    """The settings compare with one another, but not with the arm beside them."""
+    folder = study(
+        tmp_path / "made",
+        few=FEW | {"labels": (0.6,)},
+        beside=["labels"],
+        recipes=RATES | {"labels": {"objective": "supervised"}},
+    )
+    for path in folder.glob("pretrain-*"):
+        (path / "metrics.jsonl").write_text('{"step": 5, "images": 5, "loss": 2.5}\n')
+    reports.write(folder)
+    assert [arms for _, arms in panels] == [
+        *([f"corruption.rate={rate}"] for rate in (0.15, 0.5, 0.95)),
+        ["labels"],
+    ]
 
 
 def test_a_metric_of_two_parts_is_two_measures(tmp_path, undrawn):

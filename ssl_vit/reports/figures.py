@@ -9,7 +9,7 @@ from typing import NamedTuple
 from . import plots
 from .axes import Axes, arm_label, axes, format_value
 from .load import FinishedRun, StudyResults
-from .measures import Measure, Result
+from .measures import Measure, Result, obstacles
 from .numbers import Numbers
 from .pages import Figure
 from .wording import unit
@@ -139,9 +139,8 @@ def learning_curves(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     panels = [panel for panel in _learning_panels(study, numbers) if panel]
     if not panels:
         return
-    caption = "Learning curves: each seed a thin line, the mean of an arm a thick one."
-    if numbers.incomparable:
-        caption += " What the arms learn in pre-training differs, so each has axes of its own."
+    caption = "Learning curves: each seed a thin line, the mean of an arm a thick one. "
+    caption += "Arms whose losses in pre-training do not compare have axes of their own."
     order = [arm_label(arm, numbers.settings) for arm in study.plan["arms"]]
     yield figure("learning_curves", caption, lambda style: plots.learning(panels, order, style))
 
@@ -156,7 +155,8 @@ def _learning_panels(study: StudyResults, numbers: Numbers) -> Iterator[plots.Le
         for run in {run.name: run for run in runs}.values():
             parts.setdefault(run.part, {}).setdefault(label, []).append(run)
     for part, by_arm in parts.items():
-        if numbers.incomparable:
+        reasons, _ = obstacles(study, part, "loss", study.plan["arms"])
+        if reasons:
             for label, runs in by_arm.items():
                 yield _learning_panel(f"{part}: {label}", {label: runs})
         else:

@@ -5,7 +5,7 @@ Legend: S seeds, M labelled test images.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,30 +118,43 @@ def held_out(study: StudyResults, incomparable: dict[str, list[str]]) -> Iterato
     `incomparable` with the reasons."""
     names = {part: _held_out_metrics(study, part) for part in study.trained}
     for part in study.trained:
-        runs = {arm: study.runs(part, arm) for arm in study.settings}
-        every = [run for one in runs.values() for run in one.values()]
-        recipes = [_recipe(one) for one in runs.values() if one]
         for name in names[part]:
             suffix = _suffix(part, sum(name in others for others in names.values()) > 1)
-            group, _, last = name.rpartition("/")
-            probed = name.startswith(PROBE)
-            keys, own = question_keys("supervised/accuracy" if probed else name, recipes)
-            if not all(recipes):
-                keys.append("recipe.yaml (missing)")
-            if len({str(run.environment["data"].get("validation")) for run in every}) > 1:
-                keys.append("the images held out")
-            if keys:
-                incomparable[name + suffix] = keys
+            reasons, own = obstacles(study, part, name, study.settings)
+            if reasons:
+                incomparable[name + suffix] = reasons
                 continue
+            group, _, last = name.rpartition("/")
             words = ["held-out", *filter(None, [group]), last.removeprefix(PROBE)]
             label = " ".join(words).replace("_", " ") + suffix
-            percent = probed or last in PERCENT
+            percent = name.startswith(PROBE) or last in PERCENT
             measure = Measure(name + suffix, label, part, percent, last != "loss", own, [], [])
-            having = {
-                arm: {seed: run for seed, run in one.items() if name in run.result["metrics"]}
-                for arm, one in runs.items()
+            runs = {
+                arm: {
+                    seed: run
+                    for seed, run in study.runs(part, arm).items()
+                    if name in run.result["metrics"]
+                }
+                for arm in study.settings
             }
-            yield from _with_results(study, measure, name, having)
+            yield from _with_results(study, measure, name, runs)
+
+
+def obstacles(
+    study: StudyResults, part: str, name: str, arms: Iterable[str]
+) -> tuple[list[str], list[str]]:
+    """Why a held-out metric of a part that pre-trains does not compare between these arms, and the
+    keys of the corruption by which each arm has its own question (comparable.question_keys)."""
+    runs = [study.runs(part, arm) for arm in arms]
+    recipes = [_recipe(one) for one in runs if one]
+    labels = name.startswith(PROBE)  # a probe learns labels, whatever the objective
+    reasons, own = question_keys("supervised/accuracy" if labels else name, recipes)
+    if not all(recipes):
+        reasons.append("recipe.yaml (missing)")
+    data = [run.environment["data"] for one in runs for run in one.values()]
+    if len({str(one.get("validation")) for one in data}) > 1:
+        reasons.append("the images held out")
+    return reasons, own
 
 
 def _suffix(part: str, several: bool) -> str:
