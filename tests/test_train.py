@@ -451,17 +451,26 @@ def test_unreadable_images_are_named_and_too_many_stop_the_run(
         run([*words, "name=none", "data.unreadable=0"])
 
 
-@pytest.mark.parametrize("own", [["optim.dropout=0.1"], ["optim.drop_path=0.1"], []])
-def test_masks_of_dropout_go_on_with_the_same_device_batch_only(
+@pytest.mark.parametrize(
+    "own",
+    [
+        ["optim.dropout=0.1"],
+        ["optim.drop_path=0.1"],
+        ["corruption.source=batch"],
+        ["corruption.source=batch", "recipe=joint"],
+        [],
+    ],
+)
+def test_what_a_device_batch_draws_needs_the_same_device_batch_on_resuming(
     tiny: list[str], own: list[str]
 ) -> None:
-    """They are seeded by pass; without them a run goes on with any device batch."""
+    """Without such an option a run resumes with any device batch."""
     short = altered(tiny, *own, "optim.steps=4", "compute.batch=8", "name=run")
     folder = run(short).folder
     (folder / "result.json").unlink()
     before = (folder / "metrics.jsonl").read_text()
     if own:
-        text = rf"compute\.batch=4: the run was stopped with 8 images a pass, .*{own[0]} .*say compute\.batch=8"
+        text = rf"compute\.batch=4: .* 8 images a pass, .*{own[0]} .*compute\.batch=8"
         with pytest.raises(UserError, match=text):
             run(altered(short, "compute.batch=4"))
         assert (folder / "metrics.jsonl").read_text() == before

@@ -170,8 +170,9 @@ def _is_file_name(part: str) -> bool:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be a path that stays inside the folder it is joined to."""
-    return is_path(text) and {"", ".", ".."}.isdisjoint(text.split("/"))
+    """Whether a text can be a path that stays inside the folder it is joined to. Control characters
+    and marks that turn the direction of the text round would show another name than there is."""
+    return is_path(text) and text.isprintable() and {"", ".", ".."}.isdisjoint(text.split("/"))
 
 
 def is_split(text: str) -> bool:

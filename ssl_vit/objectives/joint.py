@@ -19,6 +19,7 @@ class Joint(Objective):
         self.parts = nn.ModuleDict({name: part for name, (part, _) in parts.items()})
         self.weights = {name: weight for name, (_, weight) in parts.items()}
         self.uses_labels = any(part.uses_labels for _, part in self._all())
+        self.mixes_images = next((p.mixes_images for _, p in self._all() if p.mixes_images), "")
         self.pool = self._all()[-1][1].pool  # the supervised part's, if it is trained
         self._freeze_idle()
 

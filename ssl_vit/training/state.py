@@ -95,8 +95,8 @@ class State:
         }
 
     def _check_masks(self, saved: dict[str, Any]) -> None:
-        """Check that dropout and drop path draw the masks of the uninterrupted run: they are seeded
-        by device batch.
+        """Check that what is drawn for a whole device batch (masks of dropout and drop path, patches
+        of other images) is drawn as in the uninterrupted run.
 
         Raises:
             UserError: the device batch differs.
@@ -106,8 +106,12 @@ class State:
         was = saved.get("device_batch", now)  # older checkpoints have none
         rates = {name: getattr(settings, name) for name in ("dropout", "drop_path")}
         drawn = [f"optim.{name}={rate:g}" for name, rate in rates.items() if rate > 0]
+        if self.strategy.objective.mixes_images:
+            drawn.append(self.strategy.objective.mixes_images)
         if drawn and was != now:
-            why = f"the run was stopped with {was} images a pass, and masks of {drawn[0]} are drawn by pass"
+            why = (
+                f"the run was stopped with {was} images a pass, and {drawn[0]} draws for each pass"
+            )
             choices = f"expected compute.batch={was}, on any number of processes that it suits"
             raise UserError(f"compute.batch={now}: {why}; {choices}")
 
