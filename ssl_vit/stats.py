@@ -47,7 +47,7 @@ class McNemar(NamedTuple):
 
 
 def t_factor(n: int) -> float:
-    """The quantile of Student's t with n - 1 degrees of freedom that leaves TAIL above it, n >= 2."""
+    """The quantile of Student's t with n - 1 degrees of freedom, n >= 2, that leaves TAIL above."""
     return float(stats.t.isf(TAIL, n - 1))
 
 

@@ -1,6 +1,6 @@
 """The figures of a report: which numbers are drawn, and their captions. No torch here.
 
-A figure is a function of (study, numbers) that yields none or one; a section of `sections` shows it.
+A figure is a function of (study, numbers) that yields none or one; a section shows it.
 """
 
 from collections.abc import Callable, Iterator

@@ -86,7 +86,7 @@ class Measure(NamedTuple):
 
 
 def tested(study: StudyResults) -> Iterator[Measure]:
-    """What the final part, with the extra ones beside it, and the probes measured on the test split.
+    """What the final part (with the extra ones beside it) and the probes measured on test images.
 
     Raises:
         UserError: a run lacks a metric that others of its part have.

@@ -66,6 +66,7 @@ class Numbers(NamedTuple):
 
     Attributes:
         broken: runs that measured something not finite, which is left out.
+        match: what varied settings have in common: steps or exaflop.
         settings: {arm: {key: value}} of the arms that are compared.
         incomparable: {held-out metric: why it does not compare}; these are no measures.
         main: the name of the measure that the study is judged by.
@@ -78,7 +79,7 @@ class Numbers(NamedTuple):
     tasks: int
     missing: list[str]
     broken: list[str]
-    match: str
+    match: str | None
     settings: dict[str, dict[str, Any]]
     measures: list[Measure]
     incomparable: dict[str, list[str]]
@@ -110,7 +111,7 @@ def compute(study: StudyResults) -> Numbers:
         tasks=len(study.plan["tasks"]),
         missing=study.missing,
         broken=[run.name for run in study.finished.values() if _broken(run)],
-        match=study.plan.get("match") or "steps",
+        match=(study.plan.get("match") or "steps") if study.vary else None,
         settings=study.settings,
         measures=measures,
         incomparable=incomparable,

@@ -1,4 +1,4 @@
-"""How the runs of a report were made: their commands, machines, versions and dates. No torch here."""
+"""How the runs of a report were made: commands, machines, versions, dates. No torch here."""
 
 import shlex
 from collections.abc import Iterator
@@ -18,7 +18,8 @@ def section(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     finished = sorted(run.result["finished"] for run in runs)
     hours = sum(run.result["device_hours"] for run in runs)
     yield Text(
-        f"{len(finished)} runs, {hours:.3g} device-hours, finished between {finished[0]} and {finished[-1]}."
+        f"{len(finished)} runs, {hours:.3g} device-hours, "
+        f"finished between {finished[0]} and {finished[-1]}."
     )
 
 

@@ -1,5 +1,5 @@
-"""The sections of a report, in SECTIONS: each is a function of (study, numbers) that yields blocks of
-text, tables and figures, and nothing where the study has nothing of it. No torch here."""
+"""The sections of a report, in SECTIONS: each is a function of (study, numbers) that yields blocks
+of text, tables and figures, and nothing where the study has nothing of it. No torch here."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -172,8 +172,8 @@ def measures(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     for keys in dict.fromkeys(map(tuple, numbers.incomparable.values())):
         names = [name for name, differ in numbers.incomparable.items() if tuple(differ) == keys]
         yield Text(
-            f"Not shown, as the arms differ in {', '.join(keys)} and no value compares with another: "
-            f"held-out {', '.join(names)}."
+            f"Not shown, as the arms differ in {', '.join(keys)} and no value compares with "
+            f"another: held-out {', '.join(names)}."
         )
     for measure in numbers.measures:
         yield _measure_table(study, numbers, measure)
@@ -188,7 +188,8 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
     if measure.name != "top1" or measure.part != study.final:
         paper = {}
     head = [f"{unit(measure)}: arm", "n", "mean", "sd", SEEDS, BOTH, "best with"]
-    head += [f"minus {baseline}{', points' if measure.percent else ''}", SEEDS, "paper"]
+    gain = f"minus {baseline}{', points' if measure.percent else ''}"
+    head += [gain if measure.higher else f"{gain}, sign reversed", SEEDS, "paper"]
     rows = []
     for one in every:
         cells = [arm_label(one.arm, numbers.settings), *_summary(one.value, measure)]
