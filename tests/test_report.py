@@ -285,7 +285,7 @@ def test_arms_table_with_the_paper_beside_and_extra_rows_marked(whole):
     assert '<tr class="marked">' in (whole[0] / "report.html").read_text()
 
 
-def test_what_three_seeds_allow_is_said_in_words(whole):
+def test_what_three_seeds_can_show(whole):
     """t(2) = 4.30, 4.30 / sqrt(3) = 2.48, of 0.5 points 1.24; 5 seeds: 2.776 / sqrt(5) x 0.5; 10:
     2.262 / sqrt(10) x 0.5."""
     text = (whole[0] / "report.md").read_text()
@@ -340,7 +340,7 @@ def test_sweeps_mark_the_best_and_warn_of_edges(whole, gap):
     json.loads(json.dumps(reports.plain(found), allow_nan=False))
 
 
-def test_a_sweep_is_judged_by_what_its_choosers_say(gap):
+def test_a_sweep_is_judged_by_the_metric_of_its_choosers(gap):
     about = json.loads((gap / "study.json").read_text())
     for one in about["tasks"]:
         one |= {"best": "sweep", "by": "speed"} if one["part"] == "final" else {}
@@ -376,7 +376,7 @@ def test_hardware_versions_and_dates_are_the_runs(whole):
     assert "finished between 2026-01-01T00:00:00+00:00 and 2026-01-03T00:00:00+00:00" in text
 
 
-def test_the_words_are_told_where_the_study_tells_them(gap):
+def test_commands_are_shown_where_study_json_has_them(gap):
     about = json.loads((gap / "study.json").read_text())
     for one in about["tasks"]:
         one["words"] = ["recipe=finetune", f"seed={one['seed']}"]
@@ -449,7 +449,7 @@ def test_a_run_of_other_first_weights_is_left_out(gap: Path, same: bool) -> None
     assert ("left out" not in (gap / "report.md").read_text()) if same else (why in error(gap))
 
 
-def test_runs_from_before_a_key_was_renamed_are_told(gap: Path) -> None:
+def test_runs_from_before_a_key_was_renamed_count(gap: Path) -> None:
     about = json.loads((gap / "study.json").read_text())
     one = next(one for one in about["tasks"] if one["name"] == "final-mpp-1")
     one["words"] = ["recipe=finetune", "eval.pictures=7", "optim.steps=9", "optim.warmup=1"]
@@ -540,7 +540,7 @@ def test_words_of_the_study_cannot_become_markup(tmp_path):
     assert "&lt;b&gt;bold&lt;/b&gt; &amp; more" in text
 
 
-def test_one_seed_has_no_interval_and_the_report_says_so(tmp_path):
+def test_one_seed_has_no_interval(tmp_path):
     folder = study(tmp_path / "gap", {arm: counts[:1] for arm, counts in RIGHT.items()})
     found = reports.write(folder)
     assert "mpp minus scratch is +5.00 points, on one seed, which gives no interval" in found.answer
@@ -552,7 +552,7 @@ def test_one_seed_has_no_interval_and_the_report_says_so(tmp_path):
     )
 
 
-def test_a_loss_and_a_lead_are_said_as_such(tmp_path):
+def test_a_loss_and_a_lead_have_their_signs(tmp_path):
     """mpp - scratch: 0.25, -2.5, 0 points: mean -0.75, sd 1.5207, half-width 2.4841 x 1.5207."""
     right = {"scratch": (220, 230, 225), "mpp": (221, 220, 225), "supervised": (200, 201, 203)}
     found = reports.write(study(tmp_path / "gap", right))
@@ -698,7 +698,7 @@ def test_a_part_with_several_runs_of_a_seed_is_no_measure(tmp_path):
     assert "part sweep has a grid (optim.lr)" in message
 
 
-def test_a_study_of_another_kind_is_told_what_a_report_needs(tmp_path):
+def test_a_study_without_a_baseline_names_what_a_report_needs(tmp_path):
     message = error(study(tmp_path / "gap", report={"final": "final"}))
     assert message.endswith("missing: baseline, candidate")
 

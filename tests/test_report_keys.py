@@ -317,7 +317,7 @@ def test_what_it_cost(whole):
     assert "Matched by steps" in text
 
 
-def test_matched_by_exaflop_is_said(tmp_path, undrawn):
+def test_how_settings_are_matched(tmp_path, undrawn):
     text = text_of(tmp_path / "made", match="exaflop")[1]
     assert "Matched by exaFLOP" in text and "Matched by steps" not in text
     vary = {f"steps={steps}": {"optim.steps": steps} for steps in (10, 20)}
@@ -534,7 +534,7 @@ def test_a_setting_of_the_claim_without_runs_costs_the_others_nothing(tmp_path):
     assert "no setting has a finished run of part probe; 9 of 18 tasks" in error(folder)
 
 
-def test_a_measure_that_no_run_tells_is_named(tmp_path):
+def test_a_measure_that_no_run_has_is_named(tmp_path):
     claim = CLAIM | {"measure": "few_shot_7"}
     message = error(study(tmp_path / "made", report={"probes": ["probe"], "claim": claim}))
     assert "no finished run measured few_shot_7" in message

@@ -329,7 +329,7 @@ def test_arms_matched_by_exaflop_cost_what_the_base_costs(bench, words):
         assert abs(recipe.optim.warmup - recipe.optim.steps / 10) <= 0.5
 
 
-def test_match_may_be_said_on_the_command_line(bench):
+def test_match_on_the_command_line(bench):
     assert parse_request([*bench.words, "match=exaflop"]).study.match == "exaflop"
     # of vit_n8 at 64 px, 65 tokens
     blocks, patches = 4 * 65 * 128**2 + 2 * 65**2 * 128 + 2 * 65 * 128 * 512, 64 * 192 * 128

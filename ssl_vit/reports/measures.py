@@ -133,7 +133,7 @@ def held_out(study: StudyResults, incomparable: dict[str, list[str]]) -> Iterato
                 arm: {
                     seed: run
                     for seed, run in study.runs(part, arm).items()
-                    if name in run.result["metrics"]
+                    if name in run.measured("validation")
                 }
                 for arm in study.settings
             }
