@@ -2,16 +2,14 @@
 tools refuse."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import timm
 import torch
-from conftest import ROOT, altered
+from conftest import altered
+from launching import launch_ranks, outcome
 from test_train import Killed, Killer, assert_same_end
 
 from ssl_vit.config.resolve import resolve
@@ -312,18 +310,6 @@ def test_two_processes_tell_every_test_image_once(words: list[str], tmp_path: Pa
     """And the same of each as one process: the batch and its augmentation are the same wherever
     they lie."""
     tuned(altered(words, "name=one", "compute.batch=8"))
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "--master_port",
-        "29578",
-    ]
-    environment = {
-        k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-    }
     for tool, more in (("finetune", []), ("evaluate", ["probe.measures=[knn]"])):
         given = altered(words, "name=two", "compute.batch=8", "init=scratch")
         if tool == "evaluate":
@@ -331,14 +317,8 @@ def test_two_processes_tell_every_test_image_once(words: list[str], tmp_path: Pa
                 w for w in given if w.startswith(("out=", "data.", "compute.")) and "batch" not in w
             ]
             given = ["recipe=evaluate", f"init={tmp_path}/runs/two", "name=probed", *place, *more]
-        done = subprocess.run(
-            [*launch, f"tools/{tool}.py", *given],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        statuses, outputs = outcome(launch_ranks(2, f"tools/{tool}.py", *given))
+        assert statuses == [0, 0], outputs
     ours, theirs = (
         np.load(tmp_path / "runs" / name / "predictions.npz") for name in ("one", "two")
     )

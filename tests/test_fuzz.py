@@ -12,6 +12,7 @@ import pytest
 from conftest import ROOT, altered
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launching import launch
 
 from ssl_vit import reports
 from ssl_vit.config import parsing
@@ -25,8 +26,10 @@ from ssl_vit.studies import command
 from ssl_vit.training import checkpoint
 
 SCRIPT = """
-import json, sys, tempfile
+import json, sys
 from pathlib import Path
+import torch
+torch.set_num_threads(1)
 sys.path.insert(0, "benchmarks")
 import {name}
 print(json.dumps({name}.{name}(7, {count}, Path(sys.argv[1]))))
@@ -34,16 +37,10 @@ print(json.dumps({name}.{name}(7, {count}, Path(sys.argv[1]))))
 
 
 def scripted(name: str, count: int, folder: Path) -> dict:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(name=name, count=count), str(folder)],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    process = launch("-c", SCRIPT.format(name=name, count=count), str(folder), stderr=True)
+    output, errors = process.communicate(timeout=1200)
+    assert process.returncode == 0, errors
+    return json.loads(output.splitlines()[-1])
 
 
 def test_wrong_command_lines_are_answered_in_one_line(tmp_path: Path) -> None:

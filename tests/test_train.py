@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, TINY, altered
+from launching import launch
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -55,13 +56,6 @@ def rows(folder: Path) -> list[Row]:
     """metrics.jsonl without what depends on the clock."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in SLOW} for line in lines]
-
-
-def tool(*words: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
-    command = [sys.executable, *launcher, "tools/pretrain.py", *words]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
 
 
 def assert_same_end(a: Path, b: Path) -> None:
@@ -182,24 +176,38 @@ def test_a_resumption_with_samples_from_the_beginning_does_not_end_alike(
         resumed(broken_off, tmp_path)
 
 
+# It stays at its end, so that it can be killed on any machine before it is over.
+VICTIM = """
+import sys, time
+from ssl_vit.jobs import cli
+from ssl_vit.jobs import train as train_job
+finish = train_job.finish.finish
+
+def stay(job):
+    finish(job)
+    time.sleep(600)
+
+train_job.finish.finish = stay
+cli.pretrain(sys.argv[1:])
+"""
+
+
 def test_sigkill_at_a_random_moment_loses_nothing(
     unbroken: Path, tiny: list[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs" / "run"
-    victim = tool(*tiny, "name=run")
-    # rows seen before the kill; a different moment each time, inside saves too
-    last = random.randint(1, 5)
-    while victim.poll() is None:
-        if (folder / "metrics.jsonl").exists() and len(
-            (folder / "metrics.jsonl").read_text().splitlines()
-        ) >= last:
-            time.sleep(random.random() / 20)
-            victim.send_signal(signal.SIGKILL)
-            break
+    victim = launch("-c", VICTIM, *tiny, "name=run")
+    # rows seen before the kill; a different moment each time, inside saves and at the end too
+    last = random.randint(1, 6)
+    metrics = folder / "metrics.jsonl"
+    while not metrics.exists() or len(metrics.read_text().splitlines()) < last:
+        assert victim.poll() is None, victim.communicate()
         time.sleep(0.002)
+    time.sleep(random.random() / 20)
+    victim.send_signal(signal.SIGKILL)
     victim.communicate()
-    assert victim.returncode == -signal.SIGKILL, "the run was over before it could be killed"
-    again = tool(*tiny, "name=run")
+    assert victim.returncode == -signal.SIGKILL
+    again = launch("tools/pretrain.py", *tiny, "name=run")
     out, _ = again.communicate(timeout=300)
     assert again.returncode == 0, out
     assert_same_end(unbroken, folder)
@@ -268,7 +276,7 @@ def test_a_checkpoint_of_another_run_is_refused(tiny: list[str], other: str) -> 
 
 def test_a_finished_run_answers_with_its_result_and_trains_no_more(unbroken: Path) -> None:
     before = (unbroken / "metrics.jsonl").stat().st_mtime_ns
-    again = tool(*TINY, f"out={unbroken.parent}", "name=run")
+    again = launch("tools/pretrain.py", *TINY, f"out={unbroken.parent}", "name=run")
     out, _ = again.communicate(timeout=120)
     assert again.returncode == 0 and "12 steps" in out
     assert (unbroken / "metrics.jsonl").stat().st_mtime_ns == before
@@ -348,8 +356,9 @@ def test_an_error_of_the_first_process_is_said_once_and_ends_all(
         "--master_port",
         str(21000 + os.getpid() % 20000),
     )
-    two = tool(*tiny, "name=two", launcher=torchrun)
-    out, _ = two.communicate(timeout=300)
+    command = [sys.executable, *torchrun, "tools/pretrain.py", *tiny, "name=two"]
+    two = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    out = two.stdout + two.stderr
     assert two.returncode != 0 and out.count("cannot be written") == 1
     assert 'tools/pretrain.py", line' not in out, "no traceback of ours"
 
