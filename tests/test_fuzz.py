@@ -2,11 +2,13 @@
 bug that they found."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, altered
@@ -18,7 +20,7 @@ from ssl_vit import reports
 from ssl_vit.config import parsing
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders
-from ssl_vit.data.workers import report_lost_workers
+from ssl_vit.data.workers import InterruptibleLoader, report_lost_workers
 from ssl_vit.errors import LostError, UserError, printable, report_errors
 from ssl_vit.jobs import cli
 from ssl_vit.runs.folder import Run
@@ -310,6 +312,30 @@ def test_a_killed_data_worker_is_named_in_one_line(
         and line.startswith("error: data worker (process ")
         and "compute.workers=" in line
     )
+
+
+def test_a_worker_killed_while_it_hands_over_a_batch_is_named() -> None:
+    """Its socket is reset then; another lost connection is no matter of the workers."""
+    dead = multiprocessing.get_context("fork").Process(target=os._exit, args=(9,))
+    dead.start()
+    dead.join()
+    alive = SimpleNamespace(join=lambda seconds: None, is_alive=lambda: True)
+
+    class Broken:
+        num_workers = 1
+        _workers = (alive,)
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            raise ConnectionResetError(104, "Connection reset by peer")
+
+    with pytest.raises(ConnectionResetError):
+        next(iter(InterruptibleLoader(Broken())))
+    Broken._workers = (alive, dead)
+    with pytest.raises(LostError, match=rf"data worker \(process {dead.pid}\) ended with status 9"):
+        next(iter(InterruptibleLoader(Broken())))
 
 
 def test_a_lost_worker_ends_with_the_status_that_is_queued_again() -> None:

@@ -68,11 +68,14 @@ def report_lost_workers() -> Iterator[None]:
         found = LOST.search(str(error))
         if found is None:
             raise
-        reason = found[2].split(".")[0].strip()
-        raise LostError(
-            f"data worker (process {found[1]}) {reason}; if memory was short, use a smaller"
-            " compute.workers=; the same command resumes from the last checkpoint, if there is one"
-        ) from None
+        raise _lost(found[1], found[2].split(".")[0].strip()) from None
+
+
+def _lost(pid: object, reason: str) -> LostError:
+    return LostError(
+        f"data worker (process {pid}) {reason}; if memory was short, use a smaller"
+        " compute.workers=; the same command resumes from the last checkpoint, if there is one"
+    )
 
 
 class Interrupted(Exception):
@@ -86,6 +89,7 @@ class InterruptibleLoader:
 
     Raises:
         Interrupted: from `next`, where `should_stop` is true.
+        LostError: from `next`; a worker died while it handed over a batch.
     """
 
     def __init__(self, loader: DataLoader, should_stop: Callable[[], bool] = lambda: False) -> None:
@@ -120,8 +124,19 @@ class InterruptibleLoader:
             except RuntimeError as error:
                 if not str(error).startswith("DataLoader timed out"):
                     raise
+            except (ConnectionError, EOFError):
+                self._check_workers()
+                raise
             if self.should_stop():
                 raise Interrupted
+
+    def _check_workers(self) -> None:
+        """A batch's tensors are fetched over a socket of the worker that made them: one that is
+        killed in between resets it, before torch's signal handler knows of the death."""
+        for worker in getattr(self.iterator, "_workers", ()):
+            worker.join(0.5)
+            if not worker.is_alive():
+                raise _lost(worker.pid, f"ended with status {worker.exitcode}") from None
 
 
 def init_worker(number: int) -> None:
