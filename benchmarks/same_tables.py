@@ -61,7 +61,7 @@ def main() -> None:
     assert study(out, "killed").wait() == 0, (out / "killed.txt").read_text()[-2000:]
     one, other = tables(out / "whole"), tables(out / "killed")
     again = sum(
-        "going on after step" in log.read_text() for log in (out / "killed" / "logs").glob("*.txt")
+        "resumed after step" in log.read_text() for log in (out / "killed" / "logs").glob("*.txt")
     )
     differ = [pair for pair in zip(one, other, strict=True) if pair[0] != pair[1]]
     print(

@@ -96,14 +96,14 @@ SIGNALLED = """
 import json, os, signal, sys
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
-note = train_job._Steps.on_step
+note = train_job._StepReporter.on_step
 
 def on_step(self, step):
     note(self, step)
     if os.environ["RANK"] == "1" and step == int(sys.argv[1]):
         os.kill(os.getpid(), signal.SIGTERM)
 
-train_job._Steps.on_step = on_step
+train_job._StepReporter.on_step = on_step
 cli.pretrain(json.loads(sys.argv[2]))
 """
 

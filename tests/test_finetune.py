@@ -250,7 +250,7 @@ REFUSED = {
     "an objective without labels": (
         cli.finetune,
         ["recipe=mpp", "init=scratch"],
-        "objective=mpp: fine-tuning learns labels",
+        "objective=mpp: expected objective=supervised",
     ),
     "an evaluation that trains": (
         cli.evaluate,

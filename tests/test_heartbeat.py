@@ -95,7 +95,7 @@ def stop_in_evaluation():
         FAULTY.touch()
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    evaluate._measured = stopped
+    evaluate._measure = stopped
 
 if os.environ["RANK"] in os.environ["RANKS"]:
     exec(os.environ["FAULT"])

@@ -1,5 +1,4 @@
-"""What a run says before it trains: what it does, on which images, how large, how long here, and
-what it must beat."""
+"""What a run prints before it trains: settings, data, model, estimated time and baselines."""
 
 from collections.abc import Iterator
 
@@ -18,70 +17,61 @@ OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
 
 
 def print_banner(job: Job) -> None:
-    """The calm start: what, on which data, how large, how long here, where."""
-    batch_layout, left = job.batch_layout, job.recipe.optim.steps - job.state.step
+    """Measure a step, then print the run's settings, its estimated time and its warnings. All
+    processes call it; rank 0 prints."""
+    recipe, batch_layout = job.recipe, job.batch_layout
     one = job.held_out.batches[0]
     batch = one.map(lambda x: x[:1].repeat(batch_layout.device_batch, *[1] * (x.ndim - 1)))
     pace = loop.seconds_per_step(
-        job.state, batch, loop_settings(job.recipe), batch_layout, job.accelerator
+        job.state, batch, loop_settings(recipe), batch_layout, job.accelerator
     )
     if not job.accelerator.is_main_process:
         return
-    if job.recipe.data.hub and not job.recipe.data.path and not job.recipe.data.verified:
-        print(
-            f"warning: data.hub={job.recipe.data.hub}: that this is its name on the Hub could not be checked",
-            flush=True,
-        )
-    if job.recipe.data.validation == 0:
-        print(
-            "warning: data.validation=0: what is called held out below are images that are trained on",
-            flush=True,
-        )
-    for text in job.splits.guesses:
+    for text in _early_warnings(job):
         print(f"warning: {text}", flush=True)
-    if note := distributed.macos_warning():
-        print(f"warning: {note}", flush=True)
-    console.table(
-        [
-            *_what(job),
-            *_how(job),
-            ("time", f"about {formatting.duration(pace * left)} here ({pace:.3g} s a step)"),
-        ]
-    )
-    if limit := limit_workers(
-        job.workers, loaders.batch_bytes(job.recipe.data, job.batch_layout)
-    ).limit:
+    left = recipe.optim.steps - job.state.step
+    time = f"about {formatting.duration(pace * left)} here ({pace:.3g} s a step)"
+    console.table([*_what(job), *_how(job), ("time", time)])
+    batch_bytes = loaders.batch_bytes(recipe.data, batch_layout)
+    limit = limit_workers(job.workers, batch_bytes).limit
+    if limit:
         job.run.write_log(f"warning: {limit}")
         print(f"warning: {limit}", flush=True)
     net = job.objective.encoder
     if isinstance(net, Encoder) and net.patches < 16:
         few = f"warning: {net.patches} patches an image are few to learn from"
-        print(f"{few}; {suggest_model(job.recipe)}", flush=True)
+        print(f"{few}; {suggest_model(recipe)}", flush=True)
+
+
+def _early_warnings(job: Job) -> Iterator[str]:
+    data = job.recipe.data
+    if data.hub and not data.path and not data.verified:
+        yield f"data.hub={data.hub}: that this is its name on the Hub could not be checked"
+    if data.validation == 0:
+        yield "data.validation=0: what is called held out below are images that are trained on"
+    yield from job.splits.guesses
+    if note := distributed.macos_warning():
+        yield note
 
 
 def _what(job: Job) -> Iterator[tuple[str, str]]:
     recipe, net, splits = job.recipe, job.objective.encoder, job.splits
-    going_on = f", going on after step {job.state.step:,}" if job.state.step else ""
-    yield "run", f"{job.run.folder}{going_on}"
+    resumed = f", resumed after step {job.state.step:,}" if job.state.step else ""
+    yield "run", f"{job.run.folder}{resumed}"
     yield "objective", job.objective.describe()
     held_out = min(recipe.eval.images, len(splits.validation))
-    many = (
-        f"{len(splits.train):,} images"
-        if not splits.stream
-        else f"a stream of {splits.stream.shards:,} shards"
-    )
+    many = f"{len(splits.train):,} images"
+    if splits.stream:
+        many = f"a stream of {splits.stream.shards:,} shards"
     yield "data", f"{recipe.data.name}: {many} at {recipe.data.size} px, {held_out:,} held out"
     yield from console.rows_under("images", splits.notes)
-    # ZeRO 3 leaves placeholders that are empty
-    size = (
-        f"{sum(getattr(p, 'ds_numel', p.numel()) for p in net.parameters()) / 1e6:.2f}M parameters"
-    )
+    # under ZeRO 3 p is an empty placeholder, and ds_numel its whole size
+    parameters = sum(getattr(p, "ds_numel", p.numel()) for p in net.parameters())
+    size = f"{parameters / 1e6:.2f}M parameters"
     work = f"{costs.multiply_adds(recipe) / 1e9:.3g}G multiply-adds an image"
-    patches = (
-        f"{net.patches} patches of {net.patch_size} px"
-        if isinstance(net, Encoder)
-        else "no patches"
-    )
+    patches = "no patches"
+    if isinstance(net, Encoder):
+        patches = f"{net.patches} patches of {net.patch_size} px"
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
     if not recipe.init_source.is_scratch:
         yield "from", recipe.init

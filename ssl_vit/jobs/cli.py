@@ -1,5 +1,5 @@
-"""From a tool's words to a finished run: what pretrain.py, finetune.py and evaluate.py share. Torch
-comes in late."""
+"""The pretrain, finetune and evaluate tools: from options to a finished run. Torch is imported
+late."""
 
 import json
 import os
@@ -29,27 +29,27 @@ class JobKind(NamedTuple):
     conclude: Callable[[Run, Result], None]
 
 
-def pretrain(words: list[str]) -> None:
+def pretrain(options: list[str]) -> None:
     """Train what the options say, or resume it; print the result."""
-    _main(words, PRETRAIN)
+    _main(options, PRETRAIN)
 
 
-def finetune(words: list[str]) -> None:
+def finetune(options: list[str]) -> None:
     """The same on labels, from the weights that init= names."""
-    _main(words, FINETUNE)
+    _main(options, FINETUNE)
 
 
-def evaluate(words: list[str]) -> None:
+def evaluate(options: list[str]) -> None:
     """Measure a frozen encoder; print the result."""
-    _main(words, EVALUATE)
+    _main(options, EVALUATE)
 
 
-def _main(words: list[str], job: JobKind) -> None:
-    as_json = "--json" in words
-    words = [word for word in words if word != "--json"]
+def _main(options: list[str], job: JobKind) -> None:
+    as_json = "--json" in options
+    options = [option for option in options if option != "--json"]
     with report_errors():
-        recipe = resolve(words, here=False)
-        job.check(recipe, words)
+        recipe = resolve(options, here=False)
+        job.check(recipe, options)
         run, result = open_run(recipe)
     if result is None:
         with report_errors(everywhere=True):
@@ -72,44 +72,46 @@ def open_run(recipe: Recipe) -> tuple[Run, Result | None]:
     if result is None:
         reuse.check_unfinished(run)
         check_place(recipe.data)
-    elif os.environ.get("RANK", "0") == "0":  # the others only leave
-        for doubt in reuse.check(run):
-            print(f"warning: {doubt}", flush=True)
+    elif os.environ.get("RANK", "0") == "0":  # the other processes only exit
+        for warning in reuse.check(run):
+            print(f"warning: {warning}", flush=True)
     return run, result
 
 
-def _trains(recipe: Recipe, words: list[str]) -> None:
+def _trains(recipe: Recipe, options: list[str]) -> None:
     if recipe.objective == "probe":
         raise UserError(
-            f"objective=probe trains nothing; type {typed(*tool_command('evaluate'), *words)}"
+            f"objective=probe trains nothing; type {typed(*tool_command('evaluate'), *options)}"
         )
 
 
-def _finetunes(recipe: Recipe, words: list[str]) -> None:
-    _starts(recipe, words)
+def _finetunes(recipe: Recipe, options: list[str]) -> None:
+    _starts(recipe, options)
     if recipe.objective != "supervised":
         raise UserError(
-            f"objective={recipe.objective}: fine-tuning learns labels; say objective=supervised, or recipe=finetune"
+            f"objective={recipe.objective}: expected objective=supervised, as in recipe=finetune"
         )
 
 
-def _probes(recipe: Recipe, words: list[str]) -> None:
-    _starts(recipe, words)
+def _probes(recipe: Recipe, options: list[str]) -> None:
+    _starts(recipe, options)
     if recipe.objective != "probe":
         raise UserError(
-            f"objective={recipe.objective}: a frozen encoder is not trained; say objective=probe, or recipe=evaluate"
+            f"objective={recipe.objective}: expected objective=probe, as in recipe=evaluate"
         )
 
 
-def _starts(recipe: Recipe, words: list[str]) -> None:
-    """That where the weights come from is said: scratch is too easily a slip here."""
-    named = any(word == f"init={SCRATCH}" or word.endswith((".yaml", ".yml")) for word in words)
+def _starts(recipe: Recipe, options: list[str]) -> None:
+    """Check that init= is given: scratch as a default would hide a forgotten option."""
+    named = any(
+        option == f"init={SCRATCH}" or option.endswith((".yaml", ".yml")) for option in options
+    )
     if recipe.init_source.is_scratch and not named:
         raise UserError(f"init= is missing; {CHOICES}")
 
 
 def _train(run: Run) -> Result:
-    """A signal that comes while torch does stops the run at its first step."""
+    """A signal during the import of torch stops the run before its first step."""
     with SignalHandler() as signals:
         from .train import train
 
@@ -123,25 +125,25 @@ def _probe(run: Run) -> Result:
 
 
 def _conclude(run: Run, result: Result) -> None:
-    """What came out and what to type next."""
+    """Print the result and what to type next."""
     print(
         f"finished    {result['steps']:,} steps in {duration(result['seconds'])}, {result['finished']}: {run.folder}"
     )
-    _tell_metrics(result)
+    _print_metrics(result)
     for image in sorted(run.figures.glob("*.png")):
         print(f"image       {image}")
     print(
         f"curves      {typed(sys.executable, '-m', 'tensorboard.main', f'--logdir={run.folder.parent}')}"
     )
     if run.recipe.hub.repo:
-        _tell_hub(run)
-    # quoted as Python's own text, too
+        _print_hub_status(run)
+    # quoted for Python, too
     place = json.dumps(f"local-dir:{run.export}", ensure_ascii=False)
     load = f"import timm; encoder = timm.create_model({place}, pretrained=True); print(encoder.num_features)"
     print(f"next        {typed(sys.executable, '-c', load)}")
 
 
-def _tell_hub(run: Run) -> None:
+def _print_hub_status(run: Run) -> None:
     from ..hub.manifest import status_lines  # a second of imports
 
     try:
@@ -151,14 +153,14 @@ def _tell_hub(run: Run) -> None:
         print(f"warning: what the Hub has is not known: {error!r}")
 
 
-def _tell(run: Run, result: Result) -> None:
+def _conclude_evaluation(run: Run, result: Result) -> None:
     print(f"finished    in {duration(result['seconds'])}, {result['finished']}: {run.folder}")
     for name, entry in result["metrics"].items():
         print(f"{name:<11} {entry['value']:.1%} of {entry['n']:,} {entry['split']} images")
 
 
-def _tell_metrics(result: Result) -> None:
-    """The metrics of each split, and what they must beat."""
+def _print_metrics(result: Result) -> None:
+    """Print the metrics of each split, and the baselines."""
     splits: dict[str, dict[str, float]] = {}
     for name, entry in result["metrics"].items():
         splits.setdefault(entry["split"], {})[name] = entry["value"]
@@ -171,4 +173,4 @@ def _tell_metrics(result: Result) -> None:
 # Functions are looked up at the call, so that a test can replace one.
 PRETRAIN = JobKind(_trains, lambda run: _train(run), _conclude)
 FINETUNE = JobKind(_finetunes, lambda run: _train(run), _conclude)
-EVALUATE = JobKind(_probes, lambda run: _probe(run), _tell)
+EVALUATE = JobKind(_probes, lambda run: _probe(run), _conclude_evaluation)

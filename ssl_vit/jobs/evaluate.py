@@ -1,10 +1,8 @@
-"""One evaluation of a frozen encoder: from a checked recipe to a finished run folder.
-tools/evaluate.py calls it."""
+"""One evaluation of a frozen encoder: from a checked recipe to a finished run folder."""
 
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,6 @@ from ..objectives import Supervised
 from ..runs import console
 from ..runs.environment import environment
 from ..runs.folder import Run
-from ..runs.identity import recipe_hash
 from ..training import loop
 from ..training.distributed import (
     WatchedAccelerator,
@@ -36,33 +33,35 @@ from ..training.distributed import (
     on_main,
 )
 from ..training.heartbeat import Watchdog
-from . import resources, reuse
+from . import finish, resources, reuse
 
 
 def evaluate(run: Run) -> dict[str, Any]:
-    """Measure the encoder that the run's recipe starts from, and finish its folder; the result.
+    """Measure the frozen encoder of the run's `init=`, and finish its folder.
+
+    Returns:
+        The content of result.json; on other processes than rank 0 an empty dict.
 
     Raises:
         UserError: the images, the weights or the folder do not suit the recipe.
     """
-    with resources.run_session(run) as accelerator, ExitStack() as held:
-        watchdog = Watchdog(
-            accelerator.process_index, accelerator.num_processes, run.recipe.compute.patience
-        )
-        accelerator.watch_loader = held.enter_context(watchdog).watch_loader
-        held.enter_context(report_lost_workers())
+    with resources.run_session(run) as accelerator, ExitStack() as stack:
+        rank = accelerator.process_index
+        watchdog = Watchdog(rank, accelerator.num_processes, run.recipe.compute.patience)
+        accelerator.watch_loader = stack.enter_context(watchdog).watch_loader
+        stack.enter_context(report_lost_workers())
         splits = resources.load_splits(run.recipe, accelerator, test=True)
-        on_main(accelerator, lambda: held.enter_context(run.lock()))
-        if done := broadcast_from_main(
-            accelerator, lambda: reuse.finished(run)
-        ):  # while this one waited
-            return done
-        return _measured(run, accelerator, splits)
+        on_main(accelerator, lambda: stack.enter_context(run.lock()))
+        # another process may have finished it while this one waited for the lock
+        done = broadcast_from_main(accelerator, lambda: reuse.finished(run))
+        return done or _measure(run, accelerator, splits)
 
 
-def _measured(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) -> dict[str, Any]:
-    recipe, began = run.recipe, time.perf_counter()
-    size, processes = resources.device_batch(recipe, accelerator), accelerator.num_processes
+def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) -> dict[str, Any]:
+    recipe = run.recipe
+    started_at = time.perf_counter()
+    size = resources.device_batch(recipe, accelerator)
+    processes = accelerator.num_processes
     batch_layout = batching.BatchLayout(
         size * processes, size, accelerator.process_index, processes
     )
@@ -70,27 +69,33 @@ def _measured(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits)
     classes = sources.num_classes(splits, recipe.data, recipe.objective)
     check_same(accelerator, {f"images of {name}": text for name, text in facts["data"].items()})
     torch.manual_seed(recipe.seed)
-    net = encoder.build_backbone(recipe.model, recipe.data).to(accelerator.device).eval()
+    network = encoder.build_backbone(recipe.model, recipe.data).to(accelerator.device).eval()
     source = recipe.init_source
-    facts |= weights.load_init(net, source, exported=False)
+    facts |= weights.load_init(network, source, exported=False)
     on_main(accelerator, lambda: run.open(environment(facts)))
-    read, pool = _reader(net, source, recipe, accelerator.device)
-    _introduce(run, accelerator, splits, pool)
-    seen, picks, images = _features(read, splits, batch_layout, recipe, accelerator, classes)
-    head = (
-        _with_its_head(net, source, splits, batch_layout, recipe, accelerator)
-        if "top1" in recipe.probe.measures
-        else {}
-    )
+    read, pool = _reader(network, source, recipe, accelerator.device)
+    _print_banner(run, accelerator, splits, pool)
+    extracted, picks, images = _features(read, splits, batch_layout, recipe, accelerator, classes)
+    of_head = {}
+    if "top1" in recipe.probe.measures:
+        of_head = _classify(network, source, splits, batch_layout, recipe, accelerator)
     if not accelerator.is_main_process:
         accelerator.wait_for_everyone()
         return {}
-    tested = len(seen["test"][1]) if seen else 0
-    metrics = {
-        name: (value, tested)
-        for name, value in features.run_probes(seen, recipe.probe, classes, picks)
-    } | head
-    result = _result(recipe, metrics, images, began, processes) | {"pool": pool}
+    tested = len(extracted["test"][1]) if extracted else 0
+    probed = features.run_probes(extracted, recipe.probe, classes, picks)
+    metrics = {name: (value, tested) for name, value in probed} | of_head
+    seconds = time.perf_counter() - started_at
+    result = finish.result_record(
+        recipe,
+        {"test": metrics},
+        images=images,
+        exaflop=costs.exaflop(recipe, images) / 3,  # forward only
+        seconds=seconds,
+        device_seconds=seconds * processes,
+        before=source.upstream_cost(),
+    )
+    result["pool"] = pool
     run.finish(result)
     accelerator.wait_for_everyone()
     return result
@@ -104,17 +109,22 @@ def _features(
     accelerator: WatchedAccelerator,
     classes: int,
 ) -> tuple[dict[str, features.Features], features.Picks | None, int]:
-    """Features of the splits that the measures need, the rows that few-shot draws where it is
-    alone, and how many images were forwarded. `top1` needs no features, but all test images."""
+    """Features of the splits that the probes need.
+
+    Returns:
+        {split: features}; the rows that few-shot draws, if it is the only probe; and the number of
+        images that were forwarded. `top1` needs no features, but all test images.
+    """
     assert splits.test is not None
     probed = set(recipe.probe.measures) - {"top1"}
     if not probed:
         return {}, None, len(splits.test)
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     if "linear" not in probed:
-        del named["validation"]  # which only chooses its learning rate
-    picks, images = None, 0
-    seen: dict[str, features.Features] = {}
+        del named["validation"]  # only chooses the linear probe's learning rate
+    picks = None
+    images = 0
+    extracted: dict[str, features.Features] = {}
     with loop.autocast(recipe.compute.precision, accelerator):
         if probed == {"few_shot"}:
             train = named.pop("train")
@@ -126,12 +136,14 @@ def _features(
             drawn = features.sample_few_shot(
                 read, train, load_rows, recipe.probe, classes, accelerator
             )
-            seen["train"], picks, images = drawn
+            extracted["train"], picks, images = drawn
         for name, source in named.items():
             with _all(source, recipe, batch_layout) as batches:
-                seen[name] = features.extract(read, accelerator.watch_loader(batches), accelerator)
+                extracted[name] = features.extract(
+                    read, accelerator.watch_loader(batches), accelerator
+                )
             images += len(source)
-    return seen, picks, images
+    return extracted, picks, images
 
 
 def _reader(
@@ -163,39 +175,39 @@ def _all(
     )
 
 
-def _introduce(run: Run, accelerator: Accelerator, splits: sources.Splits, pool: str) -> None:
-    recipe, on = run.recipe, "class token" if pool == "token" else "mean of the patches"
+def _print_banner(run: Run, accelerator: Accelerator, splits: sources.Splits, pool: str) -> None:
+    if not accelerator.is_main_process:
+        return
+    recipe = run.recipe
+    pooled = "class token" if pool == "token" else "mean of the patches"
     layer = f"after block {recipe.probe.layer}" if recipe.probe.layer else "after the final norm"
     if recipe.probe.feature == "hidden":
         layer = "after the final norm and the head's hidden tanh layer"
     assert splits.test is not None
-    if accelerator.is_main_process:
-        images = f"{len(splits.train):,} training, {len(splits.validation):,} held-out, {len(splits.test):,} test images"
-        for text in splits.guesses:
-            print(f"warning: {text}", flush=True)
-        if note := macos_warning():
-            print(f"warning: {note}", flush=True)
-        console.table(
-            [
-                ("run", str(run.folder)),
-                ("encoder", f"{recipe.init}, frozen: {on}, {layer}"),
-                (
-                    "data",
-                    f"{recipe.data.name}: {images} at {recipe.data.size} px, {_cut(recipe.data)}",
-                ),
-                *console.rows_under("images", splits.notes),
-            ]
-        )
-
-
-def _cut(data: Data) -> str:
-    """How an image is brought to the encoder's size."""
-    return (
-        "squashed to a square" if data.eval_mode == "squash" else f"centre crop {data.eval_crop:g}"
+    images = f"{len(splits.train):,} training, {len(splits.validation):,} held-out, {len(splits.test):,} test images"
+    for text in splits.guesses:
+        print(f"warning: {text}", flush=True)
+    if note := macos_warning():
+        print(f"warning: {note}", flush=True)
+    size = f"{recipe.data.size} px, {_cut(recipe.data)}"
+    console.table(
+        [
+            ("run", str(run.folder)),
+            ("encoder", f"{recipe.init}, frozen: {pooled}, {layer}"),
+            ("data", f"{recipe.data.name}: {images} at {size}"),
+            *console.rows_under("images", splits.notes),
+        ]
     )
 
 
-def _with_its_head(
+def _cut(data: Data) -> str:
+    """How an image is resized."""
+    if data.eval_mode == "squash":
+        return "squashed to a square"
+    return f"centre crop {data.eval_crop:g}"
+
+
+def _classify(
     net: Backbone,
     init: InitSource,
     splits: sources.Splits,
@@ -203,8 +215,7 @@ def _with_its_head(
     recipe: Recipe,
     accelerator: WatchedAccelerator,
 ) -> dict[str, tuple[float, int]]:
-    """{name: (value, n)} of top-1, top-5 and, if asked for, ReaL, by the classifier that the run
-    learned."""
+    """{name: (value, n)} of the run's own classifier: top-1, top-5 and, with eval.real, ReaL."""
     assert splits.test is not None
     objective = _classifier(net, init, "probe.measures=top1").to(accelerator.device).eval()
     with (
@@ -215,12 +226,10 @@ def _with_its_head(
     if predictions.label.max() >= objective.classes:
         text = f"{objective.classes} classes, data={recipe.data.name} has labels up to {predictions.label.max()}"
         raise UserError(f"probe.measures=top1: the head of init={init.place} knows {text}")
-    seen = (
-        classify.real_accuracy(predictions, splits.test, recipe.eval.real)
-        if recipe.eval.real
-        else {}
-    )
-    return classify.accuracies(predictions, objective.classes) | seen
+    metrics = classify.accuracies(predictions, objective.classes)
+    if recipe.eval.real:
+        metrics |= classify.real_accuracy(predictions, splits.test, recipe.eval.real)
+    return metrics
 
 
 def _classifier(net: Backbone, init: InitSource, option: str) -> Supervised:
@@ -249,30 +258,3 @@ def _classifier(net: Backbone, init: InitSource, option: str) -> Supervised:
     objective = Supervised(net, len(heads["head.bias"]), **words)  # type: ignore[arg-type]
     objective.load_state_dict(heads, strict=False)
     return objective
-
-
-def _result(
-    recipe: Recipe, metrics: dict[str, tuple[float, int]], images: int, began: float, processes: int
-) -> dict[str, Any]:
-    """What result.json says. The work is one forward pass over every image; the totals count what
-    made the weights."""
-    seconds, before = (
-        time.perf_counter() - began,
-        recipe.init_source.upstream_cost(),
-    )
-    took = {
-        "exaflop": costs.exaflop(recipe, images) / 3,
-        "device_hours": seconds * processes / 3600,
-    }
-    return {
-        "steps": 0,
-        "images": images,
-        **took,
-        **{f"total_{name}": value + before[name] for name, value in took.items()},
-        "seconds": seconds,
-        "metrics": {
-            name: {"value": value, "n": n, "split": "test"} for name, (value, n) in metrics.items()
-        },
-        "recipe": recipe_hash(recipe),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }

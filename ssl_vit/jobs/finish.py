@@ -1,4 +1,4 @@
-"""What a run leaves when it has trained: the test, the export, the images, result.json."""
+"""Finishes a trained run: test, export, figures, result.json."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .. import costs, inspection
+from ..config.schema import Recipe
 from ..data import batching, loaders, sources
 from ..data.workers import InterruptibleLoader
 from ..evaluation import classify
@@ -17,9 +18,12 @@ from ..runs.trackers import WarningLog
 from ..training import loop
 from .setup import Job, loop_settings
 
+Metrics = dict[str, tuple[float, int]]  # name -> value, number of cases
+
 
 def finish(job: Job) -> dict[str, Any]:
-    """The export, the image, result.json, and what to type next."""
+    """Test and export the trained objective, draw the figures and write result.json; its content, on
+    other processes than rank 0 an empty dict."""
     if job.probes and not job.probes.has_run:  # resumed after the last step
         callbacks = loop.Callbacks([WarningLog(job.run)])
         loop.evaluate(
@@ -30,12 +34,12 @@ def finish(job: Job) -> dict[str, Any]:
             with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
                 dict(job.held_out(job.state.step, {}, trained.eval()))
         test_metrics = _test(job, trained.eval())
-        return _concluded(job, trained, test_metrics) if job.accelerator.is_main_process else {}
+        if not job.accelerator.is_main_process:
+            return {}
+        return _write(job, trained, test_metrics)
 
 
-def _concluded(
-    job: Job, trained: Objective, test_metrics: dict[str, tuple[float, int]]
-) -> dict[str, Any]:
+def _write(job: Job, trained: Objective, test_metrics: Metrics) -> dict[str, Any]:
     run = job.run
     run.check_not_moved()
     export(job, trained, run.export)
@@ -49,7 +53,7 @@ def _concluded(
 
 
 def export(job: Job, trained: Objective, folder: Path) -> None:
-    """The encoder as timm reads it, and the objective's heads beside it, into a folder."""
+    """Write the encoder as timm reads it, and the objective's heads, into a folder."""
     recipe = job.recipe
     heads = {name: value for name, value in trained.state_dict().items() if "encoder." not in name}
     linear = (
@@ -61,10 +65,11 @@ def export(job: Job, trained: Objective, folder: Path) -> None:
     weights.export(folder, trained.encoder, heads, recipe.model, recipe.data, trained.pool, classes)
 
 
-def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
-    """{name: (value, n)} on every image of the test split, if it is signals for; predictions.npz
-    tells who was right where."""
-    source, recipe = job.splits.test, job.recipe
+def _test(job: Job, trained: Objective) -> Metrics:
+    """{name: (value, n)} on every image of the test split, with eval.test; writes
+    predictions.npz."""
+    source = job.splits.test
+    recipe = job.recipe
     if source is None:
         return {}
     loader = loaders.evaluation_loader(source, recipe.data, job.batch_layout, job.workers)
@@ -86,9 +91,10 @@ def _test(job: Job, trained: Objective) -> dict[str, tuple[float, int]]:
     if job.accelerator.is_main_process:
         predictions.save(job.run.predictions)
     classes = sources.num_classes(job.splits, recipe.data, recipe.objective)
-    return classify.accuracies(predictions, classes) | (
-        classify.real_accuracy(predictions, source, recipe.eval.real) if recipe.eval.real else {}
-    )
+    metrics = classify.accuracies(predictions, classes)
+    if recipe.eval.real:
+        metrics |= classify.real_accuracy(predictions, source, recipe.eval.real)
+    return metrics
 
 
 def _class_names(splits: sources.Splits, count: int) -> list[str]:
@@ -97,42 +103,71 @@ def _class_names(splits: sources.Splits, count: int) -> list[str]:
 
 
 def _draw(job: Job, trained: Objective) -> None:
-    """The images; without them the run is finished all the same."""
+    """Draw the figures; a failure is a warning."""
     try:
         with loop.autocast(job.recipe.compute.precision, job.accelerator):
             few = loop.to_device(job.held_out.batches[0], job.accelerator.device)
             inspection.save_figures(trained, few, job.run.figures)
     except Exception as error:
-        job.run.write_log(f"warning: no images: {error!r}")
-        print(f"warning: no images: {error!r}", flush=True)
+        job.run.write_log(f"warning: no figures: {error!r}")
+        print(f"warning: no figures: {error!r}", flush=True)
 
 
-def _result(job: Job, test_metrics: dict[str, tuple[float, int]]) -> dict[str, Any]:
-    """What result.json says; the totals count the runs that the first weights came from."""
-    state = job.state
-    images = state.step * job.recipe.optim.batch
-    known = initial_weights(job.run.folder).get("before")
-    before = known or job.recipe.init_source.upstream_cost()
-    took = {
-        "exaflop": costs.exaflop(job.recipe, images),
-        "device_hours": state.device_seconds / 3600,
-    }
-    watched = "train" if job.recipe.data.validation == 0 else "validation"
-    probed = (
-        {f"probe_{name}": pair for name, pair in job.probes.latest.items()} if job.probes else {}
+def _result(job: Job, test_metrics: Metrics) -> dict[str, Any]:
+    """The content of result.json."""
+    recipe, state = job.recipe, job.state
+    images = state.step * recipe.optim.batch
+    held_out = dict(job.held_out.latest)
+    if job.probes:
+        held_out |= {f"probe_{name}": pair for name, pair in job.probes.latest.items()}
+    # with data.validation=0 the held-out images are training images
+    split = "train" if recipe.data.validation == 0 else "validation"
+    return result_record(
+        recipe,
+        {split: held_out, "test": test_metrics},
+        steps=state.step,
+        images=images,
+        exaflop=costs.exaflop(recipe, images),
+        seconds=state.seconds,
+        device_seconds=state.device_seconds,
+        before=initial_weights(job.run.folder).get("before") or recipe.init_source.upstream_cost(),
     )
-    measured = {watched: job.held_out.latest | probed, "test": test_metrics}
+
+
+def result_record(
+    recipe: Recipe,
+    metrics: dict[str, Metrics],
+    images: int,
+    exaflop: float,
+    seconds: float,
+    device_seconds: float,
+    before: dict[str, float],
+    steps: int = 0,
+) -> dict[str, Any]:
+    """The content of result.json.
+
+    Args:
+        recipe: of the run.
+        metrics: {split: {name: (value, n)}}.
+        images: that were forwarded.
+        exaflop: of the run.
+        seconds: of the run.
+        device_seconds: seconds times processes.
+        before: exaflop and device_hours of the runs that the initial weights come from.
+        steps: of the optimiser.
+    """
+    spent = {"exaflop": exaflop, "device_hours": device_seconds / 3600}
     return {
-        "steps": state.step,
+        "steps": steps,
         "images": images,
-        **took,
-        **{f"total_{name}": value + before[name] for name, value in took.items()},
-        "seconds": state.seconds,
+        **spent,
+        **{f"total_{name}": value + before[name] for name, value in spent.items()},
+        "seconds": seconds,
         "metrics": {
             name: {"value": value, "n": n, "split": split}
-            for split, values in measured.items()
+            for split, values in metrics.items()
             for name, (value, n) in values.items()
         },
-        "recipe": recipe_hash(job.recipe),
+        "recipe": recipe_hash(recipe),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }

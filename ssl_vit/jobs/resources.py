@@ -1,5 +1,5 @@
-"""What a run gets of its machine: the process session, the splits, the device batch, data workers,
-and what environment.json says of them."""
+"""Resources of a run: process group, splits, device batch, data workers, and what environment.json
+records about them."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ from ..training import distributed
 
 @contextmanager
 def run_session(run: Run) -> Iterator[distributed.WatchedAccelerator]:
-    """The process group of a run. The run's recipe gets its precision, where that is auto.
+    """Start the process group of a run; a precision of auto becomes the machine's.
 
     Raises:
         UserError: the processes do not suit the recipe; or a file cannot be read or written.
@@ -44,8 +44,7 @@ def run_session(run: Run) -> Iterator[distributed.WatchedAccelerator]:
 def load_splits(
     recipe: Recipe, accelerator: distributed.WatchedAccelerator, test: bool
 ) -> sources.Splits:
-    """The splits, on the first process before the others, so that they find what it prepared and
-    are told what it met."""
+    """Load the splits, on rank 0 first: the others find what it prepared, and its errors reach all."""
     first = max(
         sources.PREVIEW, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0
     )
@@ -57,18 +56,12 @@ def load_splits(
 
 def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     """Images whose activations take half of the memory of one process."""
-    return max(
-        1,
-        int(
-            _memory(accelerator)
-            / 2
-            / costs.activation_bytes(recipe, fused=accelerator.device.type == "cuda")
-        ),
-    )
+    image_bytes = costs.activation_bytes(recipe, fused=accelerator.device.type == "cuda")
+    return max(1, int(_memory(accelerator) / 2 / image_bytes))
 
 
 def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
-    """Images of one pass without training."""
+    """Images of one pass of an evaluation."""
     return recipe.compute.batch or min(256, max_device_batch(recipe, accelerator))
 
 
@@ -80,16 +73,17 @@ def _memory(accelerator: Accelerator) -> float:
 
 
 def workers(recipe: Recipe, accelerator: Accelerator) -> int:
+    """Data loading processes of one process."""
     if recipe.compute.workers is not None:
         return recipe.compute.workers
     share = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    # on a CPU they only take cores away
+    # on a CPU they take cores from training (docs/log.md)
     return min(16, max(1, share - 1)) if accelerator.device.type == "cuda" else 0
 
 
 def _first_there(recipe: Recipe, accelerator: Accelerator) -> bool:
-    """Whether this process is the first of those on its machine that read the same place, which
-    need not all hash it."""
+    """Whether this process is the first on its machine to read these images; only that one hashes
+    them."""
     here = (socket.gethostname(), recipe.data.path)
     return gather_object([here]).index(here) == accelerator.process_index
 
@@ -100,7 +94,7 @@ def environment_facts(
     batch_layout: batching.BatchLayout,
     splits: sources.Splits,
 ) -> dict[str, Any]:
-    """What environment.json says beyond versions and hardware."""
+    """What environment.json records beyond versions and hardware."""
     device = accelerator.device
     return {
         "data": fingerprints.fingerprint_splits(splits, recipe.data.path)

@@ -1,4 +1,4 @@
-"""The parts of one training run, put together from its recipe; and where it goes on from."""
+"""Builds the parts of a training run from its recipe, and resumes from its checkpoints."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -29,7 +29,7 @@ from . import resources
 
 @dataclass
 class Job:
-    """The parts of a run, put together."""
+    """The parts of a training run."""
 
     run: Run
     accelerator: distributed.WatchedAccelerator
@@ -39,7 +39,7 @@ class Job:
     held_out: HeldOutEvaluator
     probes: ProbesDuringTraining | None
     workers: int
-    sharding: dict[str, Any]  # how the weights lie on the processes
+    sharding: dict[str, Any]  # how the weights are distributed
     pusher: background.Pusher | None = None
 
     @property
@@ -48,7 +48,7 @@ class Job:
 
     @property
     def images(self) -> Source | loaders.StreamReader:
-        """What is trained on."""
+        """The training images, or the stream."""
         return self.state.stream or self.splits.train
 
     @property
@@ -57,32 +57,78 @@ class Job:
 
 
 def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: sources.Splits) -> Job:
-    """Open the folder, build the model with the seed's first weights, and hand it to Accelerate."""
+    """Open the run folder and build model, optimiser, strategy and evaluators.
+
+    The order is fixed: the seed's initial weights are drawn first, and the folder is opened before
+    anything large is allocated.
+
+    Raises:
+        UserError: images, weights, folder or machine do not suit the recipe, or processes differ.
+    """
     recipe = run.recipe
-    processes, rank = accelerator.num_processes, accelerator.process_index
     batch_layout = batching.batch_layout(
         recipe.optim.batch,
         recipe.compute.batch,
         resources.max_device_batch(recipe, accelerator),
-        rank,
-        processes,
+        accelerator.process_index,
+        accelerator.num_processes,
     )
     facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
-    distributed.check_same(
-        accelerator,
-        _shared(recipe) | {f"images of {name}": text for name, text in facts["data"].items()},
-    )
+    images = {f"images of {name}": text for name, text in facts["data"].items()}
+    distributed.check_same(accelerator, _shared_values(recipe) | images)
     classes = sources.num_classes(splits, recipe.data, recipe.objective)
     torch.manual_seed(recipe.seed)
-    net = encoder.build_backbone(
+    network = encoder.build_backbone(
         recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path
     )
-    facts |= _first(net, run)
+    facts |= _load_initial_weights(network, run)
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
-    objective = objectives.build(objective_settings(recipe), net, classes).to(accelerator.device)
+    objective = objectives.build(objective_settings(recipe), network, classes)
+    state, sharded = _build_state(
+        objective.to(accelerator.device), recipe, splits, batch_layout, accelerator
+    )
+    facts["sharding"] = sharded
+    distributed.on_main(accelerator, lambda: run.open(environment(facts)))
+    held_out = HeldOutEvaluator(
+        loaders.held_out_batches(splits.validation, recipe.data, batch_layout, recipe.eval.images),
+        accelerator,
+    )
+    _check_held_out(held_out, recipe)
+    probes = None
+    if recipe.probe.every:
+        probes = ProbesDuringTraining(
+            loaders.held_out_batches(splits.train, recipe.data, batch_layout, recipe.probe.images),
+            held_out.batches,
+            recipe.probe,
+            sources.count_classes(splits, recipe.data, recipe.objective),
+            accelerator,
+        )
+    pushes = recipe.hub.repo and accelerator.is_main_process
+    return Job(
+        run,
+        accelerator,
+        batch_layout,
+        splits,
+        state,
+        held_out,
+        probes,
+        workers=resources.workers(recipe, accelerator),
+        sharding=sharded,
+        pusher=background.Pusher(run) if pushes else None,
+    )
+
+
+def _build_state(
+    objective: Objective,
+    recipe: Recipe,
+    splits: sources.Splits,
+    batch_layout: batching.BatchLayout,
+    accelerator: distributed.WatchedAccelerator,
+) -> tuple[State, dict[str, Any]]:
+    """Optimiser, schedule and strategy of an objective; and how its weights are sharded."""
     average = optim.averaged(objective, recipe.optim.average)
     optimizer, schedule = optim.build(objective, recipe.optim)
-    setup = distributed.sharding_facts(accelerator)
+    accelerate_facts = distributed.sharding_facts(accelerator)
     compiles = recipe.compute.compile
     if compiles is None:
         compiles = accelerator.device.type == "cuda"
@@ -95,36 +141,15 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         batch_layout,
         accelerator,
     )
-    sharded = setup | strategy.facts()
-    facts["sharding"] = sharded
-    distributed.on_main(accelerator, lambda: run.open(environment(facts)))
-    held_out = HeldOutEvaluator(
-        loaders.held_out_batches(splits.validation, recipe.data, batch_layout, recipe.eval.images),
-        accelerator,
-    )
-    _check_held_out(held_out, recipe)
-    reading = (
-        loaders.StreamReader(splits.stream, recipe.data, batch_layout) if splits.stream else None
-    )
-    state = State(objective, strategy, schedule, average, reading)
-    probes = None
-    if recipe.probe.every:
-        probes = ProbesDuringTraining(
-            loaders.held_out_batches(splits.train, recipe.data, batch_layout, recipe.probe.images),
-            held_out.batches,
-            recipe.probe,
-            sources.count_classes(splits, recipe.data, recipe.objective),
-            accelerator,
-        )
-    pusher = background.Pusher(run) if recipe.hub.repo and accelerator.is_main_process else None
-    workers = resources.workers(recipe, accelerator)
-    return Job(
-        run, accelerator, batch_layout, splits, state, held_out, probes, workers, sharded, pusher
-    )
+    stream = None
+    if splits.stream:
+        stream = loaders.StreamReader(splits.stream, recipe.data, batch_layout)
+    state = State(objective, strategy, schedule, average, stream)
+    return state, accelerate_facts | strategy.facts()
 
 
 def objective_settings(recipe: Recipe) -> ObjectiveSettings:
-    """The values of a recipe from which an objective is built."""
+    """The values of a recipe that an objective needs."""
     return ObjectiveSettings(
         objective=recipe.objective,
         target=recipe.target,
@@ -137,7 +162,7 @@ def objective_settings(recipe: Recipe) -> ObjectiveSettings:
 
 
 def loop_settings(recipe: Recipe) -> LoopSettings:
-    """The values that the training loop needs."""
+    """The values of a recipe that the training loop needs."""
     return LoopSettings(
         steps=recipe.optim.steps,
         batch=recipe.optim.batch,
@@ -149,12 +174,13 @@ def loop_settings(recipe: Recipe) -> LoopSettings:
     )
 
 
-def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
-    """Load the first weights; what environment.json says of them. A run with a checkpoint needs
-    them no more and goes on wherever they are: that they are the same is checked where they are
-    here."""
+def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]:
+    """Load the weights of `init=`; what environment.json records about them.
+
+    A run with a checkpoint no longer needs them: they are only compared if they are here.
+    """
     if not checkpoint.list_checkpoints(run.checkpoints):
-        return weights.load_init(net, run.recipe.init_source)
+        return weights.load_init(network, run.recipe.init_source)
     facts = initial_weights(run.folder)
     file_hash = run.recipe.init_source.weights_hash()
     if file_hash:
@@ -162,9 +188,8 @@ def _first(net: encoder.Backbone, run: Run) -> dict[str, Any]:
     return facts
 
 
-def _shared(recipe: Recipe) -> dict[str, Any]:
-    """What of a recipe all processes must have alike; where things lie may differ from machine to
-    machine."""
+def _shared_values(recipe: Recipe) -> dict[str, Any]:
+    """{key: value} that must be the same on all processes; paths may differ between machines."""
     own = (
         "out",
         "init",
@@ -175,24 +200,31 @@ def _shared(recipe: Recipe) -> dict[str, Any]:
         "compute.workers",
         "hub.",
     )
-    return {key: value for key, value in flatten(asdict(recipe)).items() if not key.startswith(own)}
+    values = flatten(asdict(recipe))
+    return {key: value for key, value in values.items() if not key.startswith(own)}
 
 
 def _check_held_out(held_out: HeldOutEvaluator, recipe: Recipe) -> None:
-    """That not too many of the held-out images are unreadable."""
-    if unreadable := [text for batch in held_out.batches for text in batch.unreadable]:
+    """Check that not too many held-out images are unreadable.
+
+    Raises:
+        UserError: as `batching.check_unreadable`.
+    """
+    unreadable = [text for batch in held_out.batches for text in batch.unreadable]
+    if unreadable:
         seen = sum(len(batch.key) for batch in held_out.batches)
         batching.check_unreadable(len(unreadable), seen, recipe.data, unreadable[-1])
 
 
-def _newest(job: Job, most: int | None) -> str | None:
-    """The name of the newest checkpoint that is not damaged; one that is is named and passed
-    over."""
-    known = [
-        path
-        for path in checkpoint.list_checkpoints(job.run.checkpoints)
-        if most is None or checkpoint.step_of(path) <= most
-    ]
+def _newest(job: Job, last_step: int | None) -> str | None:
+    """The name of the newest intact checkpoint of `last_step` or before; warns about damaged ones.
+
+    Raises:
+        UserError: all are damaged.
+    """
+    known = checkpoint.list_checkpoints(job.run.checkpoints)
+    if last_step is not None:
+        known = [path for path in known if checkpoint.step_of(path) <= last_step]
     for path in reversed(known):
         if checkpoint.is_intact(path):
             return path.name
@@ -204,37 +236,36 @@ def _newest(job: Job, most: int | None) -> str | None:
 
 
 def _restore(job: Job, path: Path) -> None:
-    """Load a checkpoint whose file is whole, whatever is in it.
+    """Load an intact checkpoint.
 
     Raises:
         UserError: it is another run's, or no training state of this model.
     """
     prefix = f"name={job.recipe.name}: {path}"
+    expected = recipe_hash(job.recipe)
     try:
         saved = checkpoint.load(path)
-        if saved.get("recipe", recipe_hash(job.recipe)) != recipe_hash(job.recipe) or saved[
-            "step"
-        ] != checkpoint.step_of(path):
+        same_step = saved["step"] == checkpoint.step_of(path)
+        if saved.get("recipe", expected) != expected or not same_step:
             raise UserError(f"{prefix} is another run's, or another step's; remove it")
         job.state.load(saved, job.accelerator)
     except UserError:
         raise
-    # torch, pickle and each part of the state have errors of their own for what is not theirs
-    except Exception as error:
-        text = " ".join(str(error).split())[:200]
+    except Exception as error:  # torch, pickle and each part of the state raise their own
+        text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise UserError(
-            f"{prefix} holds no training state of this run ({type(error).__name__}: {text}); remove it"
+            f"{prefix} holds no training state of this run ({text}); remove it"
         ) from None
 
 
-def resume(job: Job, most: int | None = None) -> None:
-    """Go back to the newest sound checkpoint (of step `most` or before), which the first process
-    chooses, and cut the metrics back to its step.
+def resume(job: Job, last_step: int | None = None) -> None:
+    """Load the newest intact checkpoint (of `last_step` or before), if there is one, and truncate
+    the metrics to its step. Rank 0 chooses it.
 
     Raises:
-        UserError: all are damaged; it is another run's; or not every process sees it.
+        UserError: all are damaged, it is another run's, or not every process sees it.
     """
-    name = distributed.broadcast_from_main(job.accelerator, lambda: _newest(job, most))
+    name = distributed.broadcast_from_main(job.accelerator, lambda: _newest(job, last_step))
     if name is not None:
         path = job.run.checkpoints / name
         distributed.check_same(job.accelerator, {f"out= has {name}": path.exists()})

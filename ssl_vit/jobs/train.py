@@ -1,9 +1,10 @@
-"""One training job: from a checked recipe to a finished run folder. The tools call it."""
+"""One training run: from a checked recipe to a finished run folder."""
 
 from contextlib import ExitStack
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from ..callbacks import Callback
 from ..data import loaders
@@ -20,150 +21,130 @@ from . import finish, resources, reuse
 from .banner import print_banner
 from .setup import Job, loop_settings, resume, set_up
 
-BASELINE_IMAGES = 2048  # training images whose colours are counted
+BASELINE_IMAGES = 2048  # training images that the baselines are fitted on
 
 
 def train(run: Run, signals: preemption.SignalHandler | None = None) -> dict[str, Any]:
-    """Train what the run's recipe says, from its last checkpoint if there is one, and finish its
-    folder; the result. `signals` takes the signals already, where the caller has it.
+    """Train a run, from its last checkpoint if there is one, and finish its folder.
+
+    Args:
+        run: whose recipe `reconcile` has completed.
+        signals: an active handler, if the caller has one.
+
+    Returns:
+        The content of result.json; on other processes than rank 0 an empty dict.
 
     Raises:
         UserError: the images, the folder or the machine do not suit the recipe.
-        SystemExit: with status stopping.STOPPED; a signal came, and the run was saved.
+        SystemExit: with status preemption.STOPPED or NOT_SAVED after a signal.
     """
-    with ExitStack() as held:
-        signals = signals or held.enter_context(preemption.SignalHandler())
-        accelerator = held.enter_context(resources.run_session(run))
-        rank, processes = accelerator.process_index, accelerator.num_processes
-        watchdog = held.enter_context(Watchdog(rank, processes, run.recipe.compute.patience))
-        held.enter_context(report_lost_workers())
+    with ExitStack() as stack:
+        signals = signals or stack.enter_context(preemption.SignalHandler())
+        accelerator = stack.enter_context(resources.run_session(run))
+        rank = accelerator.process_index
+        processes = accelerator.num_processes
+        watchdog = stack.enter_context(Watchdog(rank, processes, run.recipe.compute.patience))
+        stack.enter_context(report_lost_workers())
         splits = resources.load_splits(run.recipe, accelerator, test=run.recipe.eval.test)
-        distributed.on_main(accelerator, lambda: held.enter_context(run.lock(signals.request_stop)))
-        # while this one waited
-        if done := distributed.broadcast_from_main(accelerator, lambda: reuse.finished(run)):
+        lock = run.lock(signals.request_stop)
+        distributed.on_main(accelerator, lambda: stack.enter_context(lock))
+        # another process may have finished it while this one waited for the lock
+        done = distributed.broadcast_from_main(accelerator, lambda: reuse.finished(run))
+        if done:
             return done
-        accelerator.tick, accelerator.watch_loader = watchdog.tick, watchdog.watch_loader
+        accelerator.tick = watchdog.tick
+        accelerator.watch_loader = watchdog.watch_loader
         job = set_up(run, accelerator, splits)
         if processes > 1:
             job.state.strategy.watch_progress(watchdog.tick)
         resume(job)
-        _baselines(job)
+        _measure_baselines(job)
         print_banner(job)
         consensus = preemption.StopConsensus(signals, rank, processes)
-        while not _fitted(job, consensus, watchdog):
+        while not _train_to_end(job, consensus, watchdog):
             pass
         result = finish.finish(job)
-        accelerator.wait_for_everyone()  # while they are watched
+        accelerator.wait_for_everyone()  # under the watchdog
         return result
 
 
-def _baselines(job: Job) -> None:
-    """Let the objective see a few training images, unless a checkpoint tells what it saw; measure
-    what it must beat."""
+def _measure_baselines(job: Job) -> None:
+    """Fit the baselines on a few training images, unless a checkpoint has them, and measure them on
+    the held-out images."""
     if job.state.step == 0:
-        first = loaders.first_batches(
+        batches = loaders.first_batches(
             job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_IMAGES
         )
-        job.objective.fit_baselines(loop.to_device(b, job.accelerator.device) for b in first)
+        device = job.accelerator.device
+        job.objective.fit_baselines(loop.to_device(batch, device) for batch in batches)
     with torch.no_grad():
         job.held_out.measure_baselines(job.objective)
 
 
-def _fitted(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> bool:
-    """Train to the end; False where the run went back to a checkpoint, to go on from there.
+def _train_to_end(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> bool:
+    """Train to the last step; False after a rollback, from which training continues.
 
     Raises:
-        SystemExit: with stopping.STOPPED, after a signal.
+        SystemExit: after a signal.
     """
     try:
-        saved = _fit(job, consensus, watchdog)
-    except nonfinite.Rollback as back:
-        nonfinite.roll_back(job.state, back, lambda most: resume(job, most))
+        saved = _train(job, consensus, watchdog)
+    except nonfinite.Rollback as rollback:
+        nonfinite.roll_back(job.state, rollback, lambda step: resume(job, step))
         return False
     if job.state.step < job.recipe.optim.steps:
-        _leave(job, f"at step {job.state.step:,} by {consensus.reason}", saved)
+        _stop(job, f"at step {job.state.step:,} by {consensus.reason}", saved)
     return True
 
 
-def _leave(job: Job, where: str, saved: int) -> None:
-    """After a signal. `saved`: the step of the newest checkpoint, 0 for none.
+def _stop(job: Job, where: str, saved: int) -> None:
+    """Exit after a signal; `saved` is the step of the newest checkpoint, 0 for none.
 
     Raises:
-        SystemExit: with stopping.STOPPED; with stopping.NOT_SAVED where the last steps could not be
-        saved.
+        SystemExit: with STOPPED, or NOT_SAVED if the last steps could not be saved.
     """
     lost = saved < job.state.step
     what = f"not saved, but step {saved:,}" if lost else "saved"
-    job.accelerator.print(f"stopped     {where}, {what}; the same command goes on")
+    job.accelerator.print(f"stopped     {where}, {what}; the same command resumes")
     raise SystemExit(preemption.NOT_SAVED if lost else preemption.STOPPED)
 
 
-def _fit(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> int:
-    """Hand the job to the engine, with what watches it and what it tells; the step of the newest
-    checkpoint, 0 for none."""
-    recipe, run, state, accelerator = job.recipe, job.run, job.state, job.accelerator
-    length, seed = (
-        range(state.step, recipe.optim.steps),
-        nonfinite.stream_seed(recipe.seed, state.rollbacks),
-    )
-    loader = loaders.training_loader(
-        job.images,
-        recipe.data,
-        job.batch_layout,
-        seed,
-        length.start,
-        length.stop,
-        job.workers if length else 0,
-    )
-    others = _callbacks(job) if job.accelerator.is_main_process else [WarningLog(run)]
-    callbacks = loop.Callbacks([_Steps(watchdog), *others])
-    for name in (text for batch in job.held_out.batches for text in batch.unreadable):
-        callbacks.warn(f"a held-out image was replaced by the next: {name}")
-    saver = checkpoint.Saver(run.checkpoints, recipe.checkpoint, run.write_log, callbacks.warn)
+def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> int:
+    """Run the training loop with the job's evaluators, callbacks and checkpoints; the step of the
+    newest checkpoint, 0 for none."""
+    run, state, accelerator = job.run, job.state, job.accelerator
+    seed = nonfinite.stream_seed(job.recipe.seed, state.rollbacks)
+    others = _callbacks(job) if accelerator.is_main_process else [WarningLog(run)]
+    callbacks = loop.Callbacks([_StepReporter(watchdog), *others])
+    for batch in job.held_out.batches:
+        for name in batch.unreadable:
+            callbacks.warn(f"a held-out image was replaced by the next: {name}")
+    saver = checkpoint.Saver(run.checkpoints, job.recipe.checkpoint, run.write_log, callbacks.warn)
     first = saved = state.step
 
     def save() -> None:
         nonlocal saved
-        if state.step != saved:
-            saved, whole = state.step, state.save(accelerator) | {"recipe": recipe_hash(recipe)}
-            distributed.on_main(accelerator, lambda: _saved(run, saver, saved, whole))
+        if state.step == saved:
+            return
+        saved = state.step
+        whole = state.save(accelerator) | {"recipe": recipe_hash(job.recipe)}
+        distributed.on_main(accelerator, lambda: _save(run, saver, saved, whole))
 
-    evaluators = [Scheduled(job.held_out, recipe.eval.every)]
-    if job.probes and recipe.probe.every:
-        evaluators.append(Scheduled(job.probes, recipe.probe.every))
-    if recipe.hub.repo and recipe.hub.every:
-        milestones = background.Milestones(
-            job.pusher, lambda folder, trained: finish.export(job, trained, folder)
-        )
-        evaluators.append(Scheduled(milestones, recipe.hub.every))
-
-    def samples_of(step: int) -> list[int]:
-        indices = loaders.step_indices(step, job.images, recipe.data, recipe.optim.batch, seed)
-        return indices.tolist()
-
-    policy = nonfinite.NonFinitePolicy(
-        recipe.optim.nonfinite,
-        run.folder / "not_finite.json",
-        samples_of,
-        callbacks.warn,
-        accelerator.is_main_process,
-    )
     try:
-        with InterruptibleLoader(loader, consensus.alone) as brought:
-            passes = watchdog.track(brought, state.step)
+        with InterruptibleLoader(_loader(job, seed), consensus.alone) as batches:
             loop.train(
                 state,
-                passes,
-                loop_settings(recipe),
+                watchdog.track(batches, state.step),
+                loop_settings(job.recipe),
                 job.batch_layout,
                 accelerator,
-                evaluators,
+                _evaluators(job),
                 callbacks,
                 save,
                 consensus,
-                policy,
+                _nonfinite_policy(job, seed, callbacks),
             )
-        distributed.on_main(accelerator, lambda: _settled(run, saver))
+        distributed.on_main(accelerator, lambda: _finish_saving(run, saver))
         return distributed.broadcast_from_main(
             accelerator, lambda: first if saver.kept is None else saver.kept
         )
@@ -172,32 +153,71 @@ def _fit(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> i
         callbacks.close()
 
 
-def _saved(run: Run, saver: checkpoint.Saver, step: int, whole: dict[str, Any]) -> None:
-    """Save a step's state, where the run's folder was moved to if it was.
+def _loader(job: Job, seed: int) -> DataLoader:
+    """The batches of this process from the current step to the last."""
+    first = job.state.step
+    last = job.recipe.optim.steps
+    workers = job.workers if first < last else 0
+    return loaders.training_loader(
+        job.images, job.recipe.data, job.batch_layout, seed, first, last, workers
+    )
+
+
+def _evaluators(job: Job) -> list[Scheduled]:
+    recipe = job.recipe
+    evaluators = [Scheduled(job.held_out, recipe.eval.every)]
+    if job.probes and recipe.probe.every:
+        evaluators.append(Scheduled(job.probes, recipe.probe.every))
+    if recipe.hub.repo and recipe.hub.every:
+        milestones = background.Milestones(
+            job.pusher, lambda folder, objective: finish.export(job, objective, folder)
+        )
+        evaluators.append(Scheduled(milestones, recipe.hub.every))
+    return evaluators
+
+
+def _nonfinite_policy(job: Job, seed: int, callbacks: loop.Callbacks) -> nonfinite.NonFinitePolicy:
+    recipe = job.recipe
+
+    def samples_of(step: int) -> list[int]:
+        indices = loaders.step_indices(step, job.images, recipe.data, recipe.optim.batch, seed)
+        return indices.tolist()
+
+    return nonfinite.NonFinitePolicy(
+        recipe.optim.nonfinite,
+        job.run.folder / "not_finite.json",
+        samples_of,
+        callbacks.warn,
+        job.accelerator.is_main_process,
+    )
+
+
+def _save(run: Run, saver: checkpoint.Saver, step: int, state: dict[str, Any]) -> None:
+    """Save a step's state, in the run folder's new place if it was moved.
 
     Raises:
         UserError: it was moved or removed, or too many saves have failed.
     """
     run.follow_move()
     saver.root = run.checkpoints
-    saver.save(step, whole)
+    saver.save(step, state)
     if run.moved:
         saver.wait()
     run.check_not_moved()
 
 
-def _settled(run: Run, saver: checkpoint.Saver) -> None:
-    """Let the last save end, in the run's own folder.
+def _finish_saving(run: Run, saver: checkpoint.Saver) -> None:
+    """Wait for the last save.
 
     Raises:
-        UserError: as `_saved`.
+        UserError: as `_save`.
     """
     saver.wait()
     run.check_not_moved()
 
 
-class _Steps(Callback):
-    """Tells the watch over the processes of each step."""
+class _StepReporter(Callback):
+    """Reports each step to the watchdog."""
 
     def __init__(self, watchdog: Watchdog) -> None:
         self.watchdog = watchdog
@@ -207,11 +227,11 @@ class _Steps(Callback):
 
 
 def _callbacks(job: Job) -> list[Callback]:
-    board = [TensorBoard(job.run.tensorboard, job.run.rows())] if job.recipe.log.tensorboard else []
-    pusher = [job.pusher] if job.pusher else []
-    return [
-        MetricsLog(job.run),
-        *board,
-        console.progress(job.state.step, job.recipe.optim.steps),
-        *pusher,
-    ]
+    """Those of rank 0."""
+    callbacks: list[Callback] = [MetricsLog(job.run)]
+    if job.recipe.log.tensorboard:
+        callbacks.append(TensorBoard(job.run.tensorboard, job.run.rows()))
+    callbacks.append(console.progress(job.state.step, job.recipe.optim.steps))
+    if job.pusher:
+        callbacks.append(job.pusher)
+    return callbacks

@@ -1,11 +1,9 @@
-"""From words to the record of what a run or a study will cost. Torch comes in where steps are
-measured."""
+"""Estimates the cost of a run or a study as a record. Torch is imported only to measure steps."""
 
 import copy
 import dataclasses
 import difflib
 import json
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from .budget import Device
 from .pace import Pace, measure
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-# Of no weight for the time of a step
+# Keys that do not change the time of a step
 NOT_PACE = (
     "seed",
     "init",
@@ -35,14 +33,12 @@ NOT_PACE = (
     "data.share",
     "data.validation",
 )
-# how bounds.py says that images are not there
-NOT_HERE = ("lies nowhere yet", "no such file or folder")
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """The words that are the plan's own."""
+    """The plan tool's own options."""
 
     device: Device | None = None
     processes: int = 1
@@ -57,51 +53,37 @@ class PlanOptions:
 OWN = tuple(field.name for field in dataclasses.fields(PlanOptions) if field.name != "probe")
 
 
-def run(words: list[str], request: PlanOptions) -> Record:
-    """What one run will cost.
+def run(options: list[str], settings: PlanOptions) -> Record:
+    """The estimated cost of one run.
 
     Raises:
-        UserError: a mistake in the words.
+        UserError: an option is wrong.
     """
     known = [*KEYS, "recipe", "data", "model"]
-    for key in (word.partition("=")[0] for word in words):
+    for key in (option.partition("=")[0] for option in options):
         if key not in known and (near := difflib.get_close_matches(key, OWN, n=1)):
             raise UserError(
                 f"unknown word {key}; did you mean {near[0]}? choices: {', '.join(OWN)}, or a recipe's key"
             )
-    recipe = _resolve(words, request)
-    if request.epochs is not None:
+    recipe = _resolve(options, settings)
+    if settings.epochs is not None:
         recipe = _resolve(
-            [*words, f"optim.steps={_steps(words, recipe, request.epochs, request.images)}"],
-            request,
+            [*options, f"optim.steps={_steps(options, recipe, settings.epochs, settings.images)}"],
+            settings,
         )
-    return estimate(recipe, request, measure(recipe) if request.probe else None)
+    return estimate(recipe, settings, measure(recipe) if settings.probe else None)
 
 
-def _resolve(words: list[str], request: PlanOptions) -> Recipe:
-    """The recipe of the words; its images need not be here, unless steps are measured."""
-    try:
-        return resolve(words)
-    except UserError as error:
-        if request.probe or not any(text in str(error) for text in NOT_HERE):
-            raise
-    place = next((word.partition("=")[2] for word in words if word.startswith("data.path=")), "")
-    with tempfile.TemporaryDirectory() as folder:
-        stand_in = Path(folder) / (Path(place).name or "images")
-        stand_in.mkdir()
-        return resolve(
-            [
-                *(word for word in words if not word.startswith("data.path=")),
-                f"data.path={stand_in}",
-            ]
-        )
+def _resolve(options: list[str], settings: PlanOptions) -> Recipe:
+    """The recipe of the options; its images need to be here only if steps are measured."""
+    return resolve(options, here=settings.probe)
 
 
-def _steps(words: list[str], recipe: Recipe, epochs: float, images: int | None) -> int:
-    """The optimiser steps of so many epochs."""
+def _steps(options: list[str], recipe: Recipe, epochs: float, images: int | None) -> int:
+    """The optimiser steps of a number of epochs."""
     count = costs.training_images(recipe.data, images)
-    if any(word.startswith("optim.steps=") for word in words):
-        raise UserError(f"epochs={epochs:g}: optim.steps= is said too; say one of them")
+    if any(option.startswith("optim.steps=") for option in options):
+        raise UserError(f"epochs={epochs:g}: optim.steps= is given too; expected one of them")
     if recipe.objective == "probe":
         raise UserError(f"epochs={epochs:g}: an evaluation has none")
     if count is None:
@@ -111,23 +93,24 @@ def _steps(words: list[str], recipe: Recipe, epochs: float, images: int | None) 
     return max(1, round(epochs * count / recipe.optim.batch))
 
 
-def estimate(recipe: Recipe, request: PlanOptions, pace: Pace | None = None) -> Record:
-    """The record of one run, for the device that is named, else for this machine if its pace was
-    measured. None: not known."""
-    recipe, on, trains = copy.deepcopy(recipe), request.device, recipe.objective != "probe"
-    here = pace if on is None else None
-    recipe.compute.precision = here.precision if here else recipe.compute.precision
-    budget.settle_precision(recipe, on)
+def estimate(recipe: Recipe, settings: PlanOptions, pace: Pace | None = None) -> Record:
+    """The record of one run, for the given device, else for this machine if its pace was measured.
+    Unknown values are None."""
+    recipe = copy.deepcopy(recipe)
+    device = settings.device
+    here = pace if device is None else None
+    if here:
+        recipe.compute.precision = here.precision
+    budget.settle_precision(recipe, device)
     fused = not (here and here.device == "cpu")
-    batch = (
-        None
-        if not trains
-        else here.device_batch
-        if here
-        else budget.device_batch(recipe, request.processes, on)
-    )
+    trains = recipe.objective != "probe"
+    batch = None
+    if trains and here:
+        batch = here.device_batch
+    elif trains:
+        batch = budget.device_batch(recipe, settings.processes, device)
     tensors = [
-        costs.memory_bytes(recipe, request.processes, zero, batch or 0, fused) for zero in range(4)
+        costs.memory_bytes(recipe, settings.processes, zero, batch or 0, fused) for zero in range(4)
     ]
     return {
         "name": recipe.name,
@@ -136,28 +119,28 @@ def estimate(recipe: Recipe, request: PlanOptions, pace: Pace | None = None) -> 
         "encoder_parameters": costs.encoder_parameters(recipe),
         "patches": 0 if recipe.model.convolutional else costs.tokens(recipe) - 1,
         "multiply_adds": costs.multiply_adds(recipe),
-        **_length(recipe, request),
+        **_length(recipe, settings),
         "precision": recipe.compute.precision,
-        "processes": request.processes,
-        "zero": request.zero,
+        "processes": settings.processes,
+        "zero": settings.zero,
         "device_batch": batch,
         "image_bytes": costs.activation_bytes(recipe, fused) if trains else 0,
         "tensor_bytes": dict(zip(STAGES, tensors, strict=True)),
-        **_spent(recipe, request, pace),
-        "warnings": list(budget.warnings_for(recipe, request.processes, on, tensors[request.zero])),
+        **_spent(recipe, settings, pace),
+        "warnings": list(
+            budget.warnings_for(recipe, settings.processes, device, tensors[settings.zero])
+        ),
     }
 
 
-def _length(recipe: Recipe, request: PlanOptions) -> Record:
-    """Steps, images and epochs, and the work in them; steps are 0 in an evaluation."""
-    trains, o = recipe.objective != "probe", recipe.optim
-    images, count = (
-        costs.images_seen(recipe, request.images),
-        costs.training_images(recipe.data, request.images),
-    )
+def _length(recipe: Recipe, settings: PlanOptions) -> Record:
+    """Steps, images and epochs, and their exaFLOP; steps are 0 in an evaluation."""
+    trains = recipe.objective != "probe"
+    images = costs.images_seen(recipe, settings.images)
+    count = costs.training_images(recipe.data, settings.images)
     return {
-        "steps": o.steps if trains else 0,
-        "batch": o.batch if trains else 0,
+        "steps": recipe.optim.steps if trains else 0,
+        "batch": recipe.optim.batch if trains else 0,
         "images": images,
         "training_images": count,
         "epochs": images / count if trains and images and count else None,
@@ -165,64 +148,67 @@ def _length(recipe: Recipe, request: PlanOptions) -> Record:
     }
 
 
-def _spent(recipe: Recipe, request: PlanOptions, pace: Pace | None) -> Record:
-    """Time and price: on the device that is named, else at the measured pace."""
-    on, exaflop = (
-        request.device,
-        costs.total_exaflop(recipe, costs.images_seen(recipe, request.images)),
-    )
-    here = pace.seconds * recipe.optim.steps if pace else None
-    hours = here / 3600 if here is not None and on is None else None
-    if on and exaflop is not None:
-        hours = budget.hours(exaflop, on, recipe.compute.precision, request.efficiency)
+def _spent(recipe: Recipe, settings: PlanOptions, pace: Pace | None) -> Record:
+    """Time and price: on the given device, else at the measured pace."""
+    device = settings.device
+    exaflop = costs.total_exaflop(recipe, costs.images_seen(recipe, settings.images))
+    measured = pace.seconds * recipe.optim.steps if pace else None
+    hours = None
+    processes = 1
+    if device is None and measured is not None:
+        hours = measured / 3600
+    elif device is not None and exaflop is not None:
+        hours = budget.hours(exaflop, device, recipe.compute.precision, settings.efficiency)
+        processes = settings.processes
+    price = None
+    if hours is not None and settings.price is not None:
+        price = hours * settings.price
     return {
-        "device": dataclasses.asdict(on) if on else None,
-        "efficiency": request.efficiency if on else None,
-        "seconds": hours * 3600 / (request.processes if on else 1) if hours is not None else None,
+        "device": dataclasses.asdict(device) if device else None,
+        "efficiency": settings.efficiency if device else None,
+        "seconds": None if hours is None else hours * 3600 / processes,
         "device_hours": hours,
-        "price": hours * request.price if hours is not None and request.price is not None else None,
-        "price_per_hour": request.price,
-        "probe": dataclasses.asdict(pace) | {"total_seconds": here} if pace else None,
+        "price": price,
+        "price_per_hour": settings.price,
+        "probe": dataclasses.asdict(pace) | {"total_seconds": measured} if pace else None,
     }
 
 
-def is_study(words: list[str]) -> bool:
-    """Whether the words are those of tools/study.py: a study's name or file, or a sweep over a
+def is_study(options: list[str]) -> bool:
+    """Whether the options are those of tools/study.py: a study's name or file, or a sweep over a
     recipe."""
-    recipe = next((word.partition("=")[2] for word in words if word.startswith("recipe=")), "")
+    recipes = [option.partition("=")[2] for option in options if option.startswith("recipe=")]
+    recipe = recipes[0] if recipes else ""
+    if "sweep" in options or recipe.startswith("study/"):
+        return True
     is_file = recipe.endswith((".yaml", ".yml")) and Path(recipe).is_file()
-    return (
-        "sweep" in words
-        or recipe.startswith("study/")
-        or (is_file and not {"parts", "extends"}.isdisjoint(load_yaml(Path(recipe))))
-    )
+    return is_file and not {"parts", "extends"}.isdisjoint(load_yaml(Path(recipe)))
 
 
-def study(words: list[str], request: PlanOptions) -> Record:
+def study(options: list[str], settings: PlanOptions) -> Record:
     """What a study will cost, by part and in all: the sums over its tasks.
 
     Raises:
-        UserError: epochs= or images= is said; a mistake in the other words, with the part and the
+        UserError: epochs= or images= is said; a mistake in the other options, with the part and the
         arm.
     """
     for key in ("epochs", "images"):
-        if (value := getattr(request, key)) is not None:
+        if (value := getattr(settings, key)) is not None:
             raise UserError(
                 f"{key}={value:g}: that is for one recipe; a study's parts say their own lengths"
             )
-    wanted = command.parse_request(_with_places(words))
-    tasks = estimate_tasks(wanted.plan, request)
-    of_part = {
-        name: [record for key, record in tasks.items() if wanted.plan[key].part == name]
-        for name in wanted.study.parts
-    }
+    wanted = command.parse_request(_with_places(options))
+    tasks = estimate_tasks(wanted.plan, settings)
+    of_part: dict[str, list[Record]] = {part: [] for part in wanted.study.parts}
+    for name, record in tasks.items():
+        of_part[wanted.plan[name].part].append(record)
     loads = [record["probe"]["load"] for record in tasks.values() if record["probe"]]
     return {
         "name": wanted.name,
         "title": wanted.study.title,
-        "device": dataclasses.asdict(request.device) if request.device else None,
-        "efficiency": request.efficiency if request.device else None,
-        "price_per_hour": request.price,
+        "device": dataclasses.asdict(settings.device) if settings.device else None,
+        "efficiency": settings.efficiency if settings.device else None,
+        "price_per_hour": settings.price,
         "parts": {name: _sum(records) for name, records in of_part.items()},
         **_sum(list(tasks.values())),
         "load": max(loads, default=None),
@@ -231,47 +217,43 @@ def study(words: list[str], request: PlanOptions) -> Record:
 
 
 def _warnings(of_part: dict[str, list[Record]]) -> list[str]:
-    """Each warning once, behind the parts that it is for."""
-    parts_of: dict[str, dict[str, None]] = {}
-    for part, text in (
-        (part, text)
-        for part, records in of_part.items()
-        for record in records
-        for text in record["warnings"]
-    ):
-        parts_of.setdefault(text, {})[part] = None
+    """Each warning once, after the parts that it is about."""
+    parts_of: dict[str, list[str]] = {}
+    for part, records in of_part.items():
+        for record in records:
+            for text in record["warnings"]:
+                parts = parts_of.setdefault(text, [])
+                if part not in parts:
+                    parts.append(part)
     return [f"{', '.join(parts)}: {text}" for text, parts in parts_of.items()]
 
 
-def _with_places(words: list[str]) -> list[str]:
-    """The words, and for each of the study's places that they leave out a stand-in: no images are
+def _with_places(options: list[str]) -> list[str]:
+    """The options, and for each of the study's places that they leave out a stand-in: no images are
     read."""
-    if "sweep" in words:
-        return words
-    given = parse(words)
+    if "sweep" in options:
+        return options
+    given = parse(options)
     places = spec.read(spec.find(given.get("recipe"))).places
-    return [*words, *(f"{place}={place}" for place in places if place not in given)]
+    return [*options, *(f"{place}={place}" for place in places if place not in given)]
 
 
-def estimate_tasks(plan: Plan, request: PlanOptions) -> dict[str, Record]:
-    """The record of each of a study's tasks by its name. Of tasks whose steps are alike, one is
-    measured."""
+def estimate_tasks(plan: Plan, settings: PlanOptions) -> dict[str, Record]:
+    """{task: record}; of tasks whose steps are alike, one is measured."""
     recipes: dict[str, Recipe] = {}
-    records: dict[tuple[str, ...], tuple[Recipe, Record]] = {}
+    known: dict[tuple[str, ...], tuple[Recipe, Record]] = {}
     paces: dict[str, Pace] = {}
     found: dict[str, Record] = {}
     for task in plan.values():
-        words = tuple(_options(task, plan, recipes))
-        if words not in records:
+        task_options = tuple(_options(task, plan, recipes))
+        if task_options not in known:
             try:
-                recipe = _resolve(list(words), request)
-                records[words] = (
-                    recipe,
-                    estimate(recipe, request, _pace(recipe, paces) if request.probe else None),
-                )
+                recipe = _resolve(list(task_options), settings)
+                pace = _pace(recipe, paces) if settings.probe else None
+                known[task_options] = recipe, estimate(recipe, settings, pace)
             except UserError as error:
                 raise UserError(f"part {task.part}, arm {task.arm}: {error}") from None
-        recipes[task.name], found[task.name] = records[words]
+        recipes[task.name], found[task.name] = known[task_options]
     return found
 
 
@@ -303,18 +285,17 @@ def _options(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> list[str]:
 
 
 def _sum(records: list[Record]) -> Record:
-    """Totals over runs of what is known; `untimed` of them have no time; `most_bytes` is the
-    largest one's in a process."""
-    keys = ("images", "exaflop", "device_hours", "price")
-    known = {key: [t[key] for t in records if t[key] is not None] for key in keys}
+    """Totals of what is known; `untimed` runs have no time; `most_bytes` are the largest run's, in one
+    process."""
+    total: Record = {"tasks": len(records)}
+    for key in ("images", "exaflop", "device_hours", "price"):
+        values = [record[key] for record in records if record[key] is not None]
+        total[key] = sum(values) if values else None
     needs = [
-        sum(t["tensor_bytes"][STAGES[t["zero"]]].values())
-        for t in records
-        if t["device_batch"] or not t["steps"]
+        sum(record["tensor_bytes"][STAGES[record["zero"]]].values())
+        for record in records
+        if record["device_batch"] or not record["steps"]
     ]
-    return {
-        "tasks": len(records),
-        **{key: sum(values) if values else None for key, values in known.items()},
-        "untimed": sum(t["device_hours"] is None for t in records),
-        "most_bytes": max(needs) if len(needs) == len(records) else None,
-    }
+    total["untimed"] = sum(record["device_hours"] is None for record in records)
+    total["most_bytes"] = max(needs) if len(needs) == len(records) else None
+    return total

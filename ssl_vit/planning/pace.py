@@ -1,5 +1,4 @@
-"""How long a step of a recipe takes on this machine, measured by taking some. Torch comes in
-late."""
+"""Measures the seconds per step of a recipe on this machine. Torch is imported late."""
 
 import copy
 import itertools
@@ -18,13 +17,13 @@ from ..runs.folder import Run
 if TYPE_CHECKING:
     from ..jobs.setup import Job
 
-STEPS, WARM = 20, 5  # steps taken, and how many of them warm up and do not count
+STEPS = 20  # measured steps
+WARM = 5  # of them, which do not count
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a step here: the median, the least and the most of `steps`; and what they were
-    measured on."""
+    """Seconds of a step on this machine: median, least and most of `steps`; and the conditions."""
 
     seconds: float
     least: float
@@ -38,11 +37,10 @@ class Pace:
 
 
 def measure(recipe: Recipe) -> Pace:
-    """Take the first steps of a run with its own images, engine and optimiser, in a folder that is
-    removed.
+    """Take the first steps of a run, with its own images and optimiser, in a temporary folder.
 
-    The host waits for the device after each of them, as it does in a run at logging steps only.
-    Nothing is looked at or saved.
+    The host waits for the device after each step, as a run does at logging steps. Nothing is
+    evaluated or saved.
 
     Raises:
         UserError: an evaluation, which takes no steps; or what a run itself raises.
@@ -51,49 +49,49 @@ def measure(recipe: Recipe) -> Pace:
         raise UserError("--probe: an evaluation takes no steps to be measured; leave it out")
     from ..jobs import resources, setup
 
-    load, recipe = os.getloadavg()[0], copy.deepcopy(recipe)
-    recipe.name, recipe.eval.images, recipe.eval.test, recipe.log.every, recipe.probe.every = (
-        "probe",
-        1,
-        False,
-        1,
-        None,
-    )
-    with (
-        tempfile.TemporaryDirectory() as recipe.out,
-        resources.run_session(run := Run(recipe)) as accelerator,
-    ):
-        made = setup.set_up(
-            run, accelerator, resources.load_splits(recipe, accelerator, test=False)
-        )
-        return _pace(made, _steps(made), load)
+    load = os.getloadavg()[0]
+    recipe = copy.deepcopy(recipe)
+    recipe.name = "probe"
+    recipe.eval.images = 1
+    recipe.eval.test = False
+    recipe.log.every = 1
+    recipe.probe.every = None
+    with tempfile.TemporaryDirectory() as recipe.out:
+        run = Run(recipe)
+        with resources.run_session(run) as accelerator:
+            splits = resources.load_splits(recipe, accelerator, test=False)
+            job = setup.set_up(run, accelerator, splits)
+            return _pace(job, _steps(job), load)
 
 
-def _pace(made: "Job", took: list[float], load: float) -> Pace:
+def _pace(job: "Job", took: list[float], load: float) -> Pace:
     import torch
 
     timed = took[min(WARM, len(took) - 1) :]
-    on = torch.cuda.get_device_name() if made.accelerator.device.type == "cuda" else "cpu"
-    facts = (
-        on,
-        torch.get_num_threads(),
-        made.recipe.compute.precision,
-        made.batch_layout.device_batch,
-        load,
+    on_gpu = job.accelerator.device.type == "cuda"
+    return Pace(
+        seconds=statistics.median(timed),
+        least=min(timed),
+        most=max(timed),
+        steps=len(timed),
+        device=torch.cuda.get_device_name() if on_gpu else "cpu",
+        threads=torch.get_num_threads(),
+        precision=job.recipe.compute.precision,
+        device_batch=job.batch_layout.device_batch,
+        load=load,
     )
-    return Pace(statistics.median(timed), min(timed), max(timed), len(timed), *facts)
 
 
-def _steps(made: "Job") -> list[float]:
-    """Seconds of each of the first steps, from one's end to the next one's, waiting for images
-    included."""
+def _steps(job: "Job") -> list[float]:
+    """Seconds of each of the first steps, including the wait for data."""
     from ..data import loaders
     from ..data.workers import InterruptibleLoader
     from ..jobs import setup
     from ..training import loop
 
-    recipe, ends = made.recipe, [time.perf_counter()]
-    # after the schedule was made, which stays the run's
+    recipe = job.recipe
+    ends = [time.perf_counter()]
+    # the schedule is made already, and stays the run's
     recipe.optim.steps = min(STEPS, recipe.optim.steps)
 
     class Clock(Callback):
@@ -101,21 +99,21 @@ def _steps(made: "Job") -> list[float]:
             ends.append(time.perf_counter())
 
     loader = loaders.training_loader(
-        made.images,
+        job.images,
         recipe.data,
-        made.batch_layout,
+        job.batch_layout,
         recipe.seed,
         0,
         recipe.optim.steps,
-        made.workers,
+        job.workers,
     )
     with InterruptibleLoader(loader) as passes:
         loop.train(
-            made.state,
+            job.state,
             passes,
             setup.loop_settings(recipe),
-            made.batch_layout,
-            made.accelerator,
+            job.batch_layout,
+            job.accelerator,
             callbacks=loop.Callbacks([Clock()]),
         )
     return [after - before for before, after in itertools.pairwise(ends)]

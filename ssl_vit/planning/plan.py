@@ -1,4 +1,4 @@
-"""The words of tools/plan.py, and how what they will cost is told."""
+"""The plan tool: estimates a run or a study and prints the record."""
 
 import json
 import math
@@ -12,46 +12,46 @@ from . import budget
 from .forecast import OWN, STAGES, PlanOptions, Record, is_study, run, study
 
 FLAGS = ("--json", "--probe")
-# The plan's own words -> their type, what they must be, and how that is said
+# own options -> type, condition, message of the error
 NUMBERS: dict[str, tuple[type, Callable[[Any], bool], str]] = {
-    "processes": (int, lambda v: 1 <= v < 2**40, "a whole number of at least 1 is asked for"),
+    "processes": (int, lambda v: 1 <= v < 2**40, "expected a whole number of at least 1"),
     "price": (
         float,
         lambda v: 0 <= v < 1e12,
-        "a number of at least 0, for a device-hour, is asked for",
+        "expected a number of at least 0, for a device-hour",
     ),
-    "zero": (int, lambda v: v in range(4), "0 (plain DDP), 1, 2 or 3 is asked for"),
+    "zero": (int, lambda v: v in range(4), "expected 0 (plain DDP), 1, 2 or 3"),
     "efficiency": (
         float,
         lambda v: 0 < v <= 1,
-        "a share of the device's peak, above 0 and at most 1, is asked for",
+        "expected a share of the device's peak, above 0 and at most 1",
     ),
-    "epochs": (float, lambda v: 0 < v < 1e9, "a number above 0 is asked for"),
-    "images": (int, lambda v: 1 <= v < 2**50, "a whole number of training images is asked for"),
+    "epochs": (float, lambda v: 0 < v < 1e9, "expected a number above 0"),
+    "images": (int, lambda v: 1 <= v < 2**50, "expected a whole number of training images"),
 }
 
 
-def main(words: list[str]) -> None:
-    """Print what the words will cost.
+def main(options: list[str]) -> None:
+    """Print the estimated cost of a run or a study.
 
     Raises:
-        UserError: a mistake in the words.
+        UserError: an option is wrong.
     """
-    own = parse(word for word in words if word.partition("=")[0] in OWN)
-    rest = [word for word in words if word.partition("=")[0] not in (*OWN, *FLAGS)]
-    options = _asked(own, "--probe" in words)
+    own = parse(option for option in options if option.partition("=")[0] in OWN)
+    rest = [option for option in options if option.partition("=")[0] not in (*OWN, *FLAGS)]
+    settings = _settings(own, "--probe" in options)
     of_study = is_study(rest)
-    record = study(rest, options) if of_study else run(rest, options)
+    record = study(rest, settings) if of_study else run(rest, settings)
     for name, text in _study_rows(record) if of_study else _rows(record):
         print(f"{name:<11} {text}")
     for text in record["warnings"]:
         print(f"warning: {text}")
-    if "--json" in words:
+    if "--json" in options:
         print(json.dumps(record))
 
 
-def _asked(own: dict[str, str], probe: bool) -> PlanOptions:
-    """The plan's own words, typed and checked."""
+def _settings(own: dict[str, str], probe: bool) -> PlanOptions:
+    """The tool's own options, typed and checked."""
     values: dict[str, Any] = {"probe": probe}
     if "device" in own:
         known = budget.devices()
@@ -87,7 +87,7 @@ def _rows(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def _length(record: Record) -> str:
-    """Steps, images and epochs, as the words that say them."""
+    """Steps, images and epochs, as the options that say them."""
     if record["images"] is None:
         return "not known: how many images the splits have"
     length = f"{record['images']:,} images, {_number(record['exaflop'])} exaFLOP"
@@ -174,8 +174,10 @@ def _columns(part: Record) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Three digits that count, and all before the point."""
-    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    """Three significant digits, and all before the point."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _bytes(count: int) -> str:
