@@ -1,6 +1,8 @@
-"""Files of the Hugging Face Hub: named one by one, pinned by commit, checked against the Hub's own
-sums; and its errors in one line. No torch here. Tokens come from huggingface_hub's own places
-(HF_TOKEN, `hf auth login`) and are never told."""
+"""Files of the Hugging Face Hub: by name, pinned by commit, checksums verified; and the Hub's errors
+in one line. No torch.
+
+Tokens come from huggingface_hub (HF_TOKEN, `hf auth login`) and are never printed.
+"""
 
 import hashlib
 import re
@@ -17,28 +19,27 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 NAME = re.compile(r"(?!.*(--|\.\.|\.git$))\b[\w.-]{1,96}\b/\b[\w.-]{1,96}\b", re.ASCII)
 LONGEST = 96  # of a repository's name
 LOGIN = "type hf auth login, or set HF_TOKEN"
-SILENCE = 60.0  # seconds without a byte after which a server is given up
-# the same may work later: of a commit, 409 and 412 tell of another in between
+SILENCE = 60.0  # seconds without a byte after which a request is abandoned
+# statuses after which a retry may succeed; 409 and 412: another commit came first
 BUSY = (408, 409, 412, 429)
 
 
 def split(place: str) -> tuple[str, str | None]:
-    """hf-hub:USER/NAME@REVISION as repository and revision; None where none is said."""
+    """hf-hub:USER/NAME@REVISION as repository and revision; None without one."""
     repository, _, revision = place.removeprefix(SCHEME).partition("@")
     return repository, revision or None
 
 
 def pinned(place: str) -> bool:
-    """Whether a place of the Hub names a commit, which is for ever the same."""
+    """Whether a place of the Hub names a commit, which never changes."""
     return COMMIT.fullmatch(split(place)[1] or "") is not None
 
 
 def pin(place: str, source: str) -> str:
-    """The same place with the commit that its revision means now.
+    """The same place with the commit that its revision is now.
 
     Raises:
-        UserError: the Hub knows no such repository or revision, or cannot be asked; it begins with
-        `said`.
+        UserError: as `fetch`.
     """
     if pinned(place):
         return place
@@ -46,26 +47,31 @@ def pin(place: str, source: str) -> str:
 
 
 def fetch(place: str, source: str, names: Collection[str]) -> Path:
-    """The folder with those of the files `names` that the repository has, whole; its own name is
-    the commit.
+    """Download files of a repository into the cache, and verify their checksums.
 
-    Nothing but these names is asked for, whatever else the repository lists.
+    Args:
+        place: USER/NAME@REVISION.
+        source: prefix of errors.
+        names: files to download, if the repository has them; no others are.
+
+    Returns:
+        The folder with the files; its name is the commit.
 
     Raises:
-        UserError: the repository, the revision or all of the files are not there, or a file is
-        damaged; it begins with `said`.
+        UserError: the repository, the revision or all of the files do not exist, the Hub cannot be
+            reached, or a file is damaged.
     """
     # a quarter of a second of imports
     from huggingface_hub import get_cached_repo_tree, snapshot_download
 
     repository, revision = split(place)
     if not NAME.fullmatch(repository):
-        raise UserError(f"{source}: {repository} is no repository; USER/NAME is asked for")
+        raise UserError(f"{source}: {repository} is no repository; expected USER/NAME")
     calm()
     try:
         folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(names)))
         tree = {file.path: file for file in get_cached_repo_tree(repository, revision=folder.name)}
-    except Exception as error:  # whatever a network makes of this
+    except Exception as error:  # of whichever library
         raise UserError(f"{source}: {why(error)}") from None
     for name in sorted(tree.keys() & set(names)):
         _check(folder / name, tree[name], source)
@@ -75,7 +81,7 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
 
 
 def _check(path: Path, listed: Any, source: str) -> None:
-    """That a file is what the Hub lists: LFS's SHA-256, or of a small one git's own sum."""
+    """Check a file against the Hub's listing: LFS's SHA-256, or git's blob hash of a small file."""
     if listed.lfs:
         with path.open("rb") as file:
             sound = hashlib.file_digest(file, "sha256").hexdigest() == listed.lfs.sha256
@@ -89,34 +95,32 @@ def _check(path: Path, listed: Any, source: str) -> None:
 
 
 def beside(repository: str, name: str) -> str:
-    """USER/NAME-name as the Hub allows names: a repository for one of many runs; what is too long
-    ends in a hash. What is no repository stays what it is."""
+    """USER/NAME-name as the Hub allows names, a repository for one of many runs. Long names end in a
+    hash; what is no repository is returned unchanged."""
     if not NAME.fullmatch(repository):
         return repository
     user, _, own = repository.partition("/")
-    whole = re.sub(
-        r"[-.]{2,}", "-", re.sub(r"[^\w.-]", "-", f"{own}-{name}", flags=re.ASCII)
-    ).strip("-.")
+    whole = re.sub(r"[^\w.-]", "-", f"{own}-{name}", flags=re.ASCII)
+    whole = re.sub(r"[-.]{2,}", "-", whole).strip("-.")
     if len(whole) > LONGEST:
-        whole = (
-            f"{whole[: LONGEST - 9].rstrip('-.')}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
-        )
+        digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+        whole = f"{whole[: LONGEST - 9].rstrip('-.')}-{digest}"
     return f"{user}/{whole}"
 
 
 def calm() -> None:
-    """No progress bars where nobody sees them move, and no server waited for that says nothing."""
+    """Disable progress bars without a terminal, and abandon requests that get no answer."""
     from huggingface_hub.utils import disable_progress_bars
 
-    _impatient()
+    _limit_timeouts()
     if not sys.stderr.isatty():
         disable_progress_bars()
 
 
 @cache
-def _impatient() -> None:
-    """Make every client that huggingface_hub opens from here on give up after SILENCE, also where a
-    call says timeout=None."""
+def _limit_timeouts() -> None:
+    """Limit the timeouts of every client that huggingface_hub opens to SILENCE, also where a call has
+    timeout=None."""
     from huggingface_hub import set_client_factory
 
     def client() -> Any:
@@ -128,8 +132,7 @@ def _impatient() -> None:
 
 
 def _default_client() -> Any:
-    """A client as huggingface_hub makes them unless told otherwise: by a private name, the same
-    from 1.33 to 2.4."""
+    """huggingface_hub's default client. A private name, the same from 1.33 to 2.4."""
     from huggingface_hub.utils._http import default_client_factory
 
     return default_client_factory()
@@ -144,14 +147,14 @@ def _limit(request: Any) -> None:
 
 
 def token() -> str | None:
-    """The token of whoever is logged in."""
+    """The token of the user who is logged in."""
     from huggingface_hub import get_token
 
     return get_token()
 
 
 def clean(text: str) -> str:
-    """One line without tokens, nor the name and password of an address."""
+    """One line without tokens and without user names and passwords of addresses."""
     if secret := (token() or "").strip():
         text = text.replace(secret, "***")
     text = re.sub(r"//[^/\s]*@", "//", " ".join(text.split()))
@@ -159,7 +162,7 @@ def clean(text: str) -> str:
 
 
 def why(error: BaseException) -> str:
-    """What went wrong with the Hub, in one line, and what to do about it."""
+    """An error of the Hub in one line, with what to do about it."""
     from huggingface_hub import constants, errors
 
     error = _under(error)
@@ -175,7 +178,7 @@ def why(error: BaseException) -> str:
             f"there is no such repository, or it is private and this token may not read it; {LOGIN}"
         )
     if status == 403:
-        reason = clean(getattr(error, "server_message", None) or "no reason is said")
+        reason = clean(getattr(error, "server_message", None) or "no reason given")
         text = "one with write access is made at https://huggingface.co/settings/tokens"
         return f"this token may not write there ({reason}); {text}"
     if _busy(status):
@@ -191,7 +194,7 @@ def why(error: BaseException) -> str:
 
 
 def _status(error: BaseException) -> int | None:
-    """HTTP's number, where it got so far."""
+    """The HTTP status, if there was a response."""
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
@@ -200,36 +203,33 @@ def _busy(status: int | None) -> bool:
 
 
 def _under(error: BaseException) -> BaseException:
-    """What it was, under "Error while uploading ..." of the client's and under a line of our
-    own."""
+    """The original error, under the client's "Error while uploading ..." and under a UserError."""
     inner = error.__context__ if isinstance(error, UserError) else error.__cause__
-    return (
-        _under(inner)
-        if isinstance(error, RuntimeError | UserError) and inner is not None
-        else error
-    )
+    if isinstance(error, RuntimeError | UserError) and inner is not None:
+        return _under(inner)
+    return error
 
 
 def passing(error: BaseException) -> bool:
-    """Whether the same may work later: the Hub is busy or cannot be reached."""
+    """Whether a retry may succeed: the Hub is busy or cannot be reached."""
     error = _under(error)
     return _busy(_status(error)) or (_status(error) is None and _unreachable(error))
 
 
 def retry_after(error: BaseException) -> float:
-    """Seconds that the Hub asks to wait; 0 where it does not say."""
+    """Seconds to wait that the Hub requests; 0 if none."""
     from huggingface_hub.utils import parse_ratelimit_headers
 
     headers = getattr(getattr(_under(error), "response", None), "headers", {})
-    limit, given = parse_ratelimit_headers(headers), headers.get("Retry-After", "")
+    limit = parse_ratelimit_headers(headers)
+    given = headers.get("Retry-After", "")
     if limit and limit.remaining == 0:
         return limit.reset_in_seconds + 1.0
     return float(given) if given.isdigit() else 0.0
 
 
 def _unreachable(error: BaseException) -> bool:
-    """Whether the network is at fault: its own errors, whichever library's, or one of them
-    underneath."""
+    """Whether it is an error of the network, of whichever library, or caused by one."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     under = error.__cause__ or error.__context__
     if "LocalProtocolError" in kinds:  # what was to be sent was wrong

@@ -255,7 +255,7 @@ REFUSED = {
     "an evaluation that trains": (
         cli.evaluate,
         ["recipe=mpp", "init=scratch"],
-        "objective=mpp: a frozen encoder",
+        "objective=mpp: expected objective=probe",
     ),
     "training an evaluation": (cli.pretrain, ["recipe=evaluate"], "objective=probe trains nothing"),
     "no such test split": (

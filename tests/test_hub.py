@@ -263,7 +263,7 @@ def test_words_of_the_recipe(tiny: list[str], words: list[str], says: str) -> No
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "say one run's folder"),
+        ([], "expected one run's folder"),
         (["nowhere"], "nowhere is no run"),
         (["RUN"], "hub.repo=: expected USER/NAME"),
         (["RUN", "hub.rep=a/b"], "did you mean hub.repo?"),
@@ -555,7 +555,7 @@ PLACES: dict[str, tuple[str, str]] = {
         "someone/pickled",
         "no encoder that can be read: it has no model.safetensors",
     ),
-    "no repository's name": ("a/b/c", "a/b/c is no repository; USER/NAME is asked for"),
+    "no repository's name": ("a/b/c", "a/b/c is no repository; expected USER/NAME"),
     "weights that do not fit": (REPO, "model.depth=3 here, 2 there"),
 }
 

@@ -338,11 +338,11 @@ def test_timms_own_weights_come_as_safetensors(server: Hub, tmp_path: Path) -> N
 
 def test_the_clients_private_names_are_what_they_were() -> None:
     """Another version of huggingface_hub may rename them: mend `remote._default_client` and
-    `remote._impatient` then."""
+    `hub_files._limit_timeouts` then."""
     made, other = hub_files._default_client(), hub_files._default_client()
     assert made is not other and "httpx" in type(made).__module__
     assert hub_files._limit not in made.event_hooks["request"]
-    hub_files._impatient()
+    hub_files._limit_timeouts()
     from huggingface_hub import close_session, get_session
 
     close_session()

@@ -1,8 +1,8 @@
-"""Pushing to the Hub while training: an observer that lays milestones out, and a listener that
-keeps a process on pushing them.
+"""Uploads during training: an evaluator that exports milestones, and a callback that keeps a
+process uploading them.
 
-Training waits for neither. What fails stays owed: it is told, tried again at the next milestone and
-the end, and finished by the push tool whenever.
+Training waits for neither. Failed uploads are reported and retried at the next milestone and at the
+end; the push tool completes them at any time.
 """
 
 import shutil
@@ -19,11 +19,11 @@ from ..runs.folder import Run
 from . import manifest
 from .payload import step_branch, steps
 
-KEPT = 4  # milestones that wait for the Hub at most
+KEPT = 4  # pending milestones, at most
 
 
 class Pusher(Callback):
-    """At most one process at a time that pushes what the run owes; what it says goes to
+    """Runs at most one process at a time that uploads what is pending, with output in
     hub/log.txt."""
 
     def __init__(self, run: Run) -> None:
@@ -31,7 +31,7 @@ class Pusher(Callback):
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
-        """Push in the background, unless that is being done."""
+        """Start an upload in the background, unless one is running."""
         if self.process is None or self.process.poll() is not None:
             self.run.outbox.mkdir(exist_ok=True)
             with (self.run.outbox / "log.txt").open("a") as log:
@@ -46,7 +46,7 @@ class Pusher(Callback):
                 )
 
     def on_step(self, step: int) -> None:
-        """Tell once of a push that failed."""
+        """Report a failed upload once."""
         if self.process and self.process.poll():
             self.process = None
             for name, text in manifest.status_lines(self.run):
@@ -54,8 +54,8 @@ class Pusher(Callback):
                     print(f"warning: the Hub has not got {text}; training goes on", flush=True)
 
     def finish(self) -> None:
-        """Push the rest, and wait for it no longer than the recipe says; a push that takes longer
-        is ended and stays owed. The run is finished whatever comes of it."""
+        """Upload the rest, for hub.wait seconds at most; what is not uploaded by then stays pending.
+        Failures do not affect the run."""
         try:
             self._finish()
         except Exception as error:
@@ -65,7 +65,7 @@ class Pusher(Callback):
 
     def _finish(self) -> None:
         until = time.monotonic() + self.run.recipe.hub.wait
-        for _ in range(2):  # one that runs may have begun before the run was finished
+        for _ in range(2):  # a running upload may have started before the run was finished
             self.start()
             assert self.process is not None
             try:
@@ -79,11 +79,12 @@ class Pusher(Callback):
 
 
 class Milestones:
-    """An observer that exports the encoder so far into the outbox, once for each step; the end is
-    not one of them. Without a pusher, on processes other than the first, it does nothing."""
+    """Evaluator that exports the current encoder to the outbox, except after the last step. Without a
+    pusher, on other processes than rank 0, it does nothing."""
 
     def __init__(self, pusher: Pusher | None, export: Callable[[Path, Objective], Any]) -> None:
-        self.pusher, self.export = pusher, export
+        self.pusher = pusher
+        self.export = export
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterable[tuple[str, float]]:
         if self.pusher is None:
@@ -102,10 +103,9 @@ class Milestones:
         return ()
 
     def _room(self, run: Run, size: int) -> bool:
-        """Whether there is room for one more milestone of this many bytes. Those that the Hub has
-        not got give way, the oldest first, where they are KEPT already or the checkpoints to come
-        would find no room: training needs these."""
-        for left in run.outbox.glob(".step-*"):  # what a kill left
+        """Whether the disk has room for a milestone of `size` bytes. Pending milestones are dropped,
+        oldest first, if there are KEPT already or checkpoints need their room."""
+        for left in run.outbox.glob(".step-*"):  # of a killed process
             shutil.rmtree(left, ignore_errors=True)
         waiting = [
             path for _, path in steps(run.outbox) if path.name not in manifest.pushed_branches(run)
@@ -122,11 +122,10 @@ class Milestones:
 
 
 def _checkpoints_to_come(run: Run, weights: int) -> int:
-    """Bytes of the checkpoints that are still to be kept, and of one that is being written beside
-    them."""
+    """Bytes of the checkpoints that are still to be written, and of one temporary copy."""
     known = steps(run.checkpoints)
     files = known[-1][1].iterdir() if known else ()
-    # with two moments, and perhaps a mean
+    # weights, two moments, perhaps an average
     size = sum(path.stat().st_size for path in files) or 4 * weights
     return size * (1 + max(0, run.recipe.checkpoint.keep - len(known)))
 

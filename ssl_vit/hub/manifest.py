@@ -1,6 +1,5 @@
-"""hub.json in a run's folder: what lies where on the Hub, by commit, so that nothing is pushed
-twice; what is owed; what went wrong last. Whatever is damaged in it counts as not there: the Hub
-itself knows what it has."""
+"""hub.json in the run folder: what was uploaded, by commit, and the last problem. Damaged entries
+count as missing: the Hub itself knows what it has."""
 
 import json
 import shlex
@@ -18,8 +17,8 @@ LISTED = 3  # milestones that are named one by one
 
 
 def read(run: Run) -> dict[str, Any]:
-    """The ledger: `pushed` as {repository: {branch: {stamp, commit}}}, `trouble` in words or None,
-    and what else is in it."""
+    """The content of hub.json, with `pushed` as {repository: {branch: {stamp, commit}}} and `trouble`,
+    the last problem or None."""
     try:
         value = json.loads(run.ledger.read_text())
     except (OSError, ValueError, RecursionError):
@@ -45,37 +44,38 @@ def _branches(there: Any) -> dict[str, dict[str, str]]:
 
 
 def write(run: Run, **what: Any) -> None:
+    """Update hub.json."""
     write_atomically(run.ledger, json.dumps(read(run) | what, indent=2) + "\n")
 
 
 def pushed_branches(run: Run) -> dict[str, dict[str, str]]:
-    """What the run's repository has, by branch."""
+    """What was uploaded to the run's repository, by branch."""
     there: dict[str, dict[str, str]] = read(run)["pushed"].get(run.recipe.hub.repo, {})
     return there
 
 
 def record_branches(run: Run, branches: dict[str, dict[str, str]]) -> None:
-    """Note what the run's repository has."""
+    """Record what was uploaded to the run's repository."""
     write(run, pushed=read(run)["pushed"] | {run.recipe.hub.repo: branches})
 
 
 def due(run: Run) -> list[Upload]:
-    """What is not pushed yet."""
+    """The uploads that are pending."""
     there = pushed_branches(run)
     return [
-        parcel
-        for parcel in uploads(run)
-        if there.get(parcel.branch, {}).get("stamp") != parcel.stamp
+        upload
+        for upload in uploads(run)
+        if there.get(upload.branch, {}).get("stamp") != upload.stamp
     ]
 
 
 def owed(run: Run) -> list[str]:
-    """The branches that are not pushed yet."""
-    return [parcel.branch for parcel in due(run)]
+    """The branches that are pending."""
+    return [upload.branch for upload in due(run)]
 
 
 def status_lines(run: Run) -> list[tuple[str, str]]:
-    """Name and text for people: where it is, what is owed, why, and what to type."""
+    """(name, text) to print: what was uploaded, what is pending, why, and the command for it."""
     left = owed(run)
     done = sorted(set(pushed_branches(run)) - set(left))
     where = [("hub", f"{run.recipe.hub.repo}: pushed {_listed(done)}")] if done else []
@@ -95,16 +95,16 @@ def _listed(branches: list[str]) -> str:
 
 
 def _command(run: Run) -> str:
-    """What pushes the rest: the tool, the folder, and of hub.repo=, .private= and .state= what the
-    folder's recipe lacks."""
-    saved, given = asdict(open_run(run.folder).recipe.hub), asdict(run.recipe.hub)
-    words = [
-        f"hub.{key}={_word(given[key])}"
+    """The command that uploads the rest, with the hub.* options that the folder's recipe lacks."""
+    saved = asdict(open_run(run.folder).recipe.hub)
+    given = asdict(run.recipe.hub)
+    options = [
+        f"hub.{key}={_text(given[key])}"
         for key in ("repo", "private", "state")
         if given[key] != saved[key]
     ]
-    return shlex.join([sys.executable, *tool_command("push"), str(run.folder), *words])
+    return shlex.join([sys.executable, *tool_command("push"), str(run.folder), *options])
 
 
-def _word(value: str | bool) -> str:
+def _text(value: str | bool) -> str:
     return value if isinstance(value, str) else str(value).lower()

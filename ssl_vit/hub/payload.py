@@ -1,5 +1,5 @@
-"""What of a run goes to the Hugging Face Hub: each branch's files, from the run's folder. No torch
-here, but for the state."""
+"""The files of each branch that is uploaded to the Hugging Face Hub. Torch is imported only for the
+training state."""
 
 import json
 import re
@@ -19,13 +19,12 @@ from . import card
 
 STATE = ("recipe.yaml", "environment.json", "metrics.jsonl", "state.json", "state.safetensors")
 STEP = re.compile(r"step-(\d{9,})")
-# of environment.json: what the same recipe may have been given otherwise
+# keys of environment.json that can differ between runs of one recipe
 SAME = ("data", "init", "plugin")
 
 
 class Upload(NamedTuple):
-    """What goes to a branch in one commit; `stamp` tells in the ledger whether this very content
-    was pushed."""
+    """The content of one commit to a branch; `stamp` identifies the content in hub.json."""
 
     branch: str
     stamp: str
@@ -34,10 +33,10 @@ class Upload(NamedTuple):
 
 
 def open_run(folder: Path) -> Run:
-    """The run in a folder, as far as pushing needs it: its images need not be here.
+    """The run in a folder, as uploads need it: its images need not be here.
 
     Raises:
-        UserError: there is no run, or one that trained nothing.
+        UserError: there is no run, or an evaluation.
     """
     if not (folder / "recipe.yaml").exists():
         raise UserError(f"{folder} is no run: it holds no recipe.yaml")
@@ -50,16 +49,18 @@ def open_run(folder: Path) -> Run:
         ) from None
     if recipe.objective == "probe":
         raise UserError(f"{folder} holds an evaluation, which made no encoder that could be pushed")
-    recipe.out, recipe.name = str(folder.resolve().parent), folder.resolve().name
+    recipe.out = str(folder.resolve().parent)
+    recipe.name = folder.resolve().name
     return Run(recipe)
 
 
 def step_branch(step: int) -> str:
+    """The branch of the milestone of a step."""
     return f"step-{step:09d}"
 
 
 def uploads(run: Run) -> Iterator[Upload]:
-    """All that there is to push: milestones by step, the finished run, last the newest training
+    """Everything that can be uploaded: milestones by step, the finished run, the newest training
     state."""
     name = run.recipe.name
     for step, folder in steps(run.outbox):
@@ -74,20 +75,19 @@ def uploads(run: Run) -> Iterator[Upload]:
 
 
 def steps(folder: Path) -> list[tuple[int, Path]]:
-    """The folders of steps in a folder, by step; whatever else lies there is nobody's."""
+    """The folders step-... in a folder, by step; others are ignored."""
     found = ((STEP.fullmatch(path.name), path) for path in folder.glob("step-*"))
     return sorted((int(name[1]), path) for name, path in found if name)
 
 
 def identity(run: Run) -> dict[str, Any]:
-    """What of the run its recipe does not tell: the fingerprints of its data, first weights and
-    plugin."""
+    """What identifies a run beside its recipe: hashes of its images, initial weights and plugin."""
     known = run.environment()
     return {key: known[key] for key in SAME if known.get(key)}
 
 
-def _said(run: Run) -> dict[str, bytes | Path]:
-    """What every branch says of the run."""
+def _description(run: Run) -> dict[str, bytes | Path]:
+    """Files that every branch has."""
     recipe = dump(without_private(run.recipe))
     return {
         "recipe.yaml": recipe.encode(),
@@ -96,22 +96,20 @@ def _said(run: Run) -> dict[str, bytes | Path]:
 
 
 def _export(run: Run, folder: Path, step: int | None = None) -> dict[str, bytes | Path]:
-    """An export and its card."""
+    """An export and its model card."""
     return {path.name: path for path in folder.iterdir()} | {
         "README.md": card.write(run, folder, step).encode(),
-        **_said(run),
+        **_description(run),
     }
 
 
 def _finished(run: Run) -> dict[str, bytes | Path]:
     figures = {f"figures/{path.name}": path for path in run.figures.glob("*.png")}
-    curves = {"figures/curves.png": drawn} if (drawn := card.curves(run)) else {}
-    return {
-        **_export(run, run.export),
-        "result.json": run.folder / "result.json",
-        **figures,
-        **curves,
-    }
+    files = {**_export(run, run.export), "result.json": run.folder / "result.json", **figures}
+    curves = card.curves(run)
+    if curves:
+        files["figures/curves.png"] = curves
+    return files
 
 
 def _state(run: Run) -> dict[str, bytes | Path]:
@@ -119,4 +117,4 @@ def _state(run: Run) -> dict[str, bytes | Path]:
 
     structure, tensors = pack_newest(run.checkpoints)
     known = {name: run.folder / name for name in ("environment.json", "metrics.jsonl")}
-    return {**known, **_said(run), "state.json": structure, "state.safetensors": tensors}
+    return {**known, **_description(run), "state.json": structure, "state.safetensors": tensors}

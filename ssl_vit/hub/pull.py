@@ -1,5 +1,5 @@
-"""A pushed training state becomes a run's folder again, from which the same command goes on.
-Nothing of it is unpickled."""
+"""Download of an uploaded training state as a run folder that can be resumed. Nothing is
+unpickled."""
 
 import json
 import shutil
@@ -18,13 +18,15 @@ from .state_io import unpack_checkpoint
 
 
 def pull(place: str, out: str, name: str | None = None) -> Run:
-    """Fetch hf-hub:USER/NAME, its branch `state` unless another revision is said, into out/name.
+    """Download a training state into out/name; hub.json records its commit.
 
-    The ledger, hub.json, says which commit it was.
+    Args:
+        place: hf-hub:USER/NAME, by default its branch `state`, or with @REVISION.
+        out: folder that holds the runs.
+        name: of the run folder; default: the run's own.
 
     Raises:
-        UserError: there is no such state, it is damaged or needs a plugin, or the folder is there
-        already.
+        UserError: there is no such state, it is damaged or needs a plugin, or the folder exists.
     """
     repository, revision = hub_files.split(place)
     source = hub_files.fetch(f"{repository}@{revision or 'state'}", place, STATE)
@@ -35,70 +37,68 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
     run = Run(_recipe(source, place, out, name))
     if run.folder.exists():
         raise UserError(f"{place}: {run.folder} is there already; say name= or remove it")
-    _unfold(source, run, place)
+    _write(source, run, place)
     return run
 
 
 def _recipe(source: Path, place: str, out: str, name: str | None) -> Recipe:
-    """The pushed recipe, checked as every other: a name, too, which cannot lead out of `out`."""
+    """The uploaded recipe, checked as any other; its name cannot lead out of `out`."""
     try:
         return from_untrusted(source / "recipe.yaml", out, name)
     except UserError as error:
         raise UserError(f"{place}: its recipe.yaml: {error}") from None
 
 
-def _unfold(source: Path, run: Run, place: str) -> None:
-    """Write the folder; of a state that turns out to be none, nothing stays."""
+def _write(source: Path, run: Run, place: str) -> None:
+    """Write the folder, or nothing if the state is invalid."""
     run.folder.mkdir(parents=True)
     try:
-        structure, tensors = (
-            (source / file).read_bytes() for file in ("state.json", "state.safetensors")
-        )
+        structure = (source / "state.json").read_bytes()
+        tensors = (source / "state.safetensors").read_bytes()
         unpack_checkpoint(run.checkpoints, structure, tensors, place)
     except UserError:
         shutil.rmtree(run.folder)
         raise
     for file in ("environment.json", "metrics.jsonl"):
         shutil.copyfile(source / file, run.folder / file)
-    # not theirs, which could name a plugin or a repository
+    # not the downloaded one, which could name a plugin or a repository
     write_atomically(run.folder / "recipe.yaml", dump(run.recipe))
     pulled = f"{hub_files.SCHEME}{hub_files.split(place)[0]}@{source.name}"
     write_atomically(run.ledger, json.dumps({"pulled": pulled}, indent=2) + "\n")
 
 
-def parse_options(words: list[str]) -> tuple[str, dict[str, str]]:
-    """A place of the Hub, and out= and name= where they are said.
+def parse_options(options: list[str]) -> tuple[str, dict[str, str]]:
+    """A place of the Hub, and out= and name= if they are given.
 
     Raises:
-        UserError: a word is not understood.
+        UserError: an option is wrong.
     """
-    places, given = (
-        [word for word in words if "=" not in word],
-        parse(word for word in words if "=" in word),
-    )
-    if (
-        len(places) != 1
-        or not places[0].startswith(hub_files.SCHEME)
-        or given.keys() - {"out", "name"}
-    ):
-        text = (
-            "say one place of the Hub, and out= and name= if wanted: tools/pull.py hf-hub:USER/NAME"
-        )
-        raise UserError(f"{' '.join(words) or 'nothing'} is said; {text}")
+    places = [option for option in options if "=" not in option]
+    given = parse(option for option in options if "=" in option)
+    one_place = len(places) == 1 and places[0].startswith(hub_files.SCHEME)
+    if not one_place or given.keys() - {"out", "name"}:
+        text = "expected one place of the Hub, and out= and name= if wanted: tools/pull.py hf-hub:USER/NAME"
+        raise UserError(f"{' '.join(options) or 'no option'}: {text}")
     return places[0], given
 
 
-def main(words: list[str]) -> None:
-    """Do what the words of tools/pull.py say.
+def main(options: list[str]) -> None:
+    """The pull tool.
 
     Raises:
-        UserError: as `asked` and `pull`.
+        UserError: as `parse_options` and `pull`.
     """
-    place, given = parse_options(words)
+    place, given = parse_options(options)
     run = pull(place, given.get("out", "runs"), given.get("name"))
-    words = [f"recipe={run.folder}/recipe.yaml", f"name={run.recipe.name}", f"out={run.recipe.out}"]
-    words += [] if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else ["data.path=IMAGES"]
+    resume_options = [
+        f"recipe={run.folder}/recipe.yaml",
+        f"name={run.recipe.name}",
+        f"out={run.recipe.out}",
+    ]
+    resume_options += (
+        [] if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else ["data.path=IMAGES"]
+    )
     print(f"pulled      {run.folder}")
     print(
-        f"go on       {typed('accelerate', 'launch', *formatting.tool_command(run.recipe.training_tool), *words)}"
+        f"go on       {typed('accelerate', 'launch', *formatting.tool_command(run.recipe.training_tool), *resume_options)}"
     )

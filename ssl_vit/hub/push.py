@@ -1,15 +1,15 @@
-"""Pushing a run to the Hugging Face Hub. No torch here, but for the state.
+"""Upload of a run to the Hugging Face Hub. Torch is imported only for the training state.
 
-Training lays milestones into the outbox, hub/step-.../; all else is taken from the run's folder. A
-push is a process of its own (tools/push.py), so that nothing that a network does reaches training.
-No file on the Hub is deleted, and none is written over but by the same run: each commit names as
-its parent the one that was looked at.
+Training exports milestones to the outbox, hub/step-.../; everything else is in the run folder.
+Uploads run in a process of their own (tools/push.py), so that the network cannot affect training.
+Nothing on the Hub is deleted, and only the same run is overwritten: commits pass `parent_commit`, so
+a concurrent write fails.
 """
 
 import fcntl
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,14 @@ from ..runs.folder import Run
 from . import manifest
 from .payload import STEP, Upload, identity, open_run, uploads
 
-WAITS = (2.0, 8.0)  # seconds before a push is tried again
-PATIENCE = 300.0  # seconds that are waited for at most, where the Hub asks for it
-BLANK = {".gitattributes", ".gitignore", "README.md", "LICENSE"}  # what the Hub's own form makes
+WAITS = (2.0, 8.0)  # seconds before each retry
+PATIENCE = 300.0  # seconds to wait at most where the Hub limits the rate
+BLANK = {
+    ".gitattributes",
+    ".gitignore",
+    "README.md",
+    "LICENSE",
+}  # files that the Hub's form for new repositories makes
 T = TypeVar("T")
 
 
@@ -39,84 +44,87 @@ def push(
     wait: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Push what is owed, each branch in a commit; with `again` the finished run too, where only
-    what changed makes a commit. `wait`: for another push of this run to end.
+    """Upload what is pending, each branch in one commit.
+
+    Args:
+        run: as `open_run` reads it.
+        again: upload the finished run too, where only changes make a commit.
+        wait: for another process that uploads this run.
+        say: called with a line for each branch.
 
     Raises:
-        UserError: nobody is logged in, the Hub refuses or cannot be reached, or somebody else is
-        pushing this run.
+        UserError: not logged in, the Hub rejects it or cannot be reached, or another process
+            uploads this run.
     """
-    with _alone(run, wait):
-        if not _wanted(run, again):
+    with _locked(run, wait):
+        if not _pending(run, again):
             return
-        trouble: str | None = "a push began and has not ended"
-        manifest.write(run, trouble=trouble)
+        problem: str | None = "a push began and has not ended"
+        manifest.write(run, trouble=problem)
         try:
             _push(run, again, say)
-            trouble = None
+            problem = None
+        except UserError as error:
+            problem = str(error)
+            raise UserError(problem) from None
         except Exception as error:
-            trouble = str(error) if isinstance(error, UserError) else hub_files.why(error)
-            raise UserError(
-                trouble
-                if isinstance(error, UserError)
-                else f"hub.repo={run.recipe.hub.repo}: {trouble}"
-            ) from None
+            problem = hub_files.why(error)
+            raise UserError(f"hub.repo={run.recipe.hub.repo}: {problem}") from None
         finally:
-            manifest.write(run, trouble=trouble)
+            manifest.write(run, trouble=problem)
 
 
-def _wanted(run: Run, again: bool) -> list[Upload]:
-    """What is to be pushed now."""
-    owed = manifest.owed(run)
-    return [
-        parcel
-        for parcel in uploads(run)
-        if parcel.branch in owed or (again and parcel.branch == "main")
-    ]
+def _pending(run: Run, again: bool) -> list[Upload]:
+    """What is to be uploaded now."""
+    branches = manifest.owed(run)
+    if again:
+        branches.append("main")
+    return [upload for upload in uploads(run) if upload.branch in branches]
 
 
 def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
-    """Push one parcel after the other, looking each time what is there: milestones come while
-    others are pushed. One that cannot be pushed, for a reason of its own, keeps no other back."""
+    """Upload one branch after the other, looking for new milestones each time. A branch that fails
+    for a reason of its own does not stop the others."""
     if hub_files.token() is None:
         raise UserError(f"hub.repo={run.recipe.hub.repo}: nobody is logged in; {hub_files.LOGIN}")
     hub_files.calm()
     with_retries(run, partial(_prepare, run))
     tried: dict[str, Exception | None] = {}
-    while parcel := next(
-        (parcel for parcel in _wanted(run, again) if parcel.branch not in tried), None
-    ):
+    while upload := _next(run, again, tried):
         try:
-            tried[parcel.branch] = None
-            commit = with_retries(run, partial(_send, run, parcel))
-            manifest.record_branches(
-                run,
-                manifest.pushed_branches(run)
-                | {parcel.branch: {"stamp": parcel.stamp, "commit": commit}},
-            )
-            say(f"{parcel.branch} is at commit {commit[:12]}")
+            tried[upload.branch] = None
+            commit = with_retries(run, partial(_send, run, upload))
+            entry = {"stamp": upload.stamp, "commit": commit}
+            manifest.record_branches(run, manifest.pushed_branches(run) | {upload.branch: entry})
+            say(f"{upload.branch} is at commit {commit[:12]}")
         except Exception as error:
             if hub_files.passing(error):
                 raise
-            if STEP.fullmatch(parcel.branch) and not (run.outbox / parcel.branch).exists():
-                continue  # training dropped it meanwhile
-            tried[parcel.branch] = error
+            if STEP.fullmatch(upload.branch) and not (run.outbox / upload.branch).exists():
+                continue  # training has dropped it meanwhile
+            tried[upload.branch] = error
         _sweep(run)
-    if failed := [error for error in tried.values() if error]:
+    failed = [error for error in tried.values() if error]
+    if failed:
         raise failed[0]
 
 
+def _next(run: Run, again: bool, tried: Collection[str]) -> Upload | None:
+    untried = (upload for upload in _pending(run, again) if upload.branch not in tried)
+    return next(untried, None)
+
+
 def _sweep(run: Run) -> None:
-    """Remove the milestones that were pushed from the outbox."""
-    for branch in {parcel.branch for parcel in uploads(run)} - set(manifest.owed(run)):
+    """Remove uploaded milestones from the outbox."""
+    for branch in {upload.branch for upload in uploads(run)} - set(manifest.owed(run)):
         if STEP.fullmatch(branch):
-            # training may be laying it there anew
+            # training may be writing it again
             shutil.rmtree(run.outbox / branch, ignore_errors=True)
 
 
 def _prepare(run: Run) -> None:
-    """See that the repository is there, and this run's or nobody's; one that is gone is made anew,
-    and what it had is owed."""
+    """Check that the repository is blank or this run's; create it, with everything pending, if it
+    does not exist."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
@@ -128,24 +136,25 @@ def _prepare(run: Run) -> None:
     _parent(run, "main")
 
 
-def _send(run: Run, parcel: Upload) -> str:
-    """One commit, or none where the branch has just this; its id."""
+def _send(run: Run, upload: Upload) -> str:
+    """Commit an upload; the commit's id. No commit is made where nothing differs."""
     from huggingface_hub import CommitOperationAdd
 
-    repository, branch, api = run.recipe.hub.repo, parcel.branch, _api()
+    repository = run.recipe.hub.repo
+    branch = upload.branch
     parent = _parent(run, branch)
     operations = [
-        CommitOperationAdd(name, content) for name, content in sorted(parcel.files().items())
+        CommitOperationAdd(name, content) for name, content in sorted(upload.files().items())
     ]
-    made = api.create_commit(
-        repository, operations, commit_message=parcel.message, revision=branch, parent_commit=parent
+    made = _api().create_commit(
+        repository, operations, commit_message=upload.message, revision=branch, parent_commit=parent
     )
     return str(made.oid) if branch != "state" else _squashed(repository, branch)
 
 
 def _squashed(repository: str | None, branch: str) -> str:
-    """Leave of a branch its last commit alone, as each holds whole weights; where the Hub refuses,
-    all stay. The commit."""
+    """Squash a branch to its last commit, to save space; its id. All commits stay if the Hub does not
+    allow it."""
     from huggingface_hub.errors import HfHubHTTPError
 
     with suppress(HfHubHTTPError):
@@ -154,15 +163,16 @@ def _squashed(repository: str | None, branch: str) -> str:
 
 
 def _parent(run: Run, branch: str) -> str:
-    """The branch's commit, which holds nothing, or this very run. A branch that is not there begins
-    at the repository's first.
+    """The id of a branch's last commit, which is blank or of this run. A new branch begins at the
+    repository's first commit.
 
     Raises:
-        UserError: it holds something else, or what is to be private would be public.
+        UserError: it holds something else, or the repository is public and hub.private=true.
     """
     from huggingface_hub.errors import RevisionNotFoundError
 
-    repository, api = run.recipe.hub.repo, _api()
+    api = _api()
+    repository = run.recipe.hub.repo
     try:
         info = api.repo_info(repository, revision=branch)
     except RevisionNotFoundError:
@@ -170,15 +180,14 @@ def _parent(run: Run, branch: str) -> str:
         api.create_branch(repository, branch=branch, revision=first, exist_ok=True)
         info = api.repo_info(repository, revision=branch)
     if run.recipe.hub.private and info.private is False:
-        raise UserError(
-            f"hub.repo={repository}: it is public; say hub.private=false to push there all the same"
-        )
+        text = "it is public; expected hub.private=false to push there all the same"
+        raise UserError(f"hub.repo={repository}: {text}")
     _check_whose(run, info)
     return str(info.sha)
 
 
 def _check_whose(run: Run, info: Any) -> None:
-    """That a commit holds nothing, or this very run.
+    """Check that a commit is blank or of this run.
 
     Raises:
         UserError: it holds something else, or the run of another recipe or of other data.
@@ -192,23 +201,21 @@ def _check_whose(run: Run, info: Any) -> None:
             )
         return
     source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, ["recipe.yaml", "run.json"])
-    there, here = (
-        flatten(_theirs(source / "recipe.yaml")),
-        computed_values(without_private(run.recipe)),
-    )
-    if differ := [key for key in here if there.get(key) != here[key]]:
-        raise UserError(
-            f"{repo}: it holds the run of another recipe ({', '.join(differ[:5])}); say another hub.repo="
-        )
-    was, now = _theirs(source / "run.json"), identity(run)
-    if differ := [key for key in now if key in was and was[key] != now[key]]:
-        raise UserError(
-            f"{repo}: it holds a run of this recipe with another {differ[0]}; say another hub.repo="
-        )
+    there = flatten(_mapping(source / "recipe.yaml"))
+    here = computed_values(without_private(run.recipe))
+    differ = [key for key, value in here.items() if there.get(key) != value]
+    if differ:
+        text = f"it holds the run of another recipe ({', '.join(differ[:5])})"
+        raise UserError(f"{repo}: {text}; say another hub.repo=")
+    was = _mapping(source / "run.json")
+    differ = [key for key, value in identity(run).items() if key in was and was[key] != value]
+    if differ:
+        text = f"it holds a run of this recipe with another {differ[0]}"
+        raise UserError(f"{repo}: {text}; say another hub.repo=")
 
 
-def _theirs(path: Path) -> dict[str, Any]:
-    """A mapping of somebody's file; empty where it is none."""
+def _mapping(path: Path) -> dict[str, Any]:
+    """The mapping in a downloaded file; empty if it is none."""
     try:
         return load_yaml(path)
     except UserError:
@@ -222,8 +229,8 @@ def _api() -> Any:
 
 
 def with_retries(run: Run, do: Callable[[], T]) -> T:
-    """Do it, again where the Hub is busy or out of reach, after as long as it asks for; the ledger
-    tells meanwhile why."""
+    """Call `do`, and retry where the Hub is busy or cannot be reached, after the time that it
+    requests; hub.json has the reason meanwhile."""
     for wait in WAITS:
         try:
             return do()
@@ -236,8 +243,8 @@ def with_retries(run: Run, do: Callable[[], T]) -> T:
 
 
 @contextmanager
-def _alone(run: Run, wait: bool) -> Iterator[None]:
-    """One push of a run at a time; the system frees the lock with the process."""
+def _locked(run: Run, wait: bool) -> Iterator[None]:
+    """Allow one upload of a run at a time; the system releases the lock with the process."""
     try:
         run.check_own()
         run.outbox.mkdir(exist_ok=True)
@@ -254,14 +261,14 @@ def _alone(run: Run, wait: bool) -> Iterator[None]:
         yield
 
 
-def main(words: list[str]) -> None:
-    """Do what the words of tools/push.py say.
+def main(options: list[str]) -> None:
+    """The push tool.
 
     Raises:
-        UserError: as `asked`, `opened` and `push`.
+        UserError: as `parse_options`, `open_run` and `push`.
     """
-    quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
-    folder, overrides = parse_options(words)
+    quiet = "--quiet" in options
+    folder, overrides = parse_options([option for option in options if option != "--quiet"])
     run = open_run(folder)
     for key, value in overrides.items():
         setattr(run.recipe.hub, key.removeprefix("hub."), value)
@@ -275,19 +282,17 @@ def main(words: list[str]) -> None:
     )
 
 
-def parse_options(words: list[str]) -> tuple[Path, dict[str, Any]]:
-    """A run's folder, and what of hub.repo=, hub.private= and hub.state= is said anew.
+def parse_options(options: list[str]) -> tuple[Path, dict[str, Any]]:
+    """A run's folder, and overrides of hub.repo=, hub.private= and hub.state=.
 
     Raises:
-        UserError: a word is not understood.
+        UserError: an option is wrong.
     """
-    folders, given = (
-        [word for word in words if "=" not in word],
-        parse(word for word in words if "=" in word),
-    )
+    folders = [option for option in options if "=" not in option]
+    given = parse(option for option in options if "=" in option)
     if len(folders) != 1:
-        text = "say one run's folder: tools/push.py runs/mpp hub.repo=USER/NAME"
-        raise UserError(f"{' '.join(words) or 'nothing'} is said; {text}")
+        text = "expected one run's folder: tools/push.py runs/mpp hub.repo=USER/NAME"
+        raise UserError(f"{' '.join(options) or 'no option'}: {text}")
     choices: dict[str, Callable[[str], Any]] = {
         "hub.repo": str,
         "hub.private": _truth,
@@ -303,5 +308,5 @@ def parse_options(words: list[str]) -> tuple[Path, dict[str, Any]]:
 
 def _truth(text: str) -> bool:
     if text not in ("true", "false"):
-        raise UserError(f"hub.private= or hub.state={text}: true or false is asked for")
+        raise UserError(f"hub.private= or hub.state={text}: expected true or false")
     return text == "true"

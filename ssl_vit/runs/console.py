@@ -1,5 +1,5 @@
-"""What a run says on the screen: a calm start, a progress bar (plain lines where the output is no
-terminal), the end."""
+"""A run's output on the console: tables, a progress bar, or plain lines if the output is not a
+terminal."""
 
 import sys
 import time
@@ -22,7 +22,7 @@ def table(rows: Iterable[tuple[str, str]]) -> None:
 
 
 def rows_under(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Rows of a table under one name."""
+    """Rows of a table with one name, printed on the first."""
     for i, text in enumerate(texts):
         yield ("" if i else name), text
 
@@ -39,10 +39,10 @@ def _summary(row: Row) -> str:
 
 
 class ProgressBar(Callback):
-    """A listener that draws a progress bar; close() it before anything else is printed."""
+    """Callback that draws a progress bar; close() it before anything else is printed."""
 
     def __init__(self, start: int, steps: int, console: Console | None = None) -> None:
-        # never cut off; on a narrow screen the summary is
+        # on a narrow screen only the summary is truncated
         whole = Column(no_wrap=True, min_width=7)
         columns = (
             BarColumn(10),
@@ -73,16 +73,18 @@ class ProgressBar(Callback):
 
 
 class ProgressLines(Callback):
-    """A listener that prints a line every few seconds."""
+    """Callback that prints a line every few seconds."""
 
     def __init__(self, start: int, steps: int) -> None:
-        self.start, self.steps, self.row = start, steps, ""
-        self.started_at = self.printed_at = time.monotonic()
+        self.start = start
+        self.steps = steps
+        self.row = ""
+        self.started_at = time.monotonic()
+        self.printed_at = self.started_at
 
     def on_step(self, step: int) -> None:
-        if (
-            time.monotonic() - self.printed_at >= 2 * LINE_INTERVAL
-        ):  # rows are further apart than that
+        # only where rows are further apart
+        if time.monotonic() - self.printed_at >= 2 * LINE_INTERVAL:
             self._print(step)
 
     def on_row(self, row: Row) -> None:
@@ -112,5 +114,5 @@ def _held_out(row: Row) -> str:
 
 
 def progress(start: int, steps: int) -> ProgressBar | ProgressLines:
-    """The listener that suits where the output goes."""
+    """A bar on a terminal, else lines."""
     return ProgressBar(start, steps) if sys.stdout.isatty() else ProgressLines(start, steps)

@@ -1,4 +1,4 @@
-"""The lock of a run's folder: one writer, in a folder of its own that stays where it is. No
+"""The lock of a run folder: one writer at a time, and notice if the folder is moved or removed. No
 torch."""
 
 import errno
@@ -15,24 +15,22 @@ from typing import IO, Any
 
 from ..errors import UserError
 
-HEARTBEAT = 30.0  # seconds between signs of life in the lock
-# seconds without one, on another machine; more than a network's disk may keep to itself
+HEARTBEAT = 30.0  # seconds between updates of the lock file's time
+# seconds without one after which a lock of another machine is free; more than a network disk caches
 DEAD_AFTER = 100.0
-# seconds after which the last of several that wrote at once is seen, where the file system knows no
-# locks
+# seconds until the last of several simultaneous writes is visible, on a file system without locks
 SETTLES = 1.0
 
 
 class HeldFolder:
-    """A folder that is held open, so that it is known where it went if somebody moves it."""
+    """A folder with an open file descriptor, which finds it again if it is moved."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def is_in_place(self) -> bool:
-        """Whether the folder still has its name; a file system that does not answer has moved
-        nothing."""
+        """Whether the folder still has its path; yes if the file system does not answer."""
         try:
             return os.path.samestat(self.folder.stat(), os.fstat(self.number))
         except (FileNotFoundError, NotADirectoryError):
@@ -41,8 +39,7 @@ class HeldFolder:
             return True
 
     def current_path(self) -> Path | None:
-        """Where the folder is, as far as the system tells; None where it was removed, or the system
-        does not say."""
+        """The folder's path now; None if it was removed or the system does not tell (no /proc)."""
         with suppress(OSError):
             found = Path(f"/proc/self/fd/{self.number}").readlink()
             if os.path.samestat(found.stat(), os.fstat(self.number)):
@@ -54,8 +51,7 @@ class HeldFolder:
 
 
 def open_file(path: Path) -> IO[str]:
-    """A file to read and write, made if it is not there; never through a link, whose target is
-    somebody else's.
+    """Open a file to read and write, or create it; not through a link.
 
     Raises:
         OSError: it cannot be opened, or is a link.
@@ -66,35 +62,44 @@ def open_file(path: Path) -> IO[str]:
 
 
 def check_own(prefix: str, folder: Path, names: Iterable[str]) -> None:
-    """That what a run writes in its folder is its own: no link, and no other run.
+    """Check that nothing a run writes in its folder is a link or another run.
 
     Raises:
-        UserError: it is not.
+        UserError: something is, or the folder lies in another run's.
     """
     for path in (folder / name for name in names):
         if path.is_symlink():
-            raise UserError(
-                f"{prefix}: {path} is a link, and a run writes what is its own alone; remove it, or link the whole folder"
-            )
+            text = "is a link, and a run writes only its own files; remove it, or link the whole folder"
+            raise UserError(f"{prefix}: {path} {text}")
         if is_run(path):
-            raise UserError(
-                f"{prefix}: {path} holds another run, which this one would overwrite; move it, or take another name="
+            text = (
+                "holds another run, which this one would overwrite; move it, or take another name="
             )
+            raise UserError(f"{prefix}: {path} {text}")
     for above in folder.resolve().parents:
         if is_run(above):
-            raise UserError(
-                f"{prefix}: {folder} lies inside another run's folder, {above}; take another name= or out="
-            )
+            text = f"lies inside another run's folder, {above}; take another name= or out="
+            raise UserError(f"{prefix}: {folder} {text}")
 
 
 def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run."""
     return (folder / "recipe.yaml").is_file() and (folder / "environment.json").is_file()
 
 
 @contextmanager
 def hold(folder: Path, out: str, gone: Callable[[], None]) -> Iterator[HeldFolder]:
-    """Keep a second writer out of a folder while the body runs; `gone` is called once if the folder
-    is moved or removed.
+    """Keep other writers out of a folder while the body runs.
+
+    The operating system releases the lock with the process, however it ends, so a killed run can be
+    resumed at once. For machines whose locks do not reach this one, the file has host and process,
+    and its time is updated as a heartbeat; whether another machine is alive is found by waiting, as
+    clocks differ.
+
+    Args:
+        folder: created if it does not exist.
+        out: the run's out=, for errors.
+        gone: called once if the folder is moved or removed.
 
     Raises:
         UserError: another process that is alive holds the folder, or it cannot be written.
@@ -122,10 +127,10 @@ def hold(folder: Path, out: str, gone: Callable[[], None]) -> Iterator[HeldFolde
 
 
 def _take(path: Path, file: IO[str]) -> None:
-    """Lock the open file and write who holds it.
+    """Lock the open file and write this process into it.
 
     Raises:
-        UserError: somebody else does.
+        UserError: another process holds it.
     """
     file.seek(0)
     try:
@@ -135,11 +140,12 @@ def _take(path: Path, file: IO[str]) -> None:
     holder = holder if isinstance(holder, dict) else {}
     who = f"process {holder.get('pid')} on {holder.get('host')}"
     try:
-        # the process's own: not inherited by data workers
+        # POSIX locks belong to the process: data workers do not inherit them
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        taken, locks = False, True
+        taken = False
+        locks = True
     except OSError as error:
-        # others: a file system that knows no locks
+        # any other error: a file system without locks
         locks = error.errno in (errno.EACCES, errno.EAGAIN)
         taken = locks or _alive(holder)
     elsewhere = holder.get("host") not in (None, socket.gethostname())
@@ -163,7 +169,7 @@ def _refusal(path: Path, who: str) -> str:
 
 
 def _start(pid: int) -> str | None:
-    """When a process began, in the system's own count; None where it does not tell."""
+    """The start time of a process in clock ticks; None without /proc."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -171,8 +177,8 @@ def _start(pid: int) -> str | None:
 
 
 def _alive(holder: dict[str, Any]) -> bool:
-    """Whether a lock's holder is another process on this machine that lives, and began when the
-    holder did."""
+    """Whether a lock's holder is another live process on this machine, with the recorded start
+    time."""
     pid = holder.get("pid")
     if (
         holder.get("host") != socket.gethostname()
@@ -190,12 +196,13 @@ def _alive(holder: dict[str, Any]) -> bool:
 
 
 def _beats(path: Path, held: str) -> bool:
-    """Whether somebody elsewhere gives signs of life."""
+    """Whether a holder on another machine updates the lock."""
     print(
         f"waiting up to {DEAD_AFTER:.0f} s to see whether {held} still writes {path.parent}",
         flush=True,
     )
-    before, until = path.stat().st_mtime_ns, time.monotonic() + DEAD_AFTER
+    before = path.stat().st_mtime_ns
+    until = time.monotonic() + DEAD_AFTER
     while time.monotonic() < until:
         if path.stat().st_mtime_ns != before:
             return True
@@ -204,8 +211,8 @@ def _beats(path: Path, held: str) -> bool:
 
 
 def _beat(place: HeldFolder, gone: Callable[[], None], done: threading.Event) -> None:
-    """Give signs of life; a file system that fails once, as one on the network may, is tried
-    again."""
+    """Update the lock's time until `done`, and report once that the folder is gone. Errors, as of a
+    network file system, are retried."""
     reported = False
     while not done.wait(HEARTBEAT):
         if place.is_in_place():

@@ -1,5 +1,5 @@
-"""Where rows go: metrics.jsonl and log.txt, and TensorBoard, which replays the rows when a run
-resumes so that both agree."""
+"""Trackers: metrics.jsonl, log.txt and TensorBoard. TensorBoard's file is rewritten from the rows when
+a run resumes, so that both agree."""
 
 import io
 import os
@@ -16,7 +16,7 @@ from .folder import Run
 
 
 class _RetryingWriter(Callback):
-    """Writes in order. What a full disk does not take is written as soon as it does."""
+    """Writes in order; what a full disk rejects is retried with the next write."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
@@ -35,7 +35,7 @@ class _RetryingWriter(Callback):
 
 
 class WarningLog(_RetryingWriter):
-    """Warnings to log.txt, from any process."""
+    """Writes warnings to log.txt, from any process."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -46,17 +46,16 @@ class WarningLog(_RetryingWriter):
 
 
 class MetricsLog(WarningLog):
-    """Rows to metrics.jsonl too."""
+    """Writes warnings to log.txt and rows to metrics.jsonl."""
 
     def on_row(self, row: Row) -> None:
         self._write(lambda: self.run.append(row))
 
 
 class TensorBoard(_RetryingWriter):
-    """Rows as a file of TensorBoard's events.
+    """Writes rows as TensorBoard events.
 
-    Written here and not by SummaryWriter, whose thread dies of a full disk with a traceback and may
-    leave the run waiting for it at the end.
+    Not with SummaryWriter: on a full disk its thread ends with a traceback, and closing it may hang.
     """
 
     def __init__(self, folder: Path, rows: list[Row]) -> None:
@@ -77,7 +76,7 @@ class TensorBoard(_RetryingWriter):
         self._add(step=row["step"], summary=Summary(value=values))
 
     def _add(self, **event: Any) -> None:
-        """One event, written whole or not yet."""
+        """Write one event, whole."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 

@@ -34,8 +34,9 @@ COLLECTIVE_TIMEOUT = timedelta(days=20)
 # Flags of CPUs whose instructions multiply bfloat16: x86 (AVX-512, AMX), and ARM from 8.6 on
 # (BFDOT, BFMMLA).
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-# seconds that processes wait for others at the start until they say so, and until they leave
-RENDEZVOUS_NOTICE, RENDEZVOUS_TIMEOUT = 10.0, 1800.0
+# seconds that processes wait for others at the start until they report it, and until they exit
+RENDEZVOUS_NOTICE = 10.0
+RENDEZVOUS_TIMEOUT = 1800.0
 
 
 class WatchedAccelerator(Accelerator):
@@ -64,13 +65,13 @@ def accelerator_session(compute: Compute) -> Iterator[WatchedAccelerator]:
     try:
         accelerator = _start(compute)
         yield accelerator
-        accelerator.wait_for_everyone()  # so that none leaves while another still speaks to it
+        accelerator.wait_for_everyone()  # none leaves while another still communicates with it
     finally:
         _end(accelerator)
 
 
 def _end(accelerator: Accelerator | None) -> None:
-    """The engine first, then the group of processes, then what is known of them."""
+    """Destroy the DeepSpeed engine, then the process group, then Accelerate's state."""
     if not PartialState._shared_state:
         return
     if PartialState().distributed_type == DistributedType.DEEPSPEED:
@@ -82,8 +83,8 @@ def _end(accelerator: Accelerator | None) -> None:
 
 
 def _end_deepspeed() -> None:
-    """Its group of processes. `cdb` is DeepSpeed's own (0.19; bounded in pyproject): left as it is,
-    a next run in this process would take the group for alive."""
+    """Destroy DeepSpeed's process group. `cdb` is a private name (0.19; bounded in pyproject): unless
+    it is reset, a next run in this process would take the group for alive."""
     from deepspeed.comm import comm
 
     comm.destroy_process_group()
@@ -91,25 +92,19 @@ def _end_deepspeed() -> None:
 
 
 def _start(compute: Compute) -> WatchedAccelerator:
-    """Threads, precision and processes. A precision of auto is settled here, on the first process,
-    and written into `compute`.
+    """Set the threads and start the processes. A precision of auto is decided on rank 0 and written
+    into `compute`.
 
     Raises:
         UserError: as `_check_gpus`, `_check_processes` and `_check_sharding`.
     """
-    torch.set_num_threads(
-        compute.threads or max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    )
-    cpu, sharded = not torch.cuda.is_available(), _requested("DEEPSPEED")
+    local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    torch.set_num_threads(compute.threads or max(1, cores() // local_processes))
+    cpu = not torch.cuda.is_available()
+    sharded = _requested("DEEPSPEED")
     _check_gpus()
-    if sharded and "LOCAL_RANK" not in os.environ:
-        raise UserError(
-            "distributed_type=DEEPSPEED: no launcher has started this process; use `accelerate launch` or srun"
-        )
-    if sharded and not is_deepspeed_available():
-        raise UserError(
-            "distributed_type=DEEPSPEED: DeepSpeed is not installed; pip install deepspeed, on Linux"
-        )
+    if sharded:
+        _check_deepspeed_start()
     if cpu and sharded:
         _prepare_deepspeed_on_cpu()
     # with cpu=True, Accelerate would quietly run plain DDP
@@ -121,29 +116,41 @@ def _start(compute: Compute) -> WatchedAccelerator:
         )
     _check_processes(state.num_processes)
     if compute.precision == "auto":
-        settled = [_native_precision(state.device) if state.is_main_process else None]
-        compute.precision = str(broadcast_object_list(settled)[0])
-    # the engine casts
+        native = [_native_precision(state.device) if state.is_main_process else None]
+        compute.precision = str(broadcast_object_list(native)[0])
+    # "no": the training loop enters autocast itself
     accelerator = WatchedAccelerator(cpu=cpu and not sharded, mixed_precision="no")
     _check_sharding(accelerator)
     return accelerator
 
 
-@contextmanager
-def _rendezvous() -> Iterator[None]:
-    """While the processes find one another: says where, if it takes long, and leaves if it takes
-    too long.
+def _check_deepspeed_start() -> None:
+    """Check that DeepSpeed is installed and that a launcher started this process.
 
     Raises:
-        UserError: they cannot.
+        UserError: otherwise.
+    """
+    prefix = "distributed_type=DEEPSPEED"
+    if "LOCAL_RANK" not in os.environ:
+        text = "no launcher has started this process; use `accelerate launch` or srun"
+        raise UserError(f"{prefix}: {text}")
+    if not is_deepspeed_available():
+        raise UserError(f"{prefix}: DeepSpeed is not installed; pip install deepspeed, on Linux")
+
+
+@contextmanager
+def _rendezvous() -> Iterator[None]:
+    """Around the start of the process group: reports where it waits after RENDEZVOUS_NOTICE, and
+    exits after RENDEZVOUS_TIMEOUT.
+
+    Raises:
+        UserError: the processes cannot connect.
     """
     place = ":".join(os.environ.get(f"MASTER_{name}", "?") for name in ("ADDR", "PORT"))
     choices = "is that the first process's machine, reached from here, the port free, and every process started?"
-    waiting = (
-        _rendezvous_timers(f"MASTER_ADDR:MASTER_PORT={place}", choices)
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1
-        else []
-    )
+    waiting = []
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        waiting = _rendezvous_timers(f"MASTER_ADDR:MASTER_PORT={place}", choices)
     for timer in waiting:
         timer.daemon = True
         timer.start()
@@ -157,20 +164,20 @@ def _rendezvous() -> Iterator[None]:
 
 
 def _rendezvous_timers(place: str, choices: str) -> list[threading.Timer]:
-    """What is said and done if the processes do not come; one of each machine speaks."""
-    count, speaks = os.environ["WORLD_SIZE"], os.environ.get("LOCAL_RANK", "0") == "0"
+    """Timers for a rendezvous that takes long; one process of each machine prints."""
+    count = os.environ["WORLD_SIZE"]
+    prints = os.environ.get("LOCAL_RANK", "0") == "0"
 
     def print_notice() -> None:
-        if speaks:
+        if prints:
             print(f"waiting for {count} processes at {place}", flush=True)
 
     def abort() -> None:
-        if speaks:
-            sys.stderr.write(
-                f"error: {place}: not all of {count} processes came in {RENDEZVOUS_TIMEOUT:g} s; {choices}\n"
-            )
+        if prints:
+            text = f"not all of {count} processes came in {RENDEZVOUS_TIMEOUT:g} s"
+            sys.stderr.write(f"error: {place}: {text}; {choices}\n")
             sys.stderr.flush()
-        os._exit(2)  # the main thread waits outside Python
+        os._exit(2)  # the main thread is blocked in C code
 
     return [
         threading.Timer(RENDEZVOUS_NOTICE, print_notice),
@@ -179,8 +186,8 @@ def _rendezvous_timers(place: str, choices: str) -> list[threading.Timer]:
 
 
 def _prepare_deepspeed_on_cpu() -> None:
-    """Before it is imported first; and no compiler is called for an operator that only inference
-    needs: the table of those is DeepSpeed's own (0.19; bounded in pyproject)."""
+    """Select the CPU before DeepSpeed is first imported, and keep it from compiling an operator that
+    only inference needs. The table of operators is private (0.19; bounded in pyproject)."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed.ops
 
@@ -188,17 +195,18 @@ def _prepare_deepspeed_on_cpu() -> None:
 
 
 def _requested(way: str) -> bool:
-    """Whether the launcher was told to share by DEEPSPEED or FSDP."""
+    """Whether the launcher's configuration requests DEEPSPEED or FSDP."""
     return os.environ.get(f"ACCELERATE_USE_{way}", "false").lower() == "true"
 
 
 def _check_gpus() -> None:
-    """That each process of this machine has a GPU of its own, where there are any.
+    """Check that each process of this machine has its own GPU, if there are any.
 
     Raises:
-        UserError: there are too few; the first process of the machine speaks.
+        UserError: there are too few; ReportedError on all but the machine's first process.
     """
-    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    gpus = torch.cuda.device_count()
     if torch.cuda.is_available() and here > gpus:
         choices = f"choices: --num_processes {gpus}, or CUDA_VISIBLE_DEVICES= for the CPU"
         kind = UserError if os.environ.get("LOCAL_RANK", "0") == "0" else ReportedError
@@ -208,7 +216,7 @@ def _check_gpus() -> None:
 
 
 def _check_processes(found: int) -> None:
-    """That as many processes found one another as were asked for.
+    """Check that as many processes found one another as were launched.
 
     Raises:
         UserError: fewer did.
@@ -231,7 +239,7 @@ def _check_processes(found: int) -> None:
 
 
 def _check_sharding(accelerator: Accelerator) -> None:
-    """That the weights are shared as the configuration asks.
+    """Check that the weights are sharded as the configuration requests.
 
     Raises:
         UserError: Accelerate has fallen back to something else.
@@ -239,9 +247,9 @@ def _check_sharding(accelerator: Accelerator) -> None:
     for way in ("DEEPSPEED", "FSDP"):
         if _requested(way) and accelerator.distributed_type.value != way:
             got = f"{accelerator.distributed_type.value} on {accelerator.device.type} came of it"
-            choices = "launch/zero2.yaml, accelerate_config.yaml" + (
-                ", or GPUs" if way == "FSDP" else ""
-            )
+            choices = "launch/zero2.yaml, accelerate_config.yaml"
+            if way == "FSDP":
+                choices = f"{choices}, or GPUs"
             raise UserError(f"distributed_type={way}: {got}; choices: {choices}")
     if _requested("FSDP") and not accelerator.is_fsdp2:
         raise UserError(
@@ -262,8 +270,8 @@ def _native_precision(device: torch.device) -> str:
 
 
 def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """What Linux says that the CPU can do; nothing on other systems. torch's own answer has a
-    private name on 2.11, and its oneDNN check is also true of CPUs that only emulate bfloat16."""
+    """The CPU's flags on Linux; empty elsewhere. torch's own function is private in 2.11, and its
+    oneDNN check is also true on CPUs that only emulate bfloat16."""
     try:
         text = table.read_text()
     except OSError:
@@ -316,7 +324,7 @@ def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
 
 
 def macos_warning() -> str | None:
-    """What a user of a Mac should know."""
+    """A warning for macOS."""
     if sys.platform != "darwin" or torch.cuda.is_available():
         return None
     slower = "the CPU computes, which is much slower than a CUDA GPU"
@@ -325,10 +333,14 @@ def macos_warning() -> str | None:
 
 def sharding_facts(accelerator: Accelerator) -> dict[str, Any]:
     """What Accelerate has set up, whatever its configuration requested."""
-    together = accelerator.num_processes > 1
+    backend = None
+    machines = 1
+    if accelerator.num_processes > 1:
+        backend = distributed.get_backend()
+        machines = gather_object([accelerator.local_process_index]).count(0)
     return {
         "accelerate": accelerator.distributed_type.value,
-        "backend": distributed.get_backend() if together else None,
+        "backend": backend,
         "processes": accelerator.num_processes,
-        "machines": gather_object([accelerator.local_process_index]).count(0) if together else 1,
+        "machines": machines,
     }
