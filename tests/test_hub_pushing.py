@@ -89,7 +89,7 @@ def test_what_the_hubs_own_form_makes_is_taken(server: Hub, run: Run) -> None:
 def test_nothing_private_goes_where_everybody_reads(server: Hub, run: Run) -> None:
     server.put(REPO, {".gitattributes": b""}, private=False)
     assert (
-        "it is public; say hub.private=false" in refused(run)
+        "it is public; expected hub.private=false" in refused(run)
         and server.repositories[REPO].history("main") == 1
     )
     run.recipe.hub.private = False
