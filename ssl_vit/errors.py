@@ -97,7 +97,7 @@ class ReportedError(UserError):
 
 
 class LostError(UserError):
-    """A process that this one depends on was lost; the same command goes on from the last
+    """A process that this one depends on was lost; the same command resumes from the last
     checkpoint."""
 
     status = 69  # sysexits.h: EX_UNAVAILABLE
