@@ -298,4 +298,4 @@ def test_other_networks_of_google_are_refused_plainly(
             else {"resnet/root": np.zeros(3)}
         ),
     )
-    assert "only Vision Transformers on patches of pixels can be read" in refusal(net(), path)
+    assert "expected a Vision Transformer on patches of pixels" in refusal(net(), path)

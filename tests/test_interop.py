@@ -289,9 +289,9 @@ def test_an_export_that_fails_leaves_nothing(
     ("words", "says"),
     [
         (["format=onx", "out=x"], "did you mean onnx?"),
-        (["format=onnx"], "say one folder, format= and out="),
-        (["format=onnx", "out=."], "is there already"),
-        (["format=onnx", "out=x", "timm:vit"], "say one folder"),
+        (["format=onnx"], "expected one folder, format= and out="),
+        (["format=onnx", "out=."], "out=.: exists already"),
+        (["format=onnx", "out=x", "timm:vit"], "expected one folder"),
     ],
 )
 def test_words_that_are_not_understood(tmp_path: Path, words: list[str], says: str) -> None:

@@ -1,4 +1,4 @@
-"""What a source of images is, and how a share of one is cut off without a list of rows.
+"""The Source interface, and shares of a source, which are computed and need no list of rows.
 
 Legend: S shards.
 """
@@ -15,36 +15,36 @@ from .. import rng
 
 
 class Source(Protocol):
-    """A split: `fetch(rows)` gives each row's image, encoded (bytes) or drawn (uint8 HWC), and its
-    label, -1 for none."""
+    """A split. `fetch(rows)` returns for each row its image, encoded (bytes) or as an array (uint8
+    (H, W, 3)), and its label, -1 for none: int64."""
 
     classes: list[str]
-    columns: str  # where labels may be, for the error that there are none
+    columns: str  # which columns there are: ends the error that there are no labels
 
     @property
     def labels(self) -> tuple[int, int]:
-        """The least and the greatest label; -1 for none."""
+        """The lowest and the highest label; -1 for none."""
         ...
 
     def __len__(self) -> int: ...
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]: ...
 
     def name(self, row: int) -> str:
-        """What a person finds a row by."""
+        """Names a row in warnings and errors, such as by its file."""
         ...
 
 
 def labels_of(source: Source, rows: np.ndarray) -> np.ndarray:
-    """Each row's label, -1 for none; without reading the images where the source can."""
+    """Each row's label, int64, -1 for none; without reading images where the source can."""
     read = getattr(source, "label_of", None)
     return read(rows) if read else source.fetch(rows)[1]
 
 
 class ReadUnits(NamedTuple):
-    """What a whole split is read in: single images, or row groups of them. U units.
+    """The U units in which a whole split is read: single images, or row groups of them.
 
-    `names` gives the relative paths of the files, where images lie in files; they are asked for in
-    large sets only.
+    `names` returns the relative paths of the files, where images are files; it is called for large
+    sets only.
     """
 
     rows_U: np.ndarray  # rows in each
@@ -53,24 +53,24 @@ class ReadUnits(NamedTuple):
 
 
 class FullSource(Source, Protocol):
-    """A split that is no share of another."""
+    """A split that is not a share of another."""
 
     def units(self) -> ReadUnits: ...
 
     def clear_cache(self) -> None:
-        """Drop what was kept in memory of the rows that were read."""
+        """Free the memory of rows that were read."""
         ...
 
 
 def relative_paths(files: Iterable[str]) -> list[str]:
-    """Paths below the folder that all have in common, so that a moved copy has the same ones."""
+    """Paths relative to the deepest folder that holds all: a moved copy has the same ones."""
     known = list(files)
     common = os.path.commonpath(known) if known and all(map(os.path.isabs, known)) else ""
     return [os.path.relpath(file, common) if common else file for file in known]
 
 
 def file_bytes(path: str | Path | None) -> int:
-    """A file's size; 0 where it is missing or forbidden, as it then has no image."""
+    """A file's size; 0 where it is missing or may not be read: it then has no image."""
     try:
         return Path(path or "").stat().st_size
     except OSError:
@@ -83,21 +83,18 @@ class ShardedSource(Source, Protocol):
     sizes_S: np.ndarray
 
     def set_cache_size(self, rows: int, streams: int) -> None:
-        """Keep in memory what so many rows lie in, which are read side by side in so many
-        streams."""
+        """Keep in memory the shards of so many rows, read side by side in so many streams."""
         ...
 
 
 class _View(ABC):
-    """Some rows of a source, told by `_rows`."""
+    """A source that consists of some rows of another, given by `_rows`."""
 
     def __init__(self, whole: Source, length: int) -> None:
-        self.whole, self.length, self.classes, self.columns = (
-            whole,
-            length,
-            whole.classes,
-            whole.columns,
-        )
+        self.whole = whole
+        self.length = length
+        self.classes = whole.classes
+        self.columns = whole.columns
 
     @property
     def labels(self) -> tuple[int, int]:
@@ -117,47 +114,52 @@ class _View(ABC):
 
     @abstractmethod
     def _rows(self, rows: np.ndarray) -> np.ndarray:
-        """Their places in the whole."""
+        """The rows of the whole that these rows are."""
 
 
 class Subset(_View):
-    """Positions `first` to `last` of a keyed permutation of a source."""
+    """Positions first .. last-1 of a keyed permutation of a source."""
 
     def __init__(self, whole: Source, first: int, last: int, key: int) -> None:
         super().__init__(whole, last - first)
-        self.first, self.key = first, rng.key(key)
+        self.first = first
+        self.key = rng.key(key)
 
     def _rows(self, rows: np.ndarray) -> np.ndarray:
         return rng.permute(self.first + rows, len(self.whole), self.key)
 
 
 class ShardedSubset(_View):
-    """The same share of every shard, each by a keyed permutation of its own: about `last - first`
-    rows (exactly so many where the shards are of one size), which lie in shards as the whole does.
-    A share holds every smaller one."""
+    """The same share of every shard, so that its rows too lie in shards: in each, positions of a keyed
+    permutation of the shard. About `last - first` rows, exactly so many where all shards have one
+    size. A share contains every smaller one."""
 
     def __init__(self, whole: ShardedSource, first: int, last: int, key: int) -> None:
-        self.sharded, self.of_S, self.key = whole, whole.sizes_S, key
+        self.sharded = whole
+        self.of_S = whole.sizes_S
+        self.key = key
         self.first_S = self._cut(first / len(whole))
         self.sizes_S = self._cut(last / len(whole)) - self.first_S
         super().__init__(whole, int(self.sizes_S.sum()))
-        self.start_S, self.end_S = np.cumsum(self.of_S) - self.of_S, np.cumsum(self.sizes_S)
+        self.start_S = np.cumsum(self.of_S) - self.of_S
+        self.end_S = np.cumsum(self.sizes_S)
 
     def set_cache_size(self, rows: int, streams: int) -> None:
         self.sharded.set_cache_size(rows * len(self.sharded) // len(self), streams)
 
     def _cut(self, share: float) -> np.ndarray:
-        """How many rows of each shard this share is: rounded up in some and down in others, so that
-        the sum is right."""
+        """The rows of each shard that a share is, rounded up in some shards and down in others, so that
+        their sum is right."""
         count = len(self.of_S)
         upwards_S = (rng.permute(np.arange(count), count, rng.key(self.key)) + 0.5) / count
         return np.minimum(np.floor(share * self.of_S + upwards_S).astype(np.int64), self.of_S)
 
     def _rows(self, rows: np.ndarray) -> np.ndarray:
-        shard, found = np.searchsorted(self.end_S, rows, side="right"), np.empty_like(rows)
+        shard = np.searchsorted(self.end_S, rows, side="right")
+        found = np.empty_like(rows)
         for s in np.unique(shard).tolist():
-            place = rows[shard == s] - (self.end_S[s] - self.sizes_S[s]) + self.first_S[s]
-            found[shard == s] = self.start_S[s] + rng.permute(
-                place, int(self.of_S[s]), rng.key(self.key, s)
-            )
+            here = shard == s
+            place = rows[here] - (self.end_S[s] - self.sizes_S[s]) + self.first_S[s]
+            permuted = rng.permute(place, int(self.of_S[s]), rng.key(self.key, s))
+            found[here] = self.start_S[s] + permuted
         return found

@@ -1,8 +1,8 @@
-"""Which samples make up global step s, this process's share of them, and what a batch of them is.
+"""Which samples form a step, this process's share of them, and the Batch.
 
-Step s takes positions sB .. sB+B-1 of an endless stream of permuted epochs (permuted whole or, of
-data in shards, in windows), so every step is reached at once and none depends on history. The
-global batch is a row of chunks of the device batch: process p of P takes chunks p, P+p, 2P+p, ...
+Step s takes positions sB .. sB+B-1 of an endless stream of permuted epochs (permuted whole, or in
+windows where data are read in shards), so any step can be computed directly. The global batch is a
+row of chunks of the device batch: process p of P takes chunks p, P+p, 2P+p, ...
 """
 
 from collections.abc import Callable
@@ -20,17 +20,24 @@ from . import transforms
 from .base import Source
 from .sampler import WindowSampler
 
-REPLACEMENTS = 20  # images tried for one that cannot be read
+REPLACEMENTS = 20  # images tried in place of one that cannot be read
 
 
 class Batch(NamedTuple):
-    """`image` uint8 (B, 3, H, W); `label` int64 (B,), -1 for none; `index` int64 (B,), the sample's
-    position in the split; `key` int64 (B,), the sample's key of this epoch. `labels_per_pass`, where the
-    engine has counted: the labelled images of the global batch over its number of passes, so that
-    the passes' sums of losses over it average to the global mean. `unreadable` names the images that
-    could not be read and were replaced by the next in the split. Where images are mixed in pairs:
-    `partner_label` int64 (B,), the other's label, and `own_share` float32 (B,), how much of the image is its
-    own."""
+    """Samples of one pass.
+
+    Attributes:
+        image: uint8 (B, 3, H, W).
+        label: int64 (B,), -1 for none.
+        index: int64 (B,), the sample's position in the split.
+        key: int64 (B,), the sample's key in this epoch, from which all its random numbers follow.
+        labels_per_pass: the labelled images of the global batch divided by its number of passes, so
+            that the passes' summed losses, divided by it, average to the global mean; None where
+            the training loop has not counted them.
+        unreadable: names of the images that could not be read and were replaced by the next ones.
+        partner_label: int64 (B,), the partner's label where images are mixed in pairs.
+        own_share: float32 (B,), the share of a mixed image that is its own.
+    """
 
     image: Tensor
     label: Tensor
@@ -42,15 +49,18 @@ class Batch(NamedTuple):
     own_share: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """Every tensor of the samples changed."""
-        names = ("image", "label", "index", "key", "partner_label", "own_share")
-        changed: dict[str, Any] = {
-            name: change(x) for name in names if (x := getattr(self, name)) is not None
-        }
+        """The batch with `change` applied to every tensor that has an entry for each sample."""
+        changed: dict[str, Any] = {}
+        for name in ("image", "label", "index", "key", "partner_label", "own_share"):
+            value = getattr(self, name)
+            if value is not None:
+                changed[name] = change(value)
         return self._replace(**changed)
 
 
 class Samples(NamedTuple):
+    """Positions in the split and keys of samples, int64 (B,)."""
+
     index: np.ndarray  # type: ignore[assignment]
     key: np.ndarray
 
@@ -66,7 +76,7 @@ def samples_at(
 
 
 def _partners(wanted: Samples, length: int) -> Samples:
-    """For each sample the one that it is mixed with, from the sample's key alone."""
+    """The sample that each sample is mixed with: a function of its key."""
     key = rng.stream(wanted.key, "partner")
     return Samples(rng.integers(key, 0, length), rng.bits(key, 1))
 
@@ -104,31 +114,39 @@ def batch_layout(
         raise UserError(
             f"compute.batch={wanted}: {processes} processes x {wanted} do not divide optim.batch={batch}"
         )
-    return BatchLayout(
-        batch,
-        wanted or max(d for d in range(1, min(share, limit) + 1) if share % d == 0),
-        rank,
-        processes,
-    )
+    fitting = (size for size in range(1, min(share, limit) + 1) if share % size == 0)
+    return BatchLayout(batch, wanted or max(fitting), rank, processes)
 
 
 class ImageDataset(Dataset):
-    """Samples -> Batch; `train` chooses the training or the evaluation pipeline. An image that
-    cannot be read gives way to the next one, or with `strict` keeps its place without a label, so
-    that nothing is measured on it."""
+    """Samples -> Batch.
+
+    Args:
+        source: the images.
+        data: their preprocessing.
+        train: random crops and flips, and mixing; else the evaluation's preprocessing.
+        strict: an image that cannot be read has no label, so that it is not measured. Always its
+            pixels, and else its label too, are replaced by the next image's.
+    """
 
     def __init__(self, source: Source, data: Data, train: bool, strict: bool = False) -> None:
-        self.source, self.data, self.train, self.strict = source, data, train, strict
+        self.source = source
+        self.data = data
+        self.train = train
+        self.strict = strict
 
     def __getitems__(self, wanted: Samples) -> Batch:
-        batch, data = self._unmixed(wanted), self.data
+        batch = self._unmixed(wanted)
+        data = self.data
         if not self.train or max(data.mixup, data.cutmix) == 0:
             return batch
         other = self._unmixed(_partners(wanted, len(self.source)))
         image, share_B = transforms.mix_pairs(
             batch.image, other.image, wanted.key, data.mixup, data.cutmix
         )
-        label_B = torch.where(other.label < 0, -1, batch.label)  # half a label is none
+        label_B = torch.where(
+            other.label < 0, -1, batch.label
+        )  # a mix with an unlabelled image has no label
         return batch._replace(
             image=image,
             label=label_B,
@@ -161,15 +179,18 @@ class ImageDataset(Dataset):
     def _read(
         self, raw: bytes | np.ndarray, label: int, index: int, unreadable: list[str]
     ) -> tuple[Tensor, int]:
-        """The image at `index` and its label, or of the images behind it the first that can be
-        read."""
+        """The image at `index` and its label, or those of the next image that can be read.
+
+        Raises:
+            UserError: none of the next REPLACEMENTS can.
+        """
         tries = min(REPLACEMENTS, len(self.source))
         for attempt in range(tries):
             try:
                 return transforms.decode(raw), label
             except ValueError as error:
                 text = f"{self.source.name(index)}: {error}"
-                if attempt == 0:  # those behind it are named when their own turn comes
+                if attempt == 0:  # the next ones are named at their own turn
                     unreadable.append(text)
                 index = (index + 1) % len(self.source)
                 (raw,), (label,) = self.source.fetch(np.array([index]))
@@ -179,12 +200,14 @@ class ImageDataset(Dataset):
 
 
 def check_unreadable(unreadable: int, seen: int, data: Data, last: str) -> None:
-    """That no more images than the recipe's share, of 1,000 at least, could not be read.
+    """Check that the share of unreadable images is within data.unreadable; fewer than 1,000 images
+    count as 1,000, so that a single one does not stop a small run.
 
     Raises:
-        UserError: they are more.
+        UserError: it is above.
     """
     if unreadable > data.unreadable * max(seen, 1000):
         raise UserError(
-            f"data.unreadable={data.unreadable}: {unreadable} of {seen} images cannot be read, the last {last}"
+            f"data.unreadable={data.unreadable}: {unreadable} of {seen} images cannot be read,"
+            f" the last {last}"
         )

@@ -1,4 +1,4 @@
-"""Which column of a table holds the images and which the labels, and what they are called."""
+"""Finds the columns of images and labels in a table."""
 
 from typing import Any
 
@@ -12,7 +12,12 @@ LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 
 
 def find(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | None]:
-    """Names of the image and the label column (None: no labels)."""
+    """Names of the image and the label column (None: no labels): those of data.image_column and
+    data.label_column, else by their types and then by usual names. `where` opens errors.
+
+    Raises:
+        UserError: no such column, no column of images, or a column of another type.
+    """
     for key, name in (
         ("data.image_column", data.image_column),
         ("data.label_column", data.label_column),
@@ -20,22 +25,20 @@ def find(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | N
         if name is not None and name not in features:
             raise UserError(f"{key}={name}: {where} has no such column; {suggest(name, features)}")
     images = [name for name, f in features.items() if isinstance(f, datasets.Image)]
-    image = data.image_column or next(
-        iter(images + [n for n in IMAGE_NAMES if n in features]), None
-    )
+    images += [name for name in IMAGE_NAMES if name in features]
+    image = data.image_column or next(iter(images), None)
     if image is None:
         raise UserError(
-            f"{where}: no column of images among {', '.join(features)}; say it with data.image_column="
+            f"{where}: no column of images among {', '.join(features)}; name one by data.image_column="
         )
     if not _holds_images(features[image]):
         raise UserError(
             f"data.image_column={image}: {where} holds no images there but {features[image]}"
         )
     classes = [name for name, f in features.items() if isinstance(f, datasets.ClassLabel)]
-    named = [n for n in LABEL_NAMES if n in features and _holds_labels(features[n])]
-    label = data.label_column or next(
-        iter([n for n in classes if n in LABEL_NAMES] + classes + named), None
-    )
+    usual = [name for name in classes if name in LABEL_NAMES]
+    named = [name for name in LABEL_NAMES if name in features and _holds_labels(features[name])]
+    label = data.label_column or next(iter(usual + classes + named), None)
     if label is not None and label not in classes and not _holds_labels(features[label]):
         text = f"holds no classes, whole numbers or texts there but {features[label]}"
         raise UserError(f"data.label_column={label}: {where} {text}")
@@ -44,12 +47,11 @@ def find(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | N
 
 def _holds_images(feature: Any) -> bool:
     """Encoded images: Image, bytes, or {bytes, path} as Image is stored."""
-    stored = isinstance(feature, dict) and {"bytes", "path"} <= feature.keys()
-    return (
-        isinstance(feature, datasets.Image)
-        or stored
-        or getattr(feature, "dtype", "") in ("binary", "large_binary")
-    )
+    if isinstance(feature, datasets.Image):
+        return True
+    if isinstance(feature, dict):
+        return {"bytes", "path"} <= feature.keys()
+    return getattr(feature, "dtype", "") in ("binary", "large_binary")
 
 
 def _holds_labels(feature: Any) -> bool:
@@ -67,15 +69,13 @@ def class_names(features: dict[str, Any], label: str | None) -> list[str]:
 
 
 def described(features: dict[str, Any]) -> str:
-    """For the error that there are no labels."""
+    """The columns and their types, for the error that there are no labels."""
     listed = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
-    return f" (columns: {listed}); say data.label_column= with a column of classes, whole numbers or texts"
+    return f" (columns: {listed}); data.label_column= takes one of classes, whole numbers or texts"
 
 
 def _kind(feature: Any) -> str:
     """A column's type, in a word."""
-    return (
-        "images"
-        if _holds_images(feature)
-        else getattr(feature, "dtype", None) or type(feature).__name__
-    )
+    if _holds_images(feature):
+        return "images"
+    return getattr(feature, "dtype", None) or type(feature).__name__

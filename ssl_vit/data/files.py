@@ -1,4 +1,4 @@
-"""A split of an image folder: files that are read where they lie."""
+"""Splits of an image folder; the files are read in place."""
 
 import os
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from .base import ReadUnits, file_bytes
 from .layout import Tree
 from .metadata import Metadata
 
-GROUP = 256  # files of a stream that are read and mixed as one shard, at most
+GROUP = 256  # files that form a shard of a stream, at most
 
 
 class _Image(NamedTuple):
-    """An image file, by its path below the root; its split and, from its folders, its class ("" for
+    """An image file: its path below the root, its split, and the class that its folders give ("" for
     none)."""
 
     path: str
@@ -28,13 +28,16 @@ class _Image(NamedTuple):
 
 
 class Files:
-    """Image files and their labels. The names lie in one Arrow array: lists of a million texts
-    would be copied into every data worker, page by page, as their references are counted."""
+    """A split of image files. Their names are in one Arrow array: forked data workers would copy a
+    list of a million strings page by page, as Python writes reference counts into each."""
 
     def __init__(
         self, root: Path, names: list[str], label_N: np.ndarray, classes: list[str], columns: str
     ) -> None:
-        self.root, self.label_N, self.classes, self.columns = root, label_N, classes, columns
+        self.root = root
+        self.label_N = label_N
+        self.classes = classes
+        self.columns = columns
         self.names = pyarrow.array(map(os.fsencode, names), pyarrow.large_binary())
 
     @property
@@ -68,8 +71,7 @@ class Files:
         return f"row {row} ({os.fsencode(self.path(row)).decode(errors='backslashreplace')})"
 
     def stream(self) -> datasets.IterableDataset:
-        """The same as rows of {image, label} that come one after the other, in shards of up to
-        GROUP files."""
+        """The same images as a stream of {image, label}, in shards of up to GROUP files."""
         size = max(1, min(GROUP, len(self) // 64))
         names = map(os.fsdecode, self.names.to_pylist())
         cells = list(zip(names, self.label_N.tolist(), strict=True))
@@ -88,7 +90,7 @@ def _rows(groups: list[list[tuple[str, int]]], root: list[str]) -> Iterator[dict
 
 
 def _content(path: Path) -> bytes:
-    """The file; nothing where it is missing or forbidden, which no decoder takes."""
+    """The file's bytes; b"", which no decoder reads, where it is missing or may not be read."""
     try:
         return path.read_bytes()
     except OSError:
@@ -98,35 +100,16 @@ def _content(path: Path) -> bytes:
 def find(
     root: Path, tree: Tree, image_column: str | None, label_column: str | None
 ) -> tuple[dict[str, Files], list[str]]:
-    """Every split of an image folder, and what was guessed. Labels are the metadata's, else the
-    folders of classes.
+    """Every split of an image folder, and what was guessed. Labels come from metadata files, else from
+    the folders of classes.
 
     Raises:
-        UserError: damaged metadata, or a column that is not there.
+        UserError: damaged metadata, or no such column.
     """
-    folders = [folder for folder in tree.folders if folder.images]
-    division = layout.divide(folders)
-    split = list(division.split)
-    guesses = list(division.guesses)
-    if len(folders) == 1 and split == ["train"]:
-        of_image, more = layout.splits_of_images(folders[0].images)
-        guesses += more
-        images = [
-            _Image(f"{folders[0].path}/{name}".lstrip("/"), part, "")
-            for name, part in zip(folders[0].images, of_image, strict=True)
-        ]
-    else:
-        images = [
-            _Image(f"{folder.path}/{name}".lstrip("/"), part, label)
-            for folder, part, label in zip(folders, split, division.label, strict=True)
-            if part is not None
-            for name in folder.images
-        ]
-    images.sort()
+    images, guesses = _images(tree)
     metadata_rows = metadata.read(root, tree, label_column)
-    _check_columns(
-        root, metadata_rows, image_column, label_column, any(image.label for image in images)
-    )
+    labelled = any(image.label for image in images)
+    _check_columns(root, metadata_rows, image_column, label_column, labelled)
     if metadata_rows.column is None:
         classes = sorted({image.label for image in images} - {""})
         place = {name: i for i, name in enumerate(classes)}
@@ -136,6 +119,30 @@ def find(
     return _parted(root, images, label_N, classes, metadata_rows), guesses + metadata_rows.guesses
 
 
+def _images(tree: Tree) -> tuple[list[_Image], list[str]]:
+    """The images that belong to a split, sorted, and what was guessed."""
+    folders = [folder for folder in tree.folders if folder.images]
+    division = layout.divide(folders)
+    guesses = list(division.guesses)
+    images: list[_Image] = []
+    if len(folders) == 1 and list(division.split) == ["train"]:
+        # the only folder: the names of its images may begin with splits
+        splits, more = layout.splits_of_images(folders[0].images)
+        guesses += more
+        for name, split in zip(folders[0].images, splits, strict=True):
+            images.append(_Image(_join(folders[0].path, name), split, ""))
+        return sorted(images), guesses
+    for folder, part, label in zip(folders, division.split, division.label, strict=True):
+        if part is not None:
+            images += [_Image(_join(folder.path, name), part, label) for name in folder.images]
+    return sorted(images), guesses
+
+
+def _join(folder: str, name: str) -> str:
+    """A path below the root, whose own path is ""."""
+    return f"{folder}/{name}".lstrip("/")
+
+
 def _check_columns(
     root: Path,
     metadata_rows: Metadata,
@@ -143,13 +150,14 @@ def _check_columns(
     label_column: str | None,
     labelled: bool,
 ) -> None:
-    """That the columns that are asked for are there: `datasets` calls them image and label."""
+    """Check that data.image_column and data.label_column exist. As in `datasets`, the columns of an
+    image folder are image, label (the folders' names), and those of the metadata."""
+    of_labels = [*metadata_rows.columns]
+    if labelled:
+        of_labels.append("label")
     known = {
         "data.image_column": (image_column, ["image"]),
-        "data.label_column": (
-            label_column,
-            [*metadata_rows.columns, *(["label"] if labelled else [])],
-        ),
+        "data.label_column": (label_column, of_labels),
     }
     for key, (name, there) in known.items():
         if name is not None and name not in there:
@@ -160,8 +168,8 @@ def _check_columns(
 def _by_metadata(
     root: Path, images: list[_Image], metadata_rows: Metadata, guesses: list[str]
 ) -> tuple[np.ndarray, list[str]]:
-    """The label of each image and the classes, as the metadata say them; what they do not say is
-    counted."""
+    """The label of each image, and the classes, from the metadata. Images without metadata, and
+    metadata without an image, are counted in `guesses`."""
     there = {image.path for image in images}
     unknown = sum(image.path not in metadata_rows.label for image in images)
     gone = sum(path not in there for path in metadata_rows.label)
@@ -180,9 +188,11 @@ def _parted(
     classes: list[str],
     metadata_rows: Metadata,
 ) -> dict[str, Files]:
+    """A source for each split."""
     columns = ""
     if metadata_rows.columns:
-        columns = f" (columns of the metadata: {', '.join(metadata_rows.columns)}); say data.label_column="
+        listed = ", ".join(metadata_rows.columns)
+        columns = f" (columns of the metadata: {listed}); data.label_column= takes one of them"
     splits: dict[str, Files] = {}
     for name in dict.fromkeys(image.split for image in images):
         rows = [i for i, image in enumerate(images) if image.split == name]

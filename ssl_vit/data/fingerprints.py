@@ -1,9 +1,9 @@
-"""Fingerprints: what the images of a split are, wherever they lie. No torch here.
+"""Fingerprints: hashes of the images of a split, independent of where they are. No torch here.
 
-A split of at most WHOLE bytes is hashed in full. Of a larger one, the names and sizes of all its
-files and images are hashed (of parquet files read in place, those of row groups), and the contents
-of as many as come to about WHOLE bytes, evenly spaced: what is replaced elsewhere, under the same
-name by just as many bytes, is not noticed.
+A split of at most WHOLE bytes is hashed in full. Of a larger one, the names and sizes of all files or
+images are hashed (of parquet files read in place, those of row groups), and the contents of an even
+sample of about WHOLE bytes. An image outside of the sample that is replaced by another of the same
+name and size is not noticed.
 """
 
 import hashlib
@@ -17,8 +17,7 @@ from .base import FullSource, ReadUnits, Source
 from .sources import Splits, SyntheticImages
 
 WHOLE = 2**30  # bytes of encoded images; a few seconds from a local disk
-# images of the embedded set, which this code draws: a sample shows whether it still draws the same
-FEW = 64
+FEW = 64  # images of the embedded set: enough to show whether this code still generates the same
 ROWS = 256  # read at a time
 FILES = {
     ".jpg",
@@ -37,18 +36,19 @@ FILES |= {".csv", ".json", ".jsonl"}  # of labels
 
 
 def fingerprint_splits(splits: Splits, place: str | None = None) -> dict[str, str]:
-    """{split: fingerprint}. A share of a split has the fingerprint of the whole: which share it is
-    follows from the recipe. Of a stream from `place` on this machine, the names and sizes of its
-    files count as well."""
+    """{split: fingerprint}. A share of a split has the fingerprint of the whole split: which share it
+    is follows from the recipe. For a stream, that of its first images, and as `stream` a hash of the
+    names and sizes of its files if it is read from `place` on this machine."""
     named: dict[str, Source] = {"train": splits.train, "validation": splits.validation}
     if splits.test is not None:
         named["test"] = splits.test
-    wholes = {name: _whole(source) for name, source in named.items()}
-    known = {
-        id(whole): fingerprint_source(whole)
-        for whole in {id(whole): whole for whole in wholes.values()}.values()
-    }
-    found = {name: known[id(whole)] for name, whole in wholes.items()}
+    known: dict[int, str] = {}  # splits may be shares of one source, which is hashed once
+    found: dict[str, str] = {}
+    for name, source in named.items():
+        whole = _whole(source)
+        if id(whole) not in known:
+            known[id(whole)] = fingerprint_source(whole)
+        found[name] = known[id(whole)]
     if splits.stream is not None:
         files = _listed(Path(place)) if place else ""
         found["stream"] = _hash(f"{splits.stream.shards} {files}")
@@ -79,14 +79,14 @@ def fingerprint_source(source: Source) -> str:
 
 
 def _whole(source: Source) -> FullSource:
-    """What a share is a share of, however often it was cut."""
+    """The source that a share, or a share of a share, is cut from."""
     while hasattr(source, "whole"):
         source = source.whole
     return cast(FullSource, source)
 
 
 def _chosen(units: ReadUnits, step: int) -> Iterator[np.ndarray]:
-    """Rows of every `step`th unit, some at a time."""
+    """Rows of every `step`th unit, at most ROWS at a time."""
     end_U = np.cumsum(units.rows_U)
     if (units.rows_U == 1).all():
         rows = np.arange(0, len(end_U), step)
@@ -98,12 +98,11 @@ def _chosen(units: ReadUnits, step: int) -> Iterator[np.ndarray]:
 
 
 def _listed(place: Path) -> str:
-    """The names and sizes of the files that a stream may read, in an order of their own."""
+    """The names and sizes of the files that a stream may read, sorted."""
     files = [place] if place.is_file() else place.rglob("*")
     known = [file for file in files if file.suffix.lower() in FILES and file.is_file()]
-    return "\n".join(
-        sorted(f"{file.relative_to(place).as_posix()} {file.stat().st_size}" for file in known)
-    )
+    lines = [f"{file.relative_to(place).as_posix()} {file.stat().st_size}" for file in known]
+    return "\n".join(sorted(lines))
 
 
 def _hash(text: str) -> str:

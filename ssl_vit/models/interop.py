@@ -1,7 +1,8 @@
-"""The same weights under other names: transformers' native ViT, in and out, and ONNX, out.
+"""Converts between timm's names of weights and those of transformers' native ViT, both ways, and
+exports ONNX. Exports are written from an export in timm's format.
 
-transformers' names are those of its files, which all its versions read. Both ways start from an
-export, as timm reads it.
+The files for transformers are written here, not by its classes: names and keys are those that all
+its versions read, and an export does not import it.
 """
 
 import json
@@ -44,30 +45,39 @@ LAYER = {
 }
 KINDS = ("weight", "bias")
 QKV = ("query", "key", "value")
+ATTENTION = re.compile(
+    r"encoder\.layer\.(\d+)\.attention\.attention\.(query|key|value)\.(weight|bias)"
+)
 EPS = 1e-12  # of transformers' layer norms, where a config.json does not say
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 
 
 def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """timm's state of a ViTModel's or ViTForImageClassification's; its pooler and mask token, which
-    timm has not, are left out.
+    """The state of a ViTModel or ViTForImageClassification -> timm's, which has no pooler and no mask
+    token.
 
     Raises:
         ValueError: the names are those of another network.
     """
-    plain = {name.removeprefix("vit."): value for name, value in state.items()}
-    kept = {
-        name: value
-        for name, value in plain.items()
-        if not name.startswith("pooler.") and "mask_token" not in name
-    }
-    split = {name: value for name, value in kept.items() if ".attention.attention." in name}
-    found = {_to_timm(name): value for name, value in kept.items() if name not in split}
-    for first in (name for name in split if ".query." in name):
-        layer, kind = re.fullmatch(r"encoder\.layer\.(\d+)\..*\.(weight|bias)", first).groups()  # type: ignore[union-attr]
-        found[f"blocks.{layer}.attn.qkv.{kind}"] = torch.cat(
-            [split[first.replace("query", part)] for part in QKV]
-        )
+    found: dict[str, Tensor] = {}
+    attention: dict[str, Tensor] = {}
+    for full_name, value in state.items():
+        name = full_name.removeprefix("vit.")
+        if name.startswith("pooler.") or "mask_token" in name:
+            continue
+        if ".attention.attention." in name:
+            attention[name] = value
+        else:
+            found[_to_timm(name)] = value
+    # timm has query, key and value in one matrix
+    for name in attention:
+        known = ATTENTION.fullmatch(name)
+        if known is None:
+            raise ValueError(f"{name} is no name of transformers' ViT")
+        layer, part, kind = known.groups()
+        if part == "query":
+            parts = [attention[name.replace("query", other)] for other in QKV]
+            found[f"blocks.{layer}.attn.qkv.{kind}"] = torch.cat(parts)
     return found
 
 
@@ -75,37 +85,36 @@ def _to_timm(name: str) -> str:
     layer = re.fullmatch(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)", name)
     if layer and layer[2] in LAYER:
         return f"blocks.{layer[1]}.{LAYER[layer[2]]}.{layer[3]}"
-    whole, kind = (
-        (name, "") if name in NAMES else (name.rpartition(".")[0], f".{name.rpartition('.')[2]}")
-    )
-    if whole not in NAMES:
+    if name in NAMES:
+        return NAMES[name]
+    module, dot, kind = name.rpartition(".")
+    if module not in NAMES:
         raise ValueError(f"{name} is no name of transformers' ViT")
-    return NAMES[whole] + kind
+    return NAMES[module] + dot + kind
 
 
 def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[str, Tensor]:
-    """The reverse: a ViTForImageClassification's state, or a ViTModel's, whose pooler gives the
-    class token."""
+    """The reverse: the state of a ViTForImageClassification, or of a ViTModel whose pooler returns the
+    class token unchanged (up to its activation, which config.json makes linear)."""
     before = "vit." if classifies else ""
-    whole, layer = (
-        {timms: theirs for theirs, timms in NAMES.items()},
-        {timms: theirs for theirs, timms in LAYER.items()},
-    )
+    whole = {timms: theirs for theirs, timms in NAMES.items()}
+    layer = {timms: theirs for theirs, timms in LAYER.items()}
     found: dict[str, Tensor] = {}
     for name, value in state.items():
         block = re.fullmatch(r"blocks\.(\d+)\.(.+)\.(weight|bias)", name)
-        if block and block[2] == "attn.qkv":
-            parts = rearrange(value, "(part d) ... -> part d ...", part=3)
-            names = [
-                f"{before}encoder.layer.{block[1]}.attention.attention.{part}.{block[3]}"
-                for part in QKV
-            ]
-            found |= {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
-        elif block:
-            found[f"{before}encoder.layer.{block[1]}.{layer[block[2]]}.{block[3]}"] = value
-        else:
+        if block is None:
             stem, dot, kind = (name, "", "") if name in whole else name.rpartition(".")
-            found[("" if stem == "head" else before) + whole[stem] + dot + kind] = value
+            outer = "" if stem == "head" else before
+            found[outer + whole[stem] + dot + kind] = value
+            continue
+        number, part, kind = block.groups()
+        place = f"{before}encoder.layer.{number}"
+        if part != "attn.qkv":
+            found[f"{place}.{layer[part]}.{kind}"] = value
+            continue
+        values = rearrange(value, "(part d) ... -> part d ...", part=3)
+        for name_of_part, value_of_part in zip(QKV, values, strict=True):
+            found[f"{place}.attention.attention.{name_of_part}.{kind}"] = value_of_part.contiguous()
     if not classifies:
         width = state["cls_token"].shape[-1]
         found |= {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
@@ -119,67 +128,70 @@ def to_transformers(export: Path, out: Path) -> None:
     Raises:
         UserError: it is something that transformers' ViT cannot be.
     """
-    config, model = read_config(export), _load(export)
+    config = read_config(export)
+    model = _load(export)
     classes = config["num_classes"]
-    if why := _beyond(model):
+    reason = _unsupported(model)
+    if reason:
         raise UserError(
-            f"{export}: transformers' ViT {why}; leave it as it is: AutoModel reads it through timm"
+            f"{export}: transformers' ViT {reason}; keep the export: AutoModel reads it through timm"
         )
     if classes and config["global_pool"] != "token":
-        text = "transformers' ViT classifies by the class token, this by the mean of the patches"
         raise UserError(
-            f"{export}: {text}; leave it as it is: AutoModelForImageClassification reads it through timm"
+            f"{export}: transformers' ViT classifies by the class token, this by the mean of the"
+            " patches; keep the export: AutoModelForImageClassification reads it through timm"
         )
-    state, processor = (
-        to_transformers_state(model.state_dict(), classes > 0),
-        _processor(resolve_model_data_config(model)),
-    )
+    state = to_transformers_state(model.state_dict(), classes > 0)
+    processor = _processor(resolve_model_data_config(model))
     out.mkdir(parents=True)
     save_file(state, out / "model.safetensors", {"format": "pt"})
     (out / "config.json").write_text(json.dumps(_vit_config(config, model), indent=2) + "\n")
     (out / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n")
 
 
-def _beyond(model: Any) -> str | None:
-    """What of a timm network transformers' ViT has not; None where it can say all of it."""
+def _unsupported(model: Any) -> str | None:
+    """What transformers' ViT lacks of a timm network; None where it has everything."""
     if not isinstance(model, VisionTransformer) or not isinstance(model.patch_embed, PatchEmbed):
-        parts = (model, getattr(model, "patch_embed", None))
-        return f"has patches of pixels; this is a {' on a '.join(type(part).__name__ for part in parts)}"
-    plain = {
-        "cls_token",
-        "pos_embed",
-        *(f"{name}.{kind}" for name in ("patch_embed.proj", "norm") for kind in KINDS),
-    }
-    layer = {f"{part}.{kind}" for part in (*LAYER.values(), "attn.qkv") for kind in KINDS}
-    plain |= {f"blocks.{i}.{name}" for i in range(len(model.blocks)) for name in layer}
+        embed = type(getattr(model, "patch_embed", None)).__name__
+        return f"has patches of pixels; this is a {type(model).__name__} on a {embed}"
+    layers = ["patch_embed.proj", "norm"]
+    for number in range(len(model.blocks)):
+        layers += [f"blocks.{number}.{part}" for part in (*LAYER.values(), "attn.qkv")]
+    known = {"cls_token", "pos_embed"}
+    for layer in layers:
+        known |= {f"{layer}.{kind}" for kind in KINDS}
     state = {name for name in model.state_dict() if not name.startswith("head.")}
-    for text, names in (("has no", state - plain), ("needs", plain - state)):
+    for text, names in (("has no", state - known), ("needs", known - state)):
         if names:
             return f"{text} {min(names)}"
     acts: list[Any] = [block.mlp.act for block in model.blocks]  # type: ignore[union-attr]
     gelu = all(type(act) is nn.GELU and act.approximate == "none" for act in acts)
-    return (
-        None
-        if gelu and not model.no_embed_class
-        else "has gelu and a position of its class token, this has not"
-    )
+    if not gelu or model.no_embed_class:
+        return "has gelu and a position of its class token; this has not"
+    return None
 
 
 def _load(export: Path) -> Any:
     """The network of an export, by timm's own reader.
 
     Raises:
-        UserError: the folder is none.
+        UserError: timm cannot read it.
     """
     try:
         return timm.create_model(f"local-dir:{export}", pretrained=True).eval()
-    except Exception as error:  # whatever timm makes of a foreign folder
+    except Exception as error:  # whatever a folder written by others causes
         raise UserError(f"{export} is no export: {' '.join(str(error).split())[:200]}") from None
 
 
 def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
+    """The content of transformers' config.json."""
     names = config.get("label_names") or []
-    labels = {str(number): name for number, name in enumerate(names)}
+    head: dict[str, Any] = {"pooler_act": "linear"}
+    if names:
+        head = {
+            "id2label": {str(number): name for number, name in enumerate(names)},
+            "label2id": {name: number for number, name in enumerate(names)},
+        }
     return {
         "architectures": ["ViTForImageClassification" if names else "ViTModel"],
         "model_type": "vit",
@@ -193,33 +205,32 @@ def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
         "hidden_act": "gelu",
         "layer_norm_eps": model.norm.eps,
         "qkv_bias": True,
-        **(
-            {"id2label": labels, "label2id": {name: int(n) for n, name in labels.items()}}
-            if names
-            else {"pooler_act": "linear"}
-        ),
+        **head,
     }
 
 
 def _processor(data_config: dict[str, Any]) -> dict[str, Any]:
-    """preprocessor_config.json of the transformers processor that does what timm's evaluation
-    transform does with the data config `data_config`.
+    """The content of preprocessor_config.json of the image processor that does what timm's evaluation
+    transform does with `data_config`.
 
     Raises:
-        UserError: none has it.
+        UserError: transformers has no such processor.
     """
-    mode, interpolation = data_config["crop_mode"], data_config["interpolation"]
+    mode = data_config["crop_mode"]
+    interpolation = data_config["interpolation"]
     if mode == "border" or interpolation not in RESAMPLE:
-        parse_options = f"crop_mode={mode}, interpolation={interpolation}"
-        text = f"pretrained_cfg: transformers has no image processor for {parse_options}"
-        raise UserError(f"{text}; leave it as it is: AutoImageProcessor reads it through timm")
+        raise UserError(
+            f"pretrained_cfg: transformers has no image processor for crop_mode={mode},"
+            f" interpolation={interpolation}; keep the export: AutoImageProcessor reads it through"
+            " timm"
+        )
     sides = dict(zip(("height", "width"), data_config["input_size"][1:], strict=True))
     large = {name: math.floor(side / data_config["crop_pct"]) for name, side in sides.items()}
     if mode == "squash":
         kind = "ViTImageProcessor"
         size = large
     else:
-        # of those that resize the shorter side and crop the centre, the plainest
+        # resizes the shorter side and crops the centre, as several others do, and nothing else
         kind = "BitImageProcessor"
         size = {"shortest_edge": large["height"]}
     return {
@@ -251,33 +262,20 @@ def to_onnx(export: Path, out: Path) -> None:
         raise UserError(
             "format=onnx: onnx and onnxscript are not installed; type pip install -e '.[onnx]'"
         ) from None
-    config, model = read_config(export), _load(export)
+    config = read_config(export)
+    model = _load(export)
     for module in model.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = False
     out.parent.mkdir(parents=True, exist_ok=True)
     data_config = resolve_model_data_config(model)
-    _export_onnx(
-        model,
-        torch.zeros(2, *data_config["input_size"]),
-        "logits" if config["num_classes"] else "features",
-        data_config,
-        out,
-    )
-
-
-def _export_onnx(
-    model: nn.Module, pixels_B3HW: Tensor, name: str, data_config: dict[str, Any], out: Path
-) -> None:
-    """`data_config`, timm's words for the preprocessing, become the file's metadata."""
-    batch = torch.export.Dim("B", min=1)
     program = torch.onnx.export(
         model,
-        (pixels_B3HW,),
+        (torch.zeros(2, *data_config["input_size"]),),
         dynamo=True,
         input_names=["pixels"],
-        output_names=[name],
-        dynamic_shapes=({0: batch},),
+        output_names=["logits" if config["num_classes"] else "features"],
+        dynamic_shapes=({0: torch.export.Dim("B", min=1)},),
         verbose=False,
     )
     assert program is not None
@@ -291,41 +289,42 @@ FORMATS: dict[str, Callable[[Path, Path], None]] = {
 }
 
 
-def parse_options(words: list[str]) -> tuple[str, str, Path]:
-    """A run's folder or an export's, a format, and where it is to be written.
+def parse_options(options: list[str]) -> tuple[str, str, Path]:
+    """The folder of a run or an export, the format, and the path to write.
 
     Raises:
-        UserError: a word is not understood.
+        UserError: an option is missing, unknown or has another value.
     """
-    folders, given = (
-        [word for word in words if "=" not in word],
-        parse(word for word in words if "=" in word),
-    )
+    folders = [option for option in options if "=" not in option]
+    given = parse(option for option in options if "=" in option)
     if len(folders) != 1 or given.keys() != {"format", "out"}:
         raise UserError(
-            "say one folder, format= and out=: tools/export.py runs/mpp format=onnx out=mpp.onnx"
+            "expected one folder, format= and out=, as in: tools/export.py runs/mpp format=onnx"
+            " out=mpp.onnx"
         )
     if given["format"] not in FORMATS:
         raise UserError(f"format={given['format']}: unknown; {suggest(given['format'], FORMATS)}")
     return folders[0], given["format"], parse_path(given["out"], "out")
 
 
-def main(words: list[str]) -> None:
-    """Do what the words of tools/export.py say.
+def main(options: list[str]) -> None:
+    """The export tool.
 
     Raises:
-        UserError: as `asked` and the formats; there is no export, or `out` is there already.
+        UserError: as `parse_options` and the formats; there is no export, or `out` exists.
     """
-    folder, form, out = parse_options(words)
+    folder, form, out = parse_options(options)
     export = InitSource(folder).locate().export
     if export is None:
         raise UserError(f"{folder}: expected the folder of a run or of an export")
     if out.exists():
-        raise UserError(f"out={out}: is there already")
+        raise UserError(f"out={out}: exists already")
     beside = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         FORMATS[form](export, beside)
         beside.replace(out)
-    finally:
-        shutil.rmtree(beside) if beside.is_dir() else beside.unlink(missing_ok=True)
+    finally:  # after an error there is a part of it
+        if beside.is_dir():
+            shutil.rmtree(beside)
+        beside.unlink(missing_ok=True)
     print(f"written     {out}")

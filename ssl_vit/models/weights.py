@@ -1,5 +1,5 @@
-"""Weights in, from anywhere that `init=` names, and out, as timm and transformers read them with no
-code of this project."""
+"""Loads weights from anywhere that `init=` names; exports an encoder in timm's format, which timm and
+transformers read without this package."""
 
 import hashlib
 import json
@@ -69,53 +69,60 @@ def _set_eps(encoder: Backbone, eps: float) -> None:
 
 
 def load_weights(encoder: Backbone, init: InitSource) -> str:
-    """Load the weights that `init` names into the encoder, positions interpolated to its grid; a
-    hash of them. Its layer norms get the eps that those weights come with.
+    """Load weights into the encoder, with position embeddings interpolated to its grid and the eps of
+    the weights' own layer norms.
+
+    Returns:
+        A hash of the weights.
 
     Raises:
-        UserError: they are not there, are damaged, or belong to another model; sizes and names that
-        differ are told.
+        UserError: they are missing, damaged, or another model's; it names the sizes or names that
+            differ.
     """
     try:
         return _load_state(encoder, init, _open(init))
     except UserError:
         raise
-    except Exception as error:  # whatever a foreign file or a network makes of this
+    except Exception as error:  # whatever a file written by others or a network causes
         raise UserError(f"init={init.place}: {' '.join(str(error).split())[:300]}") from None
 
 
-def _load_state(encoder: Backbone, init: InitSource, there: "LoadedWeights") -> str:
-    for key, was, now in (("mean", there.mean, encoder.mean), ("std", there.std, encoder.std)):
-        here = [round(x, 4) for x in (now.flatten() / 255).tolist()]
-        if was is not None and [round(x, 4) for x in was] != here:
-            raise UserError(
-                f"data.{key}={here}: init={init.place} was made with {list(was)}; add data.{key}={_word(was)}"
-            )
+def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> str:
+    _check_normalisation(encoder, init, loaded)
     backbone = encoder.backbone
-    found = {name: value for name, value in there.state.items() if not name.startswith(HEADS)}
-    _check(
-        init.place,
-        _sizes(found, there.heads),
-        _sizes(backbone.state_dict(), _attention_heads(backbone)),
-    )
+    found = {name: value for name, value in loaded.state.items() if not name.startswith(HEADS)}
+    there = _sizes(found, loaded.heads)
+    here = _sizes(backbone.state_dict(), _attention_heads(backbone))
+    _check_sizes(init.place, there, here)
     _check_names(init.place, found, backbone.state_dict())
     if POSITIONS in found and isinstance(encoder, Encoder):
         # of the leading tokens, those that have positions
         prefix = 0 if backbone.no_embed_class else encoder.prefix
         found[POSITIONS] = resize_positions(found[POSITIONS], encoder.grid, prefix)
     backbone.load_state_dict(found)
-    if there.eps is not None:
-        _set_eps(encoder, there.eps)
+    if loaded.eps is not None:
+        _set_eps(encoder, loaded.eps)
     return fingerprint(found)
 
 
-def _word(values: list[float] | tuple[float, ...]) -> str:
-    return f"[{','.join(map(str, values))}]"
+def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> None:
+    """Check that the encoder normalises pixels as the weights expect, as far as they say."""
+    for key, expected, buffer in (
+        ("mean", loaded.mean, encoder.mean),
+        ("std", loaded.std, encoder.std),
+    ):
+        here = [round(value, 4) for value in (buffer.flatten() / 255).tolist()]
+        if expected is not None and [round(value, 4) for value in expected] != here:
+            typed = ",".join(map(str, expected))
+            raise UserError(
+                f"data.{key}={here}: init={init.place} was made with {list(expected)};"
+                f" add data.{key}=[{typed}]"
+            )
 
 
 class LoadedWeights(NamedTuple):
-    """A timm backbone's state; the mean and std of the pixels that it expects, its attention heads
-    and the eps of its layer norms, where they are told."""
+    """A timm backbone's state; as far as its files say, the mean and std of the pixels that it
+    expects, its number of attention heads, and the eps of its layer norms."""
 
     state: dict[str, Tensor]
     mean: list[float] | None
@@ -132,30 +139,26 @@ def _open(init: InitSource) -> LoadedWeights:
 
 
 def _of_timm(name: str, place: str) -> LoadedWeights:
-    """timm's own weights of that name: safetensors from its repository, without the classifier.
-    timm itself might unpickle."""
+    """timm's own weights of that name, without the classifier. The safetensors are downloaded from
+    timm's repository here, because timm itself may fall back to unpickling."""
     known = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
     if known is None or not known.hf_hub_id:
         raise UserError(f"init={place}: timm has no weights of that name on the Hub")
-    found = _from_export(
-        hub_files.fetch(known.hf_hub_id, f"init={place}", ["config.json", "model.safetensors"]),
-        place,
-    )
-    classifiers = (
-        known.classifier if isinstance(known.classifier, tuple | list) else (known.classifier,)
-    )
-    ends = tuple(f"{part}." for part in classifiers if part)
-    return found._replace(
-        state={key: value for key, value in found.state.items() if not key.startswith(ends)}
-    )
+    files = ["config.json", "model.safetensors"]
+    found = _from_export(hub_files.fetch(known.hf_hub_id, f"init={place}", files), place)
+    classifiers: Any = known.classifier
+    if not isinstance(classifiers, tuple | list):  # some architectures have two
+        classifiers = (classifiers,)
+    prefixes = tuple(f"{name}." for name in classifiers if name)
+    state = {key: value for key, value in found.state.items() if not key.startswith(prefixes)}
+    return found._replace(state=state)
 
 
 def _attention_heads(backbone: Any) -> int | None:
-    return (
-        backbone.blocks[0].attn.num_heads
-        if hasattr(backbone, "blocks") and hasattr(backbone.blocks[0], "attn")
-        else None
-    )
+    """The attention heads of a Vision Transformer's block; None of another network."""
+    if not hasattr(backbone, "blocks") or not hasattr(backbone.blocks[0], "attn"):
+        return None
+    return backbone.blocks[0].attn.num_heads
 
 
 def _from_export(folder: Path, place: str) -> LoadedWeights:
@@ -163,23 +166,24 @@ def _from_export(folder: Path, place: str) -> LoadedWeights:
         raise UserError(
             f"init={place}: the repository is no encoder that can be read: it has no model.safetensors"
         )
-    config, norm = json.loads((folder / "config.json").read_text()), normalisation(folder)
+    config = json.loads((folder / "config.json").read_text())
+    norm = normalisation(folder)
+    mean = norm.get("mean")
+    std = norm.get("std")
     state = load_file(folder / "model.safetensors")
     if config.get("model_type") == "vit":
-        heads, eps = config["num_attention_heads"], config.get("layer_norm_eps", interop.EPS)
-        return LoadedWeights(
-            interop.from_transformers(state), norm.get("mean"), norm.get("std"), heads, eps
-        )
+        state = interop.from_transformers(state)
+        eps = config.get("layer_norm_eps", interop.EPS)
+        return LoadedWeights(state, mean, std, config["num_attention_heads"], eps)
     heads = (config.get("model_args") or {}).get("num_heads") or _heads_of(config)
-    return LoadedWeights(state, norm.get("mean"), norm.get("std"), heads)
+    return LoadedWeights(state, mean, std, heads)
 
 
 def _heads_of(config: dict[str, Any]) -> int | None:
-    """Of an export that names timm's architecture only, its attention heads; None of others, whose
-    shapes alone are compared.
+    """The attention heads of an export that only names one of timm's architectures; None where timm
+    has none of that name. Shapes do not show the number of heads.
 
-    Nothing else that the file says reaches timm, which would fetch what a name or an argument asks
-    for.
+    Nothing else of the file is passed to timm: some names and arguments make it download.
     """
     architecture = str(config.get("architecture"))
     if not PLAIN_NAME.fullmatch(architecture) or not timm.is_model(architecture):
@@ -189,24 +193,21 @@ def _heads_of(config: dict[str, Any]) -> int | None:
 
 
 def _from_npz(path: str) -> LoadedWeights:
-    """A Google checkpoint (their flax names), through timm's reader into a backbone of the file's
-    own grid."""
+    """A checkpoint of google-research/vision_transformer (flax names), read by timm into a backbone of
+    the file's own size."""
+    positions = "Transformer/posembed_input/pos_embedding"
     with np.load(path) as arrays:  # allow_pickle stays False
-        plain = (
-            "Transformer/posembed_input/pos_embedding" in arrays
-            and arrays["embedding/kernel"].shape[2] == 3
-        )
-        if not plain:
+        if positions not in arrays or arrays["embedding/kernel"].shape[2] != 3:
             raise UserError(
-                f"init={path}: of Google's files only Vision Transformers on patches of pixels can be read"
+                f"init={path}: expected a Vision Transformer on patches of pixels; Google's other"
+                " files cannot be read"
             )
-        tokens = arrays["Transformer/posembed_input/pos_embedding"].shape[1]
+        tokens = arrays[positions].shape[1]
         patch, _, _, width = arrays["embedding/kernel"].shape
         depth = sum(name.endswith("LayerNorm_0/scale") for name in arrays.files)
         mlp = arrays["Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"].shape[1]
-        heads = arrays[
-            "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"
-        ].shape[1]
+        query = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"
+        heads = arrays[query].shape[1]
     size = patch * round((tokens - 1) ** 0.5)
     model = Model(patch=patch, width=width, depth=depth, heads=heads, mlp=mlp)
     backbone: Any = timm.create_model(model.timm, num_classes=0, **timm_args(model, size))
@@ -215,41 +216,42 @@ def _from_npz(path: str) -> LoadedWeights:
 
 
 def _sizes(state: Mapping[str, Tensor], heads: int | None) -> dict[str, int]:
-    """What a backbone's state tells of its size, by the recipe's keys; and its heads, which shapes
-    do not tell."""
+    """{key: value} of a backbone's size, in the recipe's keys, from the shapes of its state; and its
+    heads, which no shape shows."""
     sizes = {} if heads is None else {"model.heads": heads}
     if "patch_embed.proj.weight" in state:
         sizes |= {
             "model.width": state["patch_embed.proj.weight"].shape[0],
             "model.patch": state["patch_embed.proj.weight"].shape[-1],
         }
-    if blocks := [int(name.split(".")[1]) for name in state if name.startswith("blocks.")]:
+    blocks = [int(name.split(".")[1]) for name in state if name.startswith("blocks.")]
+    if blocks:
         sizes["model.depth"] = max(blocks) + 1
     if "blocks.0.mlp.fc1.weight" in state:
         sizes["model.mlp"] = state["blocks.0.mlp.fc1.weight"].shape[0]
     return sizes
 
 
-def _check(place: str, there: Mapping[str, int], here: Mapping[str, int]) -> None:
-    if differ := [
-        f"{key}={here[key]} here, {value} there"
-        for key, value in there.items()
-        if here.get(key, value) != value
-    ]:
+def _check_sizes(place: str, there: Mapping[str, int], here: Mapping[str, int]) -> None:
+    differ = []
+    for key, value in there.items():
+        if here.get(key, value) != value:
+            differ.append(f"{key}={here[key]} here, {value} there")
+    if differ:
         raise UserError(f"init={place}: another model: {', '.join(differ)}")
 
 
 def _check_names(place: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """That nothing is missing, nothing left over or quantised, and every shape right but the
-    positions', which are interpolated."""
+    """Check that no tensor is missing, left over or quantised, and that shapes agree, except those of
+    the position embeddings, which are interpolated."""
     for text, names in (
         ("lacks", wanted.keys() - found.keys()),
         ("has beyond this model", found.keys() - wanted.keys()),
     ):
         if names:
-            listed = ", ".join(sorted(names)[:5]) + (
-                f" and {len(names) - 5} more" if len(names) > 5 else ""
-            )
+            listed = ", ".join(sorted(names)[:5])
+            if len(names) > 5:
+                listed += f" and {len(names) - 5} more"
             raise UserError(f"init={place}: {text} {listed}")
     for name, value in found.items():
         if name != POSITIONS and value.shape != wanted[name].shape:
@@ -261,9 +263,13 @@ def _check_names(place: str, found: Mapping[str, Tensor], wanted: Mapping[str, T
 
 
 def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
-    """Position embeddings for another grid of patches: 2D interpolation, bilinear with aligned
-    corners, as the authors' zoom (paper, 3.2; paper.md, Fine-tuning); those of leading tokens are
-    untouched. The old grid is taken to be square."""
+    """Position embeddings (1, T, D) for another grid of patches (paper, 3.2): 2D interpolation, bilinear
+    with aligned corners, as the authors' code (scipy's zoom). Those of the `prefix` leading tokens
+    stay. The old grid must be square.
+
+    Raises:
+        UserError: it is not.
+    """
     old = positions_1TD.shape[1] - prefix
     side = round(old**0.5)
     if (side, side) == grid:
@@ -271,19 +277,17 @@ def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) 
     if side * side != old:
         raise UserError(f"init: {old} positions are no square grid")
     square = rearrange(positions_1TD[:, prefix:].float(), "1 (h w) d -> 1 d h w", h=side)
-    new = rearrange(
-        F.interpolate(square, grid, mode="bilinear", align_corners=True), "1 d h w -> 1 (h w) d"
-    )
-    return torch.cat([positions_1TD[:, :prefix], new.to(positions_1TD)], 1)
+    resized = F.interpolate(square, grid, mode="bilinear", align_corners=True)
+    new = rearrange(resized, "1 d h w -> 1 (h w) d").to(positions_1TD)
+    return torch.cat([positions_1TD[:, :prefix], new], 1)
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:
     """A hash of names and values."""
     digest = hashlib.sha256()
     for name in sorted(state):
-        digest.update(
-            name.encode() + state[name].detach().float().cpu().contiguous().numpy().tobytes()
-        )
+        values = state[name].detach().float().cpu().contiguous().numpy()
+        digest.update(name.encode() + values.tobytes())
     return digest.hexdigest()[:16]
 
 
@@ -296,63 +300,69 @@ def export(
     pool: str,
     classes: Sequence[str] = (),
 ) -> None:
-    """Write config.json and model.safetensors as timm's "local-dir:" reads them, and
-    heads.safetensors beside them.
+    """Write config.json and model.safetensors, as timm's "local-dir:" reads them, and
+    heads.safetensors. An existing folder is replaced at once.
 
-    With `classes`, their names, it is a classifier whose linear head is `heads`' head.weight and
-    head.bias. `pool` is what timm gives as the image's feature: "token" or "avg" (the mean of the
-    patches, for an encoder whose class token got no loss). A folder that is there already is
-    replaced whole.
+    Args:
+        folder: where to.
+        encoder: what is exported.
+        heads: the objective's parameters besides the encoder's.
+        model, data: what config.json says of the architecture and the preprocessing.
+        pool: timm's feature of an image: "token" or "avg" (the mean of the patches, for an encoder
+            whose class token is not trained).
+        classes: names of the classes, for a classifier whose linear layer is head.weight and
+            head.bias of `heads`; empty: no classifier.
     """
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    for left in folder.parent.glob(f".{folder.name}.*"):  # what a kill left
+    for left in folder.parent.glob(f".{folder.name}.*"):  # from processes that were killed
         shutil.rmtree(left)
     beside.mkdir(parents=True)
     try:
-        (beside / "config.json").write_text(
-            json.dumps(_config(encoder, model, data, pool, classes), indent=2) + "\n"
-        )
-        (beside / "model.safetensors").write_bytes(
-            _packed(encoder.backbone.state_dict() | (heads if classes else {}))
-        )
+        config = _config(encoder, model, data, pool, classes)
+        state = encoder.backbone.state_dict()
+        if classes:
+            state |= heads
+        (beside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        (beside / "model.safetensors").write_bytes(_packed(state))
         (beside / "heads.safetensors").write_bytes(_packed(heads))
-    except Exception:  # so that a full disk has room again
+    except Exception:  # gives a full disk its room back
         shutil.rmtree(beside, ignore_errors=True)
         raise
     shutil.rmtree(folder, ignore_errors=True)
     beside.replace(folder)
 
 
-def _config(encoder: Backbone, model: Model, data: Data, pool: str, classes: Sequence[str]) -> dict:
-    args = timm_args(model, data.size) | ({} if model.convolutional else {"global_pool": pool})
-    if args and pool == "avg":
-        args["fc_norm"] = False  # the final norm stays before the pooling, where it was trained
-    return {
-        "architecture": model.timm,
+def _config(
+    encoder: Backbone, model: Model, data: Data, pool: str, classes: Sequence[str]
+) -> dict[str, Any]:
+    """The content of config.json."""
+    args = timm_args(model, data.size)
+    crops = data.eval_mode == "crop"
+    pretrained: dict[str, Any] = {
+        "input_size": [3, data.size, data.size],
+        "interpolation": "bilinear",
+        "crop_pct": data.eval_crop if crops else 1.0,  # timm would crop after a squash too
+        "crop_mode": "center" if crops else "squash",
+        "mean": list(data.mean),
+        "std": list(data.std),
         "num_classes": len(classes),
-        **({"label_names": list(classes)} if classes else {}),
+    }
+    if not model.convolutional:
+        args["global_pool"] = pool
+        pretrained |= {"first_conv": "patch_embed.proj", "classifier": "head"}
+        if pool == "avg":
+            args["fc_norm"] = False  # the final norm stays before the pooling, where it was trained
+    config: dict[str, Any] = {"architecture": model.timm, "num_classes": len(classes)}
+    if classes:
+        config["label_names"] = list(classes)
+    return config | {
         "num_features": encoder.width,
         "global_pool": pool,
         "model_args": args,
-        "pretrained_cfg": {
-            "input_size": [3, data.size, data.size],
-            "interpolation": "bilinear",
-            # timm crops after a squash too
-            "crop_pct": data.eval_crop if data.eval_mode == "crop" else 1.0,
-            "crop_mode": "center" if data.eval_mode == "crop" else "squash",
-            "mean": list(data.mean),
-            "std": list(data.std),
-            "num_classes": len(classes),
-            **(
-                {}
-                if model.convolutional
-                else {"first_conv": "patch_embed.proj", "classifier": "head"}
-            ),
-        },
+        "pretrained_cfg": pretrained,
     }
 
 
 def _packed(tensors: dict[str, Tensor]) -> bytes:
-    return save(
-        {name: value.contiguous().cpu() for name, value in tensors.items()}, {"format": "pt"}
-    )
+    packed = {name: value.contiguous().cpu() for name, value in tensors.items()}
+    return save(packed, {"format": "pt"})
