@@ -1,4 +1,4 @@
-"""Callbacks of a run, the rows that they get, and the signals that stop a run. No torch."""
+"""The Callback interface, and the signals that stop a run. No torch."""
 
 import signal
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ class Callbacks:
             try:
                 notify(callback)
             except Exception as error:
-                self.callbacks.remove(callback)
+                self.callbacks.remove(callback)  # before the warning, which it would get too
                 self.warn(
                     f"{type(callback).__name__} failed and is left out from here on: {error!r}"
                 )

@@ -472,7 +472,7 @@ def test_classes_are_those_named_or_counted(tmp_path):
 def test_labels_that_are_missing_or_out_of_range_are_said(tmp_path):
     none = load(parquet(tmp_path / "a.parquet", {"image": cells(range(8))}))
     with pytest.raises(
-        UserError, match=r"no labels in its train split \(columns: .*\); say data\.label_column="
+        UserError, match=r"no labels in its train split \(columns: .*\); data\.label_column="
     ):
         supervised_classes(none)
     plain = load(

@@ -135,7 +135,8 @@ def find_streams(data: Data) -> FoundStreams:
         opened = _opened(lambda: datasets.load_dataset(data.hub, streaming=True), data)
     else:
         contents = inspect_path(Path(data.path))
-        skipped, guesses = contents.skipped, list(contents.guesses)
+        skipped = contents.skipped
+        guesses = list(contents.guesses)
         if contents.kind == "images":
             found = _images(contents, data)
             guesses = found.guesses

@@ -252,7 +252,8 @@ def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     below = [path for path in paths if path]
     if not below:
         return ()
-    first, last = min(below), max(below)
+    first = min(below)
+    last = max(below)
     same = [a == b for a, b in zip(first, last, strict=False)]
     return first[: same.index(False)] if False in same else first[: len(same)]
 

@@ -23,8 +23,8 @@ WHOLE = re.compile(r" *-?[0-9]{1,4000} *")  # not 1_000, which Python reads as 1
 
 
 class Metadata(NamedTuple):
-    """What metadata files say: the label of each file, by its path below the root; which columns
-    there are; the one that holds the labels (None: no such column); and what was not used."""
+    """The content of metadata files: the label of each image, by its path below the root; the columns;
+    the one that holds the labels (None: no such column); and what was guessed or not used."""
 
     label: dict[str, Any]
     columns: list[str]
@@ -33,10 +33,11 @@ class Metadata(NamedTuple):
 
 
 def read(root: Path, tree: Tree, label_column: str | None) -> Metadata:
-    """What all metadata files of a folder say. Of two that name a file the inner one counts.
+    """All metadata files of a folder. Where two name the same image, the one in the deeper folder
+    counts.
 
     Raises:
-        UserError: a file that is damaged, or `label_column` is none of the columns.
+        UserError: a file is damaged, or `label_column` is none of the columns.
     """
     tables: list[tuple[str, list[dict[str, Any]]]] = []
     guesses: list[str] = []
@@ -60,22 +61,23 @@ def read(root: Path, tree: Tree, label_column: str | None) -> Metadata:
         guesses.append("the column split of the metadata is not used: folders tell the splits")
     label: dict[str, Any] = {}
     for path, rows in tables:
-        inside = [
-            posixpath.normpath(posixpath.join(path, str(row.get("file_name")))) for row in rows
-        ]
-        values = [row.get(column or "") for row in rows]
-        found = dict(zip(inside, values, strict=True))
-        if odd := {
-            file for file, value in zip(inside, values, strict=True) if found[file] != value
-        }:
-            text = f"{len(odd):,} images have several labels in the metadata, as {min(odd)}"
+        found: dict[str, Any] = {}
+        several: set[str] = set()  # images with rows that disagree
+        for row in rows:
+            file = posixpath.normpath(posixpath.join(path, str(row.get("file_name"))))
+            value = row.get(column or "")
+            if file in found and found[file] != value:
+                several.add(file)
+            found[file] = value
+        if several:
+            text = f"{len(several):,} images have several labels in the metadata, as {min(several)}"
             guesses.append(f"{text}: the last one counts")
         label |= found
     return Metadata(label, columns, column, guesses)
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of one file; none where it is JSON of another kind.
+    """The rows of one file; a single empty one where it is JSON of another structure.
 
     Raises:
         UserError: it cannot be read.
@@ -98,15 +100,15 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 
 def encode_labels(values: Sequence[Any], where: str) -> tuple[np.ndarray, list[str]]:
-    """Labels as int64 (-1 for none), and the classes' names: none where the values are whole
-    numbers, also as text.
+    """Labels as int64 (-1 for none), and the names of the classes: no names where all values are whole
+    numbers, as numbers or as text.
 
     Raises:
-        UserError: they are neither whole numbers nor texts.
+        UserError: a value is neither a whole number nor a text, or does not fit into 64 bits.
     """
     for value in values:
-        odd = isinstance(value, float) and not value.is_integer()
-        if odd or not isinstance(value, str | int | float | None):
+        fraction = isinstance(value, float) and not value.is_integer()
+        if fraction or not isinstance(value, str | int | float | None):
             raise UserError(f"{where}: {value} is neither a whole number nor the name of a class")
     given = {value for value in values if value is not None and value != ""}
     number = {

@@ -1,5 +1,4 @@
-"""Images made smaller once and for good: rows of a source -> a parquet shard that training reads in
-their place."""
+"""Writes rows of a source as a parquet shard of smaller images, which training reads instead."""
 
 import io
 import os
@@ -18,12 +17,12 @@ from torch.utils.data import Dataset
 from . import transforms
 from .base import Source
 
-ROW_GROUP = 100  # images: about 2.5 MB at 256 px, what a mounted disk likes to read at once
+ROW_GROUP = 100  # images: about 2.5 MB at 256 px, an efficient read from a network disk
 
 
 class Encoding(NamedTuple):
-    """Shorter sides above `size` are brought to it, and the image is encoded as `format` (jpeg,
-    webp) of this quality."""
+    """Shorter sides above `size` pixels are reduced to it; the image is encoded as `format` (jpeg,
+    webp) with this quality."""
 
     size: int
     format: str
@@ -31,7 +30,7 @@ class Encoding(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """Rows `first` to `last` of a source, and the file that they become."""
+    """Rows first .. last-1 of a source, and the file to write them to."""
 
     source: Source
     first: int
@@ -40,8 +39,8 @@ class Shard(NamedTuple):
 
 
 class FinishedShard(NamedTuple):
-    """A finished shard: how many of the `requested` images are in it, its bytes, and the names of those
-    that could not be read, where it was made just now."""
+    """A finished shard: how many of the `requested` images it has, its bytes, and the names of those that
+    could not be read (empty where it was written by an earlier start)."""
 
     file: Path
     requested: int
@@ -51,13 +50,14 @@ class FinishedShard(NamedTuple):
 
 
 def finished_shard(shard: Shard) -> FinishedShard:
-    """One that was finished before."""
+    """A shard that an earlier start finished."""
     count = pyarrow.parquet.read_metadata(shard.file).num_rows
     return FinishedShard(shard.file, shard.last - shard.first, count, shard.file.stat().st_size, [])
 
 
 def reencode(raw: bytes | np.ndarray, encoding: Encoding) -> bytes:
-    """The image no larger than `encoding.size`; an encoded one that already is, as it is.
+    """The image with a shorter side of at most `encoding.size`; an encoded one that is small enough is
+    returned unchanged.
 
     Raises:
         ValueError: it cannot be read.
@@ -66,24 +66,25 @@ def reencode(raw: bytes | np.ndarray, encoding: Encoding) -> bytes:
     side = min(image.shape[1:])
     if isinstance(raw, bytes) and side <= encoding.size:
         return raw
-    small, file = transforms.resize_short_side(image, min(side, encoding.size)), io.BytesIO()
-    Image.fromarray(rearrange(small, "c h w -> h w c").numpy()).save(
-        file, encoding.format, quality=encoding.quality
-    )
+    small = transforms.resize_short_side(image, min(side, encoding.size))
+    file = io.BytesIO()
+    pixels = rearrange(small, "c h w -> h w c").numpy()
+    Image.fromarray(pixels).save(file, encoding.format, quality=encoding.quality)
     return file.getvalue()
 
 
 class ShardMaker(Dataset):
-    """Shards that are made when a loader indexes them, so that a loader's workers make several at once."""
+    """Writes a shard when it is indexed, so that a data loader's workers write several in parallel."""
 
     def __init__(self, shards: list[Shard], encoding: Encoding) -> None:
-        self.shards, self.encoding = shards, encoding
+        self.shards = shards
+        self.encoding = encoding
 
     def __len__(self) -> int:
         return len(self.shards)
 
     def __getitem__(self, number: int) -> FinishedShard:
-        """The file appears whole, under its name, or not at all."""
+        """Write one shard, atomically."""
         source, first, last, file = self.shards[number]
         # a killed run's worker may still be writing its own
         beside = file.with_name(f".{file.name}.{os.getpid()}.part")
@@ -96,21 +97,15 @@ class ShardMaker(Dataset):
             beside, schema, compression="none", use_dictionary=False
         ) as writer:
             for start in range(first, last, ROW_GROUP):
-                rows = list(
-                    _small(
-                        source,
-                        np.arange(start, min(start + ROW_GROUP, last)),
-                        self.encoding,
-                        unreadable,
-                    )
-                )
-                writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+                rows = np.arange(start, min(start + ROW_GROUP, last))
+                cells = list(_small(source, rows, self.encoding, unreadable))
+                writer.write_table(pyarrow.Table.from_pylist(cells, schema))
         with beside.open("rb") as written:
             os.fsync(written.fileno())
         beside.replace(file)
-        return FinishedShard(
-            file, last - first, last - first - len(unreadable), file.stat().st_size, unreadable
-        )
+        count = last - first
+        size = file.stat().st_size
+        return FinishedShard(file, count, count - len(unreadable), size, unreadable)
 
 
 def _small(

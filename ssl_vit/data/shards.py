@@ -91,7 +91,8 @@ class Shards(ABC):
             for i, (image, label) in zip(
                 requested.tolist(), self._read(shard, places.tolist()), strict=True
             ):
-                images[i], labels[i] = image, label
+                images[i] = image
+                labels[i] = label
         return images, labels
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
@@ -160,7 +161,9 @@ class Parquet(Shards):
         texts: bool = False,
     ) -> None:
         found = index_files(files, group_rows)
-        self.files, self.image, self.label = files, image, label
+        self.files = files
+        self.image = image
+        self.label = label
         self.number = {name: i for i, name in enumerate(classes)} if texts else None
         self.file_S = np.repeat(np.arange(len(files)), [len(rows) for rows in found])
         self.group_S = np.concatenate([np.arange(len(rows)) for rows in found])

@@ -1,5 +1,4 @@
-"""Where images come from: a data set's name or place -> a Source per split (embedded, shards, image
-folder, Hub)."""
+"""The recipe's `data` -> one Source per split (embedded, shards, image folder, Hub)."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -15,16 +14,19 @@ from .formats import FoundSplits, FoundStreams
 from .layout import HELD_OUT
 from .streaming import PREVIEW, Stream
 
-# Sets of which other divisions than their authors' are about: training images of the one that
-# papers report on. Copies on the Hub train on 7,169 of the flowers, most of them the authors' test.
+# Training images of the split that papers report on, for sets that are also published with another:
+# copies of flowers102 on the Hub train on 7,169 images, most of them of the authors' test split.
 PUBLISHED_TRAIN_SIZES = {"flowers102": 1020}
 
 
 class SyntheticImages:
-    """A split of the embedded set, drawn when asked for."""
+    """A split of the embedded set; images are generated when they are fetched."""
 
     def __init__(self, split: str, size: int) -> None:
-        self.split, self.size, self.classes, self.columns = split, size, list(synthetic.CLASSES), ""
+        self.split = split
+        self.size = size
+        self.classes = list(synthetic.CLASSES)
+        self.columns = ""
 
     @property
     def labels(self) -> tuple[int, int]:
@@ -34,9 +36,8 @@ class SyntheticImages:
         return synthetic.SIZES[self.split]
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        return list(synthetic.render(rows, self.size, self.split)), synthetic.labels(
-            rows, self.split
-        )
+        images = list(synthetic.render(rows, self.size, self.split))
+        return images, synthetic.labels(rows, self.split)
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
         return synthetic.labels(rows, self.split)
@@ -52,18 +53,28 @@ class SyntheticImages:
         return f"{self.split} image {row}"
 
 
-# of the permutations by which a share is held out, and by which a subset is taken
-HELD_OUT_KEY, SHARE_KEY = 1, 3
+HELD_OUT_KEY = 1  # of the permutation by which a share is held out
+SHARE_KEY = 3  # of that by which data.share is taken
 
 
 class Splits(NamedTuple):
+    """The splits of a run.
+
+    Attributes:
+        train: the training images; with a stream, its first ones.
+        validation: the held-out images.
+        test: the test split, where it was requested.
+        stream: what is trained on, where data.stream=true.
+        notes: what each split was read from, and what was left out.
+        guesses: assumptions about the data; each is printed as a warning.
+    """
+
     train: Source
     validation: Source
-    test: Source | None = None  # where it is asked for
-    # what is trained on, where it is one; `train` are then its first images
+    test: Source | None = None
     stream: Stream | None = None
-    notes: tuple[str, ...] = ()  # what was taken for what, and what was left out
-    guesses: tuple[str, ...] = ()  # each is worth a warning
+    notes: tuple[str, ...] = ()
+    guesses: tuple[str, ...] = ()
 
 
 def every_split(data: Data) -> FoundSplits:
@@ -78,17 +89,21 @@ def every_split(data: Data) -> FoundSplits:
 
 
 def in_parquet(data: Data) -> bool:
-    """Whether a recipe's `data` are parquet files here, which can be read in place."""
+    """Whether a recipe's `data` are local parquet files, which can be read in place."""
     return bool(data.path and formats.inspect_path(Path(data.path)).kind == "parquet")
 
 
 def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) -> Splits:
-    """The training, the held-out and, if asked for, the test split that a recipe's `data` names. Of
-    a stream, `first` images stand for a split, and `seed` permutes what is trained on.
+    """The splits that a recipe's `data` names.
+
+    Args:
+        data: where images come from.
+        test: load the test split too.
+        first: of a stream, how many images `train` and `validation` have.
+        seed: of a stream's order.
 
     Raises:
-        UserError: a place that holds no images, a split or a column that is not there, a split
-        without images.
+        UserError: a place without images, no such split or column, or a split without images.
     """
     if data.stream:
         return _streamed(data, first, seed)
@@ -98,7 +113,8 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     for key, name in names.items():
         if not len(splits[name]):
             raise UserError(
-                f"{key}={name}: {_place(data)} has no images in that split; splits with images: {_filled(splits)}"
+                f"{key}={name}: {_place(data)} has no images in that split; splits with images:"
+                f" {_filled(splits)}"
             )
     _check_authors(data, splits[names["data.train"]])
     train, validation = _held_out(_subset(splits[names["data.train"]], data), splits, data)
@@ -108,7 +124,7 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
 
 
 def _check_authors(data: Data, train: Source) -> None:
-    """That a set of which other divisions are about is divided as its authors did.
+    """Check that a set of PUBLISHED_TRAIN_SIZES is split as its authors did.
 
     Raises:
         UserError: it is not.
@@ -122,9 +138,15 @@ def _check_authors(data: Data, train: Source) -> None:
 
 
 def _named(data: Data, test: bool, splits: Collection[str]) -> dict[str, str]:
-    """For the keys that name a split the split, which is there, by that or another name of its
-    role."""
-    names = {"data.train": data.train} | ({"data.test": data.test} if test else {})
+    """{key: split} for the keys that name one: the split of that name or, where there is none, of
+    another name for the same role.
+
+    Raises:
+        UserError: there is none.
+    """
+    names = {"data.train": data.train}
+    if test:
+        names["data.test"] = data.test
     if isinstance(data.validation, str):
         names["data.validation"] = data.validation
     found: dict[str, str] = {}
@@ -138,8 +160,7 @@ def _named(data: Data, test: bool, splits: Collection[str]) -> dict[str, str]:
 
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
-    """Splits that are read from their beginning: the training images as a stream, and the first of
-    both."""
+    """The training images as a stream, and the first images of it and of the held-out split."""
     found = formats.find_streams(data)
     names = _named(data, False, found.splits)
     held_out = names.get("data.validation", data.validation)
@@ -151,12 +172,17 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
             f"data.validation=null: {formats.location(data)} has no split for it; {choices}"
         )
     train = found.splits[names["data.train"]](seed)
-    seen = found.splits[held_out](0) if isinstance(held_out, str) else train
-    used = [names["data.train"], *([held_out] if isinstance(held_out, str) else [])]
+    seen = train
+    used = [names["data.train"]]
+    if isinstance(held_out, str):
+        seen = found.splits[held_out](0)
+        used.append(held_out)
     notes = [f"{name}: a stream from {_place(data)}" for name in used]
-    if unused := [name for name in found.splits if name not in used]:
+    unused = [name for name in found.splits if name not in used]
+    if unused:
         notes.append(f"not used: {', '.join(unused)}")
-    notes += [f"left out: {', '.join(found.skipped)}"] if found.skipped else []
+    if found.skipped:
+        notes.append(f"left out: {', '.join(found.skipped)}")
     guesses = _guesses(found, data)
     return Splits(train.take(first), seen.take(first), None, train, tuple(notes), guesses)
 
@@ -168,8 +194,9 @@ def _guesses(found: FoundSplits | FoundStreams, data: Data) -> tuple[str, ...]:
 def _notes(
     found: FoundSplits, data: Data, names: dict[str, str], train: Source, validation: Source
 ) -> tuple[str, ...]:
-    """What was taken for what, a line each, and what was left out."""
-    place, chosen = _place(data), names["data.train"]
+    """What each split was read from, a line each, and what was left out."""
+    place = _place(data)
+    chosen = names["data.train"]
     whole = found.splits[chosen]
     share = f", of which data.share={data.share:g}" if data.share != 1 else ""
     notes = [f"train: {_many(whole)} from {place}{_under(chosen)}{share}"]
@@ -189,8 +216,10 @@ def _notes(
         notes.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
     used = {*names.values(), held_out}
     unused = [f"{name} ({len(x):,} images)" for name, x in found.splits.items() if name not in used]
-    notes += [f"not used: {', '.join(unused)}"] if unused else []
-    notes += [f"left out: {', '.join(found.skipped)}"] if found.skipped else []
+    if unused:
+        notes.append(f"not used: {', '.join(unused)}")
+    if found.skipped:
+        notes.append(f"left out: {', '.join(found.skipped)}")
     return tuple(notes)
 
 
@@ -212,19 +241,17 @@ def _filled(splits: dict[str, Source]) -> str:
 
 
 def _subset(train: Source, data: Data) -> Source:
-    """The share of the training images that is asked for."""
-    return (
-        train
-        if data.share == 1
-        else _part(train, 0, max(1, round(data.share * len(train))), SHARE_KEY, data)
-    )
+    """The share data.share of the training images."""
+    if data.share == 1:
+        return train
+    return _part(train, 0, max(1, round(data.share * len(train))), SHARE_KEY, data)
 
 
 def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Source:
-    """Some rows of a source; with a window, some of every shard, so that they lie together.
+    """Positions first .. last-1 of a permuted source; with a window, the same share of every shard.
 
     Raises:
-        UserError: none.
+        UserError: that are no rows.
     """
     if not data.window:
         return Subset(whole, first, last, key)
@@ -232,13 +259,13 @@ def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Source:
     if not len(part):
         text = f"{last - first} of {len(whole)} images in {len(part.sizes_S)} shards come to none"
         raise UserError(
-            f"data.window={data.window}: {text}; say a larger data.share=, or data.validation="
+            f"data.window={data.window}: {text}; expected a larger data.share= or data.validation="
         )
     return part
 
 
 def _held_out_name(data: Data, splits: dict[str, Source]) -> str | None:
-    """The split that is held out; None where a share of train is, or nothing."""
+    """The split that is held out; None where it is a share of train, or nothing."""
     if isinstance(data.validation, str):
         return layout.choose(data.validation, splits)
     if data.validation is not None:
@@ -247,22 +274,22 @@ def _held_out_name(data: Data, splits: dict[str, Source]) -> str | None:
 
 
 def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Source, Source]:
-    """What is trained on and what is held out of it: a split, a share of train, or with 0 nothing
-    (then training images are looked at instead)."""
-    name, held_out = _held_out_name(data, splits), data.validation
+    """The training images and the held-out ones: a split, or a share of train. With
+    data.validation=0 nothing is held out, and evaluations see training images."""
+    name = _held_out_name(data, splits)
+    held_out = data.validation
     if name is not None:
         return train, splits[name]
-    count = round(held_out * len(train)) if isinstance(held_out, float) else 0
-    count = count if held_out else min(len(train) // 100, 10_000)
+    count = min(len(train) // 100, 10_000)
+    if isinstance(held_out, float) and held_out:
+        count = round(held_out * len(train))
     if held_out == 0:
         return train, _part(train, 0, max(1, count), HELD_OUT_KEY, data)
     if len(train) < 2:
-        raise UserError(f"data.train={data.train}: {len(train)} images, at least 2 are needed")
+        raise UserError(f"data.train={data.train}: {len(train)} images; expected at least 2")
     count = max(1, min(count, len(train) - 1))
-    kept, taken = (
-        _part(train, *ends, HELD_OUT_KEY, data) for ends in ((count, len(train)), (0, count))
-    )
-    return kept, taken
+    kept = _part(train, count, len(train), HELD_OUT_KEY, data)
+    return kept, _part(train, 0, count, HELD_OUT_KEY, data)
 
 
 def _embedded(data: Data) -> dict[str, Source]:

@@ -1,8 +1,8 @@
-"""Images that come in a row and cannot be asked for by number: an `IterableDataset`, from the Hub
-or a disk.
+"""Streams: splits that are read sequentially, from the Hub or a disk (an `IterableDataset` of
+`datasets`), instead of by row.
 
-Second class beside sources that can: a stream goes on exactly where it stopped, but only on as many
-processes.
+Unlike with sources, the samples of a step depend on the number of processes, so a run resumes exactly
+only on the same number.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ from ..errors import UserError
 from .base import ReadUnits
 from .shards import encoded_bytes
 
-WINDOW = 10_000  # images that are mixed at a time, where the recipe does not say
-PREVIEW = 2048  # images that stand for all where some are looked at
+WINDOW = 10_000  # images that are shuffled at a time, where data.window is null
+PREVIEW = 2048  # the first images, where a stream is used like a source: baselines, fingerprints
 
 
 class Cell(NamedTuple):
-    """An image of a stream: encoded, with its label (-1: none) and where it lies."""
+    """An encoded image of a stream, its label (-1: none), and its place."""
 
     image: bytes
     label: int
@@ -33,10 +33,12 @@ class Cell(NamedTuple):
 
 
 class InMemoryImages:
-    """Some images of a stream, kept in memory: a source as others."""
+    """A source of some images of a stream, kept in memory."""
 
     def __init__(self, cells: list[Cell], classes: list[str], columns: str) -> None:
-        self.cells, self.classes, self.columns = cells, classes, columns
+        self.cells = cells
+        self.classes = classes
+        self.columns = columns
 
     @property
     def labels(self) -> tuple[int, int]:
@@ -51,7 +53,8 @@ class InMemoryImages:
         return [cell.image for cell in found], np.array([cell.label for cell in found], np.int64)
 
     def units(self) -> ReadUnits:
-        """Of as many as every recipe looks at."""
+        """Single images, at most PREVIEW, so that the fingerprint does not depend on how many were
+        taken."""
         size_U = np.array([len(cell.image) for cell in self.cells[:PREVIEW]], np.int64)
         return ReadUnits(np.ones_like(size_U), size_U)
 
@@ -63,8 +66,8 @@ class InMemoryImages:
 
 
 class Cursor(NamedTuple):
-    """Where a process is: the epoch, which of its shards there, and which image of that comes
-    next."""
+    """A position of a process in its part of a stream: the epoch, the number of the shard among its
+    shards of that epoch, and the next image of that shard."""
 
     epoch: int = 0
     place: int = 0
@@ -72,11 +75,10 @@ class Cursor(NamedTuple):
 
 
 class Stream:
-    """A split that is read from its beginning, shard by shard, endlessly, each epoch's shards
-    permuted by key.
+    """A split that is read shard by shard, in endless epochs whose shards are permuted by key.
 
     Process p of P takes the shards at places p, p+P, ... of each epoch, and cuts what it reads into
-    windows. It holds a shard and two windows: one is read while the other is used.
+    windows. In memory are one shard and two windows: one is read while the other is used.
     """
 
     def __init__(
@@ -88,31 +90,29 @@ class Stream:
         where: str,
         seed: int,
     ) -> None:
-        self.rows = rows.select_columns([image] + ([label] if label else [])).cast_column(
-            image, datasets.Image(decode=False)
-        )
-        self.image, self.label, self.class_info, self.where, self.seed = (
-            image,
-            label,
-            class_info,
-            where,
-            seed,
-        )
-        self.cursors: dict[int, Cursor] = {0: Cursor()}  # where the windows begin that were reached
+        kept = [image] + ([label] if label else [])
+        self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
+        self.image = image
+        self.label = label
+        self.class_info = class_info
+        self.where = where
+        self.seed = seed
+        self.cursors: dict[int, Cursor] = {0: Cursor()}  # where each window read so far begins
 
     @property
     def shards(self) -> int:
         return self.rows.num_shards
 
     def take(self, count: int) -> InMemoryImages:
-        """The first images as one process would read them; of fewer, all."""
-        walk, once = self._walk(Cursor(), 0, 1), (lambda step: step[1].epoch == 0)
-        return InMemoryImages(
-            [cell for cell, _ in islice(takewhile(once, walk), count)], *self.class_info
-        )
+        """The first images as one process would read them, at most one epoch."""
+        walk = self._walk(Cursor(), 0, 1)
+        first_epoch = takewhile(lambda step: step[1].epoch == 0, walk)
+        cells = [cell for cell, _ in islice(first_epoch, count)]
+        return InMemoryImages(cells, *self.class_info)
 
     def windows(self, numbers: range, size: int, rank: int, processes: int) -> Iterator[list[Cell]]:
-        """This process's windows of `size` images, from one that was reached on, as they are read.
+        """This process's windows of `size` images with these numbers; the one before the first must have
+        been read. The next window is read in a thread meanwhile.
 
         Raises:
             UserError: a shard cannot be read, or this process's shards hold no images.
@@ -127,10 +127,11 @@ class Stream:
                 yield cells
 
     def _walk(self, at: Cursor, rank: int, processes: int) -> Iterator[tuple[Cell, Cursor]]:
-        """This process's images from there on, each with where the one behind it is."""
+        """This process's images from `at` on, each with the position of the one after it."""
         epoch, place, row = at
         while True:
-            mine, known = self._order(epoch)[rank::processes].tolist(), (place, row) != (0, 0)
+            mine = self._order(epoch)[rank::processes].tolist()
+            known = (place, row) != (0, 0)  # whether there is any image in this epoch
             for at_place in range(place, len(mine)):
                 cells = self._read(mine[at_place])
                 for i in range(row, len(cells)):
@@ -141,21 +142,20 @@ class Stream:
                 raise UserError(
                     f"{self.where}: the shards of process {rank} of {processes} hold no images"
                 )
-            epoch, place = epoch + 1, 0
+            epoch += 1
+            place = 0
 
     def _order(self, epoch: int) -> np.ndarray:
         key = rng.stream(rng.key(self.seed, epoch), "shards")
         return rng.permute(np.arange(self.shards), self.shards, key)
 
     def _read(self, shard: int) -> list[Cell]:
-        """A shard, whole: what stops amid a parquet file would end the process (apache/arrow issue
-        45214)."""
+        """All images of a shard. Stopping in the middle of a parquet file can crash the process at exit
+        (apache/arrow issue 45214)."""
         try:
-            return [
-                self._cell(cell, shard, i)
-                for i, cell in enumerate(self.rows.shard(self.shards, shard))
-            ]
-        except Exception as error:  # whatever a network or a reader of foreign files may raise
+            rows = self.rows.shard(self.shards, shard)
+            return [self._cell(cell, shard, row) for row, cell in enumerate(rows)]
+        except Exception as error:  # whatever a network or a file written by others causes
             text = " ".join(str(error).split())[:300]
             raise UserError(
                 f"{self.where}: shard {shard} of {self.shards} cannot be read: {text}"
@@ -173,7 +173,7 @@ def _next(walk: Iterator[tuple[Cell, Cursor]], size: int) -> tuple[list[Cell], C
 
 
 def _encoded(cell: Any) -> bytes:
-    """A cell's encoded image; none where there is none, or it is a file on the Hub that cannot be
+    """A cell's encoded image; b"" where it has none, or names a file of the Hub that cannot be
     fetched."""
     if isinstance(cell, dict) and cell["bytes"] is None and cell["path"]:
         try:

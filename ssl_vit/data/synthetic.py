@@ -43,12 +43,14 @@ def _star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     x = np.abs(x)
     for kx, ky in ((0.809017, -0.5877853), (-0.809017, -0.5877853)):
         over = 2 * np.maximum(kx * x + ky * y, 0)
-        x, y = x - over * kx, y - over * ky
+        x = x - over * kx
+        y = y - over * ky
     return 0.9081 * np.abs(x) + 0.4188 * (y - 1)  # from the tip (0, 1) to a notch at radius 0.48
 
 
 def _cross(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    x, y = np.abs(x), np.abs(y)
+    x = np.abs(x)
+    y = np.abs(y)
     return np.maximum(np.maximum(x, y) - 1, np.minimum(x, y) - 0.33)
 
 
@@ -58,7 +60,8 @@ def _crescent(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _heart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """A square on its corner and a half-disc on each of its upper sides."""
-    x, y = np.abs(x), y + 0.15
+    x = np.abs(x)
+    y = y + 0.15
     lobe = np.sqrt((x - 0.3535534) ** 2 + (y - 0.3535534) ** 2)
     return np.minimum(0.7071068 * (x + np.abs(y)), lobe) - 0.5
 
@@ -99,12 +102,14 @@ def _wave(u: np.ndarray) -> np.ndarray:
 
 
 def _checks(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    u, v = _wave(u), _wave(v)
+    u = _wave(u)
+    v = _wave(v)
     return np.maximum(np.minimum(u, v), -np.maximum(u, v))
 
 
 def _dots(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    u, v = _wave(u) + 0.5, _wave(v) + 0.5
+    u = _wave(u) + 0.5
+    v = _wave(v) + 0.5
     return np.sqrt(u * u + v * v) - 0.8  # half of the area
 
 
@@ -136,7 +141,8 @@ PALETTE = np.array(
 
 DEGREES = np.arange(360) * np.pi / 180
 # alike in any libm
-COS, SIN = np.cos(DEGREES).round(6).astype(np.float32), np.sin(DEGREES).round(6).astype(np.float32)
+COS = np.cos(DEGREES).round(6).astype(np.float32)
+SIN = np.sin(DEGREES).round(6).astype(np.float32)
 
 
 class Frame(NamedTuple):
@@ -188,7 +194,8 @@ def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> No
     color_BKC = _colors(rng.stream(key_B, "color"))
     for c in range(3):
         k0, k1, k2, k3 = (color_BKC[:, k, c, None, None] for k in range(4))
-        back, front = k0 + (k1 - k0) * ground_BHW, k2 + (k3 - k2) * figure_BHW
+        back = k0 + (k1 - k0) * ground_BHW
+        front = k2 + (k3 - k2) * figure_BHW
         image_BHWC[..., c] = (back + (front - back) * inside_BHW) * light_BHW + 0.5
 
 
@@ -225,7 +232,10 @@ def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: 
     for kind in np.unique(kind_B):
         here = kind_B == kind
         x0, y0, turn, unit = (part[here] for part in frame)
-        u, v, cos, sin = (x - x0) / unit, (y - y0) / unit, COS[turn], SIN[turn]
+        u = (x - x0) / unit
+        v = (y - y0) / unit
+        cos = COS[turn]
+        sin = SIN[turn]
         distance = patterns[kind](u * cos + v * sin, v * cos - u * sin)
         share_BHW[here] = np.clip(0.5 - distance * (unit * size), 0, 1)
     return share_BHW

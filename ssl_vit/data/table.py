@@ -1,4 +1,4 @@
-"""A split that `datasets` has read: of parquet, of a `save_to_disk` folder, of the Hub."""
+"""Splits that `datasets` reads: parquet files, `save_to_disk` folders, the Hub."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from .base import ReadUnits, file_bytes, relative_paths
 
 
 class Table:
-    """A split of a `datasets.Dataset` whose images stay encoded until they are wanted. With
-    `classes` its labels are texts, each the name of one."""
+    """A split of a `datasets.Dataset`; images stay encoded. With `classes` the labels are texts, names
+    of these classes."""
 
     def __init__(
         self,
@@ -25,7 +25,8 @@ class Table:
         self.number = {name: i for i, name in enumerate(classes)} if classes else None
         kept = [image] + ([label] if label else [])
         self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
-        self.image, self.label = image, label
+        self.image = image
+        self.label = label
         self.columns = columns.described(rows.features)
 
     @property

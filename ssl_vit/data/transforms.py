@@ -1,7 +1,6 @@
-"""What becomes of one image: bytes -> uint8 tensor, cropped, resized and flipped by numbers from
-the sample's key.
+"""Decodes images, and crops, resizes, flips and mixes them by random numbers of the sample's key.
 
-Legend: B images, H W their height and width, S the side asked for.
+Legend: B images, H W their height and width, S the requested side in pixels.
 """
 
 import io
@@ -23,7 +22,7 @@ from .. import rng
 
 RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
 TRIES = 10
-STRIP = 32  # sides of its width that a strip is looked at for
+STRIP = 32  # of a narrower image's longer side, this many times the shorter one is used
 # What Pillow may decode. Its other loaders are for trusted files only: EPS starts Ghostscript, ICO
 # and ICNS hold images in images, and some are hardly tested.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
@@ -32,11 +31,11 @@ MOST_PIXELS = 64_000_000  # of an image that is decoded: 192 MB
 
 
 def decode(raw: bytes | np.ndarray) -> Tensor:
-    """An image as RGB bytes (3, H, W), turned as its camera says; of several frames the first, 16
-    bits brought to 8.
+    """An image as RGB bytes, uint8 (3, H, W): rotated as its EXIF says, the first of several frames,
+    16 bits reduced to 8.
 
     Raises:
-        ValueError: it cannot be read, whole, or its header tells of more than MOST_PIXELS.
+        ValueError: it cannot be decoded, is cut off, or has more than MOST_PIXELS.
     """
     if isinstance(raw, np.ndarray):
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
@@ -44,7 +43,7 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
         width, height = _size(raw)
         if width * height <= MOST_PIXELS:
             return _read(raw)
-    except Exception as error:  # whatever a foreign file makes a decoder raise
+    except Exception as error:  # whatever a file written by others causes in a decoder
         text = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", " ".join(str(error).split()))
         raise ValueError(f"not a whole image: {text[:200]}") from None
     raise ValueError(
@@ -53,7 +52,7 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
 
 
 def _size(raw: bytes) -> tuple[int, int]:
-    """Width and height as the header tells them; nothing is decoded."""
+    """Width and height from the header; nothing is decoded."""
     with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
         return _open(raw).size
 
@@ -90,11 +89,11 @@ def _read(raw: bytes) -> Tensor:
 
 
 def _is_quick(raw: bytes) -> bool:
-    """JPEG, and WebP without the extended header, where torchvision is right, safe and up to 6
-    times as fast as Pillow.
+    """Whether torchvision decodes it, up to 6 times as fast as Pillow: JPEG, and WebP without the
+    extended header.
 
-    Elsewhere it is not: a damaged PNG can end the process, 16 bits and the EXIF of a WebP are not
-    heeded.
+    Not for other formats: there a damaged PNG can end the process, and 16 bits and the EXIF of a WebP
+    are ignored.
     """
     return raw[:3] == b"\xff\xd8\xff" or (raw[:4] == b"RIFF" and raw[12:16] in (b"VP8 ", b"VP8L"))
 
@@ -129,13 +128,15 @@ def crop_boxes(
     w_BT = np.rint(np.sqrt(pixels_BT * ratio_BT)).astype(np.int64)
     h_BT = np.rint(np.sqrt(pixels_BT / ratio_BT)).astype(np.int64)
     fits_BT = (w_BT > 0) & (w_BT <= width_B[:, None]) & (h_BT > 0) & (h_BT <= height_B[:, None])
-    first_B, row_B = fits_BT.argmax(1), np.arange(len(key_B))
+    first_B = fits_BT.argmax(1)
+    row_B = np.arange(len(key_B))
     none_B = ~fits_BT.any(1)
     centre_w = np.minimum(width_B, np.rint(height_B * RATIO[1])).astype(np.int64)
     centre_h = np.minimum(height_B, np.rint(width_B / RATIO[0])).astype(np.int64)
     w_B = np.where(none_B, centre_w, w_BT[row_B, first_B])
     h_B = np.where(none_B, centre_h, h_BT[row_B, first_B])
-    spare_h, spare_w = height_B - h_B, width_B - w_B
+    spare_h = height_B - h_B
+    spare_w = width_B - w_B
     top_B = np.where(none_B, spare_h // 2, rng.integers(key_B1[:, 0], 2 * TRIES, spare_h + 1))
     left_B = np.where(none_B, spare_w // 2, rng.integers(key_B1[:, 0], 2 * TRIES + 1, spare_w + 1))
     return np.stack([top_B, left_B, h_B, w_B], 1)
@@ -184,8 +185,10 @@ def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
     slot_T = 2 + 2 * np.arange(4 * TRIES)
     x_BT, y_BT = (rng.uniform(key_B[:, None], slot_T + i) ** (1 / a) for i in (0, 1))
     fits_BT = (x_BT + y_BT <= 1) & (x_BT + y_BT > 0)
-    row_B, first_B = np.arange(len(key_B)), fits_BT.argmax(1)
-    x_B, y_B = x_BT[row_B, first_B], y_BT[row_B, first_B]
+    row_B = np.arange(len(key_B))
+    first_B = fits_BT.argmax(1)
+    x_B = x_BT[row_B, first_B]
+    y_B = y_BT[row_B, first_B]
     return np.where(fits_BT.any(1), x_B / np.maximum(x_B + y_B, 1e-300), 0.5)
 
 
@@ -222,17 +225,16 @@ def _squashed(image: Tensor, size: int) -> Tensor:
 
 
 def _middle(image: Tensor) -> Tensor:
-    """Of a strip its middle: a line of pixels, brought to a width, would fill the memory."""
+    """The middle of a very long image: a line of pixels, resized by its shorter side, would fill the
+    memory."""
     height, width = image.shape[1:]
     most = STRIP * min(height, width)
-    return (
-        F.center_crop(image, [min(height, most), min(width, most)])
-        if max(height, width) > most
-        else image
-    )
+    if max(height, width) <= most:
+        return image
+    return F.center_crop(image, [min(height, most), min(width, most)])
 
 
 def resize_short_side(image: Tensor, short: int) -> Tensor:
-    """An image (3, H, W) whose shorter side is brought to so many pixels."""
+    """An image (3, H, W) resized to a shorter side of `short` pixels."""
     resize: Any = F.resize
     return image if min(image.shape[1:]) == short else resize(image, [short], antialias=True)

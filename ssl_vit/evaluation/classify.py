@@ -1,5 +1,5 @@
-"""Every image of a split classified once, on one or many processes: top-1, top-5 and ImageNet-ReaL,
-and who was right where.
+"""Classifies every image of a split once, on any number of processes: top-1, top-5, ImageNet-ReaL, and
+the predictions themselves.
 
 Legend: M images, C classes, K the highest-scored classes (at most 5).
 """
@@ -42,8 +42,7 @@ class Predictions(NamedTuple):
 def predict(
     objective: Objective, batches: Iterable[Batch], accelerator: Accelerator
 ) -> Predictions:
-    """What the objective's classifier says of this process's batches, brought together on all
-    processes."""
+    """The classifier's predictions for the batches of all processes, gathered on each of them."""
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     unreadable: list[str] = []
     for batch in batches:
@@ -72,30 +71,30 @@ def accuracies(predictions: Predictions, classes: int) -> dict[str, tuple[float,
 def real_accuracy(
     predictions: Predictions, source: Source, path: str
 ) -> dict[str, tuple[float, int]]:
-    """ImageNet-ReaL (Beyer et al., 2020): the share of images whose first class is among those that
-    people saw in them.
+    """Accuracy on ImageNet-ReaL's labels (Beyer et al., 2020): the share of images whose top-1 class is
+    one of their labels. Images without a label are left out.
 
-    Images in which they saw none are left out. `path` is the published real.json: a list of lists,
-    in the order of the numbers in the files' names.
+    `path` is the published real.json: a list of lists, in the order of the numbers in the files'
+    names.
 
     Raises:
-        UserError: no such list, or images whose names lack ImageNet's numbers.
+        UserError: another file, or images whose names lack ImageNet's numbers.
     """
     try:
         seen = read_json(Path(path), [[int]])
     except (OSError, ValueError) as error:
         raise UserError(f"eval.real={path}: {error}") from None
     if len(seen) != IMAGENET:
-        raise UserError(f"eval.real={path}: a list of {IMAGENET:,} lists is asked for")
+        raise UserError(f"eval.real={path}: expected a list of {IMAGENET:,} lists")
     numbers = [re.search(r"val_(\d{8})", source.name(int(row))) for row in predictions.index]
     if not all(numbers):
         raise UserError(
-            f"eval.real={path}: data.test's images are not named as ImageNet's (ILSVRC2012_val_00000001.JPEG)"
+            f"eval.real={path}: expected images of data.test named as ImageNet's"
+            " (ILSVRC2012_val_00000001.JPEG)"
         )
-    classes = [seen[int(number[1]) - 1] for number in numbers if number]
-    right = [
-        first in these
-        for first, these in zip(predictions.top5[:, 0].tolist(), classes, strict=True)
-        if these
-    ]
+    right = []
+    for number, first in zip(numbers, predictions.top5[:, 0].tolist(), strict=True):
+        labels = seen[int(number[1]) - 1] if number else []
+        if labels:
+            right.append(first in labels)
     return {"real": (float(np.mean(right)), len(right))}

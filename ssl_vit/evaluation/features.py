@@ -1,5 +1,4 @@
-"""A frozen encoder measured on labels: its features of a split, the probes on them, and the same
-while it is pre-trained.
+"""Extracts features of a frozen encoder and runs the probes on them, after training and during it.
 
 Legend: B batch, N images, D width of the features.
 """
@@ -127,9 +126,9 @@ def _picks(
 def run_probes(
     seen: Mapping[str, Features], probe: Probe, classes: int, picks: Picks | None = None
 ) -> Iterator[tuple[str, float]]:
-    """(name, accuracy on seen["test"]) of each probe that is asked for, learned from seen["train"];
-    seen["validation"] chooses the linear probe's learning rate. `picks`: few-shot's rows, if they
-    are drawn already."""
+    """(name, accuracy on seen["test"]) of each of probe.measures, trained on seen["train"]. The linear
+    probe's learning rate is chosen on seen["validation"]. `picks`: few-shot's rows, where they are
+    sampled already."""
     if not seen:
         return
     (train_ND, label_N), (test_ND, test_N) = seen["train"], seen["test"]

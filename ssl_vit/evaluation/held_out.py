@@ -1,4 +1,4 @@
-"""The objective on fixed held-out images with fixed corruption, beside what it must beat."""
+"""Evaluates the objective on fixed held-out images with fixed corruption, beside its baselines."""
 
 from collections.abc import Iterator
 
@@ -13,20 +13,21 @@ from ..training.loop import means, to_device
 
 
 class HeldOutEvaluator:
-    """An observer. `latest` holds {name: (value, n)} of its last look."""
+    """An evaluator. `latest` is {name: (value, n)} of its last evaluation."""
 
     def __init__(self, batches: list[Batch], accelerator: Accelerator) -> None:
-        self.batches, self.accelerator = batches, accelerator
+        self.batches = batches
+        self.accelerator = accelerator
         self.latest: dict[str, tuple[float, int]] = {}
         self.baselines: dict[str, tuple[float, int]] = {}
 
     def measure_baselines(self, objective: Objective) -> dict[str, tuple[float, int]]:
-        """What the objective must beat on these images; they never change, so this is done once."""
+        """Compute the objective's baselines; the images never change, so once is enough."""
         self.baselines = self._mean(objective.baselines(self._there(b)) for b in self.batches)
         return self.baselines
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
-        self.latest = {}  # so that a look that fails leaves no older one behind
+        self.latest = {}  # after a failure no older values are left
         measured = self._mean(objective(self._there(b)).metrics for b in self.batches)
         self.latest = measured | self.baselines
         for name, (value, _) in self.latest.items():

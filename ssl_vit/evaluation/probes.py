@@ -1,5 +1,4 @@
-"""What frozen features are worth: few-shot least squares, a linear probe and k-NN, from features
-and labels to predictions.
+"""Probes of frozen features: few-shot least squares, a linear probe and k-NN.
 
 All are functions of tensors on one device: features float32 (N, D), labels int64 (N,) from 0 to
 C-1, predictions int64 (M,). Legend: N training images, K those of the dev split, M those of the
@@ -36,8 +35,8 @@ class Scale(NamedTuple):
 
 
 class LinearProbe(NamedTuple):
-    """What the linear probe says: its classes (M,), the learning rate chosen, and {rate: accuracy
-    on the dev split}."""
+    """A linear probe's predictions (M,), the chosen learning rate, and {rate: accuracy on the dev
+    split}."""
 
     pred_M: Tensor
     rate: float
@@ -164,7 +163,7 @@ def linear_probe(
     finite = weight_GAC.isfinite().all((1, 2)).tolist()
     if not any(finite):
         raise UserError(
-            f"probe.rates={list(rates)}: the linear probe diverges at each of them; smaller ones are asked for"
+            f"probe.rates={list(rates)}: the linear probe diverges at each; expected smaller ones"
         )
     right_G = (_classify(dev_KD, scale, weight_GAC) == dev_label_K).double().mean(1).tolist()
     accuracy = {

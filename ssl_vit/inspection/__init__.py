@@ -1,4 +1,4 @@
-"""What a model has learned, as images."""
+"""Figures of what a model has learned."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from . import mpp
 
 
 def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
-    """Write the images that suit the objective. A new objective's image is a file here and a line
-    below."""
-    for part in objective.parts.values() if isinstance(objective, Joint) else [objective]:
+    """Write the objective's figures. To add one for another objective: a file here and a line below."""
+    parts = objective.parts.values() if isinstance(objective, Joint) else [objective]
+    for part in parts:
         if isinstance(part, MaskedPatchPrediction):
             mpp.save_figure(part, batch, folder / "predictions.png")

@@ -22,7 +22,9 @@ def panels(objective: MaskedPatchPrediction, batch: Batch) -> Tensor:
     Corrupted: masked patches grey, random ones showing their source patch. Predicted: predictions
     for corrupted patches, the input elsewhere. True: the ground truth of every patch.
     """
-    target, patch, grid = objective.target, objective.encoder.patch_size, objective.encoder.grid
+    target = objective.target
+    patch = objective.encoder.patch_size
+    grid = objective.encoder.grid
     drawn, predicted_BK = objective.predict(batch)
     pixels_BNX = rearrange(batch.image, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch)
     saw_BNX = corruption.apply(pixels_BNX, drawn, torch.full_like(pixels_BNX[0, 0], GREY))

@@ -45,7 +45,9 @@ class Supervised(Objective):
     ) -> None:
         super().__init__(encoder)
         self.pool = pool
-        self.loss, self.smoothing, self.classes = loss, smoothing, classes
+        self.loss = loss
+        self.smoothing = smoothing
+        self.classes = classes
         width = encoder.width
         self.hidden: nn.Module = _tanh_layer(width) if hidden else nn.Identity()
         self.head = nn.Linear(width, classes)
