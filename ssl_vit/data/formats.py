@@ -1,5 +1,5 @@
-"""Every split of what lies at data.path= or on the Hub: image folders, parquet, tars,
-`save_to_disk` folders."""
+"""Finds the splits at data.path= or on the Hub: image folders, parquet files, tars, `save_to_disk`
+folders."""
 
 import glob
 import re
@@ -19,15 +19,17 @@ from .layout import ROLE, Tree
 from .streaming import Stream
 from .table import Table
 
-# by `save_to_disk`: several splits, or one
+# files that `save_to_disk` writes: for several splits, or for one
 SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})
 OTHERS = {"tar": "tars", "images": "images"}
-CAPTIONS = 100  # texts of which more than half are different: no classes, unless a column is named
+# From this many images on, texts of which more than half are different are captions, not classes,
+# unless data.label_column names them
+CAPTIONS = 100
 
 
 class FolderContents(NamedTuple):
-    """What lies at a place: its kind (parquet, tar, images, saved), the files of each split where
-    it is shards, what was left out, and what was guessed."""
+    """The data of a folder or file: their kind (parquet, tar, images, saved), the files of each split
+    for shards, what was left out, and what was guessed."""
 
     kind: str
     files: dict[str, list[Path]]
@@ -45,7 +47,7 @@ class FoundSplits(NamedTuple):
 
 
 class FoundStreams(NamedTuple):
-    """Every split as a stream that is opened when it is needed, and as in FoundSplits."""
+    """As FoundSplits, with functions seed -> stream."""
 
     splits: dict[str, Callable[[int], Stream]]
     skipped: list[str]
@@ -57,15 +59,15 @@ def location(data: Data) -> str:
 
 
 def inspect_path(place: Path) -> FolderContents:
-    """What lies at a place.
+    """Find the data at a path.
 
     Raises:
-        UserError: nothing that holds images, or it cannot be read.
+        UserError: there are no images, or it cannot be read.
     """
     if place.is_file():
         kind = place.suffix[1:].lower()
         if kind not in layout.SHARDS:
-            text = "a parquet file, a tar, or a folder of them or of images is expected"
+            text = "expected a parquet file, a tar, or a folder of them or of images"
             raise UserError(f"data.path={place}: {text}")
         named = [split for split in layout.splits_in_file(place.name) if ROLE[split] != "train"]
         guesses = [f"{place.name} is the only file: it is taken as train"] if named else []
@@ -94,10 +96,10 @@ def inspect_path(place: Path) -> FolderContents:
 
 
 def find_splits(data: Data) -> FoundSplits:
-    """Every split that lies at data.path or on the Hub; with a window, in shards.
+    """Every split at data.path or on the Hub; with data.window, in shards.
 
     Raises:
-        UserError: a place that holds no images or, with a window, no shards.
+        UserError: there are no images or, with data.window, no shards.
     """
     datasets.disable_progress_bars()
     if not data.path:
@@ -123,10 +125,10 @@ def find_splits(data: Data) -> FoundSplits:
 
 
 def find_streams(data: Data) -> FoundStreams:
-    """Every split that lies at data.path or on the Hub, to be read from its beginning.
+    """Every split at data.path or on the Hub as a stream.
 
     Raises:
-        UserError: a place that holds no images.
+        UserError: there are no images.
     """
     datasets.disable_progress_bars()
     skipped: list[str] = []
@@ -169,10 +171,14 @@ def _load(kind: str, found: dict[str, list[Path]], stream: bool) -> dict[str, An
 
 
 def _opened(load: Callable[[], dict[str, Any]], data: Data) -> dict[str, Any]:
-    """Each split as `datasets` has it: a Dataset, or an IterableDataset of a stream."""
+    """The splits that `load` returns: Datasets, or IterableDatasets.
+
+    Raises:
+        UserError: `datasets` cannot read them.
+    """
     try:
         return load()
-    except Exception as error:  # whatever a reader of foreign files may raise
+    except Exception as error:  # whatever a file written by others causes
         text = " ".join(str(error).split())[:300]
         if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
             text = f"its split {empty[1]} has no images; take its files away, or unpack them"
@@ -180,8 +186,8 @@ def _opened(load: Callable[[], dict[str, Any]], data: Data) -> dict[str, Any]:
 
 
 def _from_disk(data: Data) -> tuple[dict[str, Any], list[str]]:
-    """The splits of a `save_to_disk` folder, and what was guessed. One that was saved alone keeps
-    its split's name."""
+    """The splits of a `save_to_disk` folder, and what was guessed. A single split keeps the name that
+    it had."""
     found: Any = _opened(lambda: datasets.load_from_disk(data.path), data)
     if isinstance(found, datasets.DatasetDict):
         return dict(found), []
@@ -214,7 +220,7 @@ def _tars(contents: FolderContents, data: Data) -> FoundSplits:
 def _tables(
     opened: dict[str, Any], data: Data, skipped: list[str], guesses: list[str]
 ) -> FoundSplits:
-    """Splits of `datasets`. Labels that are texts are numbered alike in all of them."""
+    """Splits read by `datasets`. Labels that are texts have the same classes in all splits."""
     named = {
         name: columns.find(rows.features, data, location(data)) for name, rows in opened.items()
     }
@@ -236,8 +242,8 @@ def _tables(
 
 
 def _text_classes(found: dict[str, set[Any]], rows: int, data: Data) -> tuple[list[str], list[str]]:
-    """The classes of labels that are texts, sorted: none where they look like captions. And what
-    was guessed."""
+    """The classes of labels that are texts, sorted (none where they look like captions), and what was
+    guessed."""
     together: set[Any] = set().union(*found.values())
     texts = sorted(together - {None})
     if not data.label_column and rows >= CAPTIONS and 2 * len(texts) > rows:
@@ -247,7 +253,7 @@ def _text_classes(found: dict[str, set[Any]], rows: int, data: Data) -> tuple[li
 
 
 def _in_place(contents: FolderContents, data: Data) -> FoundSplits:
-    """Parquet files that are read where they lie, a window of them at a time."""
+    """Parquet files that are read in place, for data.window."""
     features = {
         name: datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(some[0]))
         for name, some in contents.files.items()
@@ -285,7 +291,7 @@ def _stream(rows: datasets.IterableDataset, data: Data, guesses: list[str], seed
     if label and columns.holds_texts(rows.features[label]):
         text = "its labels are texts, which a stream cannot number before it has read all of them"
         if data.label_column:
-            raise UserError(f"data.label_column={label}: {text}; say data.stream=false")
+            raise UserError(f"data.label_column={label}: {text}; expected data.stream=false")
         guesses.append(f"column {label}: {text}: they are not used")
         label = None
     class_info = columns.class_names(rows.features, label), columns.described(rows.features)

@@ -1,16 +1,14 @@
-"""What lies in a folder of images: which files are data, and which of them belong to which split.
+"""Which files of a folder are data, and which split and class each belongs to.
 
-The rule, for every format (also in docs/guide.md):
+The rule, for every format (also in docs/data.md):
 
 - A folder is a split where its whole name is a split's: `train`, `Val`, `test2017`, `training_set`,
-`eval images`; not
-  `training_shoe`. Images belong to splits where *all* folders of one level are such. A mixture is
-  classes, with a warning, unless train and a held-out folder hold the same class folders: then the
-  others are left out, with a warning.
-- A shard (parquet, tar) belongs to the first split named by its folders, else by a whole word of
-its own name
-  (`imagenet-val-0001.tar`, `testing_3.parquet`). One that names none is for training, with a
-  warning beside others that do.
+  `eval images`; not `training_shoe`. Images belong to splits where *all* folders of one level are
+  splits. A mixture is classes, with a warning, unless train and a held-out folder contain the same
+  class folders: then the folders beside them are left out, with a warning.
+- A shard (parquet, tar) belongs to the first split that its folders name, else to one that is a whole
+  word of its own name (`imagenet-val-0001.tar`, `testing_3.parquet`). One that names none is for
+  training, with a warning where others name one.
 """
 
 import os
@@ -22,8 +20,8 @@ from typing import NamedTuple
 
 from ..errors import UserError
 
-# Each split's names, the usual one first; `eval` is test as `datasets` has it, so that nothing is
-# chosen on it
+# Names of each role's split, the usual one first. `eval` is a test split, as in `datasets`, so that no
+# hyperparameter is chosen on it
 ROLES = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
@@ -36,7 +34,7 @@ WHOLE = re.compile(rf"({WORD})(?:[-_. ]*(?:set|split|data|images?|imgs?|\d+))*")
 FIRST = re.compile(rf"({WORD})(?![a-z])")
 PART = re.compile(rf"({WORD})(?:set)?")
 
-# What Pillow is allowed to decode (images.FORMATS), by the names of files
+# Endings of the formats that are decoded (transforms.FORMATS)
 IMAGES = (
     *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib", "tif", "tiff"),
     *("avif", "ppm", "pgm", "pbm", "pnm"),
@@ -46,8 +44,8 @@ METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet
 
 
 class Folder(NamedTuple):
-    """One folder with data, by its path below the root ("" for the root), and the names of its
-    files of each kind."""
+    """A folder with data: its path below the root ("" for the root), and the names of its files of
+    each kind."""
 
     path: str
     images: list[str]
@@ -57,7 +55,7 @@ class Folder(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """The folders with data, sorted by path; and how many files of which kind are no data."""
+    """The folders with data, sorted by path, and the number of other files of each kind."""
 
     folders: list[Folder]
     skipped: Counter[str]
@@ -70,8 +68,8 @@ class Tree(NamedTuple):
 
 
 class Division(NamedTuple):
-    """The split and the class of each folder of images ("" for none; None where the folder is left
-    out), the folders that each split comes from, and what was guessed."""
+    """The split of each folder of images (None: left out), its class ("" for none), and what was
+    guessed."""
 
     split: list[str | None]
     label: list[str]
@@ -89,7 +87,7 @@ def split_of_folder(name: str) -> str | None:
 
 
 def splits_in_file(name: str) -> list[str]:
-    """The splits that whole words of a file's name are, in their order.
+    """The splits that are whole words of a file's name, in their order.
 
     >>> splits_in_file("imagenet-val-0001.tar"), splits_in_file("latest.tar")
     (['val'], [])
@@ -99,8 +97,8 @@ def splits_in_file(name: str) -> list[str]:
 
 
 def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The split of each image of the only folder there is, and what was guessed: those that all
-    names begin with."""
+    """For the images of a single folder: the split that each name begins with, if all of them do,
+    else train; and what was guessed."""
     found = [FIRST.match(name.lower()) for name in names]
     if all(found):
         return [first[1] for first in found if first], []
@@ -110,8 +108,7 @@ def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def choose(name: str, splits: Collection[str]) -> str | None:
-    """The split that is called so or, where none is, the only one by another name of the same
-    role."""
+    """The split of that name, else the only split of the same role; None where there is none."""
     if name in splits:
         return name
     same = [split for split in splits if ROLE.get(split.lower()) == ROLE.get(name, name)]
@@ -119,7 +116,7 @@ def choose(name: str, splits: Collection[str]) -> str | None:
 
 
 def walk(root: Path) -> Tree:
-    """All files below a folder, through links.
+    """All files below a folder; links are followed.
 
     Raises:
         UserError: a folder cannot be read, or a link leads back to a folder around it.
@@ -154,7 +151,7 @@ def walk(root: Path) -> Tree:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself: as a file it is named when it is read
+    except OSError:  # a link to itself: treated as a file, which is reported when it is read
         return False
 
 
@@ -193,7 +190,7 @@ def shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]
 
 
 def divide(folders: Sequence[Folder]) -> Division:
-    """Which split and which class each folder of images is; every folder is kept, or named in the
+    """The split and the class of each folder of images. A folder that is left out is named in the
     guesses."""
     paths = [tuple(folder.path.split("/")) if folder.path else () for folder in folders]
     level, guesses = _level(paths)
@@ -212,8 +209,8 @@ def divide(folders: Sequence[Folder]) -> Division:
 
 
 def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
-    """The first level of folders that are all splits, or None; and what was guessed about
-    mixtures."""
+    """The first level whose folders are all splits, or None; and what was guessed about levels where
+    only some are."""
     guesses: list[str] = []
     common = len(_common(paths))
     for level in range(max(map(len, paths), default=0)):
@@ -237,8 +234,8 @@ def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
 def _same_classes(
     paths: Iterable[tuple[str, ...]], level: int, named: dict[str, str | None]
 ) -> bool:
-    """Whether a training and another split's folder hold folders of the same names: no classes look
-    like that."""
+    """Whether the folders of train and of another split have mostly the same subfolders, which are
+    then the classes."""
     inside: dict[str, set[str]] = {}
     for path in paths:
         if (split := named[path[level]]) and len(path) > level + 1:
@@ -248,7 +245,7 @@ def _same_classes(
 
 
 def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The folders that all images but those at the top lie in."""
+    """The folders that contain all images, except those at the top."""
     below = [path for path in paths if path]
     if not below:
         return ()
@@ -259,8 +256,8 @@ def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], str], list[str]]:
-    """The class of each folder: the innermost name where all lie equally deep, else the first that
-    differs."""
+    """The class of each folder: its own name where all are equally deep, else the first name in which
+    paths differ."""
     lowest = _common(paths)
     inner = [path for path in set(paths) if len(path) > len(lowest)]
     if len({len(path) for path in inner}) <= 1:

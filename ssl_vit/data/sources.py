@@ -167,7 +167,7 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
     if held_out is None:
         held_out = next((name for name in HELD_OUT if name in found.splits), None)
     if held_out is None:
-        choices = f"say one of {', '.join(found.splits)}, or 0 for none"
+        choices = f"expected one of {', '.join(found.splits)}, or 0 for none"
         raise UserError(
             f"data.validation=null: {formats.location(data)} has no split for it; {choices}"
         )

@@ -106,7 +106,7 @@ def _by_pillow(raw: bytes) -> np.ndarray:
         grey = grey if image.mode == "I" and grey.max() < 256 else grey >> 8
         return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)
     if image.mode == "F":
-        raise ValueError("pixels of floating point, of which nobody says where black and white are")
+        raise ValueError("pixels of floating point, whose range is not known")
     if image.mode == "P":  # its transparency, if any, is dropped without a warning
         image = image.convert("RGBA")
     return np.array(image.convert("RGB"))
