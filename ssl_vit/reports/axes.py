@@ -27,10 +27,6 @@ class Axes(NamedTuple):
     ticks: list[str]
     log: bool
 
-    @property
-    def categories(self) -> bool:
-        return bool(self.ticks)
-
 
 def axes(settings: Settings, wanted: str | None = None) -> Axes:
     """The axes of these settings: a key that all have, two whose every combination is there, the

@@ -78,7 +78,7 @@ def _end_of_axis(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     main = numbers.measure(numbers.main)
     tried = [numbers.settings[one.arm] for one in main.results]
     best = numbers.settings[main.best.arm]
-    if along.categories or len(tried) < 3:
+    if along.ticks or len(tried) < 3:
         return
     for key in edges(tried, best):
         yield Text(
