@@ -817,7 +817,7 @@ def test_the_card_says_whether_the_baselines_are_beaten(
     )
     measured = text.partition("| baseline |")[0]
     assert (
-        "`accuracy_masked` | the share that it tells right, of patches under the mask token | validation | 30.00% |"
+        "`accuracy_masked` | the share predicted correctly, of patches under the mask token | validation | 30.00% |"
         in measured
     )
     assert not [

@@ -1,5 +1,4 @@
-"""What was measured and what it must beat, as a model card's tables and sentences, and how these
-are written. No torch here."""
+"""Metrics and baselines as tables and sentences of a model card. No torch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,28 +13,33 @@ KINDS = {
 }
 MEANINGS = {
     "loss": "the loss that it was trained with",
-    "accuracy": "the share that it tells right",
+    "accuracy": "the share predicted correctly",
     "top1": "the share of images whose class it names first",
     "top5": "the share whose class is among its first five",
     "real": "the share right by ImageNet-ReaL's labels",
 }
-SHARED = (*SHARES, "commonest", "neighbors", "chance")  # what is told in per cent
-COUNTED = "corrupted"  # how many patches of an image; no measure of the model
+SHARED = (*SHARES, "commonest", "neighbors", "chance")  # shown in per cent
+COUNTED = "corrupted"  # patches of an image; no metric of the model
 
 
 class Baseline(NamedTuple):
-    """A guess that needs no learning, what it is, and which measure it stands beside: the first of
-    these that there is."""
+    """A prediction without learning.
+
+    Attributes:
+        called: its name.
+        guess: what it predicts.
+        beside: metrics that it is compared with: the first of these that was measured.
+    """
 
     called: str
     guess: str
     beside: tuple[str, ...]
 
 
-HIT = ("loss_masked", "loss")
+PATCH_LOSS = ("loss_masked", "loss")
 BASELINES = {
     "entropy": Baseline(
-        "the training colours' entropy", "how often each colour occurs in training", HIT
+        "the training colours' entropy", "how often each colour occurs in training", PATCH_LOSS
     ),
     "commonest": Baseline(
         "the commonest colour", "the commonest training colour, always", ("accuracy_masked",)
@@ -45,9 +49,9 @@ BASELINES = {
         "the mean colour of the nearest intact patches",
         ("accuracy_masked",),
     ),
-    "variance": Baseline("the training mean", "the mean training colour, always", HIT),
+    "variance": Baseline("the training mean", "the mean training colour, always", PATCH_LOSS),
     "neighbors_error": Baseline(
-        "the neighbours' mean", "the mean colour of the nearest intact patches", HIT
+        "the neighbours' mean", "the mean colour of the nearest intact patches", PATCH_LOSS
     ),
     "chance_loss": Baseline(
         "the loss of guessing", "the same probability for every class", ("loss",)
@@ -57,13 +61,13 @@ BASELINES = {
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Of cells that are Markdown already."""
+    """A Markdown table; the cells are Markdown already."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def results(metrics: Mapping[str, Any]) -> str:
-    """The table of what the model itself does; empty where nothing was measured."""
+    """The table of the model's metrics; empty if there are none."""
     rows = [
         _row(name, entry)
         for name, entry in metrics.items()
@@ -110,8 +114,8 @@ WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
 
 
 class Comparison(NamedTuple):
-    """A baseline's name and value, and name, value and cases of the model's measure that it stands
-    beside."""
+    """A baseline's name and value, and name, value and count of the metric that it is compared
+    with."""
 
     baseline: str
     there: float
@@ -121,11 +125,13 @@ class Comparison(NamedTuple):
 
     @property
     def verb(self) -> str:
-        """Whether the model beats it; a share's interval says where that cannot be told."""
+        """Whether the model beats it; for a share, OPEN if its interval contains the baseline."""
         if _last(self.measure).startswith("loss"):
             return WON if self.here < self.there else LOST
         low, high = proportion(self.here, self.n) if self.n else (self.here, self.here)
-        return OPEN if low <= self.there <= high else WON if self.here > self.there else LOST
+        if low <= self.there <= high:
+            return OPEN
+        return WON if self.here > self.there else LOST
 
     @property
     def called(self) -> str:
@@ -138,8 +144,8 @@ class Comparison(NamedTuple):
 
 
 def comparisons(metrics: Mapping[str, Any]) -> Iterator[Comparison]:
-    """Each baseline that was measured, beside the model's own measure; a joint objective's parts by
-    themselves."""
+    """Each measured baseline with the model's own metric; the parts of a joint objective
+    separately."""
     for name, entry in metrics.items():
         part, known = name.removesuffix(_last(name)), BASELINES.get(_last(name))
         measures = (

@@ -1,5 +1,4 @@
-"""A training state without pickle: its tensors as safetensors, all else as JSON. What goes to and
-comes from other machines."""
+"""A training state without pickle, for other machines: tensors as safetensors, the rest as JSON."""
 
 import json
 from pathlib import Path
@@ -22,7 +21,7 @@ def pack(state: Any) -> tuple[bytes, bytes]:
 
 
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """[kind, content]: so that whole numbers as keys, tuples and tensors are told apart again."""
+    """[kind, content], so that integer keys, tuples and tensors can be restored."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
         tensors[name] = value.detach().cpu().clone().contiguous()
@@ -62,29 +61,22 @@ def _unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def pack_newest(root: Path) -> tuple[bytes, bytes]:
-    """The newest sound checkpoint of a run, packed.
+    """The newest intact checkpoint of a run, packed.
 
     Raises:
         UserError: all are damaged.
     """
-    sound = next(
-        (
-            path
-            for path in reversed(checkpoint.list_checkpoints(root))
-            if checkpoint.is_intact(path)
-        ),
-        None,
-    )
-    if sound is None:
-        raise UserError(f"{root} holds no sound checkpoint; the next one will be pushed")
-    return pack(checkpoint.load(sound))
+    for path in reversed(checkpoint.list_checkpoints(root)):
+        if checkpoint.is_intact(path):
+            return pack(checkpoint.load(path))
+    raise UserError(f"{root} holds no intact checkpoint; the next one will be pushed")
 
 
 def unpack_checkpoint(root: Path, structure: bytes, tensors: bytes, source: str) -> int:
     """Write a packed state as the checkpoint that it was; its step.
 
     Raises:
-        UserError: it is no training state; it begins with `said`.
+        UserError: it is no training state; the text begins with `source`.
     """
     try:
         state = unpack(structure, tensors)

@@ -1,5 +1,4 @@
-"""The words of tools/shards.py, and a set of images -> a folder of pre-resized parquet shards.
-Torch comes in late.
+"""The shards tool: any data set -> a folder of pre-resized parquet shards. Torch is imported late.
 
 OUT/  shards.json (what they are made from, and how)  SPLIT-00000-of-00005.parquet ...
 """
@@ -38,7 +37,7 @@ NUMBERS: dict[str, tuple[int, float, str]] = {
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """Shards as the command line asks for them."""
+    """The shards to write."""
 
     data: Data
     out: Path
@@ -49,20 +48,20 @@ class ShardOptions:
     format: str
 
 
-def parse_options(words: list[str]) -> ShardOptions:
-    """The words, typed and checked.
+def parse_options(arguments: list[str]) -> ShardOptions:
+    """The options, typed and checked.
 
     Raises:
-        UserError: a mistake in them.
+        UserError: an option is wrong.
     """
-    given = parse(words)
+    given = parse(arguments)
     own = {key: given.pop(key) for key in ("out", "format", *NUMBERS) if key in given}
     if other := [key for key in given if key != "data" and not key.startswith("data.")]:
         raise UserError(
             f"{other[0]}={given[other[0]]}: unknown; {suggest(other[0], ['data', 'data.*', 'out', 'format', *NUMBERS])}"
         )
     if "out" not in own:
-        raise UserError("out= is missing; say the folder that the shards are to be written to")
+        raise UserError("out= is missing; expected the folder that the shards are written to")
     numbers = {
         key: _number(key, own.get(key, str(default))) for key, (default, _, _) in NUMBERS.items()
     }
@@ -85,22 +84,22 @@ def _number(key: str, text: str) -> int:
     return int(text)
 
 
-def main(words: list[str]) -> None:
-    """Make the shards that the words ask for, or go on making them.
+def main(arguments: list[str]) -> None:
+    """Write the shards, or resume.
 
     Raises:
-        UserError: a mistake in the words, a folder that holds something else, or too many images
-        that cannot be read.
+        UserError: an option is wrong, the folder holds something else, or too many images cannot be
+            read.
     """
-    options = parse_options(words)
+    options = parse_options(arguments)
     from ..data import fingerprints, sources
     from ..data.workers import report_lost_workers
 
-    # then they are not copied into the cache first
+    # with a window parquet is read in place, not copied into the cache first
     window = options.rows if sources.in_parquet(options.data) else None
     found = sources.every_split(dataclasses.replace(options.data, window=window))
     splits = {name: source for name, source in found.splits.items() if len(source)}
-    _tell_found(found, splits)
+    _print_splits(found, splits)
     prints = {name: fingerprints.fingerprint_source(source) for name, source in splits.items()}
     manner = {key: getattr(options, key) for key in ("size", "rows", "format", "quality")}
     try:
@@ -115,7 +114,7 @@ def main(words: list[str]) -> None:
 
 
 def _check_folder(out: Path) -> None:
-    """That nobody's files lie there."""
+    """Check that the folder is new, empty or one of shards."""
     if (
         out.exists()
         and not (out / "shards.json").exists()
@@ -125,7 +124,7 @@ def _check_folder(out: Path) -> None:
 
 
 def _open(out: Path, now: dict[str, Any]) -> None:
-    """Say in the folder what its shards are, or check that they are these."""
+    """Write shards.json, or check that it describes these shards."""
     path = out / "shards.json"
     try:
         was = read_json(path, {}) if path.exists() else now
@@ -141,7 +140,7 @@ def _open(out: Path, now: dict[str, Any]) -> None:
 
 
 def _make(options: ShardOptions, splits: dict[str, Any]) -> None:
-    """Every shard that is not there yet, several at once; each is told when it is finished."""
+    """Write the missing shards in parallel, and print each."""
     from torch.utils.data import DataLoader
 
     from ..data import batching, reshard
@@ -155,7 +154,9 @@ def _make(options: ShardOptions, splits: dict[str, Any]) -> None:
     seen = kept = size = 0
     for done, one in enumerate(chain(map(reshard.finished_shard, there), made), 1):
         seen, kept, size = seen + one.requested, kept + one.images, size + one.bytes
-        _tell(one, f"{done}/{len(shards)} {'made' if done > len(there) else 'there already'}")
+        _print_shard(
+            one, f"{done}/{len(shards)} {'made' if done > len(there) else 'there already'}"
+        )
         batching.check_unreadable(
             seen - kept,
             seen,
@@ -163,12 +164,12 @@ def _make(options: ShardOptions, splits: dict[str, Any]) -> None:
             one.unreadable[-1] if one.unreadable else f"in {one.file.name}",
         )
     print(f"finished    {kept:,} of {seen:,} images, {size / 1e6:.1f} MB: {options.out}")
-    words = ["recipe=mpp", f"data.path={options.out}", f"data.window={10 * options.rows}"]
-    print(f"next        {typed('accelerate', 'launch', *tool_command('pretrain'), *words)}")
+    arguments = ["recipe=mpp", f"data.path={options.out}", f"data.window={10 * options.rows}"]
+    print(f"next        {typed('accelerate', 'launch', *tool_command('pretrain'), *arguments)}")
 
 
-def _tell_found(found: Any, splits: dict[str, Any]) -> None:
-    """What was taken for what, what was left out, and what was guessed."""
+def _print_splits(found: Any, splits: dict[str, Any]) -> None:
+    """Print the splits, what was left out, and guesses."""
     for name, source in splits.items():
         print(f"split       {name}: {len(source):,} images")
     if found.skipped:
@@ -177,7 +178,7 @@ def _tell_found(found: Any, splits: dict[str, Any]) -> None:
         print(f"warning: {text}", flush=True)
 
 
-def _tell(made: "FinishedShard", state: str) -> None:
+def _print_shard(made: "FinishedShard", state: str) -> None:
     print(
         f"shard       {state}: {made.file.name}, {made.images:,} images, {made.bytes / 1e6:.1f} MB",
         flush=True,
@@ -187,7 +188,7 @@ def _tell(made: "FinishedShard", state: str) -> None:
 
 
 def _cut(split: str, source: Any, options: ShardOptions) -> Iterator["Shard"]:
-    """The shards of a split, named as the Hub names them."""
+    """The shards of a split, with the Hub's names."""
     from ..data.reshard import Shard
 
     count = math.ceil(len(source) / options.rows)

@@ -129,9 +129,8 @@ def train(
             stop(state.step)
             save()
             return
-        row: Row = {}
+        row = _row(values, state, settings, accelerator, clock) if values else {}
         if values:
-            row = _row(values, state, settings, accelerator, clock)
             clock = Clock()
         callbacks.notify(methodcaller("on_step", state.step))
         for scheduled in evaluators:
