@@ -243,3 +243,27 @@ distributed.RENDEZVOUS_TIMEOUT = 3
     assert status == 2, lines
     assert any("2 processes" in line and place in line for line in lines[:-1]), lines
     assert lines[-1].startswith(f"error: {place}: ") and "2 processes came in 3 s" in lines[-1]
+
+
+LOST = """
+import json, os, sys, time
+from torch import distributed
+from ssl_vit.jobs import cli
+if os.environ["RANK"] == "0":
+    port = int(os.environ["MASTER_PORT"])
+    store = distributed.TCPStore("127.0.0.1", port, 2, is_master=True, wait_for_workers=False)
+    keys = store.num_keys()
+    while store.num_keys() < keys + 2:  # the other has said where it is, and waits for this one
+        time.sleep(0.01)
+    os._exit(0)
+cli.pretrain(json.loads(sys.argv[1]))
+"""
+
+
+def test_a_process_lost_while_they_find_one_another_is_reported_in_a_line(tiny: list[str]) -> None:
+    statuses, outputs = outcome(launch_ranks(2, "-c", LOST, json.dumps(tiny), OMP_NUM_THREADS="1"))
+    assert statuses == [0, 2], outputs
+    assert "Traceback" not in outputs[1], outputs
+    assert outputs[1].splitlines()[-1].startswith("error on process 1: MASTER_ADDR:MASTER_PORT="), (
+        outputs
+    )

@@ -1,4 +1,4 @@
-"""Which run is whose: a result is told, and a run goes on, only where the recipe, the images, the
+"""Identity of a run: a result is reported, and a run resumed, only where the recipe, the images, the
 first weights, the plugin and the files are the same."""
 
 import json
@@ -21,7 +21,7 @@ from ssl_vit.studies import plan as plans
 from ssl_vit.studies import record
 from ssl_vit.studies.command import parse_request
 
-# A finished run may be asked for with another value of these, and an unfinished one goes on with
+# A finished run may be requested with another value of these, and an unfinished one goes on with
 # it: they do not change what the result says. Everything else is refused by name.
 ALWAYS_FREE = {
     "name": "names another folder",
@@ -48,12 +48,12 @@ ALWAYS_FREE = {
 # These change what the result says, at its end: an unfinished run may go on with another value.
 FREE_UNTIL_FINISHED = {
     "data.unreadable": "a bound that stops the run",
-    "optim.nonfinite": "what becomes of a run that would otherwise stop",
-    "probe.every": "which probes the result tells",
+    "optim.nonfinite": "policy where a run would otherwise stop",
+    "probe.every": "which probes the result has",
     "probe.images": "what those probes learn from",
     "eval.images": "how many held-out images the result is over",
-    "eval.test": "whether the result tells the test split",
-    "eval.real": "whether it tells ImageNet-ReaL",
+    "eval.test": "whether the result has the test split",
+    "eval.real": "whether it has ImageNet-ReaL",
 }
 # Another valid value of each key whose type alone does not give one
 VALUES = {
@@ -137,13 +137,13 @@ def place(tmp_path_factory) -> Path:
     images(root / "c" / "own", 500)
     (root / "plugin.py").write_text("")
     (root / "real.json").write_text("[]")
-    run = Run(resolve(words(root)))
+    run = Run(resolve(options_of(root)))
     run.reconcile()
     train_job.train(run)
     return root
 
 
-def words(root: Path, *more: str) -> list[str]:
+def options_of(root: Path, *more: str) -> list[str]:
     few = [
         "recipe=joint",
         "optim.steps=2",
@@ -216,10 +216,10 @@ def test_every_key_is_refused_by_name_or_is_free_for_a_reason(
         root = tmp_path
         shutil.copytree(place, root, dirs_exist_ok=True)
         (root / "runs" / "joint" / "result.json").unlink()
-    base = resolve(words(root))
+    base = resolve(options_of(root))
     for key in KEYS:
         now = value(base, key)
-        options = words(root, *other(key, now, place))
+        options = options_of(root, *other(key, now, place))
         if key.startswith("hub.") and key != "hub.repo":
             options.append("hub.repo=user/name")
         try:
@@ -234,12 +234,12 @@ def test_every_key_is_refused_by_name_or_is_free_for_a_reason(
             assert (result is not None) == (finished and key not in ("name", "out")), key
 
 
-def test_the_same_words_answer_with_the_result(place: Path) -> None:
-    _, result = found(words(place))
+def test_the_same_options_give_the_result(place: Path) -> None:
+    _, result = found(options_of(place))
     assert result == json.loads((place / "runs" / "joint" / "result.json").read_text())
 
 
-def test_a_result_that_does_not_tell_what_it_is_over_is_refused(
+def test_a_result_that_does_not_record_what_it_is_over_is_refused(
     place: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(place / "runs", tmp_path / "runs")
@@ -247,13 +247,13 @@ def test_a_result_that_does_not_tell_what_it_is_over_is_refused(
     record = json.loads(path.read_text())
     del record["options"]["eval.images"]
     path.write_text(json.dumps(record))
-    refused = the_error(found, words(place, f"out={tmp_path}/runs"))
+    refused = the_error(found, options_of(place, f"out={tmp_path}/runs"))
     assert "eval.images (None there" in refused
 
 
 def test_a_test_that_was_not_made_is_not_answered(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "runs", tmp_path / "runs")
-    options = words(place, "eval.test=false", f"out={tmp_path}/runs")
+    options = options_of(place, "eval.test=false", f"out={tmp_path}/runs")
     text = the_error(found, options)
     assert "eval.test (True there, False here)" in text
     environment = tmp_path / "runs" / "joint" / "environment.json"
@@ -261,7 +261,7 @@ def test_a_test_that_was_not_made_is_not_answered(place: Path, tmp_path: Path) -
     environment.write_text(
         json.dumps(record | {"options": record["options"] | {"eval.test": False}})
     )
-    text = the_error(found, words(place, f"out={tmp_path}/runs"))
+    text = the_error(found, options_of(place, f"out={tmp_path}/runs"))
     assert (
         "eval.test (False there, True here)" in text
         and "probe.measures=[top1]" in text
@@ -273,20 +273,20 @@ def test_a_finished_run_is_told_for_its_own_images_only(
     place: Path, tmp_path: Path, capsys
 ) -> None:
     assert "the images of test, train, validation differ" in the_error(
-        found, words(place, f"data.path={place}/c/own")
+        found, options_of(place, f"data.path={place}/c/own")
     )
-    assert found(words(place, f"data.path={place}/b/own"))[1] is not None
+    assert found(options_of(place, f"data.path={place}/b/own"))[1] is not None
     assert "warning" not in capsys.readouterr().out
-    assert found(words(place, f"data.path={tmp_path}/own"))[1] is not None  # gone
+    assert found(options_of(place, f"data.path={tmp_path}/own"))[1] is not None  # gone
     assert "the images are the same was not checked" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"no such file or folder"):
-        found(words(place, f"data.path={tmp_path}/own", "name=new"))
+        found(options_of(place, f"data.path={tmp_path}/own", "name=new"))
 
 
 def test_folders_of_one_name_are_not_mixed_up(place: Path, tmp_path: Path) -> None:
     """Under the run's default name, finished and not."""
     unnamed = [
-        word for word in words(place, f"out={tmp_path}/runs") if not word.startswith("name=")
+        word for word in options_of(place, f"out={tmp_path}/runs") if not word.startswith("name=")
     ]
     here, there = (altered(unnamed, f"data.path={place}/{which}/own") for which in "ac")
     run, _ = found(here)
@@ -316,7 +316,7 @@ def test_a_recipe_that_was_edited_or_taken_away_is_refused(
     text = path.read_text()
     assert text.count("  lr: 0.001\n") == 1
     path.write_text(text.replace("  lr: 0.001\n", "  lr: 0.5\n"))
-    options = words(place, f"out={tmp_path}/runs")
+    options = options_of(place, f"out={tmp_path}/runs")
     for typed in (options, altered(options, "optim.lr=0.5")):
         assert f"{path} is not the recipe that" in the_error(found, typed)
     path.unlink()
@@ -329,7 +329,7 @@ def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path
     """Its hash is compared over those that it has."""
     shutil.copytree(place / "runs", tmp_path / "runs")
     folder = tmp_path / "runs" / "joint"
-    recipe = resolve(words(place, f"out={tmp_path}/runs"))
+    recipe = resolve(options_of(place, f"out={tmp_path}/runs"))
     from ssl_vit.config.identity import computed_values
     from ssl_vit.runs.identity import written_hash
 
@@ -340,7 +340,7 @@ def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path
     for name in ("result.json", "environment.json"):
         record = json.loads((folder / name).read_text()) | {"recipe": written_hash(known)}
         (folder / name).write_text(json.dumps(record))
-    assert found(words(place, f"out={tmp_path}/runs"))[1] is not None
+    assert found(options_of(place, f"out={tmp_path}/runs"))[1] is not None
 
 
 def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(
@@ -348,7 +348,7 @@ def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(
 ) -> None:
     """Whoever looked before it was there, and comes after it has finished, neither overwrites it
     nor trains it again."""
-    options = words(place, f"out={tmp_path}/runs", "name=race")
+    options = options_of(place, f"out={tmp_path}/runs", "name=race")
     late, same, elsewhere = (
         found(altered(options, *more))[0]
         for more in (["optim.lr=0.5"], [], [f"data.path={place}/c/own"])
@@ -365,7 +365,7 @@ def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(
 def test_another_may_begin_the_run_while_this_one_waits_for_the_lock(
     place: Path, tmp_path: Path
 ) -> None:
-    options = words(place, f"out={tmp_path}/runs", "name=race")
+    options = options_of(place, f"out={tmp_path}/runs", "name=race")
     late = found(altered(options, "optim.lr=0.5"))[0]
     shutil.copytree(place / "runs" / "joint", tmp_path / "runs" / "race")
     (tmp_path / "runs" / "race" / "result.json").unlink()
@@ -414,7 +414,7 @@ def test_a_plugin_runs_only_where_the_command_line_names_it(place: Path, tmp_pat
     path = folder / "recipe.yaml"
     assert path.read_text().count("plugin: null") == 1
     path.write_text(path.read_text().replace("plugin: null", f"plugin: {plugin}"))
-    options = words(place, f"out={tmp_path}/runs")
+    options = options_of(place, f"out={tmp_path}/runs")
     for typed in (options, [f"recipe={path}"], [f"recipe={path}", "name=again"]):
         text = the_error(found, typed)
         assert str(plugin) in text and "plugin" in text and f"add plugin={plugin}" in text
@@ -445,9 +445,9 @@ def test_a_studys_file_runs_no_plugin_of_its_own(tmp_path: Path) -> None:
     study.write_text(
         f"title: t\nvary: {{corruption.rate: [0.1, 0.5]}}\nparts: {{pretrain: {part}}}\n"
     )
-    assert f"plugin={plugin}: the study's file asks for it" in the_error(
-        parse_request, [f"recipe={study}"]
-    )
+    refused = the_error(parse_request, [f"recipe={study}"])
+    assert f"plugin={plugin}: " in refused and "the study's file" in refused
+    assert "command line" in refused and not ran.exists()
     plans.check(parse_request([f"recipe={study}", f"plugin={plugin}"]).plan)
     assert ran.read_text() == "x"
 
@@ -457,7 +457,7 @@ def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(
 ) -> None:
     shutil.copytree(place / "runs" / "joint", tmp_path / "runs" / "pretrain-joint-0")
     options = dict(
-        word.split("=", 1) for word in words(place) if not word.startswith(("name=", "out="))
+        word.split("=", 1) for word in options_of(place) if not word.startswith(("name=", "out="))
     )
     path = tmp_path / "runs" / "pretrain-joint-0" / "recipe.yaml"
     text = path.read_text()
@@ -488,5 +488,5 @@ def test_images_are_hashed_once_for_all_runs_that_share_them(place: Path, monkey
     real, times = fingerprints.fingerprint_splits, []
     monkeypatch.setattr(fingerprints, "fingerprint_splits", lambda *a: times.append(1) or real(*a))
     for _ in range(2):
-        found(words(place))
+        found(options_of(place))
     assert len(times) == 1
