@@ -124,7 +124,7 @@ def _check_plugin_is_given(given: dict[str, str], plugin: str | None, path: Path
         UserError: it does not.
     """
     if plugin and "plugin" not in given:
-        text = f"{path} asks for it, and a plugin runs only where the command line names it"
+        text = f"{path} names it; plugins run only if the command line names them"
         raise UserError(f"plugin={plugin}: {text}; add plugin={plugin} if you trust that file")
 
 
