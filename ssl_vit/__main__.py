@@ -18,8 +18,8 @@ from .jobs.help import FLAGS, tool_help
 
 
 class Tool(NamedTuple):
-    """`module` (below ssl_vit) has the function `name`, which takes the options and returns the exit
-    status or None."""
+    """`module` (below ssl_vit) has the function `name`, which takes the options and returns the
+    exit status or None."""
 
     summary: str
     module: str

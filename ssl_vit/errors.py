@@ -21,7 +21,8 @@ BROKEN_PIPE = 128 + signal.SIGPIPE  # the status that a shell gives a process th
 
 
 class OutputError(Exception):
-    """Standard output cannot be written. Not an OSError, so that no handler for files catches it."""
+    """Standard output cannot be written. Not an OSError, so that no handler for files catches
+    it."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"standard output cannot be written: {error.strerror}")

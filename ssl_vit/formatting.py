@@ -83,8 +83,8 @@ def typed(*words: Any) -> str:
 
 
 def tool_command(name: str) -> list[str]:
-    """What follows `python` or `accelerate launch` to start a tool: its file in a checkout (relative
-    where the working directory is the checkout), else the installed package."""
+    """What follows `python` or `accelerate launch` to start a tool: its file in a checkout
+    (relative where the working directory is the checkout), else the installed package."""
     if INSTALLED:
         return ["-m", PACKAGE.name, name]
     path = ROOT / "tools" / f"{name}.py"

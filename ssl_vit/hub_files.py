@@ -1,5 +1,5 @@
-"""Files of the Hugging Face Hub: by name, pinned by commit, checksums verified; and the Hub's errors
-in one line. No torch.
+"""Files of the Hugging Face Hub: by name, pinned by commit, checksums verified; and the Hub's
+errors in one line. No torch.
 
 Tokens come from huggingface_hub (HF_TOKEN, `hf auth login`) and are never printed.
 """
@@ -95,8 +95,8 @@ def _check(path: Path, listed: Any, source: str) -> None:
 
 
 def beside(repository: str, name: str) -> str:
-    """USER/NAME-name as the Hub allows names, a repository for one of many runs. Long names end in a
-    hash; what is no repository is returned unchanged."""
+    """USER/NAME-name as the Hub allows names, a repository for one of many runs. Long names end in
+    a hash; what is no repository is returned unchanged."""
     if not NAME.fullmatch(repository):
         return repository
     user, _, own = repository.partition("/")
@@ -119,8 +119,8 @@ def calm() -> None:
 
 @cache
 def _limit_timeouts() -> None:
-    """Limit the timeouts of every client that huggingface_hub opens to SILENCE, also where a call has
-    timeout=None."""
+    """Limit the timeouts of every client that huggingface_hub opens to SILENCE, also where a call
+    has timeout=None."""
     from huggingface_hub import set_client_factory
 
     def client() -> Any:

@@ -1,5 +1,5 @@
-"""What an export's config.json and preprocessor_config.json (timm's or transformers') say of its model
-and preprocessing. No torch here."""
+"""What an export's config.json and preprocessor_config.json (timm's or transformers') say of its
+model and preprocessing. No torch here."""
 
 import json
 import math
@@ -47,7 +47,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def unsupported(config: dict[str, Any]) -> str | None:
-    """Why an encoder with this config.json cannot be loaded; None where nothing in it prevents it."""
+    """Why an encoder with this config.json cannot be loaded; None where nothing in it prevents
+    it."""
     if config.get("model_type") != "vit":
         if "architecture" in config:
             return None
@@ -74,8 +75,8 @@ def normalisation(folder: Path) -> dict[str, list[float]]:
 
 
 def evaluation(folder: Path) -> dict[str, Any]:
-    """eval_mode and eval_crop that do what the export's own evaluation does; empty where they cannot,
-    as for a border, or a crop after squashing."""
+    """eval_mode and eval_crop that do what the export's own evaluation does; empty where they
+    cannot, as for a border, or a crop after squashing."""
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":
         return of_processor(_read(folder, "preprocessor_config.json"))
@@ -118,8 +119,8 @@ def _centre_crop(share: float) -> dict[str, Any]:
 
 
 def model_values(config: dict[str, Any]) -> dict[str, Any]:
-    """{dotted key: value} of the model that a config.json describes; empty where it does not describe
-    it whole, as those of timm's own models."""
+    """{dotted key: value} of the model that a config.json describes; empty where it does not
+    describe it whole, as those of timm's own models."""
     if config.get("model_type") == "vit":
         sizes = {key: config[name] for key, name in VIT_KEYS.items()}
         if isinstance(sizes["patch"], list):
@@ -150,8 +151,8 @@ def preprocessing_values(folder: Path) -> dict[str, Any]:
 
 
 def pooling(folder: Path) -> str:
-    """What the export gives as an image's feature: "avg" (the mean of the patches) where it says so,
-    else "token"."""
+    """What the export gives as an image's feature: "avg" (the mean of the patches) where it says
+    so, else "token"."""
     args = _read(folder, "config.json").get("model_args") or {}
     return "avg" if args.get("global_pool") == "avg" else "token"
 

@@ -133,7 +133,8 @@ def option(default: Any, help: str, **facts: Any) -> Any:
 
 
 def group(kind: Callable[[], Any], help: str, **facts: Any) -> Any:
-    """A dataclass field for a group of keys; `facts` hold for each key that does not say otherwise."""
+    """A dataclass field for a group of keys; `facts` hold for each key that does not say
+    otherwise."""
     return dataclasses.field(default_factory=kind, metadata={"group": help, "option": facts})
 
 
@@ -159,7 +160,8 @@ def _described(field: dataclasses.Field[Any], key: str, inherited: dict[str, Any
 
 
 def is_path(text: str) -> bool:
-    """Whether a text can be a path: not blank, no name in it too long or with a blank at its ends."""
+    """Whether a text can be a path: not blank, no name in it too long or with a blank at its
+    ends."""
     parts = text.split("/")
     fits = all(_is_file_name(part) for part in parts)
     return fits and bool(text) and len(text.encode(errors="surrogatepass")) < LONGEST_PATH

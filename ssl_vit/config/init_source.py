@@ -20,8 +20,8 @@ COSTS = ("exaflop", "device_hours")
 
 
 class LocalWeights(NamedTuple):
-    """Where weights lie on this machine: the export's folder, None for a .npz file; and the folder of
-    the run that made the export, None where no run did."""
+    """Where weights lie on this machine: the export's folder, None for a .npz file; and the folder
+    of the run that made the export, None where no run did."""
 
     export: Path | None = None
     run: Path | None = None
@@ -29,7 +29,8 @@ class LocalWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class InitSource:
-    """First weights as `init=` names them: scratch, timm:NAME, hf-hub:USER/NAME, a file or a folder.
+    """First weights as `init=` names them: scratch, timm:NAME, hf-hub:USER/NAME, a file or a
+    folder.
 
     Files are looked up when a method needs them, not before: a run that resumes from a checkpoint
     needs its first weights no more, and they may be gone.
@@ -109,8 +110,8 @@ class InitSource:
         scratch, timm: and .npz files.
 
         Raises:
-            UserError: the Hub has no such repository or revision, or it holds no encoder that can be
-                loaded; as `locate`.
+            UserError: the Hub has no such repository or revision, or it holds no encoder that can
+                be loaded; as `locate`.
         """
         prefix = f"init={self.place}"
         folder = self.locate().export
@@ -153,8 +154,8 @@ class InitSource:
             ) from None
 
     def pooling(self) -> str:
-        """What the export gives as an image's feature: "avg" (the mean of the patches) where it says
-        so, else "token"."""
+        """What the export gives as an image's feature: "avg" (the mean of the patches) where it
+        says so, else "token"."""
         folder = self.fetch_export("config.json")
         return "token" if folder is None else export_files.pooling(folder)
 
@@ -169,8 +170,8 @@ class InitSource:
         return file_hash(Path(self.place) if export is None else export / "model.safetensors")
 
     def upstream_cost(self) -> dict[str, float]:
-        """What the run that made the weights took, with what its own first weights took: exaflop and
-        device_hours, 0 if unknown.
+        """What the run that made the weights took, with what its own first weights took: exaflop
+        and device_hours, 0 if unknown.
 
         Raises:
             UserError: its result.json is damaged; as `locate`.

@@ -1,5 +1,5 @@
-"""Groups of keys on how a run is carried out: devices, checkpoints, evaluation, logging, the Hub. None
-but compute.precision changes what is computed. No torch here."""
+"""Groups of keys on how a run is carried out: devices, checkpoints, evaluation, logging, the Hub.
+None but compute.precision changes what is computed. No torch here."""
 
 from dataclasses import dataclass
 

@@ -63,7 +63,8 @@ def _kind(option: Option) -> str:
 
 
 def help_text(recipe: Recipe | None = None) -> str:
-    """Every key with its value in `recipe` (default: the schema's), its allowed values and meaning."""
+    """Every key with its value in `recipe` (default: the schema's), its allowed values and
+    meaning."""
     values = flatten(dataclasses.asdict(recipe or Recipe()))
     lines = []
     for group, about in groups().items():

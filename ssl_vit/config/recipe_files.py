@@ -18,7 +18,8 @@ PRESETS = {
 
 
 class FileValues(NamedTuple):
-    """{dotted key: value} of a recipe file: of the presets that it names, and its own, which win."""
+    """{dotted key: value} of a recipe file: of the presets that it names, and its own, which
+    win."""
 
     presets: dict[str, Any]
     own: dict[str, Any]
@@ -70,8 +71,8 @@ def without_group(known: dict[str, Any], group: str) -> dict[str, Any]:
 
 
 def load(path: Path, derived: tuple[Path, ...] = ()) -> FileValues:
-    """The values of a recipe file. What the recipe of its `base: NAME` gives, except the name, counts
-    as though it stood in the file, unless the file gives it itself.
+    """The values of a recipe file. What the recipe of its `base: NAME` gives, except the name,
+    counts as though it stood in the file, unless the file gives it itself.
 
     Args:
         path: the file.

@@ -103,9 +103,9 @@ def _other_images(given: dict[str, str], known: dict[str, Any]) -> dict[str, Any
 def _preprocessing(
     start: dict[str, Any], file: FileValues, given: dict[str, str], data: str | None
 ) -> dict[str, Any]:
-    """The preprocessing that first weights bring along: the normalisation always; for a frozen encoder
-    also the evaluation's resizing and cropping, unless the options or the recipe file give it. Arms
-    that are trained are evaluated as their recipe says, all alike."""
+    """The preprocessing that first weights bring along: the normalisation always; for a frozen
+    encoder also the evaluation's resizing and cropping, unless the options or the recipe file give
+    it. Arms that are trained are evaluated as their recipe says, all alike."""
     brought = {key: value for key, value in start.items() if key.startswith("data.")}
     objective = given.get("objective", (file.presets | file.own).get("objective"))
     explicit: Collection[str] = given.keys()
@@ -117,8 +117,8 @@ def _preprocessing(
 
 
 def _check_plugin_is_given(given: dict[str, str], plugin: str | None, path: Path) -> None:
-    """Check that the command line names the plugin that a recipe file names: recipe files are passed
-    on, and a plugin is code.
+    """Check that the command line names the plugin that a recipe file names: recipe files are
+    passed on, and a plugin is code.
 
     Raises:
         UserError: it does not.
@@ -129,8 +129,8 @@ def _check_plugin_is_given(given: dict[str, str], plugin: str | None, path: Path
 
 
 def _run_plugin(plugin: str | None) -> None:
-    """Run a plugin's file, once per process: it registers objectives in schema.OBJECTIVES or targets
-    in schema.TARGETS, and what builds them.
+    """Run a plugin's file, once per process: it registers objectives in schema.OBJECTIVES or
+    targets in schema.TARGETS, and what builds them.
 
     Raises:
         UserError: there is no such file, or it fails.
@@ -198,8 +198,8 @@ def _make_paths_absolute(recipe: Recipe) -> None:
 
 
 def without_private(recipe: Recipe) -> Recipe:
-    """The recipe without what belongs to one machine or one person: it is neither published nor taken
-    from others."""
+    """The recipe without what belongs to one machine or one person: it is neither published nor
+    taken from others."""
     public = copy.deepcopy(recipe)
     for key, option in OPTIONS.items():
         if option.private:

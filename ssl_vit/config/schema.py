@@ -313,7 +313,8 @@ class Optim:
 class Recipe:
     name: str = option(
         "",
-        "The run's folder; default: the recipe's name and the options that change what is computed.",
+        "The run's folder; default: the recipe's name and the options that change what is "
+        "computed.",
         identity=False,
         check=lambda v: len(v) <= 200 and is_name(v),
         expected="a folder's name of at most 200 printable characters",

@@ -67,8 +67,8 @@ def _require(holds: bool, key: str, value: Any, reason: str) -> None:
 
 
 def _check_model(recipe: Recipe) -> None:
-    """Check that the objective can train the model, and that a convolutional one is given no option of
-    a Vision Transformer."""
+    """Check that the objective can train the model, and that a convolutional one is given no option
+    of a Vision Transformer."""
     model = recipe.model
     predicts_patches = "target" in OBJECTIVES[recipe.objective]
     reason = f"objective={recipe.objective} needs patches; model={model.name} has none"

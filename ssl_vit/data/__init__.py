@@ -1,2 +1,2 @@
-"""Data: sources (folders, parquet, tars, the Hub, a synthetic set) -> sampler -> transforms -> Batch
--> loaders."""
+"""Data: sources (folders, parquet, tars, the Hub, a synthetic set) -> sampler -> transforms ->
+Batch -> loaders."""

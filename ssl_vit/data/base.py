@@ -130,9 +130,9 @@ class Subset(_View):
 
 
 class ShardedSubset(_View):
-    """The same share of every shard, so that its rows too lie in shards: in each, positions of a keyed
-    permutation of the shard. About `last - first` rows, exactly so many where all shards have one
-    size. A share contains every smaller one."""
+    """The same share of every shard, so that its rows too lie in shards: in each, positions of a
+    keyed permutation of the shard. About `last - first` rows, exactly so many where all shards have
+    one size. A share contains every smaller one."""
 
     def __init__(self, whole: ShardedSource, first: int, last: int, key: int) -> None:
         self.sharded = whole
@@ -148,8 +148,8 @@ class ShardedSubset(_View):
         self.sharded.set_cache_size(rows * len(self.sharded) // len(self), streams)
 
     def _cut(self, share: float) -> np.ndarray:
-        """The rows of each shard that a share is, rounded up in some shards and down in others, so that
-        their sum is right."""
+        """The rows of each shard that a share is, rounded up in some shards and down in others, so
+        that their sum is right."""
         count = len(self.of_S)
         upwards_S = (rng.permute(np.arange(count), count, rng.key(self.key)) + 0.5) / count
         return np.minimum(np.floor(share * self.of_S + upwards_S).astype(np.int64), self.of_S)

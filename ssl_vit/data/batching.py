@@ -82,7 +82,8 @@ def _partners(wanted: Samples, length: int) -> Samples:
 
 
 class BatchLayout(NamedTuple):
-    """How the global batch is split over processes: global_batch = device_batch * processes * accumulation_steps."""
+    """How the global batch is split over processes: global_batch = device_batch * processes *
+    accumulation_steps."""
 
     global_batch: int
     device_batch: int
@@ -112,7 +113,8 @@ def batch_layout(
     share = batch // processes
     if wanted and share % wanted:
         raise UserError(
-            f"compute.batch={wanted}: {processes} processes x {wanted} do not divide optim.batch={batch}"
+            f"compute.batch={wanted}: {processes} processes x {wanted} do not divide "
+            f"optim.batch={batch}"
         )
     fitting = (size for size in range(1, min(share, limit) + 1) if share % size == 0)
     return BatchLayout(batch, wanted or max(fitting), rank, processes)

@@ -29,7 +29,8 @@ def find(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | N
     image = data.image_column or next(iter(images), None)
     if image is None:
         raise UserError(
-            f"{where}: no column of images among {', '.join(features)}; name one by data.image_column="
+            f"{where}: no column of images among {', '.join(features)}; name one by "
+            f"data.image_column="
         )
     if not _holds_images(features[image]):
         raise UserError(

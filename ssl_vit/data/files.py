@@ -19,8 +19,8 @@ GROUP = 256  # files that form a shard of a stream, at most
 
 
 class _Image(NamedTuple):
-    """An image file: its path below the root, its split, and the class that its folders give ("" for
-    none)."""
+    """An image file: its path below the root, its split, and the class that its folders give (""
+    for none)."""
 
     path: str
     split: str
@@ -100,8 +100,8 @@ def _content(path: Path) -> bytes:
 def find(
     root: Path, tree: Tree, image_column: str | None, label_column: str | None
 ) -> tuple[dict[str, Files], list[str]]:
-    """Every split of an image folder, and what was guessed. Labels come from metadata files, else from
-    the folders of classes.
+    """Every split of an image folder, and what was guessed. Labels come from metadata files, else
+    from the folders of classes.
 
     Raises:
         UserError: damaged metadata, or no such column.

@@ -1,9 +1,9 @@
 """Fingerprints: hashes of the images of a split, independent of where they are. No torch here.
 
-A split of at most WHOLE bytes is hashed in full. Of a larger one, the names and sizes of all files or
-images are hashed (of parquet files read in place, those of row groups), and the contents of an even
-sample of about WHOLE bytes. An image outside of the sample that is replaced by another of the same
-name and size is not noticed.
+A split of at most WHOLE bytes is hashed in full. Of a larger one, the names and sizes of all files
+or images are hashed (of parquet files read in place, those of row groups), and the contents of an
+even sample of about WHOLE bytes. An image outside of the sample that is replaced by another of the
+same name and size is not noticed.
 """
 
 import hashlib
@@ -36,9 +36,9 @@ FILES |= {".csv", ".json", ".jsonl"}  # of labels
 
 
 def fingerprint_splits(splits: Splits, place: str | None = None) -> dict[str, str]:
-    """{split: fingerprint}. A share of a split has the fingerprint of the whole split: which share it
-    is follows from the recipe. For a stream, that of its first images, and as `stream` a hash of the
-    names and sizes of its files if it is read from `place` on this machine."""
+    """{split: fingerprint}. A share of a split has the fingerprint of the whole split: which share
+    it is follows from the recipe. For a stream, that of its first images, and as `stream` a hash of
+    the names and sizes of its files if it is read from `place` on this machine."""
     named: dict[str, Source] = {"train": splits.train, "validation": splits.validation}
     if splits.test is not None:
         named["test"] = splits.test

@@ -28,8 +28,8 @@ CAPTIONS = 100
 
 
 class FolderContents(NamedTuple):
-    """The data of a folder or file: their kind (parquet, tar, images, saved), the files of each split
-    for shards, what was left out, and what was guessed."""
+    """The data of a folder or file: their kind (parquet, tar, images, saved), the files of each
+    split for shards, what was left out, and what was guessed."""
 
     kind: str
     files: dict[str, list[Path]]
@@ -186,8 +186,8 @@ def _opened(load: Callable[[], dict[str, Any]], data: Data) -> dict[str, Any]:
 
 
 def _from_disk(data: Data) -> tuple[dict[str, Any], list[str]]:
-    """The splits of a `save_to_disk` folder, and what was guessed. A single split keeps the name that
-    it had."""
+    """The splits of a `save_to_disk` folder, and what was guessed. A single split keeps the name
+    that it had."""
     found: Any = _opened(lambda: datasets.load_from_disk(data.path), data)
     if isinstance(found, datasets.DatasetDict):
         return dict(found), []
@@ -242,8 +242,8 @@ def _tables(
 
 
 def _text_classes(found: dict[str, set[Any]], rows: int, data: Data) -> tuple[list[str], list[str]]:
-    """The classes of labels that are texts, sorted (none where they look like captions), and what was
-    guessed."""
+    """The classes of labels that are texts, sorted (none where they look like captions), and what
+    was guessed."""
     together: set[Any] = set().union(*found.values())
     texts = sorted(together - {None})
     if not data.label_column and rows >= CAPTIONS and 2 * len(texts) > rows:
@@ -284,8 +284,8 @@ def _in_place(contents: FolderContents, data: Data) -> FoundSplits:
 
 
 def _stream(rows: datasets.IterableDataset, data: Data, guesses: list[str], seed: int) -> Stream:
-    """A split as a stream. Labels that are texts are refused or left out: their classes are known only
-    when all are read."""
+    """A split as a stream. Labels that are texts are refused or left out: their classes are known
+    only when all are read."""
     rows = rows if rows.features else rows._resolve_features()
     image, label = columns.find(rows.features, data, location(data))
     if label and columns.holds_texts(rows.features[label]):

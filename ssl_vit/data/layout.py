@@ -6,9 +6,9 @@ The rule, for every format (also in docs/data.md):
   `eval images`; not `training_shoe`. Images belong to splits where *all* folders of one level are
   splits. A mixture is classes, with a warning, unless train and a held-out folder contain the same
   class folders: then the folders beside them are left out, with a warning.
-- A shard (parquet, tar) belongs to the first split that its folders name, else to one that is a whole
-  word of its own name (`imagenet-val-0001.tar`, `testing_3.parquet`). One that names none is for
-  training, with a warning where others name one.
+- A shard (parquet, tar) belongs to the first split that its folders name, else to one that is a
+  whole word of its own name (`imagenet-val-0001.tar`, `testing_3.parquet`). One that names none is
+  for training, with a warning where others name one.
 """
 
 import os
@@ -209,8 +209,8 @@ def divide(folders: Sequence[Folder]) -> Division:
 
 
 def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
-    """The first level whose folders are all splits, or None; and what was guessed about levels where
-    only some are."""
+    """The first level whose folders are all splits, or None; and what was guessed about levels
+    where only some are."""
     guesses: list[str] = []
     common = len(_common(paths))
     for level in range(max(map(len, paths), default=0)):
@@ -256,8 +256,8 @@ def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], str], list[str]]:
-    """The class of each folder: its own name where all are equally deep, else the first name in which
-    paths differ."""
+    """The class of each folder: its own name where all are equally deep, else the first name in
+    which paths differ."""
     lowest = _common(paths)
     inner = [path for path in set(paths) if len(path) > len(lowest)]
     if len({len(path) for path in inner}) <= 1:

@@ -1,5 +1,5 @@
-"""Data loaders: for the steps of training, by number or from a stream; for held-out images; for whole
-splits."""
+"""Data loaders: for the steps of training, by number or from a stream; for held-out images; for
+whole splits."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -240,8 +240,9 @@ def rows_loader(
 def first_batches(
     source: Source, data: Data, seed: int, count: int, size: int = 256
 ) -> Iterator[Batch]:
-    """The first `count` training samples (at most one epoch of them), as training batches of `size`.
-    Where shards are read in windows, those of one window of `count`, which lie in few shards."""
+    """The first `count` training samples (at most one epoch of them), as training batches of
+    `size`. Where shards are read in windows, those of one window of `count`, which lie in few
+    shards."""
     images = ImageDataset(source, data, train=True)
     count = min(count, len(source))
     windows = None

@@ -23,8 +23,9 @@ WHOLE = re.compile(r" *-?[0-9]{1,4000} *")  # not 1_000, which Python reads as 1
 
 
 class Metadata(NamedTuple):
-    """The content of metadata files: the label of each image, by its path below the root; the columns;
-    the one that holds the labels (None: no such column); and what was guessed or not used."""
+    """The content of metadata files: the label of each image, by its path below the root; the
+    columns; the one that holds the labels (None: no such column); and what was guessed or not
+    used."""
 
     label: dict[str, Any]
     columns: list[str]
@@ -100,8 +101,8 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 
 def encode_labels(values: Sequence[Any], where: str) -> tuple[np.ndarray, list[str]]:
-    """Labels as int64 (-1 for none), and the names of the classes: no names where all values are whole
-    numbers, as numbers or as text.
+    """Labels as int64 (-1 for none), and the names of the classes: no names where all values are
+    whole numbers, as numbers or as text.
 
     Raises:
         UserError: a value is neither a whole number nor a text, or does not fit into 64 bits.

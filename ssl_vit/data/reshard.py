@@ -39,8 +39,8 @@ class Shard(NamedTuple):
 
 
 class FinishedShard(NamedTuple):
-    """A finished shard: how many of the `requested` images it has, its bytes, and the names of those that
-    could not be read (empty where it was written by an earlier start)."""
+    """A finished shard: how many of the `requested` images it has, its bytes, and the names of
+    those that could not be read (empty where it was written by an earlier start)."""
 
     file: Path
     requested: int
@@ -56,8 +56,8 @@ def finished_shard(shard: Shard) -> FinishedShard:
 
 
 def reencode(raw: bytes | np.ndarray, encoding: Encoding) -> bytes:
-    """The image with a shorter side of at most `encoding.size`; an encoded one that is small enough is
-    returned unchanged.
+    """The image with a shorter side of at most `encoding.size`; an encoded one that is small enough
+    is returned unchanged.
 
     Raises:
         ValueError: it cannot be read.
@@ -74,7 +74,8 @@ def reencode(raw: bytes | np.ndarray, encoding: Encoding) -> bytes:
 
 
 class ShardMaker(Dataset):
-    """Writes a shard when it is indexed, so that a data loader's workers write several in parallel."""
+    """Writes a shard when it is indexed, so that a data loader's workers write several in
+    parallel."""
 
     def __init__(self, shards: list[Shard], encoding: Encoding) -> None:
         self.shards = shards

@@ -16,9 +16,9 @@ class WindowSampler:
 
     The shards are permuted and laid end to end, and cut into windows of `window` rows. A window is
     divided into `lanes` equal parts, one for each place of the global batch. Place q of the window
-    takes the next row of part q mod lanes, and each part is permuted on its own. So a batch has a row
-    of every part, and a process, which has the same places in each batch, reads parts that no other
-    process reads. The rest of a window, fewer than `lanes` rows, comes last, permuted.
+    takes the next row of part q mod lanes, and each part is permuted on its own. So a batch has a
+    row of every part, and a process, which has the same places in each batch, reads parts that no
+    other process reads. The rest of a window, fewer than `lanes` rows, comes last, permuted.
     """
 
     def __init__(self, sizes_S: np.ndarray, window: int, lanes: int) -> None:

@@ -120,8 +120,8 @@ def tar_images(file: Path) -> np.ndarray:
 
 
 def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfile.TarInfo]:
-    """The members, each after the one before it: a damaged size could lead back, and into an endless
-    loop.
+    """The members, each after the one before it: a damaged size could lead back, and into an
+    endless loop.
 
     Raises:
         ValueError: a member lies before the last one, or not wholly in the file.

@@ -1,5 +1,5 @@
-"""Splits in shards that are read in place: row groups of parquet files, and WebDataset tars (key.jpg
-with key.cls or key.json)."""
+"""Splits in shards that are read in place: row groups of parquet files, and WebDataset tars
+(key.jpg with key.cls or key.json)."""
 
 import hashlib
 import os

@@ -132,7 +132,8 @@ def _check_authors(data: Data, train: Source) -> None:
     wanted = PUBLISHED_TRAIN_SIZES.get(data.name)
     if wanted is not None and len(train) != wanted:
         raise UserError(
-            f"data={data.name}: {_place(data)} has {len(train):,} training images, its authors' division {wanted:,}: "
+            f"data={data.name}: {_place(data)} has {len(train):,} training images, its "
+            f"authors' division {wanted:,}: "
             "results would not compare; leave data= out to train on these"
         )
 

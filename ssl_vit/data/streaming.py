@@ -1,8 +1,8 @@
 """Streams: splits that are read sequentially, from the Hub or a disk (an `IterableDataset` of
 `datasets`), instead of by row.
 
-Unlike with sources, the samples of a step depend on the number of processes, so a run resumes exactly
-only on the same number.
+Unlike with sources, the samples of a step depend on the number of processes, so a run resumes
+exactly only on the same number.
 """
 
 from collections.abc import Iterator
@@ -111,8 +111,8 @@ class Stream:
         return InMemoryImages(cells, *self.class_info)
 
     def windows(self, numbers: range, size: int, rank: int, processes: int) -> Iterator[list[Cell]]:
-        """This process's windows of `size` images with these numbers; the one before the first must have
-        been read. The next window is read in a thread meanwhile.
+        """This process's windows of `size` images with these numbers; the one before the first must
+        have been read. The next window is read in a thread meanwhile.
 
         Raises:
             UserError: a shard cannot be read, or this process's shards hold no images.
@@ -150,8 +150,8 @@ class Stream:
         return rng.permute(np.arange(self.shards), self.shards, key)
 
     def _read(self, shard: int) -> list[Cell]:
-        """All images of a shard. Stopping in the middle of a parquet file can crash the process at exit
-        (apache/arrow issue 45214)."""
+        """All images of a shard. Stopping in the middle of a parquet file can crash the process at
+        exit (apache/arrow issue 45214)."""
         try:
             rows = self.rows.shard(self.shards, shard)
             return [self._cell(cell, shard, row) for row, cell in enumerate(rows)]

@@ -11,8 +11,8 @@ from .base import ReadUnits, file_bytes, relative_paths
 
 
 class Table:
-    """A split of a `datasets.Dataset`; images stay encoded. With `classes` the labels are texts, names
-    of these classes."""
+    """A split of a `datasets.Dataset`; images stay encoded. With `classes` the labels are texts,
+    names of these classes."""
 
     def __init__(
         self,

@@ -31,8 +31,8 @@ MOST_PIXELS = 64_000_000  # of an image that is decoded: 192 MB
 
 
 def decode(raw: bytes | np.ndarray) -> Tensor:
-    """An image as RGB bytes, uint8 (3, H, W): rotated as its EXIF says, the first of several frames,
-    16 bits reduced to 8.
+    """An image as RGB bytes, uint8 (3, H, W): rotated as its EXIF says, the first of several
+    frames, 16 bits reduced to 8.
 
     Raises:
         ValueError: it cannot be decoded, is cut off, or has more than MOST_PIXELS.
@@ -92,8 +92,8 @@ def _is_quick(raw: bytes) -> bool:
     """Whether torchvision decodes it, up to 6 times as fast as Pillow: JPEG, and WebP without the
     extended header.
 
-    Not for other formats: there a damaged PNG can end the process, and 16 bits and the EXIF of a WebP
-    are ignored.
+    Not for other formats: there a damaged PNG can end the process, and 16 bits and the EXIF of a
+    WebP are ignored.
     """
     return raw[:3] == b"\xff\xd8\xff" or (raw[:4] == b"RIFF" and raw[12:16] in (b"VP8 ", b"VP8L"))
 
@@ -225,8 +225,8 @@ def _squashed(image: Tensor, size: int) -> Tensor:
 
 
 def _middle(image: Tensor) -> Tensor:
-    """The middle of a very long image: a line of pixels, resized by its shorter side, would fill the
-    memory."""
+    """The middle of a very long image: a line of pixels, resized by its shorter side, would fill
+    the memory."""
     height, width = image.shape[1:]
     most = STRIP * min(height, width)
     if max(height, width) <= most:

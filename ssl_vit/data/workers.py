@@ -1,5 +1,5 @@
-"""The worker processes of data loaders: how many fit, what happens where one is lost or hangs, and how
-they end."""
+"""The worker processes of data loaders: how many fit, what happens where one is lost or hangs, and
+how they end."""
 
 import os
 import re
@@ -38,9 +38,9 @@ class Workers(NamedTuple):
 def limit_workers(workers: int, batch_bytes: int) -> Workers:
     """The requested workers, each PREFETCH batches ahead, or as many as fit into shared memory.
 
-    A worker that finds shared memory full dies of SIGBUS, and containers often have 64 MiB of it. Half
-    of what is free is divided among the processes of this machine; the other half is left for batches
-    in use and for other programs.
+    A worker that finds shared memory full dies of SIGBUS, and containers often have 64 MiB of it.
+    Half of what is free is divided among the processes of this machine; the other half is left for
+    batches in use and for other programs.
     """
     if not workers or not SHARED.is_dir():
         return Workers(workers, PREFETCH, "")
@@ -140,8 +140,8 @@ class InterruptibleLoader:
 
 
 def init_worker(number: int) -> None:
-    """Runs in a worker: block the signals that stop a run. A terminal sends them to the whole process
-    group, and the training process still needs its workers then."""
+    """Runs in a worker: block the signals that stop a run. A terminal sends them to the whole
+    process group, and the training process still needs its workers then."""
     Queue._on_queue_feeder_error = staticmethod(_exit_on_queue_error)  # type: ignore[attr-defined]
     signal.set_wakeup_fd(-1)  # inherited from the training process
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -150,16 +150,16 @@ def init_worker(number: int) -> None:
 
 
 def _exit_on_queue_error(error: Exception, item: object) -> None:
-    """Runs in a worker whose batch does not fit into shared memory: exit, since the training process
-    would wait for that batch for ever."""
+    """Runs in a worker whose batch does not fit into shared memory: exit, since the training
+    process would wait for that batch for ever."""
     sys.stderr.write(f"a data worker could not hand over its batch: {one_line(error)}\n")
     sys.stderr.flush()
     os._exit(1)
 
 
 def _end_with_parent(parent: int) -> None:
-    """End at the training process's SIGTERM, which the loader sends to a worker that does not end by
-    itself; others are ignored."""
+    """End at the training process's SIGTERM, which the loader sends to a worker that does not end
+    by itself; others are ignored."""
     while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent:
         pass
     os._exit(0)

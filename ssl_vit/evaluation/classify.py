@@ -1,5 +1,5 @@
-"""Classifies every image of a split once, on any number of processes: top-1, top-5, ImageNet-ReaL, and
-the predictions themselves.
+"""Classifies every image of a split once, on any number of processes: top-1, top-5, ImageNet-ReaL,
+and the predictions themselves.
 
 Legend: M images, C classes, K the highest-scored classes (at most 5).
 """
@@ -26,8 +26,8 @@ IMAGENET = 50_000  # images of its validation split
 
 class Predictions(NamedTuple):
     """int64: `index` (M,) of the images in their split, ascending; `label` (M,), -1 for none;
-    `top5` (M, K), best first. `unreadable` names the images that could not be read: they have no label,
-    and nothing is measured on them."""
+    `top5` (M, K), best first. `unreadable` names the images that could not be read: they have no
+    label, and nothing is measured on them."""
 
     index: np.ndarray  # type: ignore[assignment]
     label: np.ndarray
@@ -71,8 +71,8 @@ def accuracies(predictions: Predictions, classes: int) -> dict[str, tuple[float,
 def real_accuracy(
     predictions: Predictions, source: Source, path: str
 ) -> dict[str, tuple[float, int]]:
-    """Accuracy on ImageNet-ReaL's labels (Beyer et al., 2020): the share of images whose top-1 class is
-    one of their labels. Images without a label are left out.
+    """Accuracy on ImageNet-ReaL's labels (Beyer et al., 2020): the share of images whose top-1
+    class is one of their labels. Images without a label are left out.
 
     `path` is the published real.json: a list of lists, in the order of the numbers in the files'
     names.

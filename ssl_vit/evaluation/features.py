@@ -126,9 +126,9 @@ def _picks(
 def run_probes(
     seen: Mapping[str, Features], probe: Probe, classes: int, picks: Picks | None = None
 ) -> Iterator[tuple[str, float]]:
-    """(name, accuracy on seen["test"]) of each of probe.measures, trained on seen["train"]. The linear
-    probe's learning rate is chosen on seen["validation"]. `picks`: few-shot's rows, where they are
-    sampled already."""
+    """(name, accuracy on seen["test"]) of each of probe.measures, trained on seen["train"]. The
+    linear probe's learning rate is chosen on seen["validation"]. `picks`: few-shot's rows, where
+    they are sampled already."""
     if not seen:
         return
     (train_ND, label_N), (test_ND, test_N) = seen["train"], seen["test"]

@@ -54,8 +54,8 @@ class Pusher(Callback):
                     print(f"warning: the Hub has not got {text}; training goes on", flush=True)
 
     def finish(self) -> None:
-        """Upload the rest, for hub.wait seconds at most; what is not uploaded by then stays pending.
-        Failures do not affect the run."""
+        """Upload the rest, for hub.wait seconds at most; what is not uploaded by then stays
+        pending. Failures do not affect the run."""
         try:
             self._finish()
         except Exception as error:
@@ -79,8 +79,8 @@ class Pusher(Callback):
 
 
 class Milestones:
-    """Evaluator that exports the current encoder to the outbox, except after the last step. Without a
-    pusher, on other processes than rank 0, it does nothing."""
+    """Evaluator that exports the current encoder to the outbox, except after the last step. Without
+    a pusher, on other processes than rank 0, it does nothing."""
 
     def __init__(self, pusher: Pusher | None, export: Callable[[Path, Objective], Any]) -> None:
         self.pusher = pusher
@@ -97,14 +97,15 @@ class Milestones:
             else:
                 _warn(
                     run,
-                    f"the milestone of step {step} is left out: the disk has no room for it beside the checkpoints",
+                    f"the milestone of step {step} is left out: the disk has no room for it "
+                    f"beside the checkpoints",
                 )
             self.pusher.start()
         return ()
 
     def _room(self, run: Run, size: int) -> bool:
-        """Whether the disk has room for a milestone of `size` bytes. Pending milestones are dropped,
-        oldest first, if there are KEPT already or checkpoints need their room."""
+        """Whether the disk has room for a milestone of `size` bytes. Pending milestones are
+        dropped, oldest first, if there are KEPT already or checkpoints need their room."""
         for left in run.outbox.glob(".step-*"):  # of a killed process
             shutil.rmtree(left, ignore_errors=True)
         waiting = [
@@ -116,7 +117,8 @@ class Milestones:
             shutil.rmtree(oldest, ignore_errors=True)
             _warn(
                 run,
-                f"{oldest.name} was not pushed yet and is dropped, for those after it: the Hub has not been reached",
+                f"{oldest.name} was not pushed yet and is dropped, for those after it: the "
+                f"Hub has not been reached",
             )
         return shutil.disk_usage(run.outbox).free >= needed
 

@@ -175,7 +175,10 @@ def _what(recipe: Recipe) -> str:
     )
     kind = "A network" if m.convolutional else "A Vision Transformer"
     net = f"{kind} ({escape_markdown(m.name or m.timm)}{size})"
-    return f"{net} for images of {recipe.data.size} px, trained from {started} on {escape_markdown(recipe.data.name)}."
+    return (
+        f"{net} for images of {recipe.data.size} px, trained from {started} on "
+        f"{escape_markdown(recipe.data.name)}."
+    )
 
 
 def _again(recipe: Recipe) -> dict[str, str]:
@@ -226,12 +229,16 @@ def _terms(data: Data) -> dict[str, str]:
 def _objective(recipe: Recipe) -> str:
     c, s = recipe.corruption, recipe.supervised
     mpp = (
-        f"Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2): {c.rate:.0%} of an image's patches are"
-        f" corrupted, {c.mask:.0%} of them by a learned mask token, {c.random:.0%} by another patch, {c.keep:.0%} left as they"
-        f" are; of each the encoder tells {TARGETS.get(recipe.target, escape_markdown(recipe.target))}."
+        f"Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2): "
+        f"{c.rate:.0%} of an image's patches are"
+        f" corrupted, {c.mask:.0%} of them by a learned mask token, {c.random:.0%} by another "
+        f"patch, {c.keep:.0%} left as they"
+        f" are; of each the encoder tells "
+        f"{TARGETS.get(recipe.target, escape_markdown(recipe.target))}."
     )
     labels = (
-        f"Classification with {'a hidden tanh layer and a linear one' if s.hidden else 'one linear layer'} on the"
+        f"Classification with "
+        f"{'a hidden tanh layer and a linear one' if s.hidden else 'one linear layer'} on the"
         f" {'class token' if s.pool == 'token' else 'mean of the patches'}, {s.loss} cross-entropy."
     )
     known = {
@@ -256,7 +263,10 @@ def _data(recipe: Recipe) -> str:
         )
     share = f"; {d.share:.1%} of it was trained on" if d.share < 1 else ""
     looked = "Nothing was held out" if d.validation == 0 else "A part was held out"
-    return f"{escape_opening(d.name)}, split {inline_code(d.train)}, {source}{share}. {looked} to watch training."
+    return (
+        f"{escape_opening(d.name)}, split {inline_code(d.train)}, {source}{share}. {looked} "
+        f"to watch training."
+    )
 
 
 def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
@@ -290,8 +300,10 @@ def _spent(
     hours, device = result["device_hours"], escape_markdown(known.get("device", "cpu"))
     before = result.get("total_device_hours", hours) - hours
     trained = (
-        f"Training was {result['steps']:,} steps on {result['images']:,} images, {result['exaflop']:.3g} exaFLOP,"
-        f" and took {_took(result['seconds'])} on {known.get('processes', 1)} x {device}: {hours:.2g} device-hours"
+        f"Training was {result['steps']:,} steps on {result['images']:,} images, "
+        f"{result['exaflop']:.3g} exaFLOP,"
+        f" and took {_took(result['seconds'])} on {known.get('processes', 1)} x {device}: "
+        f"{hours:.2g} device-hours"
         + (f", after {before:.2g} for the weights that it started from." if before > 0 else ".")
     )
     return {"compute": f"{work} {trained} {_energy(hours, device, known.get('threads') or 1)}"}
@@ -322,7 +334,8 @@ def _energy(hours: float, device: str, threads: int) -> str:
     if watts is None:
         return f"Its energy is not estimated, as the power of {device} is not known here."
     return (
-        f"That is about {hours * watts / 1000:.2g} kWh, an estimate: {how}, all the time; cooling and the rest of the machine"
+        f"That is about {hours * watts / 1000:.2g} kWh, an estimate: {how}, all the time; "
+        f"cooling and the rest of the machine"
         " are not in it."
     )
 

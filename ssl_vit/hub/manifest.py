@@ -17,8 +17,8 @@ LISTED = 3  # milestones that are named one by one
 
 
 def read(run: Run) -> dict[str, Any]:
-    """The content of hub.json, with `pushed` as {repository: {branch: {stamp, commit}}} and `trouble`,
-    the last problem or None."""
+    """The content of hub.json, with `pushed` as {repository: {branch: {stamp, commit}}} and
+    `trouble`, the last problem or None."""
     try:
         value = json.loads(run.ledger.read_text())
     except (OSError, ValueError, RecursionError):

@@ -181,7 +181,10 @@ def baselines(fought: Sequence[Comparison]) -> str:
 def verdict(fought: Sequence[Comparison]) -> str:
     """One sentence: which baselines the model beats, and which it does not."""
     by_verb = {verb: [one.text for one in fought if one.verb == verb] for verb in (WON, LOST, OPEN)}
-    return f"The model {', and '.join(f'{verb} {_listed(texts)}' for verb, texts in by_verb.items() if texts)}."
+    return (
+        f"The model "
+        f"{', and '.join(f'{verb} {_listed(texts)}' for verb, texts in by_verb.items() if texts)}."
+    )
 
 
 def _listed(texts: Sequence[str]) -> str:

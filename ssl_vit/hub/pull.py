@@ -32,7 +32,8 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
     source = hub_files.fetch(f"{repository}@{revision or 'state'}", place, STATE)
     if missing := [file for file in STATE if not (source / file).exists()]:
         raise UserError(
-            f"{place}: it holds no training state: it has no {missing[0]}; hub.state=true pushes one"
+            f"{place}: it holds no training state: it has no {missing[0]}; hub.state=true "
+            f"pushes one"
         )
     run = Run(_recipe(source, place, out, name))
     if run.folder.exists():
@@ -77,7 +78,10 @@ def parse_options(options: list[str]) -> tuple[str, dict[str, str]]:
     given = parse(option for option in options if "=" in option)
     one_place = len(places) == 1 and places[0].startswith(hub_files.SCHEME)
     if not one_place or given.keys() - {"out", "name"}:
-        text = "expected one place of the Hub, and out= and name= if wanted: tools/pull.py hf-hub:USER/NAME"
+        text = (
+            "expected one place of the Hub, and out= and name= if wanted: tools/pull.py "
+            "hf-hub:USER/NAME"
+        )
         raise UserError(f"{' '.join(options) or 'no option'}: {text}")
     return places[0], given
 
@@ -100,5 +104,6 @@ def main(options: list[str]) -> None:
     )
     print(f"pulled      {run.folder}")
     print(
-        f"go on       {typed('accelerate', 'launch', *formatting.tool_command(run.recipe.training_tool), *resume_options)}"
+        f"go on       "
+        f"{typed('accelerate', 'launch', *formatting.tool_command(run.recipe.training_tool), *resume_options)}"
     )

@@ -2,8 +2,8 @@
 
 Training exports milestones to the outbox, hub/step-.../; everything else is in the run folder.
 Uploads run in a process of their own (tools/push.py), so that the network cannot affect training.
-Nothing on the Hub is deleted, and only the same run is overwritten: commits pass `parent_commit`, so
-a concurrent write fails.
+Nothing on the Hub is deleted, and only the same run is overwritten: commits pass `parent_commit`,
+so a concurrent write fails.
 """
 
 import fcntl
@@ -153,8 +153,8 @@ def _send(run: Run, upload: Upload) -> str:
 
 
 def _squashed(repository: str | None, branch: str) -> str:
-    """Squash a branch to its last commit, to save space; its id. All commits stay if the Hub does not
-    allow it."""
+    """Squash a branch to its last commit, to save space; its id. All commits stay if the Hub does
+    not allow it."""
     from huggingface_hub.errors import HfHubHTTPError
 
     with suppress(HfHubHTTPError):

@@ -8,7 +8,8 @@ from . import mpp
 
 
 def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
-    """Write the objective's figures. To add one for another objective: a file here and a line below."""
+    """Write the objective's figures. To add one for another objective: a file here and a line
+    below."""
     parts = objective.parts.values() if isinstance(objective, Joint) else [objective]
     for part in parts:
         if isinstance(part, MaskedPatchPrediction):

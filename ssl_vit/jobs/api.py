@@ -75,8 +75,8 @@ def load_run(folder: str | Path) -> Run:
 def load_encoder(init: str | Path, options: Options = ()) -> "Backbone":
     """An encoder with the weights that `init` names, in evaluation mode.
 
-    `encoder.feature(image_B3HW, pool)` gives features (B, D) of uint8 images: pool="avg" is the mean
-    of the patches (for MPP), "token" the class token. Normalisation is inside.
+    `encoder.feature(image_B3HW, pool)` gives features (B, D) of uint8 images: pool="avg" is the
+    mean of the patches (for MPP), "token" the class token. Normalisation is inside.
 
     Args:
         init: as `init=`: a run folder, an export's folder, timm:NAME, hf-hub:USER/NAME or a .npz

@@ -82,7 +82,8 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     images = o.steps * o.batch
     yield (
         "optimiser",
-        f"{OPTIMISERS[o.name]}, learning rate {o.lr:g}, {o.warmup:,} warm-up steps, then {o.schedule}",
+        f"{OPTIMISERS[o.name]}, learning rate {o.lr:g}, {o.warmup:,} warm-up steps, then "
+        f"{o.schedule}",
     )
     yield (
         "batch",

@@ -127,19 +127,24 @@ def _probe(run: Run) -> Result:
 def _conclude(run: Run, result: Result) -> None:
     """Print the result and what to type next."""
     print(
-        f"finished    {result['steps']:,} steps in {duration(result['seconds'])}, {result['finished']}: {run.folder}"
+        f"finished    {result['steps']:,} steps in {duration(result['seconds'])}, "
+        f"{result['finished']}: {run.folder}"
     )
     _print_metrics(result)
     for image in sorted(run.figures.glob("*.png")):
         print(f"image       {image}")
     print(
-        f"curves      {typed(sys.executable, '-m', 'tensorboard.main', f'--logdir={run.folder.parent}')}"
+        f"curves      "
+        f"{typed(sys.executable, '-m', 'tensorboard.main', f'--logdir={run.folder.parent}')}"
     )
     if run.recipe.hub.repo:
         _print_hub_status(run)
     # quoted for Python, too
     place = json.dumps(f"local-dir:{run.export}", ensure_ascii=False)
-    load = f"import timm; encoder = timm.create_model({place}, pretrained=True); print(encoder.num_features)"
+    load = (
+        f"import timm; encoder = timm.create_model({place}, pretrained=True); "
+        f"print(encoder.num_features)"
+    )
     print(f"next        {typed(sys.executable, '-c', load)}")
 
 

@@ -184,7 +184,10 @@ def _print_banner(run: Run, accelerator: Accelerator, splits: sources.Splits, po
     if recipe.probe.feature == "hidden":
         layer = "after the final norm and the head's hidden tanh layer"
     assert splits.test is not None
-    images = f"{len(splits.train):,} training, {len(splits.validation):,} held-out, {len(splits.test):,} test images"
+    images = (
+        f"{len(splits.train):,} training, {len(splits.validation):,} held-out, "
+        f"{len(splits.test):,} test images"
+    )
     for text in splits.guesses:
         print(f"warning: {text}", flush=True)
     if note := macos_warning():
@@ -224,7 +227,10 @@ def _classify(
     ):
         predictions = classify.predict(objective, accelerator.watch_loader(images), accelerator)
     if predictions.label.max() >= objective.classes:
-        text = f"{objective.classes} classes, data={recipe.data.name} has labels up to {predictions.label.max()}"
+        text = (
+            f"{objective.classes} classes, data={recipe.data.name} has labels up to "
+            f"{predictions.label.max()}"
+        )
         raise UserError(f"probe.measures=top1: the head of init={init.place} knows {text}")
     metrics = classify.accuracies(predictions, objective.classes)
     if recipe.eval.real:

@@ -22,8 +22,8 @@ Metrics = dict[str, tuple[float, int]]  # name -> value, number of cases
 
 
 def finish(job: Job) -> dict[str, Any]:
-    """Test and export the trained objective, draw the figures and write result.json; its content, on
-    other processes than rank 0 an empty dict."""
+    """Test and export the trained objective, draw the figures and write result.json; its content,
+    on other processes than rank 0 an empty dict."""
     if job.probes and not job.probes.has_run:  # resumed after the last step
         callbacks = loop.Callbacks([WarningLog(job.run)])
         loop.evaluate(

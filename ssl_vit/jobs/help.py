@@ -32,7 +32,8 @@ HELP = {
         "all",
     ),
     "finetune": ToolHelp(
-        "Fine-tune an encoder on labels, from the weights that init= names, and measure its accuracy"
+        "Fine-tune an encoder on labels, from the weights that init= names, and measure its "
+        "accuracy"
         " on the test split.",
         (
             "accelerate launch tools/finetune.py recipe=finetune init=runs/mpp",
@@ -53,7 +54,8 @@ HELP = {
         "all",
     ),
     "study": ToolHelp(
-        "Run a study, that is all runs of its file, each after those it needs; or resume it. With the"
+        "Run a study, that is all runs of its file, each after those it needs; or resume it. "
+        "With the"
         " word `sweep`, every combination of the values of the keys after it.",
         (
             "python tools/study.py recipe=study/gap",
@@ -84,7 +86,8 @@ HELP = {
         {"FOLDER": "The study's folder.", **JSON},
     ),
     "plan": ToolHelp(
-        "Estimate what a run or a study costs before it runs: parameters, FLOPs, memory, time, price;"
+        "Estimate what a run or a study costs before it runs: parameters, FLOPs, memory, "
+        "time, price;"
         " and warn of common mistakes.",
         (
             "python tools/plan.py recipe=paper/mpp_b16_imagenet device=h100 processes=8 price=2.5",
@@ -106,7 +109,8 @@ HELP = {
         "also",
     ),
     "shards": ToolHelp(
-        "Convert images into pre-resized parquet shards, which training reads fast; or resume that.",
+        "Convert images into pre-resized parquet shards, which training reads fast; or "
+        "resume that.",
         (
             "python tools/shards.py data.path=IMAGES out=FOLDER",
             "python tools/shards.py data=imagenet data.path=IMAGES out=FOLDER size=256 rows=10000"

@@ -58,7 +58,8 @@ def parse_options(arguments: list[str]) -> ShardOptions:
     own = {key: given.pop(key) for key in ("out", "format", *NUMBERS) if key in given}
     if other := [key for key in given if key != "data" and not key.startswith("data.")]:
         raise UserError(
-            f"{other[0]}={given[other[0]]}: unknown; {suggest(other[0], ['data', 'data.*', 'out', 'format', *NUMBERS])}"
+            f"{other[0]}={given[other[0]]}: unknown; "
+            f"{suggest(other[0], ['data', 'data.*', 'out', 'format', *NUMBERS])}"
         )
     if "out" not in own:
         raise UserError("out= is missing; expected the folder that the shards are written to")
@@ -72,7 +73,8 @@ def parse_options(arguments: list[str]) -> ShardOptions:
     out = parse_path(own["out"], "out").resolve()
     if data.path and out.is_relative_to(data.path):
         raise UserError(
-            f"out={own['out']}: lies in data.path={data.path}, where it would be taken for images; say another folder"
+            f"out={own['out']}: lies in data.path={data.path}, where it would be taken for "
+            f"images; say another folder"
         )
     return ShardOptions(data, out, **numbers, format=form)
 

@@ -44,7 +44,8 @@ def run_session(run: Run) -> Iterator[distributed.WatchedAccelerator]:
 def load_splits(
     recipe: Recipe, accelerator: distributed.WatchedAccelerator, test: bool
 ) -> sources.Splits:
-    """Load the splits, on rank 0 first: the others find what it prepared, and its errors reach all."""
+    """Load the splits, on rank 0 first: the others find what it prepared, and its errors reach
+    all."""
     first = max(
         sources.PREVIEW, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0
     )

@@ -86,8 +86,8 @@ class Encoder(Backbone):
         )
 
     def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
-        """One feature (B, D) an image: its class token ("token") or the mean of its patches ("avg"),
-        after the final norm or, with `layer` from 1, after that block."""
+        """One feature (B, D) an image: its class token ("token") or the mean of its patches
+        ("avg"), after the final norm or, with `layer` from 1, after that block."""
         x_BND = self.patch(pixels_B3HW)
         h_BTD = self(x_BND) if layer is None else self._up_to(x_BND, layer)
         return h_BTD[:, 0] if pool == "token" else h_BTD[:, self.prefix :].mean(1)

@@ -53,8 +53,8 @@ RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's
 
 
 def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state of a ViTModel or ViTForImageClassification -> timm's, which has no pooler and no mask
-    token.
+    """The state of a ViTModel or ViTForImageClassification -> timm's, which has no pooler and no
+    mask token.
 
     Raises:
         ValueError: the names are those of another network.
@@ -94,8 +94,8 @@ def _to_timm(name: str) -> str:
 
 
 def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[str, Tensor]:
-    """The reverse: the state of a ViTForImageClassification, or of a ViTModel whose pooler returns the
-    class token unchanged (up to its activation, which config.json makes linear)."""
+    """The reverse: the state of a ViTForImageClassification, or of a ViTModel whose pooler returns
+    the class token unchanged (up to its activation, which config.json makes linear)."""
     before = "vit." if classifies else ""
     whole = {timms: theirs for theirs, timms in NAMES.items()}
     layer = {timms: theirs for theirs, timms in LAYER.items()}
@@ -134,7 +134,8 @@ def to_transformers(export: Path, out: Path) -> None:
     reason = _unsupported(model)
     if reason:
         raise UserError(
-            f"{export}: transformers' ViT {reason}; keep the export: AutoModel reads it through timm"
+            f"{export}: transformers' ViT {reason}; keep the export: AutoModel reads it "
+            f"through timm"
         )
     if classes and config["global_pool"] != "token":
         raise UserError(
@@ -210,8 +211,8 @@ def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
 
 
 def _processor(data_config: dict[str, Any]) -> dict[str, Any]:
-    """The content of preprocessor_config.json of the image processor that does what timm's evaluation
-    transform does with `data_config`.
+    """The content of preprocessor_config.json of the image processor that does what timm's
+    evaluation transform does with `data_config`.
 
     Raises:
         UserError: transformers has no such processor.

@@ -1,5 +1,5 @@
-"""Loads weights from anywhere that `init=` names; exports an encoder in timm's format, which timm and
-transformers read without this package."""
+"""Loads weights from anywhere that `init=` names; exports an encoder in timm's format, which timm
+and transformers read without this package."""
 
 import hashlib
 import json
@@ -32,8 +32,8 @@ POSITIONS = "pos_embed"
 
 
 def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dict[str, Any]:
-    """Load first weights, unless `init` is scratch. An encoder that will be `exported` keeps the eps
-    of its own layer norms, as timm's exports cannot hold another.
+    """Load first weights, unless `init` is scratch. An encoder that will be `exported` keeps the
+    eps of its own layer norms, as timm's exports cannot hold another.
 
     Returns:
         What environment.json records: under `init` hashes by which a change is noticed, under
@@ -69,8 +69,8 @@ def _set_eps(encoder: Backbone, eps: float) -> None:
 
 
 def load_weights(encoder: Backbone, init: InitSource) -> str:
-    """Load weights into the encoder, with position embeddings interpolated to its grid and the eps of
-    the weights' own layer norms.
+    """Load weights into the encoder, with position embeddings interpolated to its grid and the eps
+    of the weights' own layer norms.
 
     Returns:
         A hash of the weights.
@@ -164,7 +164,8 @@ def _attention_heads(backbone: Any) -> int | None:
 def _from_export(folder: Path, place: str) -> LoadedWeights:
     if not (folder / "model.safetensors").exists():
         raise UserError(
-            f"init={place}: the repository is no encoder that can be read: it has no model.safetensors"
+            f"init={place}: the repository is no encoder that can be read: it has no "
+            f"model.safetensors"
         )
     config = json.loads((folder / "config.json").read_text())
     norm = normalisation(folder)
@@ -193,8 +194,8 @@ def _heads_of(config: dict[str, Any]) -> int | None:
 
 
 def _from_npz(path: str) -> LoadedWeights:
-    """A checkpoint of google-research/vision_transformer (flax names), read by timm into a backbone of
-    the file's own size."""
+    """A checkpoint of google-research/vision_transformer (flax names), read by timm into a backbone
+    of the file's own size."""
     positions = "Transformer/posembed_input/pos_embedding"
     with np.load(path) as arrays:  # allow_pickle stays False
         if positions not in arrays or arrays["embedding/kernel"].shape[2] != 3:
@@ -216,8 +217,8 @@ def _from_npz(path: str) -> LoadedWeights:
 
 
 def _sizes(state: Mapping[str, Tensor], heads: int | None) -> dict[str, int]:
-    """{key: value} of a backbone's size, in the recipe's keys, from the shapes of its state; and its
-    heads, which no shape shows."""
+    """{key: value} of a backbone's size, in the recipe's keys, from the shapes of its state; and
+    its heads, which no shape shows."""
     sizes = {} if heads is None else {"model.heads": heads}
     if "patch_embed.proj.weight" in state:
         sizes |= {
@@ -242,8 +243,8 @@ def _check_sizes(place: str, there: Mapping[str, int], here: Mapping[str, int]) 
 
 
 def _check_names(place: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Check that no tensor is missing, left over or quantised, and that shapes agree, except those of
-    the position embeddings, which are interpolated."""
+    """Check that no tensor is missing, left over or quantised, and that shapes agree, except those
+    of the position embeddings, which are interpolated."""
     for text, names in (
         ("lacks", wanted.keys() - found.keys()),
         ("has beyond this model", found.keys() - wanted.keys()),
@@ -263,9 +264,9 @@ def _check_names(place: str, found: Mapping[str, Tensor], wanted: Mapping[str, T
 
 
 def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
-    """Position embeddings (1, T, D) for another grid of patches (paper, 3.2): 2D interpolation, bilinear
-    with aligned corners, as the authors' code (scipy's zoom). Those of the `prefix` leading tokens
-    stay. The old grid must be square.
+    """Position embeddings (1, T, D) for another grid of patches (paper, 3.2): 2D interpolation,
+    bilinear with aligned corners, as the authors' code (scipy's zoom). Those of the `prefix`
+    leading tokens stay. The old grid must be square.
 
     Raises:
         UserError: it is not.

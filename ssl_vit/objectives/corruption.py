@@ -1,5 +1,5 @@
-"""Which patches are corrupted, and how (paper, B.1.2): 80% are replaced by the [mask] embedding, 10%
-by another patch's embedding, 10% are kept.
+"""Which patches are corrupted, and how (paper, B.1.2): 80% are replaced by the [mask] embedding,
+10% by another patch's embedding, 10% are kept.
 
 Everything is a function of the samples' keys, so the same samples are corrupted identically on any
 device and any number of processes.
@@ -95,11 +95,11 @@ def rank(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
     """The order in which patches are corrupted: int64 (B, N), lowest first.
 
     shape="patches": by each patch's hash or, with side > 1, in squares of side x side patches that
-    share a hash (SimMIM's large masked patches: Xie et al., 2022, section 3.2).
-    shape="blocks": one rectangle after the other (as BEiT, Bao et al., 2022, algorithm 1, but cut
-    off at the image's edges, so that all places are corrupted equally often), then what none covers.
-    Patches of one square or rectangle are ordered by hash, because the last one is corrupted in
-    part for K to be exact. Squares and rectangles need a square grid of patches.
+    share a hash (SimMIM's large masked patches: Xie et al., 2022, section 3.2). shape="blocks": one
+    rectangle after the other (as BEiT, Bao et al., 2022, algorithm 1, but cut off at the image's
+    edges, so that all places are corrupted equally often), then what none covers. Patches of one
+    square or rectangle are ordered by hash, because the last one is corrupted in part for K to be
+    exact. Squares and rectangles need a square grid of patches.
     """
     place_N = torch.arange(patches, device=key_B1.device)
     hash_BN = rng.bits(key_B1, 3 * place_N)

@@ -11,8 +11,8 @@ from .base import Metrics, Objective, Step
 
 
 class Joint(Objective):
-    """`parts` share `encoder` and run one after the other. A part of weight 0 does not run, so weights
-    (1, 0) give the first part alone."""
+    """`parts` share `encoder` and run one after the other. A part of weight 0 does not run, so
+    weights (1, 0) give the first part alone."""
 
     def __init__(self, encoder: Backbone, parts: Mapping[str, tuple[Objective, float]]) -> None:
         super().__init__(encoder)

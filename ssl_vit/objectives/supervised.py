@@ -24,8 +24,8 @@ def _tanh_layer(width: int) -> nn.Sequential:
 
 
 class Supervised(Objective):
-    """A head on the class token or the mean of the patches: an optional hidden layer (D, tanh), then a
-    linear layer that starts at zero.
+    """A head on the class token or the mean of the patches: an optional hidden layer (D, tanh),
+    then a linear layer that starts at zero.
 
     `loss` is softmax (cross-entropy, with label smoothing) or sigmoid (binary cross-entropy summed
     over the classes). Images without a label (-1) take part in neither loss nor metrics.

@@ -1,5 +1,5 @@
-"""Targets of masked patch prediction: colour classes, computed in integers from the bytes, or pixels
-(paper, B.1.2).
+"""Targets of masked patch prediction: colour classes, computed in integers from the bytes, or
+pixels (paper, B.1.2).
 
 Legend: B batch, N patches (row by row), K corrupted patches, P patch side in pixels, H = W image
 side, A head outputs for a patch, X pixels of a patch.
@@ -96,8 +96,8 @@ def neighbor_color(image_B3HW: Tensor, patch: int, hidden_BN: Tensor) -> Tensor:
 
 
 class Target(nn.Module, ABC):
-    """The ground truth of a patch, the loss of a prediction, and baselines that a trained model must
-    beat. Buffers hold the statistics that `fit_baselines` computes."""
+    """The ground truth of a patch, the loss of a prediction, and baselines that a trained model
+    must beat. Buffers hold the statistics that `fit_baselines` computes."""
 
     num_outputs: int  # numbers that the head gives for a patch
 

@@ -40,7 +40,8 @@ class Device:
         if rate is None:
             other = "float32" if precision == "bfloat16" else "bfloat16"
             raise UserError(
-                f"compute.precision={precision}: device={self.name} is not planned in it; say {other}"
+                f"compute.precision={precision}: device={self.name} is not planned in it; say "
+                f"{other}"
             )
         return rate
 
@@ -76,7 +77,8 @@ def device_batch(recipe: Recipe, processes: int, on: Device | None) -> int | Non
     share = batch // processes
     if wanted and share % wanted:
         raise UserError(
-            f"compute.batch={wanted}: {processes} processes x {wanted} do not divide optim.batch={batch}"
+            f"compute.batch={wanted}: {processes} processes x {wanted} do not divide "
+            f"optim.batch={batch}"
         )
     if wanted or on is None:
         return wanted
@@ -97,8 +99,14 @@ def warnings_for(
         yield f"optim.warmup={o.warmup} {share}; try optim.warmup={max(1, o.steps // 10)}"
     if o.name == "adamw" and o.batch != PAPER_BATCH and _papers_rate(recipe):
         ratio = o.batch / PAPER_BATCH
-        text = f"optim.lr={o.lr:g} is the paper's for a batch of {PAPER_BATCH}, and is never scaled; for optim.batch={o.batch}"
-        yield f"{text} try {o.lr * ratio:.2g} (in proportion) to {o.lr * ratio**0.5:.2g} (by the square root)"
+        text = (
+            f"optim.lr={o.lr:g} is the paper's for a batch of {PAPER_BATCH}, and is never "
+            f"scaled; for optim.batch={o.batch}"
+        )
+        yield (
+            f"{text} try {o.lr * ratio:.2g} (in proportion) to {o.lr * ratio**0.5:.2g} (by "
+            f"the square root)"
+        )
     if on is not None and sum(need.values()) > on.memory * GIB:
         yield _too_large(recipe, processes, on, need)
     if not recipe.model.convolutional and patches < 16:
@@ -117,7 +125,10 @@ def _papers_rate(recipe: Recipe) -> bool:
 
 def _too_large(recipe: Recipe, processes: int, on: Device, need: dict[str, int]) -> str:
     """That the tensors do not fit, and what would."""
-    text = f"{sum(need.values()) / GIB:.1f} GiB of tensors a process, device={on.name} has {on.memory:g}"
+    text = (
+        f"{sum(need.values()) / GIB:.1f} GiB of tensors a process, device={on.name} has "
+        f"{on.memory:g}"
+    )
     left = on.memory * GIB - sum(need.values()) + need["activations"]
     most = int(left / activation_bytes(recipe, fused=True))
     if most > 0:

@@ -63,7 +63,8 @@ def run(options: list[str], settings: PlanOptions) -> Record:
     for key in (option.partition("=")[0] for option in options):
         if key not in known and (near := difflib.get_close_matches(key, OWN, n=1)):
             raise UserError(
-                f"unknown word {key}; did you mean {near[0]}? choices: {', '.join(OWN)}, or a recipe's key"
+                f"unknown word {key}; did you mean {near[0]}? choices: {', '.join(OWN)}, or a "
+                f"recipe's key"
             )
     recipe = _resolve(options, settings)
     if settings.epochs is not None:
@@ -88,7 +89,8 @@ def _steps(options: list[str], recipe: Recipe, epochs: float, images: int | None
         raise UserError(f"epochs={epochs:g}: an evaluation has none")
     if count is None:
         raise UserError(
-            f"epochs={epochs:g}: how many images data={recipe.data.name} has is not known; say images="
+            f"epochs={epochs:g}: how many images data={recipe.data.name} has is not known; "
+            f"say images="
         )
     return max(1, round(epochs * count / recipe.optim.batch))
 
@@ -285,8 +287,8 @@ def _options(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> list[str]:
 
 
 def _sum(records: list[Record]) -> Record:
-    """Totals of what is known; `untimed` runs have no time; `most_bytes` are the largest run's, in one
-    process."""
+    """Totals of what is known; `untimed` runs have no time; `most_bytes` are the largest run's, in
+    one process."""
     total: Record = {"tasks": len(records)}
     for key in ("images", "exaflop", "device_hours", "price"):
         values = [record[key] for record in records if record[key] is not None]

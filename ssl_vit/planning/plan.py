@@ -72,11 +72,15 @@ def _settings(own: dict[str, str], probe: bool) -> PlanOptions:
 def _rows(record: Record) -> Iterator[tuple[str, str]]:
     """What is printed of one run."""
     yield "run", record["name"]
-    size = f"{record['parameters'] / 1e6:.2f}M parameters, {record['encoder_parameters'] / 1e6:.2f}M of them the encoder's"
+    size = (
+        f"{record['parameters'] / 1e6:.2f}M parameters, "
+        f"{record['encoder_parameters'] / 1e6:.2f}M of them the encoder's"
+    )
     patches = f"{record['patches']} patches" if record["patches"] else "no patches"
     yield (
         "model",
-        f"{record['model']}: {size}; {patches}, {record['multiply_adds'] / 1e9:.3g}G multiply-adds an image",
+        f"{record['model']}: {size}; {patches}, {record['multiply_adds'] / 1e9:.3g}G "
+        f"multiply-adds an image",
     )
     yield "length", _length(record)
     if record["steps"]:
@@ -120,7 +124,8 @@ def _memory(record: Record) -> Iterator[tuple[str, str]]:
     )
     yield (
         "in all",
-        f"{totals} a process (processes={record['processes']}){'' if batch else ' before activations'}{has}",
+        f"{totals} a process "
+        f"(processes={record['processes']}){'' if batch else ' before activations'}{has}",
     )
 
 
@@ -129,16 +134,26 @@ def _time(record: Record) -> Iterator[tuple[str, str]]:
     on, pace = record["device"], record["probe"]
     if on and record["seconds"] is not None:
         about = f"about {duration(record['seconds'])} on {record['processes']} x {on['name']}"
-        peak = f"{on[record['precision']]:g} TFLOP/s{'' if on['verified'] else ', a figure not checked'}"
+        peak = (
+            f"{on[record['precision']]:g} "
+            f"TFLOP/s{'' if on['verified'] else ', a figure not checked'}"
+        )
         yield (
             "time",
-            f"{about}, {_number(record['device_hours'])} device-hours: {record['efficiency']:.0%} (efficiency=) of {peak}",
+            f"{about}, {_number(record['device_hours'])} device-hours: "
+            f"{record['efficiency']:.0%} (efficiency=) of {peak}",
         )
     elif not pace:
         yield "time", f"not known: say device= ({', '.join(budget.devices())}) or --probe"
     if pace:
-        step = f"{pace['seconds']:.3g} s a step (median of {pace['steps']}, {pace['least']:.3g} to {pace['most']:.3g})"
-        where = f"{pace['device']}, {pace['threads']} threads, {pace['precision']}, load average {pace['load']:.2f} before"
+        step = (
+            f"{pace['seconds']:.3g} s a step (median of {pace['steps']}, {pace['least']:.3g} "
+            f"to {pace['most']:.3g})"
+        )
+        where = (
+            f"{pace['device']}, {pace['threads']} threads, {pace['precision']}, load average "
+            f"{pace['load']:.2f} before"
+        )
         yield "here", f"about {duration(pace['total_seconds'])}: {step} on {where}"
 
 
@@ -147,7 +162,8 @@ def _study_rows(record: Record) -> Iterator[tuple[str, str]]:
     yield "study", f"{record['name']}: {record['title']}"
     yield (
         "part",
-        f"{'tasks':>5} {'images':>15} {'exaFLOP':>9} {'device-hours':>12} {'price':>9} {'a process':>10}",
+        f"{'tasks':>5} {'images':>15} {'exaFLOP':>9} {'device-hours':>12} {'price':>9} "
+        f"{'a process':>10}",
     )
     for name, part in record["parts"].items():
         yield name, _columns(part)

@@ -147,8 +147,8 @@ class Run:
         return self.metrics.read_text(errors="replace").splitlines()
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl, without lines that are none, such as a last line cut short by a
-        kill."""
+        """The rows of metrics.jsonl, without lines that are none, such as a last line cut short by
+        a kill."""
         rows = map(_row, self._metric_lines())
         return [row for row in rows if row is not None]
 

@@ -69,7 +69,10 @@ def check_own(prefix: str, folder: Path, names: Iterable[str]) -> None:
     """
     for path in (folder / name for name in names):
         if path.is_symlink():
-            text = "is a link, and a run writes only its own files; remove it, or link the whole folder"
+            text = (
+                "is a link, and a run writes only its own files; remove it, or link the whole "
+                "folder"
+            )
             raise UserError(f"{prefix}: {path} {text}")
         if is_run(path):
             text = (
@@ -165,7 +168,10 @@ def _take(path: Path, file: IO[str]) -> None:
 
 
 def _refusal(path: Path, who: str) -> str:
-    return f"name={path.parent.name}: {path.parent} is being written by {who}; wait, or take another name="
+    return (
+        f"name={path.parent.name}: {path.parent} is being written by {who}; wait, or take "
+        f"another name="
+    )
 
 
 def _start(pid: int) -> str | None:

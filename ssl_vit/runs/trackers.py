@@ -1,5 +1,5 @@
-"""Trackers: metrics.jsonl, log.txt and TensorBoard. TensorBoard's file is rewritten from the rows when
-a run resumes, so that both agree."""
+"""Trackers: metrics.jsonl, log.txt and TensorBoard. TensorBoard's file is rewritten from the rows
+when a run resumes, so that both agree."""
 
 import io
 import os
@@ -55,7 +55,8 @@ class MetricsLog(WarningLog):
 class TensorBoard(_RetryingWriter):
     """Writes rows as TensorBoard events.
 
-    Not with SummaryWriter: on a full disk its thread ends with a traceback, and closing it may hang.
+    Not with SummaryWriter: on a full disk its thread ends with a traceback, and closing it may
+    hang.
     """
 
     def __init__(self, folder: Path, rows: list[Row]) -> None:

@@ -119,8 +119,9 @@ def read(path: Path) -> Study:
 
 
 def _extended(path: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A study's file over the one that it `extends`: its keys replace the other's, but `options` and
-    the options of parts are added to it, and a part of null is left out. A title is not inherited.
+    """A study's file over the one that it `extends`: its keys replace the other's, but `options`
+    and the options of parts are added to it, and a part of null is left out. A title is not
+    inherited.
 
     Raises:
         UserError: files extend one another in a circle.
@@ -180,7 +181,8 @@ def build(raw: dict[str, Any], where: str) -> Study:
 
 
 def _whole_parts(raw: dict[str, Any], where: str) -> dict[str, Any]:
-    """The parts; one that `extends` another has the other's tool and options unless it sets others."""
+    """The parts; one that `extends` another has the other's tool and options unless it sets
+    others."""
     parts = mapping(raw, "parts", where)
     whole: dict[str, Any] = {}
     for name, body in parts.items():

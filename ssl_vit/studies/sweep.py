@@ -63,7 +63,8 @@ def study(recipe: str | None, given: dict[str, str], axes: list[str]) -> tuple[S
         )
     if (recipe or "").startswith("study/"):
         raise UserError(
-            f"recipe={recipe}: {SWEEP} starts from an ordinary recipe; a study has vary: in its file"
+            f"recipe={recipe}: {SWEEP} starts from an ordinary recipe; a study has vary: in "
+            f"its file"
         )
     vary = {key: COMMA.split(given[key]) for key in axes}
     if empty := [key for key in axes if "" in vary[key]]:
@@ -79,7 +80,8 @@ def study(recipe: str | None, given: dict[str, str], axes: list[str]) -> tuple[S
     base = _base(trained, {key: values[0] for key, values in vary.items()})
     if base.objective == "probe":
         raise UserError(
-            f"recipe={recipe}: trains nothing that could be swept; a part's grid in a study's file sweeps probes"
+            f"recipe={recipe}: trains nothing that could be swept; a part's grid in a study's "
+            f"file sweeps probes"
         )
     if base.data.path:
         trained["data.path"] = base.data.path  # whole, found again from any folder

@@ -83,8 +83,8 @@ def _end(accelerator: Accelerator | None) -> None:
 
 
 def _end_deepspeed() -> None:
-    """Destroy DeepSpeed's process group. `cdb` is a private name (0.19; bounded in pyproject): unless
-    it is reset, a next run in this process would take the group for alive."""
+    """Destroy DeepSpeed's process group. `cdb` is a private name (0.19; bounded in pyproject):
+    unless it is reset, a next run in this process would take the group for alive."""
     from deepspeed.comm import comm
 
     comm.destroy_process_group()
@@ -147,7 +147,10 @@ def _rendezvous() -> Iterator[None]:
         UserError: the processes cannot connect.
     """
     place = ":".join(os.environ.get(f"MASTER_{name}", "?") for name in ("ADDR", "PORT"))
-    choices = "is that the first process's machine, reached from here, the port free, and every process started?"
+    choices = (
+        "is that the first process's machine, reached from here, the port free, and every "
+        "process started?"
+    )
     waiting = []
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         waiting = _rendezvous_timers(f"MASTER_ADDR:MASTER_PORT={place}", choices)
@@ -186,8 +189,8 @@ def _rendezvous_timers(place: str, choices: str) -> list[threading.Timer]:
 
 
 def _prepare_deepspeed_on_cpu() -> None:
-    """Select the CPU before DeepSpeed is first imported, and keep it from compiling an operator that
-    only inference needs. The table of operators is private (0.19; bounded in pyproject)."""
+    """Select the CPU before DeepSpeed is first imported, and keep it from compiling an operator
+    that only inference needs. The table of operators is private (0.19; bounded in pyproject)."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed.ops
 
@@ -211,7 +214,8 @@ def _check_gpus() -> None:
         choices = f"choices: --num_processes {gpus}, or CUDA_VISIBLE_DEVICES= for the CPU"
         kind = UserError if os.environ.get("LOCAL_RANK", "0") == "0" else ReportedError
         raise kind(
-            f"LOCAL_WORLD_SIZE={here}: processes share no GPU, and this machine has {gpus}; {choices}"
+            f"LOCAL_WORLD_SIZE={here}: processes share no GPU, and this machine has {gpus}; "
+            f"{choices}"
         )
 
 
@@ -233,8 +237,10 @@ def _check_processes(found: int) -> None:
         and "WORLD_SIZE" not in os.environ
     ):
         raise UserError(
-            "num_processes: `accelerate launch` was asked for several and has started one, as it does without GPUs; "
-            "choices: --num_processes 1, or torchrun --nproc_per_node N in place of accelerate launch"
+            "num_processes: `accelerate launch` was asked for several and has started one, "
+            "as it does without GPUs; "
+            "choices: --num_processes 1, or torchrun --nproc_per_node N in place of "
+            "accelerate launch"
         )
 
 
@@ -253,7 +259,8 @@ def _check_sharding(accelerator: Accelerator) -> None:
             raise UserError(f"distributed_type={way}: {got}; choices: {choices}")
     if _requested("FSDP") and not accelerator.is_fsdp2:
         raise UserError(
-            "fsdp_version=1: its flat weights have no names to be saved under; choices: 2 (launch/fsdp2.yaml)"
+            "fsdp_version=1: its flat weights have no names to be saved under; choices: 2 "
+            "(launch/fsdp2.yaml)"
         )
 
 
@@ -319,7 +326,10 @@ def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
     for rank, (host, theirs) in enumerate(others, 1):
         for key, value in theirs.items():
             if value != wanted[key]:
-                text = f"{key}={value} on process {rank}, on {host}; process 0 has {wanted[key]}; all need the same"
+                text = (
+                    f"{key}={value} on process {rank}, on {host}; process 0 has "
+                    f"{wanted[key]}; all need the same"
+                )
                 raise (UserError if accelerator.is_main_process else ReportedError)(text)
 
 

@@ -3,8 +3,8 @@ others. A single process is watched by a thread of its own.
 
 Every INTERVAL seconds each rank writes a heartbeat with its progress counter to the process group's
 key-value store on the CPU. Every rank counts up before each collective, in the same order, so the
-lowest count identifies the straggler. Rank 0 watches all ranks; the others watch rank 0 and read its
-verdict.
+lowest count identifies the straggler. Rank 0 watches all ranks; the others watch rank 0 and read
+its verdict.
 """
 
 import json
@@ -300,4 +300,7 @@ def _loader() -> str:
         room = shutil.disk_usage(SHARED)
     except OSError:
         return f"from {workers} data workers"
-    return f"from {workers} data workers, {SHARED} with {room.free >> 20} of {room.total >> 20} MiB free"
+    return (
+        f"from {workers} data workers, {SHARED} with {room.free >> 20} of {room.total >> 20} "
+        f"MiB free"
+    )

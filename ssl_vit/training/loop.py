@@ -197,8 +197,8 @@ def _report_unreadable(
 
 
 def autocast(precision: str, accelerator: Accelerator) -> torch.autocast:
-    """Autocast to bfloat16, disabled for float32. Enter it outside the objective, so that a compiled
-    objective stays one graph."""
+    """Autocast to bfloat16, disabled for float32. Enter it outside the objective, so that a
+    compiled objective stays one graph."""
     return torch.autocast(accelerator.device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
@@ -303,8 +303,8 @@ def evaluate(
     accelerator: Accelerator,
     callbacks: Callbacks,
 ) -> Row:
-    """Run an evaluator on the objective in evaluation mode; {name: value}, empty with a warning if it
-    fails."""
+    """Run an evaluator on the objective in evaluation mode; {name: value}, empty with a warning if
+    it fails."""
     gpus = [accelerator.device] if accelerator.device.type == "cuda" else []
     with state.evaluation_model() as model:
         try:

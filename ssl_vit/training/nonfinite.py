@@ -63,7 +63,10 @@ class NonFinitePolicy:
         if self.is_main:
             self._dump(steps)
         many = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
-        text = f"{many}: loss or gradient not finite in {len(steps)}, not learned from; the samples are in {self.path}"
+        text = (
+            f"{many}: loss or gradient not finite in {len(steps)}, not learned from; the "
+            f"samples are in {self.path}"
+        )
         if self.action == "stop":
             raise UserError(f"optim.nonfinite=stop: {text}; {MAY_HELP}")
         if self.is_main:
@@ -72,7 +75,8 @@ class NonFinitePolicy:
             raise Rollback(steps[0])
 
     def _dump(self, steps: list[int]) -> None:
-        """Add the steps' samples to the file; a damaged file is replaced, a full disk is a warning."""
+        """Add the steps' samples to the file; a damaged file is replaced, a full disk is a
+        warning."""
         steps_found = {str(step): self.samples_of(step) for step in steps}
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             steps_found = {**json.loads(self.path.read_text())["steps"], **steps_found}
@@ -91,7 +95,8 @@ def roll_back(state: State, back: Rollback, resume: Callable[[int], None]) -> No
     rollbacks, was = state.rollbacks + 1, state.step
     if rollbacks > MAX_ROLLBACKS:
         raise UserError(
-            f"optim.nonfinite=back: {MAX_ROLLBACKS} ways on from a checkpoint all met numbers not finite; {MAY_HELP}"
+            f"optim.nonfinite=back: {MAX_ROLLBACKS} ways on from a checkpoint all met numbers "
+            f"not finite; {MAY_HELP}"
         )
     resume(back.step)
     if state.step == was:

@@ -2,8 +2,8 @@
 
 The ranks agree through the process group's key-value store on the CPU, so no device waits. Every
 CONSENSUS_EVERY steps each rank writes whether it got a signal and reads the result of the round
-before: a signal takes at most 2 CONSENSUS_EVERY steps. No torch at import: signals are handled before
-torch is loaded.
+before: a signal takes at most 2 CONSENSUS_EVERY steps. No torch at import: signals are handled
+before torch is loaded.
 """
 
 import itertools

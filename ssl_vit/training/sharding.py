@@ -329,7 +329,8 @@ def check_deepspeed(config: dict[str, Any]) -> None:
     where = "the DeepSpeed configuration"
     if config["zero_optimization"]["stage"] not in (1, 2, 3):
         raise UserError(
-            f"zero_stage={config['zero_optimization']['stage']}: nothing is shared; choices: 1, 2, 3, or DDP"
+            f"zero_stage={config['zero_optimization']['stage']}: nothing is shared; choices: "
+            f"1, 2, 3, or DDP"
         )
     for name in RECIPE_SECTIONS:
         if name in config:
@@ -338,7 +339,10 @@ def check_deepspeed(config: dict[str, Any]) -> None:
             )
     for name in PRECISIONS:
         if config.get(name, {}).get("enabled") is True:
-            text = "weights and moments are float32, and compute.precision=bfloat16 casts; take that section out"
+            text = (
+                "weights and moments are float32, and compute.precision=bfloat16 casts; take "
+                "that section out"
+            )
             raise UserError(f"{name}: {where} must not say it: {text}")
 
 

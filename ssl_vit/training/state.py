@@ -95,8 +95,8 @@ class State:
         }
 
     def _check_masks(self, saved: dict[str, Any]) -> None:
-        """Check that what is drawn for a whole device batch (masks of dropout and drop path, patches
-        of other images) is drawn as in the uninterrupted run.
+        """Check that what is drawn for a whole device batch (masks of dropout and drop path,
+        patches of other images) is drawn as in the uninterrupted run.
 
         Raises:
             UserError: the device batch differs.
@@ -123,12 +123,18 @@ class State:
                 another number of processes, or as `_check_masks`.
         """
         if "moments" not in saved:
-            text = "the checkpoint is an older version's; resume with that version, or take another name="
+            text = (
+                "the checkpoint is an older version's; resume with that version, or take "
+                "another name="
+            )
             raise UserError(f"resume=true: {text}")
         if not fits(saved, SHAPE):
             raise UserError("resume=true: the checkpoint holds no training state; remove it")
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
-            text = f"the run was stopped on {len(saved['stream'])} processes, and a stream goes on only on as many"
+            text = (
+                f"the run was stopped on {len(saved['stream'])} processes, and a stream goes "
+                f"on only on as many"
+            )
             raise UserError(f"data.stream=true: {text}, not {accelerator.num_processes}")
         self._check_masks(saved)
         main = accelerator.is_main_process

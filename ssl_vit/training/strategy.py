@@ -117,8 +117,8 @@ class Strategy:
         return norm, bad
 
     def any_nonfinite(self, *more: Tensor) -> Tensor:
-        """Whether one of these values or of the step's losses is not finite on any process: bool, on
-        the device."""
+        """Whether one of these values or of the step's losses is not finite on any process: bool,
+        on the device."""
         bad = torch.stack([~value.isfinite() for value in (*more, *self.losses)]).any()
         self.losses = []
         if self.accelerator.num_processes == 1:
@@ -146,7 +146,10 @@ class Strategy:
         named = self.objective.named_parameters()
         idle = [name for name, p in named if p.requires_grad and p.grad is None]
         if idle and self.accelerator.num_processes > 1:
-            text = "the objective does not use them; call requires_grad_(False) on them, or use one process"
+            text = (
+                "the objective does not use them; call requires_grad_(False) on them, or use "
+                "one process"
+            )
             kind = UserError if self.accelerator.is_main_process else ReportedError
             raise kind(f"no gradient for {', '.join(idle[:3])}: {text}")
 
