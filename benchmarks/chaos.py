@@ -4,8 +4,8 @@ run's weights, bit for bit.
     python benchmarks/chaos.py kills=100 out=FOLDER
 
 Every start is a child forked from this process, so that no time goes into imports; it is killed by
-SIGKILL at a random moment after a random step, in every second start while it saves. One JSON object comes out.
-tests/test_chaos.py does a few kills of each.
+SIGKILL at a random moment after a random step, in every second start while it saves. One JSON
+object comes out. tests/test_chaos.py does a few kills of each.
 """
 
 import json
@@ -137,8 +137,8 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def wait_and_kill(
     child: int, folder: Path, step: int, longest: float, in_save: bool
 ) -> tuple[int | None, bool]:
-    """Let the child reach a step, wait for a random time, and until it saves if `in_save`; then kill
-    it: its status if it ended before, and whether it was inside a save."""
+    """Let the child reach a step, wait for a random time, and until it saves if `in_save`; then
+    kill it: its status if it ended before, and whether it was inside a save."""
     until = time.monotonic() + random.random() * longest
     while time.monotonic() < until + (2 if in_save else 0):
         if (status := ended(child)) is not None:
@@ -190,8 +190,8 @@ def storm(out: Path, kills: int, steps: int, longest: float, harm: bool = False)
     """Kill a run `kills` times, then let it end. Lost are those rows of the unbroken run's metrics
     that the killed run has not, with the same loss to the last bit.
 
-    A run that is to be killed stays at its last step, so that the number of kills does not depend on
-    the machine's speed.
+    A run that is to be killed stays at its last step, so that the number of kills does not depend
+    on the machine's speed.
 
     Args:
         longest: seconds from the step at which it is to be killed to the latest kill.

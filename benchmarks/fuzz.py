@@ -406,7 +406,10 @@ def nonsense(recipe: dict[str, Any], words: list[str]) -> str | None:
         if recipe[key] is not None and recipe[key] > limit:
             return f"{key}={recipe[key]}: above {limit}"
     if recipe["data.eval_crop"] < 0.1:
-        return f"data.eval_crop={recipe['data.eval_crop']}: would resize to {recipe['data.size'] / recipe['data.eval_crop']:g} px"
+        return (
+            f"data.eval_crop={recipe['data.eval_crop']}: would resize to "
+            f"{recipe['data.size'] / recipe['data.eval_crop']:g} px"
+        )
     for word in words:
         key, _, text = word.partition("=")
         if (

@@ -93,7 +93,8 @@ def main(words: list[str]) -> int:
     )
     show = (
         "import platform, importlib.metadata as m, sys;"
-        "print('python', platform.python_version(), *(n + ' ' + m.version(n) for n in sys.argv[1:]), sep=', ')"
+        "print('python', platform.python_version(), *(n + ' ' + m.version(n) for n in "
+        "sys.argv[1:]), sep=', ')"
     )
     subprocess.run([inside, "-c", show, *SHOWN], check=True)
     return done.returncode

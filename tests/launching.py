@@ -1,8 +1,8 @@
 """Starts Python processes forked from a server that has imported torch and the package.
 
 Importing them takes 6 seconds of a core, a fork milliseconds. Environment, working directory,
-signals, output and exit status of the forked process are its own; what it patches stays in it. Tests
-of what is imported when, or of the interpreter's own start, use `subprocess` instead.
+signals, output and exit status of the forked process are its own; what it patches stays in it.
+Tests of what is imported when, or of the interpreter's own start, use `subprocess` instead.
 """
 
 import atexit

@@ -189,8 +189,8 @@ def test_tars_without_labels(error_line: Callable[..., str], tmp_path: Path) -> 
         "recipe=supervised", f"data.path={tar(tmp_path / 'own.tar')}", "data.validation=0.2"
     )
     assert (
-        "data=own has no labels in its train split; a tar has them as key.cls or key.json with a whole number"
-        in line
+        "data=own has no labels in its train split; a tar has them as key.cls or key.json "
+        "with a whole number" in line
     )
 
 
@@ -224,8 +224,10 @@ def test_a_folder_that_another_process_holds(
     folder = tmp_path / "runs" / "run"
     folder.mkdir(parents=True)
     code = (
-        "import fcntl, json, sys, time; f = open(sys.argv[1], 'a+'); fcntl.lockf(f, fcntl.LOCK_EX); "
-        "f.write(json.dumps({'host': 'there', 'pid': 12})); f.flush(); print('held', flush=True); time.sleep(60)"
+        "import fcntl, json, sys, time; f = open(sys.argv[1], 'a+'); fcntl.lockf(f, "
+        "fcntl.LOCK_EX); "
+        "f.write(json.dumps({'host': 'there', 'pid': 12})); f.flush(); print('held', "
+        "flush=True); time.sleep(60)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, folder / "lock"], stdout=subprocess.PIPE, text=True

@@ -68,7 +68,8 @@ def test_a_line_says_how_it_goes_and_how_long_it_takes(clock, capsys):
     (text,) = printed(capsys)
     assert (
         text
-        == "step     50/100  loss 3.142  masked 25.0%  1,234 images/s  data wait 7%  left 2 min 30 s"
+        == "step     50/100  loss 3.142  masked 25.0%  1,234 images/s  data wait 7%  left 2 min "
+        "30 s"
     )
 
 
@@ -83,7 +84,10 @@ def test_the_last_step_is_told_even_at_once(clock, capsys):
 
 def test_held_out_results_are_told_at_once(clock, capsys):
     lines = console.ProgressLines(0, 100)
-    right = "held out at step {}: loss 2.500, accuracy masked 50.0%, accuracy random 12.5%, accuracy kept 100.0%"
+    right = (
+        "held out at step {}: loss 2.500, accuracy masked 50.0%, accuracy random 12.5%, "
+        "accuracy kept 100.0%"
+    )
     lines.on_row(held_out(7))
     lines.on_row(row(8) | held_out(8))
     assert printed(capsys) == [right.format(7), right.format(8)]

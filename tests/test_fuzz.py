@@ -214,7 +214,8 @@ def test_a_checkpoint_that_is_a_pipe_is_damaged_not_waited_for(tmp_path: Path) -
         DEEP,
         '{"steps": "4", "seconds": 1, "metrics": {}, "finished": "x"}',
         '{"steps": 4, "seconds": 1, "metrics": [], "finished": "x"}',
-        '{"steps": 4, "seconds": 1, "metrics": {"a": {"value": null, "split": "test"}}, "finished": "x"}',
+        '{"steps": 4, "seconds": 1, "metrics": {"a": {"value": null, "split": "test"}}, '
+        '"finished": "x"}',
         '{"steps": 4, "seconds": 1' + "0" * 400 + ', "metrics": {}, "finished": "x"}',
         '{"steps": true, "seconds": 1, "metrics": {}, "finished": "x"}',
     ],

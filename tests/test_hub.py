@@ -231,7 +231,8 @@ def test_the_run_of_another_recipe_is_not_written_over(server: Hub, run: Run) ->
 
 def test_two_pushes_of_one_run_at_once(server: Hub, run: Run) -> None:
     code = (
-        "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); "
+        "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); "
+        "print('held', flush=True); "
         "time.sleep(60)"
     )
     run.outbox.mkdir()
@@ -790,11 +791,13 @@ COLOUR = "the commonest colour (30.00% against 10.00%)"
         ),
         (
             0.4,
-            f"The model beats {LOSS} and {COLOUR}, and does not beat the neighbours' mean (30.00% against 40.00%).",
+            f"The model beats {LOSS} and {COLOUR}, and does not beat the neighbours' mean "
+            f"(30.00% against 40.00%).",
         ),
         (
             0.301,
-            f"The model beats {LOSS} and {COLOUR}, and cannot be told from the neighbours' mean (30.00% against 30.10%).",
+            f"The model beats {LOSS} and {COLOUR}, and cannot be told from the neighbours' "
+            f"mean (30.00% against 30.10%).",
         ),
     ],
 )
@@ -812,13 +815,13 @@ def test_the_card_says_whether_the_baselines_are_beaten(
     text = written(run, **values)
     assert says in text
     assert (
-        f"| `neighbors` | the mean colour of the nearest intact patches | {neighbors:.2%} | 30.00% | `accuracy_masked` |"
-        in text
+        f"| `neighbors` | the mean colour of the nearest intact patches | {neighbors:.2%} | "
+        f"30.00% | `accuracy_masked` |" in text
     )
     measured = text.partition("| baseline |")[0]
     assert (
-        "`accuracy_masked` | the share predicted correctly, of patches under the mask token | validation | 30.00% |"
-        in measured
+        "`accuracy_masked` | the share predicted correctly, of patches under the mask token "
+        "| validation | 30.00% |" in measured
     )
     assert not [
         name
@@ -848,8 +851,8 @@ def test_a_card_repeats_what_its_run_needs(run: Run) -> None:
     text = card.write(run, run.export)
     assert "tools/finetune.py recipe=recipe.yaml name=again data.path=IMAGES init=WEIGHTS\n" in text
     assert (
-        "WEIGHTS for the run or export `first` that it started from; this repository does not hold them."
-        in text
+        "WEIGHTS for the run or export `first` that it started from; this repository does "
+        "not hold them." in text
     )
     assert "/home" not in text
 

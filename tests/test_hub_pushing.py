@@ -322,7 +322,10 @@ def test_training_ends_though_the_outbox_is_a_file(
 
 
 def test_a_push_beside_training_waits_for_the_one_before(server: Hub, run: Run) -> None:
-    code = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); time.sleep(4)"
+    code = (
+        "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); "
+        "print(flush=True); time.sleep(4)"
+    )
     run.outbox.mkdir()
     save(run)
     with subprocess.Popen(

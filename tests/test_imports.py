@@ -165,7 +165,10 @@ def takes_a_recipe(text: str) -> list[str]:
 
 
 def test_a_parameter_that_is_a_recipe_is_found() -> None:
-    text = "def one(a: int, *, b: 'Recipe | None'): ...\ndef two(run: Run): ...\ndef three(r: Runs): ..."
+    text = (
+        "def one(a: int, *, b: 'Recipe | None'): ...\ndef two(run: Run): ...\ndef three(r: "
+        "Runs): ..."
+    )
     assert takes_a_recipe(text) == ["one", "two"]
 
 

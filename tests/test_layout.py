@@ -160,7 +160,10 @@ def test_what_was_left_out_of_a_folder_is_counted_and_said(tmp_path):
     for name in ("a.txt", "ant/b.TXT", "c.heic", "README", ".DS_Store", "bee/._0.png"):
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / ".cache").mkdir()
-    left = "left out: 1 .heic files, 2 .txt files, 1 files without an ending, 2 hidden files, 1 hidden folders"
+    left = (
+        "left out: 1 .heic files, 2 .txt files, 1 files without an ending, 2 hidden files, 1 "
+        "hidden folders"
+    )
     assert left in load(tmp_path).notes
 
 

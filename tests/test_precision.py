@@ -10,9 +10,15 @@ import torch
 from ssl_vit.training import distributed
 
 CPU = torch.device("cpu")
-SAPPHIRE_RAPIDS = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8\nbugs\t\t: swapgs"
+SAPPHIRE_RAPIDS = (
+    "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 avx512_fp16 amx_tile amx_bf16 "
+    "amx_int8\nbugs\t\t: swapgs"
+)
 GENOA = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512bw avx512_vnni avx512_bf16\n"
-SKYLAKE = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512bw avx512vl avx512dq\nbugs\t\t: avx512_bf16\n"
+SKYLAKE = (
+    "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512bw avx512vl avx512dq\nbugs\t\t: "
+    "avx512_bf16\n"
+)
 NEOVERSE_V1 = "processor\t: 0\nFeatures\t: fp asimd sve i8mm bf16 dgh\nCPU implementer\t: 0x41\n"
 NEOVERSE_N1 = "processor\t: 0\nFeatures\t: fp asimd asimdhp asimddp\nCPU implementer\t: 0x41\n"
 

@@ -60,7 +60,8 @@ def mine(tmp_path):
     """A recipe with presets, and values over some of their fields."""
     path = tmp_path / "mine.yaml"
     path.write_text(
-        "data: shapes\nmodel: vit_n8\nmodel.depth: 7\nmodel.timm: vit_small_patch16_224\ndata.crop_area: 0.9\n"
+        "data: shapes\nmodel: vit_n8\nmodel.depth: 7\nmodel.timm: "
+        "vit_small_patch16_224\ndata.crop_area: 0.9\n"
         "optim: {steps: 500, lr: 1.0e-3}\ncorruption.rate: 0.25\n"
     )
     return path

@@ -370,8 +370,8 @@ def test_compute_is_a_seeds_mean_and_a_sweeps_sum(whole):
 def test_hardware_versions_and_dates_are_the_runs(whole):
     text = (whole[0] / "report.md").read_text()
     assert (
-        "- 1 x cpu (a processor), 2 threads, precision float32; Python 3.11.9, torch 2.15.0, timm 1.0.24; revision"
-        in text
+        "- 1 x cpu (a processor), 2 threads, precision float32; Python 3.11.9, torch 2.15.0, "
+        "timm 1.0.24; revision" in text
     )
     assert "finished between 2026-01-01T00:00:00+00:00 and 2026-01-03T00:00:00+00:00" in text
 

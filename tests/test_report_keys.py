@@ -146,7 +146,8 @@ def test_the_claim_is_answered_in_one_sentence_with_its_paired_interval(whole):
     [
         (
             (0.50, 0.52, 0.54),
-            "corruption.rate=0.5 minus corruption.rate=0.15 is -6.00 points (95% interval in pairs -8.48 to -3.52",
+            "corruption.rate=0.5 minus corruption.rate=0.15 is -6.00 points (95% interval in "
+            "pairs -8.48 to -3.52",
         ),
         ((0.50, 0.52, 0.54), "which excludes zero): this contradicts the claim"),
         (
@@ -155,7 +156,8 @@ def test_the_claim_is_answered_in_one_sentence_with_its_paired_interval(whole):
         ),
         (
             (0.40,),
-            "corruption.rate=0.15 is +5.00 points, on one seed, which gives no interval: this cannot answer",
+            "corruption.rate=0.15 is +5.00 points, on one seed, which gives no interval: "
+            "this cannot answer",
         ),
     ],
 )

@@ -133,7 +133,10 @@ def test_the_hash_tells_what_is_computed_and_nothing_else():
 
 
 def test_the_hash_is_the_same_tomorrow():
-    code = "from ssl_vit.config.schema import Recipe; from ssl_vit.runs.identity import recipe_hash; print(recipe_hash(Recipe()))"
+    code = (
+        "from ssl_vit.config.schema import Recipe; from ssl_vit.runs.identity import "
+        "recipe_hash; print(recipe_hash(Recipe()))"
+    )
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "1"}
     output = subprocess.run(
         [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
@@ -575,7 +578,8 @@ def test_a_folder_that_is_moved_is_noticed_and_followed(tmp_path, monkeypatch):
         with pytest.raises(FileNotFoundError):
             run.append({"step": 2})
         assert the_error(run.check_not_moved) == (
-            f"name=it: {tmp_path}/it was moved to {tmp_path}/new while the run wrote it; name=new out={tmp_path} resumes there"
+            f"name=it: {tmp_path}/it was moved to {tmp_path}/new while the run wrote it; "
+            f"name=new out={tmp_path} resumes there"
         )
         run.append({"step": 3})
     assert [row["step"] for row in Run(Recipe(name="new", out=str(tmp_path))).rows()] == [1, 3]

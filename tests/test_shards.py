@@ -415,7 +415,8 @@ def test_what_shards_cannot_do_is_said(tmp_path):
     for i, count in enumerate((3, 3, 1)):
         numbered(tmp_path / "few" / f"{i}.tar", range(count))
     assert the_error(tmp_path / "few", window=4) == (
-        "data.window=4: 1 of 7 images in 3 shards come to none; expected a larger data.share= or data.validation="
+        "data.window=4: 1 of 7 images in 3 shards come to none; expected a larger "
+        "data.share= or data.validation="
     )
 
 

@@ -350,7 +350,8 @@ def test_splits_that_are_not_there_are_said_with_the_choices(tmp_path):
 def test_columns_that_are_not_there_are_said_with_the_choices(tmp_path):
     path = labelled(tmp_path / "x.parquet", range(4))
     assert the_error(path, label_column="labl") == (
-        f"data.label_column=labl: data.path={path} has no such column; did you mean label? choices: image, label"
+        f"data.label_column=labl: data.path={path} has no such column; did you mean label? "
+        f"choices: image, label"
     )
     assert the_error(path, image_column="photo").startswith(
         f"data.image_column=photo: data.path={path} has no such column"

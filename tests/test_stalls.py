@@ -101,8 +101,8 @@ def test_a_signal_while_data_do_not_come_saves_and_leaves(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("number", preemption.SIGNALS)
 def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, number: int) -> None:
-    """Sent until it is signalled: those within the first second are taken for one, as launchers repeat
-    them."""
+    """Sent until it is signalled: those within the first second are taken for one, as launchers
+    repeat them."""
     process = started(tmp_path, "stuck", "compute.workers=0")
     until_there(process)
     end = time.monotonic() + 300

@@ -826,7 +826,8 @@ def test_another_plan_is_refused(bench):
     keep("compute.threads=1", "eval.every=3", "parallel=1")  # computes the same
     with pytest.raises(
         UserError,
-        match=r"pretrain-scratch-0 \(optim\.steps 20 there, 10 here\).* and \d+ more; take another name=",
+        match=r"pretrain-scratch-0 \(optim\.steps 20 there, 10 here\).* and \d+ more; take another "
+        r"name=",
     ):
         keep("optim.steps=10")
     keep("seeds=3")  # one more of each
@@ -898,7 +899,10 @@ def test_a_second_study_in_the_same_folder_is_refused(bench):
 def test_a_folder_that_a_dying_process_holds_is_waited_for(bench):
     folder = bench.runs / "pretrain-scratch-0"
     folder.mkdir(parents=True)
-    code = "import fcntl, time; f = open('lock', 'a+'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True); time.sleep(1)"
+    code = (
+        "import fcntl, time; f = open('lock', 'a+'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, "
+        "flush=True); time.sleep(1)"
+    )
     holder = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE)
     assert holder.stdout.readline()
     assert main([*bench.words, "parallel=2"]) == 0

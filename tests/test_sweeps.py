@@ -98,7 +98,8 @@ def test_probes_see_the_recipes_images_whole(tmp_path):
     pre-training's own."""
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(
-        f"objective: mpp\nmodel: vit_n8\ndata: {{name: mine, path: {tmp_path}, size: 48, label_column: kind, share: 0.5}}\n"
+        f"objective: mpp\nmodel: vit_n8\ndata: {{name: mine, path: {tmp_path}, size: 48, "
+        f"label_column: kind, share: 0.5}}\n"
         "optim: {steps: 9, lr: 1.0e-3, batch: 8}\n"
     )
     request = parse_request([f"recipe={recipe}", "sweep", "data.crop_area=0.1,0.5"])

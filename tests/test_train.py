@@ -505,7 +505,10 @@ def test_a_folder_moved_while_it_is_written_stops_the_run_and_nothing_is_lost(
     with monkeypatch.context() as patch, pytest.raises(UserError) as caught:
         patch.setattr(train_job, "_callbacks", lambda made: [*whole(made), Mover()])
         run([*tiny, "name=run"])
-    text = f"name=run: {place} was moved to {new} while the run wrote it; name=new out={new.parent} resumes there"
+    text = (
+        f"name=run: {place} was moved to {new} while the run wrote it; name=new "
+        f"out={new.parent} resumes there"
+    )
     assert str(caught.value) == text and not place.exists()
     assert checkpoint.step_of(checkpoint.list_checkpoints(new / "checkpoints")[-1]) == 8, (
         "the next one that was due"

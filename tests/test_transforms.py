@@ -1,5 +1,5 @@
-"""Images: any format becomes the same bytes as elsewhere, and what is cut from an image follows from
-its key alone."""
+"""Images: any format becomes the same bytes as elsewhere, and what is cut from an image follows
+from its key alone."""
 
 import io
 import math

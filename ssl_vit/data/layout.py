@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from ..errors import UserError
 
-# Names of each role's split, the usual one first. `eval` is a test split, as in `datasets`, so that no
-# hyperparameter is chosen on it
+# Names of each role's split, the usual one first. `eval` is a test split, as in `datasets`, so that
+# no hyperparameter is chosen on it
 ROLES = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),

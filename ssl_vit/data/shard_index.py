@@ -135,7 +135,8 @@ def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfil
             )
         reached = member.offset
         yield member
-        tar.members.clear()  # type: ignore[attr-defined]  # else tarfile keeps them all, which may be millions
+        # else tarfile keeps them all, which may be millions
+        tar.members.clear()  # type: ignore[attr-defined]
 
 
 def _key(name: str) -> tuple[str, str]:

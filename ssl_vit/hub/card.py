@@ -218,7 +218,8 @@ def _terms(data: Data) -> dict[str, str]:
     """What is known of the images' licence, and whom to cite. A set's own name may be that of
     anybody's folder."""
     named = data.hub or not data.path
-    known = dict(OmegaConf.to_container(OmegaConf.load(TERMS)).get(data.name, {})) if named else {}  # type: ignore[union-attr]
+    terms: Any = OmegaConf.to_container(OmegaConf.load(TERMS))
+    known = dict(terms.get(data.name, {})) if named else {}
     page = (
         f"at https://huggingface.co/datasets/{data.hub}" if data.hub else "for their owner to say"
     )

@@ -103,7 +103,5 @@ def main(options: list[str]) -> None:
         [] if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else ["data.path=IMAGES"]
     )
     print(f"pulled      {run.folder}")
-    print(
-        f"go on       "
-        f"{typed('accelerate', 'launch', *formatting.tool_command(run.recipe.training_tool), *resume_options)}"
-    )
+    tool = formatting.tool_command(run.recipe.training_tool)
+    print(f"go on       {typed('accelerate', 'launch', *tool, *resume_options)}")

@@ -147,7 +147,7 @@ HELP = {
             "hub.repo=USER/NAME": "The repository; default: the run's own.",
             "hub.private=BOOL": "Create the repository as a private one.",
             "hub.state=BOOL": "Upload the resumable training state too.",
-            "--quiet": "Upload only what is missing, and wait while another process uploads this run.",
+            "--quiet": "Upload only what is missing; wait while another process uploads this run.",
         },
     ),
     "pull": ToolHelp(
