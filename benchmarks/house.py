@@ -32,7 +32,7 @@ def main(root: Path) -> None:
     lengths = [node.end_lineno - node.lineno + 1 for _, node in functions if node.end_lineno]
     lines = sum(len(formatted(path).splitlines()) for path in modules.values())
     record = {
-        "entries": len({name.split(".")[1] for name in modules if "." in name}),
+        "entries": len({entry(name) for name in modules} - {"", "__main__"}),
         "entries_in_circles": len(circles(graph)),
         "longest_import_chain": longest_chain(graph),
         "functions_with_recipe_where_narrow": sum(

@@ -78,30 +78,30 @@ def open_run(recipe: Recipe) -> tuple[Run, Result | None]:
     return run, result
 
 
-def _trains(recipe: Recipe, options: list[str]) -> None:
+def _check_pretrain(recipe: Recipe, options: list[str]) -> None:
     if recipe.objective == "probe":
         raise UserError(
             f"objective=probe trains nothing; type {typed(*tool_command('evaluate'), *options)}"
         )
 
 
-def _finetunes(recipe: Recipe, options: list[str]) -> None:
-    _starts(recipe, options)
+def _check_finetune(recipe: Recipe, options: list[str]) -> None:
+    _check_init_given(recipe, options)
     if recipe.objective != "supervised":
         raise UserError(
             f"objective={recipe.objective}: expected objective=supervised, as in recipe=finetune"
         )
 
 
-def _probes(recipe: Recipe, options: list[str]) -> None:
-    _starts(recipe, options)
+def _check_evaluate(recipe: Recipe, options: list[str]) -> None:
+    _check_init_given(recipe, options)
     if recipe.objective != "probe":
         raise UserError(
             f"objective={recipe.objective}: expected objective=probe, as in recipe=evaluate"
         )
 
 
-def _starts(recipe: Recipe, options: list[str]) -> None:
+def _check_init_given(recipe: Recipe, options: list[str]) -> None:
     """Check that init= is given: scratch as a default would hide a forgotten option."""
     named = any(
         option == f"init={SCRATCH}" or option.endswith((".yaml", ".yml")) for option in options
@@ -176,6 +176,6 @@ def _print_metrics(result: Result) -> None:
 
 
 # Functions are looked up at the call, so that a test can replace one.
-PRETRAIN = JobKind(_trains, lambda run: _train(run), _conclude)
-FINETUNE = JobKind(_finetunes, lambda run: _train(run), _conclude)
-EVALUATE = JobKind(_probes, lambda run: _probe(run), _conclude_evaluation)
+PRETRAIN = JobKind(_check_pretrain, lambda run: _train(run), _conclude)
+FINETUNE = JobKind(_check_finetune, lambda run: _train(run), _conclude)
+EVALUATE = JobKind(_check_evaluate, lambda run: _probe(run), _conclude_evaluation)
