@@ -1235,7 +1235,7 @@ def test_a_finished_run_of_other_words_is_no_run_of_this_study(bench):
     (folder / "recipe.yaml").write_text(dump(recipe))
     with pytest.raises(
         UserError,
-        match=r"pretrain-mpp-0 was made otherwise: optim\.steps 77 there, 20 here; remove it",
+        match=r"pretrain-mpp-0 was made otherwise: optim\.steps \(77 there, 20 here\); remove it",
     ):
         main([*bench.words, "parallel=2"])
 
