@@ -383,7 +383,7 @@ def test_a_damaged_result_is_named(tmp_path, text):
         run.result()
 
 
-@pytest.mark.parametrize("text", ["garbage", "[]", "3"])
+@pytest.mark.parametrize("text", ["garbage", "[]", "3", pytest.param("[" * 9999, id="deep")])
 def test_a_lock_with_other_text_is_taken(tmp_path, text):
     run = Run(recipe(tmp_path))
     run.folder.mkdir()

@@ -155,6 +155,7 @@ def test_any_tar_is_read_as_its_members_say(tmp_path, samples, data):
         ({"cls": b"cat"}, -1),
         ({"json": b'{"label": "cat"}'}, -1),
         ({"json": b'{"label": true}'}, -1),
+        pytest.param({"json": b"[" * 9999}, -1, id="deep"),
         ({"json": b"[3]"}, -1),
         ({"json": b"{"}, -1),
         ({"cls": b"\xff"}, -1),

@@ -151,7 +151,7 @@ def _label(kind: str, text: bytes) -> int:
     """The whole number in a .cls file, or in a .json file under `label`; -1 where there is none."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return -1
     if kind == "json":
         value = value.get("label") if isinstance(value, dict) else None

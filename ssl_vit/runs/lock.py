@@ -138,7 +138,7 @@ def _take(path: Path, file: IO[str]) -> None:
     file.seek(0)
     try:
         holder = json.loads(file.read() or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         holder = {}
     holder = holder if isinstance(holder, dict) else {}
     who = f"process {holder.get('pid')} on {holder.get('host')}"
