@@ -120,7 +120,9 @@ def test_passes_with_unequal_labels_average_to_the_global_mean() -> None:
     objective, given = supervised(), batch(8)
     given = given._replace(label=torch.tensor([1, 2, 3, 4, -1, -1, -1, 0]))
     alone = type("Alone", (), {"num_processes": 1, "reduce": staticmethod(lambda x, how: x)})
-    passes = loop._counted_labels([given.map(lambda x: x[:4]), given.map(lambda x: x[4:])], alone)
+    passes = loop._with_label_counts(
+        [given.map(lambda x: x[:4]), given.map(lambda x: x[4:])], alone
+    )
     split = sum(objective(part).loss / 2 for part in passes)
     assert split.item() == pytest.approx(objective(given).loss.item(), rel=1e-6)
 

@@ -641,6 +641,21 @@ def test_two_test_sets_in_one_table_are_named(gap, name):
     assert str(gap / "final-scratch-0") in message
 
 
+@pytest.mark.parametrize("seed_1", [[], ["data=cifar10", "data.hub=uoft-cs/cifar10"]])
+def test_two_training_sets_under_the_same_options_are_named(gap, seed_1):
+    """An arm may be meant to have other images: then its options say so."""
+    about = json.loads((gap / "study.json").read_text())
+    for one in (one for one in about["tasks"] if one["name"].startswith("final-mpp")):
+        planned(gap, one, "recipe=finetune", *(seed_1 if one["seed"] == 1 else []))
+    images = {"train": "other", "validation": "v", "test": "x"}
+    altered(gap / "final-mpp-1" / "environment.json", data=images)
+    if seed_1:
+        reports.write(gap)
+    else:
+        start = f"{gap}/final-mpp-0 and {gap}/final-mpp-1 were trained on different images"
+        assert error(gap).startswith(start)
+
+
 def test_two_sets_of_labels_in_one_table_are_named(gap):
     predict(gap / "final-mpp-1", np.ones(IMAGES, bool), np.arange(IMAGES) % 7)
     assert error(gap).startswith(

@@ -2,7 +2,7 @@
 torch here.
 
 Everything is checked on the way in: damaged files, runs that are not those of the plan, and runs
-that were tested on different images.
+that were trained or tested on different images.
 
 Legend: M labelled test images.
 """
@@ -22,6 +22,15 @@ from .comparable import foreign
 
 REQUIRED = ("final", "baseline", "candidate")  # under report: of a study that varies no keys
 ROLES = ("baseline", "candidate", "reference")
+# Keys on which a training split's fingerprint depends
+TRAINING_IMAGES = (
+    "data.name",
+    "data.path",
+    "data.hub",
+    "data.train",
+    "data.image_column",
+    "data.label_column",
+)
 TASK = ("name", "part", "arm", "seed", "values", "needs")
 
 
@@ -155,7 +164,8 @@ def load_study(folder: Path) -> StudyResults:
 
     Raises:
         UserError: it is no study, a file in it is damaged, no arm is finished, an arm that the
-            report names is not, or runs were tested on different images.
+            report names is not, or runs were tested on different images, or trained on different
+            ones under the same options.
     """
     if not (folder / "study.json").exists():
         raise UserError(
@@ -186,6 +196,7 @@ def load_study(folder: Path) -> StudyResults:
     _check_one_run_per_seed(study)
     _check_arms(study)
     _check_test_images(study)
+    _check_training_images(study)
     return study._replace(correct=_correct(study))
 
 
@@ -275,6 +286,37 @@ def _check_test_images(study: StudyResults) -> None:
         first = first or run
         if test != first.environment["data"]["test"]:
             raise _different_images(first, run)
+
+
+def _check_training_images(study: StudyResults) -> None:
+    """Raises UserError where runs of the same training options had different training images."""
+    prints = {name: run.environment["data"].get("train") for name, run in study.finished.items()}
+    if len(set(prints.values()) - {None}) < 2:
+        return
+    first: dict[tuple[str, ...], FinishedRun] = {}
+    for name, run in study.finished.items():
+        place = _training_images(run.run.folder)
+        if place is None or prints[name] is None:
+            continue
+        other = first.setdefault(place, run)
+        if prints[other.name] != prints[name]:
+            raise UserError(
+                f"{other.run.folder} and {run.run.folder} were trained on different images "
+                f"of {' '.join(text for text in place if not text.endswith('=None'))}; "
+                "they cannot share a table"
+            )
+
+
+def _training_images(folder: Path) -> tuple[str, ...] | None:
+    """The options that choose a run's training images and their labels; None where no recipe.yaml
+    tells them, and for a stream, of which only the first images are known."""
+    try:
+        written = parsing.flatten(parsing.load_yaml(folder / "recipe.yaml"))
+    except UserError:
+        return None
+    if written.get("data.stream"):
+        return None
+    return tuple(f"{key}={written.get(key)}" for key in TRAINING_IMAGES)
 
 
 def _different_images(first: FinishedRun, second: FinishedRun) -> UserError:
