@@ -15,6 +15,7 @@ from ssl_vit.config.recipe_files import RECIPES, TABLES
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
+from ssl_vit.jobs.help import tool_help
 from ssl_vit.studies import plan, spec
 
 GOLDEN = Path(__file__).parent / "golden" / "recipes.json"
@@ -66,6 +67,12 @@ def test_a_base_stands_in_for_what_a_recipe_leaves_out(tmp_path: Path) -> None:
     assert (found.name, found.model.name, found.model.patch) == ("mine", "vit_n4", 4)
     assert (found.optim.steps, found.optim.lr, found.data.size) == (7, 0.5, 32)
     assert found.corruption == mpp.corruption and found.optim.weight_decay == mpp.optim.weight_decay
+
+
+def test_help_names_the_bases() -> None:
+    text = tool_help("pretrain", ["recipe=paper/supervised_l16_imagenet21k"])
+    bases = "paper/supervised_b16_imagenet21k, paper/supervised_b16_imagenet"
+    assert f"recipe=paper/supervised_l16_imagenet21k (base: {bases})" in text
 
 
 def test_bases_form_no_circle(tmp_path: Path) -> None:

@@ -97,6 +97,13 @@ def load(path: Path, derived: tuple[Path, ...] = ()) -> FileValues:
     return FileValues(base_presets | presets, base_own | own)
 
 
+def bases(path: Path) -> list[str]:
+    """The names of the recipes that a recipe file is based on, the nearest first. The file is one
+    that `load` takes."""
+    base = load_yaml(path).get("base")
+    return [] if base is None else [str(base), *bases(find_recipe(str(base)))]
+
+
 def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
     """The values of a recipe file's content, without its base."""
     presets: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 import textwrap
 from typing import NamedTuple
 
+from ..config import recipe_files
 from ..config.options import WIDTH, help_text
 from ..config.resolve import resolve
 
@@ -194,6 +195,8 @@ def _recipe_options(words: list[str]) -> str:
     rest = [word for word in words if "=" in word]
     if not rest:
         return "Keys of a recipe, with their defaults:\n\n" + help_text()
-    return f"Keys of a recipe, with the values of {' '.join(rest)}:\n\n" + help_text(
-        resolve(rest, here=False)
-    )
+    recipe = resolve(rest, here=False)
+    named = [option.removeprefix("recipe=") for option in rest if option.startswith("recipe=")]
+    bases = recipe_files.bases(recipe_files.find_recipe(named[0] if named else None))
+    over = f" (base: {', '.join(bases)})" if bases else ""
+    return f"Keys of a recipe, with the values of {' '.join(rest)}{over}:\n\n{help_text(recipe)}"
