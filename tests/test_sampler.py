@@ -28,8 +28,8 @@ def shard_of(rows, sizes):
 
 @settings(deadline=None, max_examples=150)
 @given(SIZES, st.integers(1, 700), st.integers(1, 80), st.integers(0, 1000), st.integers(0, 2**40))
-def test_every_epoch_is_a_permutation(sizes, window, lanes, number, seed):
-    windows = WindowSampler(np.array(sizes), window, lanes)
+def test_every_epoch_is_a_permutation(sizes, window, batch, number, seed):
+    windows = WindowSampler(np.array(sizes), window, batch)
     assert np.array_equal(np.sort(epoch(windows, number, seed)), np.arange(sum(sizes)))
 
 
@@ -42,15 +42,15 @@ def test_every_epoch_is_a_permutation(sizes, window, lanes, number, seed):
     st.lists(st.integers(1, 90), min_size=1, max_size=6),
 )
 def test_the_stream_is_the_same_however_it_is_cut_and_whatever_was_read_before(
-    sizes, window, lanes, first, counts
+    sizes, window, batch, first, counts
 ):
     length = sum(sizes)
     known = batching.samples_at(
-        first, sum(counts), length, 3, WindowSampler(np.array(sizes), window, lanes)
+        first, sum(counts), length, 3, WindowSampler(np.array(sizes), window, batch)
     )
     cuts = [(first + sum(counts[:i]), count) for i, count in enumerate(counts)]
     fresh = [
-        batching.samples_at(*cut, length, 3, WindowSampler(np.array(sizes), window, lanes))
+        batching.samples_at(*cut, length, 3, WindowSampler(np.array(sizes), window, batch))
         for cut in reversed(cuts)
     ]
     assert np.array_equal(np.concatenate([part.index for part in reversed(fresh)]), known.index)
@@ -59,8 +59,8 @@ def test_the_stream_is_the_same_however_it_is_cut_and_whatever_was_read_before(
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 50), st.integers(1, 100), st.integers(1, 300), st.integers(1, 70))
-def test_a_window_is_read_from_no_more_shards_than_it_must_touch(count, size, window, lanes):
-    order = epoch(WindowSampler(np.full(count, size), window, lanes))
+def test_a_window_is_read_from_no_more_shards_than_it_must_touch(count, size, window, batch):
+    order = epoch(WindowSampler(np.full(count, size), window, batch))
     for first in range(0, len(order), window):
         part = order[first : first + window]
         assert len(np.unique(part // size)) <= -(-len(part) // size) + 1
@@ -84,8 +84,8 @@ def test_processes_read_parts_of_a_window_that_no_other_reads(
 
 
 def test_by_hand():
-    """Two shards of two, one window, two lanes: a lane holds one shard, and the batch a row of
-    each."""
+    """Two shards of two rows, one window, batches of 2: each part is a shard, and a batch has a
+    row of each."""
     order = epoch(WindowSampler(np.array([2, 2]), 4, 2))
     assert {tuple(sorted(pair // 2)) for pair in order.reshape(2, 2)} == {(0, 1)}
     assert len(set(order[::2] // 2)) == len(set(order[1::2] // 2)) == 1
@@ -134,12 +134,12 @@ def test_a_far_step_of_a_huge_set_needs_only_the_shards_sizes():
     assert len(touched) <= 2 * (-(-8 * 256 // 1000) + 1)
 
 
-@pytest.mark.parametrize("lanes", [1, 7, 64])
-def test_no_row_group_is_read_twice_where_the_last_few_are_kept(lanes):
+@pytest.mark.parametrize("batch", [1, 7, 64])
+def test_no_row_group_is_read_twice_where_the_last_few_are_kept(batch):
     """A single process that keeps what a window lies in."""
     sizes, window = np.full(60, 10), 100
     kept, read = [], 0
-    for shard in shard_of(epoch(WindowSampler(sizes, window, lanes)), sizes).tolist():
+    for shard in shard_of(epoch(WindowSampler(sizes, window, batch)), sizes).tolist():
         if shard not in kept:
             read += 1
         kept = [*(s for s in kept if s != shard), shard][-(window // 10 + 2) :]

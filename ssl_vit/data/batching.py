@@ -1,8 +1,8 @@
 """Which samples form a step, this process's share of them, and the Batch.
 
-Step s takes positions sB .. sB+B-1 of an endless stream of permuted epochs (permuted whole, or in
-windows where data are read in shards), so any step can be computed directly. The global batch is a
-row of chunks of the device batch: process p of P takes chunks p, P+p, 2P+p, ...
+Step s takes positions sB .. sB+B-1 of an endless sequence of permuted epochs (permuted whole, or in
+windows where data are read in shards), so any step can be computed directly. The global batch is
+cut into chunks of the device batch: process p of P takes chunks p, P+p, 2P+p, ...
 """
 
 from collections.abc import Callable
@@ -24,16 +24,18 @@ REPLACEMENTS = 20  # images tried in place of one that cannot be read
 
 
 class Batch(NamedTuple):
-    """Samples of one pass.
+    """Samples of one micro-batch.
 
     Attributes:
         image: uint8 (B, 3, H, W).
         label: int64 (B,), -1 for none.
         index: int64 (B,), the sample's position in the split.
         key: int64 (B,), the sample's key in this epoch, from which all its random numbers follow.
-        labels_per_pass: the labelled images of the global batch divided by its number of passes, so
-            that the passes' summed losses, divided by it, average to the global mean; None where
-            the training loop has not counted them.
+        labels_per_pass: float64 (), labelled images of the global batch / its micro-batches. A
+            micro-batch divides its summed loss by this, because gradients are averaged over
+            micro-batches: dividing by its own count would give the images of a micro-batch with few
+            labels more weight. With 6 labels in one micro-batch and 2 in the other, both divide
+            by 4. None outside of training.
         unreadable: names of the images that could not be read and were replaced by the next ones.
         partner_label: int64 (B,), the partner's label where images are mixed in pairs.
         own_share: float32 (B,), the share of a mixed image that is its own.
@@ -76,7 +78,7 @@ def samples_at(
 
 
 def _partners(wanted: Samples, length: int) -> Samples:
-    """The sample that each sample is mixed with: a function of its key."""
+    """The sample that each sample is mixed with, any of the split: a function of its key."""
     key = rng.stream(wanted.key, "partner")
     return Samples(rng.integers(key, 0, length), rng.bits(key, 1))
 
@@ -95,29 +97,29 @@ class BatchLayout(NamedTuple):
         return self.global_batch // (self.device_batch * self.processes)
 
     def chunk_index(self, micro: int) -> int:
-        """The place in the global batch of this process's chunk number `micro`."""
+        """Number in the global batch of the chunk that is this process's micro-batch `micro`."""
         return micro * self.processes + self.rank
 
 
 def batch_layout(
     batch: int, wanted: int | None, limit: int, rank: int, processes: int
 ) -> BatchLayout:
-    """The largest device batch up to `limit` (or the wanted one) that divides the global batch over
-    the processes.
+    """The layout with the wanted device batch, else with the largest one up to `limit` that divides
+    the global batch over the processes.
 
     Raises:
-        UserError: it does not divide.
+        UserError: the processes or the wanted device batch do not divide the global batch.
     """
     if batch % processes:
         raise UserError(f"optim.batch={batch}: not divisible by {processes} processes")
-    share = batch // processes
-    if wanted and share % wanted:
+    per_process = batch // processes
+    if wanted and per_process % wanted:
         raise UserError(
             f"compute.batch={wanted}: {processes} processes x {wanted} do not divide "
             f"optim.batch={batch}"
         )
-    fitting = (size for size in range(1, min(share, limit) + 1) if share % size == 0)
-    return BatchLayout(batch, wanted or max(fitting), rank, processes)
+    divisors = (n for n in range(1, min(per_process, limit) + 1) if per_process % n == 0)
+    return BatchLayout(batch, wanted or max(divisors), rank, processes)
 
 
 class ImageDataset(Dataset):
@@ -127,8 +129,8 @@ class ImageDataset(Dataset):
         source: the images.
         data: their preprocessing.
         train: random crops and flips, and mixing; else the evaluation's preprocessing.
-        strict: an image that cannot be read has no label, so that it is not measured. Always its
-            pixels, and else its label too, are replaced by the next image's.
+        strict: an image that cannot be read gets label -1, so that evaluation does not count it.
+            Otherwise it gets the label of the next image that can be read, as it does its pixels.
     """
 
     def __init__(self, source: Source, data: Data, train: bool, strict: bool = False) -> None:
@@ -146,9 +148,8 @@ class ImageDataset(Dataset):
         image, share_B = transforms.mix_pairs(
             batch.image, other.image, wanted.key, data.mixup, data.cutmix
         )
-        label_B = torch.where(
-            other.label < 0, -1, batch.label
-        )  # a mix with an unlabelled image has no label
+        # a mix with an unlabelled image has no label
+        label_B = torch.where(other.label < 0, -1, batch.label)
         return batch._replace(
             image=image,
             label=label_B,
@@ -175,8 +176,13 @@ class ImageDataset(Dataset):
             image = transforms.eval_transform(
                 images, self.data.size, self.data.eval_mode, self.data.eval_crop
             )
-        label_B, index_B, key_B = (torch.from_numpy(a) for a in (label, wanted.index, wanted.key))
-        return Batch(image, label_B, index_B, key_B, unreadable=tuple(unreadable))
+        return Batch(
+            image,
+            label=torch.from_numpy(label),
+            index=torch.from_numpy(wanted.index),
+            key=torch.from_numpy(wanted.key),
+            unreadable=tuple(unreadable),
+        )
 
     def _read(
         self, raw: bytes | np.ndarray, label: int, index: int, unreadable: list[str]
@@ -192,7 +198,7 @@ class ImageDataset(Dataset):
                 return transforms.decode(raw), label
             except ValueError as error:
                 text = f"{self.source.name(index)}: {error}"
-                if attempt == 0:  # the next ones are named at their own turn
+                if attempt == 0:  # the next ones are reported where they are samples themselves
                     unreadable.append(text)
                 index = (index + 1) % len(self.source)
                 (raw,), (label,) = self.source.fetch(np.array([index]))
@@ -202,11 +208,11 @@ class ImageDataset(Dataset):
 
 
 def check_unreadable(unreadable: int, seen: int, data: Data, last: str) -> None:
-    """Check that the share of unreadable images is within data.unreadable; fewer than 1,000 images
-    count as 1,000, so that a single one does not stop a small run.
+    """Check that the share of unreadable images does not exceed data.unreadable. Fewer than 1,000
+    images count as 1,000, so that a single one does not stop a small run.
 
     Raises:
-        UserError: it is above.
+        UserError: it does.
     """
     if unreadable > data.unreadable * max(seen, 1000):
         raise UserError(

@@ -77,8 +77,8 @@ class _Streamed(Dataset):
 class StreamReader:
     """This process's images of a stream; they do not depend on the number of workers.
 
-    They are shuffled inside of windows, permuted by key: `data.window` images are divided among the
-    windows of all processes. The n-th image of process p of P has the index p + nP.
+    Each process shuffles the images that it reads within windows of data.window / processes images.
+    The n-th image of process p of P has the index p + nP.
 
     Raises:
         UserError: fewer shards than processes.
@@ -94,26 +94,31 @@ class StreamReader:
         self.stream = stream
         self.batch_layout = batch_layout
         self.window = max(1, (data.window or WINDOW) // batch_layout.processes)
-        self.of_step = batch_layout.global_batch // batch_layout.processes
+        self.images_per_step = batch_layout.global_batch // batch_layout.processes
 
     def cursor_at(self, step: int) -> Cursor:
-        """Where the window begins that the step begins in; the stream has been read up to there."""
-        return self.stream.cursors[step * self.of_step // self.window]
+        """Start of the window that contains the step's first image; this process must have read the
+        stream up to there."""
+        return self.stream.cursors[self._window_of(step)]
 
     def seek(self, step: int, cursor: Cursor) -> None:
-        self.stream.cursors[step * self.of_step // self.window] = cursor
+        """Continue at `step`, with the cursor that `cursor_at` gave for it before."""
+        self.stream.cursors[self._window_of(step)] = cursor
+
+    def _window_of(self, step: int) -> int:
+        return step * self.images_per_step // self.window
 
     def passes(self, seed: int, start: int, stop: int) -> Iterator[_StreamPass]:
-        """The passes of steps start .. stop-1; the stream has been read up to the first."""
+        """The micro-batches of steps start .. stop-1, from the cursor of `start` on."""
         layout = self.batch_layout
-        images = self._images(seed, start * self.of_step, stop * self.of_step)
-        while some := list(islice(images, layout.device_batch)):
-            number, cells = zip(*some, strict=True)
+        images = self._images(seed, start * self.images_per_step, stop * self.images_per_step)
+        while numbered := list(islice(images, layout.device_batch)):
+            number, cells = zip(*numbered, strict=True)
             index = layout.rank + layout.processes * np.array(number, np.int64)
             yield _StreamPass(list(cells), Samples(index, rng.key(seed, 0, index)))
 
     def _images(self, seed: int, first: int, last: int) -> Iterator[tuple[int, Cell]]:
-        """This process's images number first .. last-1, each with its number."""
+        """This process's images first .. last-1, each with its number."""
         if first >= last:
             return
         size = self.window
@@ -122,8 +127,9 @@ class StreamReader:
         windows = self.stream.windows(numbers, size, layout.rank, layout.processes)
         for number, cells in zip(numbers, windows, strict=False):
             order = rng.permute(np.arange(size), size, rng.key(seed, layout.rank, number))
-            for place in range(max(0, first - number * size), min(size, last - number * size)):
-                yield number * size + place, cells[order[place]]
+            start = number * size
+            for image in range(max(start, first), min(start + size, last)):
+                yield image, cells[order[image - start]]
 
 
 def step_indices(
@@ -174,7 +180,9 @@ def training_loader(
         return _loader(
             _Streamed(source.stream, data), source.passes(seed, start, stop), workers, size
         )
-    if data.window:  # a pass reads one stretch of the window, or its end and its beginning
+    if data.window:
+        # two ranges of rows for each micro-batch: its parts of the window may be the last and the
+        # first ones
         cast(ShardedSource, source).set_cache_size(
             data.window // batch_layout.processes, 2 * batch_layout.accumulation_steps
         )
@@ -205,12 +213,10 @@ def held_out_batches(
         )
     chosen = rng.permute(np.arange(count), len(source), rng.key(2))
     index = np.array_split(chosen, batch_layout.processes)[batch_layout.rank]
-    wanted = Samples(index, rng.key(2, index))
     size = batch_layout.device_batch
-    parts = [
-        Samples(*(a[start : start + size] for a in wanted)) for start in range(0, len(index), size)
-    ]
-    return list(_loader(ImageDataset(source, data, train=False), parts, 0))
+    parts = [index[start : start + size] for start in range(0, len(index), size)]
+    wanted = [Samples(part, rng.key(2, part)) for part in parts]
+    return list(_loader(ImageDataset(source, data, train=False), wanted, 0))
 
 
 def evaluation_loader(

@@ -1,8 +1,8 @@
 """Streams: splits that are read sequentially, from the Hub or a disk (an `IterableDataset` of
-`datasets`), instead of by row.
+`datasets`), without random access to rows.
 
-Unlike with sources, the samples of a step depend on the number of processes, so a run resumes
-exactly only on the same number.
+Unlike with sources, the samples of a step depend on the number of processes, so exact resume needs
+the same number.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ PREVIEW = 2048  # the first images, where a stream is used like a source: baseli
 
 
 class Cell(NamedTuple):
-    """An encoded image of a stream, its label (-1: none), and its place."""
+    """An encoded image of a stream, its label (-1: none), and the shard and row it is from."""
 
     image: bytes
     label: int
@@ -49,8 +49,8 @@ class InMemoryImages:
         return len(self.cells)
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        found = [self.cells[row] for row in rows.tolist()]
-        return [cell.image for cell in found], np.array([cell.label for cell in found], np.int64)
+        cells = [self.cells[row] for row in rows.tolist()]
+        return [cell.image for cell in cells], np.array([cell.label for cell in cells], np.int64)
 
     def units(self) -> ReadUnits:
         """Single images, at most PREVIEW, so that the fingerprint does not depend on how many were
@@ -66,8 +66,13 @@ class InMemoryImages:
 
 
 class Cursor(NamedTuple):
-    """A position of a process in its part of a stream: the epoch, the number of the shard among its
-    shards of that epoch, and the next image of that shard."""
+    """A position of one process in a stream, from which it can go on after a resume.
+
+    Attributes:
+        epoch: number of the epoch.
+        place: number of the shard among the process's shards of that epoch.
+        row: the next image of that shard.
+    """
 
     epoch: int = 0
     place: int = 0
@@ -77,8 +82,12 @@ class Cursor(NamedTuple):
 class Stream:
     """A split that is read shard by shard, in endless epochs whose shards are permuted by key.
 
-    Process p of P takes the shards at places p, p+P, ... of each epoch, and cuts what it reads into
-    windows. In memory are one shard and two windows: one is read while the other is used.
+    Process p of P takes shards p, p+P, ... of each epoch's order, and cuts the images it reads into
+    windows of equal size, numbered from 0. In memory are one shard and two windows: one is read
+    while the other is used.
+
+    `cursors[n]` is where window n begins. A stream has no random access, so this is known only of
+    windows up to the one after the last one read; a checkpoint stores the cursor it needs.
     """
 
     def __init__(
@@ -97,7 +106,7 @@ class Stream:
         self.class_info = class_info
         self.where = where
         self.seed = seed
-        self.cursors: dict[int, Cursor] = {0: Cursor()}  # where each window read so far begins
+        self.cursors: dict[int, Cursor] = {0: Cursor()}
 
     @property
     def shards(self) -> int:
@@ -111,34 +120,38 @@ class Stream:
         return InMemoryImages(cells, *self.class_info)
 
     def windows(self, numbers: range, size: int, rank: int, processes: int) -> Iterator[list[Cell]]:
-        """This process's windows of `size` images with these numbers; the one before the first must
-        have been read. The next window is read in a thread meanwhile.
+        """This process's windows `numbers`, of `size` images each. While one is used, a thread
+        reads the next.
 
         Raises:
+            KeyError: the first window's cursor is not known.
             UserError: a shard cannot be read, or this process's shards hold no images.
         """
         walk = self._walk(self.cursors[numbers.start], rank, processes)
-        with ThreadPoolExecutor(1) as ahead:
-            reading = ahead.submit(_next, walk, size)
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(_next_window, walk, size)
             for number in numbers:
-                cells, self.cursors[number + 1] = reading.result()
+                cells, end = reading.result()
+                self.cursors[number + 1] = end
                 if number + 1 < numbers.stop:
-                    reading = ahead.submit(_next, walk, size)
+                    reading = pool.submit(_next_window, walk, size)
                 yield cells
 
-    def _walk(self, at: Cursor, rank: int, processes: int) -> Iterator[tuple[Cell, Cursor]]:
-        """This process's images from `at` on, each with the position of the one after it."""
-        epoch, place, row = at
+    def _walk(self, start: Cursor, rank: int, processes: int) -> Iterator[tuple[Cell, Cursor]]:
+        """This process's images from `start` on, without end, each with the cursor of the one after
+        it."""
+        epoch, place, row = start
         while True:
-            mine = self._order(epoch)[rank::processes].tolist()
-            known = (place, row) != (0, 0)  # whether there is any image in this epoch
-            for at_place in range(place, len(mine)):
-                cells = self._read(mine[at_place])
+            shards = self._order(epoch)[rank::processes].tolist()
+            # shards without any image would be read in circles for ever
+            has_images = (place, row) != (0, 0)
+            for number in range(place, len(shards)):
+                cells = self._read(shards[number])
                 for i in range(row, len(cells)):
-                    known = True
-                    yield cells[i], Cursor(epoch, at_place, i + 1)
-                row = 0
-            if not known:
+                    has_images = True
+                    yield cells[i], Cursor(epoch, number, i + 1)
+                row = 0  # only the first shard is entered in the middle
+            if not has_images:
                 raise UserError(
                     f"{self.where}: the shards of process {rank} of {processes} hold no images"
                 )
@@ -146,12 +159,13 @@ class Stream:
             place = 0
 
     def _order(self, epoch: int) -> np.ndarray:
+        """All shards, as permuted in this epoch."""
         key = rng.stream(rng.key(self.seed, epoch), "shards")
         return rng.permute(np.arange(self.shards), self.shards, key)
 
     def _read(self, shard: int) -> list[Cell]:
-        """All images of a shard. Stopping in the middle of a parquet file can crash the process at
-        exit (apache/arrow issue 45214)."""
+        """All images of a shard. It is read whole, because stopping in the middle of a parquet file
+        can crash the process at exit (apache/arrow issue 45214)."""
         try:
             rows = self.rows.shard(self.shards, shard)
             return [self._cell(cell, shard, row) for row, cell in enumerate(rows)]
@@ -166,8 +180,8 @@ class Stream:
         return Cell(_encoded(cell[self.image]), -1 if label is None else label, shard, row)
 
 
-def _next(walk: Iterator[tuple[Cell, Cursor]], size: int) -> tuple[list[Cell], Cursor]:
-    """A window, and where the next one begins."""
+def _next_window(walk: Iterator[tuple[Cell, Cursor]], size: int) -> tuple[list[Cell], Cursor]:
+    """The next `size` images, and the cursor after the last of them."""
     cells, cursors = zip(*islice(walk, size), strict=True)
     return list(cells), cursors[-1]
 

@@ -32,12 +32,12 @@ POSITIONS = "pos_embed"
 
 
 def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dict[str, Any]:
-    """Load first weights, unless `init` is scratch. An encoder that will be `exported` keeps the
-    eps of its own layer norms, as timm's exports cannot hold another.
+    """Load initial weights, unless `init` is scratch. An encoder that will be `exported` keeps the
+    eps of its own layer norms, because timm's config.json cannot state another.
 
     Returns:
-        What environment.json records: under `init` hashes by which a change is noticed, under
-        `before` what the run that made the weights took.
+        For environment.json: `init`, hashes of the weights and their file, so that resume notices a
+        change; `before`, the cost of the run that made them.
 
     Raises:
         UserError: as `load_weights`, or the folder of the run that made the weights is damaged.
@@ -46,7 +46,7 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
         return {}
     own = _norm_eps(encoder)
     before = init.upstream_cost()  # first: a damaged folder is an error before the work, not after
-    hashed = load_weights(encoder, init)
+    weights_hash = load_weights(encoder, init)
     eps = _norm_eps(encoder)
     if exported and own is not None and eps != own:
         _set_eps(encoder, own)
@@ -55,7 +55,7 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
                 f"warning: init={init.place}: layer_norm_eps={eps:g} there; training uses {own:g},"
                 " as timm's exports do"
             )
-    return {"init": {"weights": hashed, "file": init.weights_hash()}, "before": before}
+    return {"init": {"weights": weights_hash, "file": init.weights_hash()}, "before": before}
 
 
 def _norm_eps(encoder: Backbone) -> float | None:
@@ -90,45 +90,50 @@ def load_weights(encoder: Backbone, init: InitSource) -> str:
 def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> str:
     _check_normalisation(encoder, init, loaded)
     backbone = encoder.backbone
-    found = {name: value for name, value in loaded.state.items() if not name.startswith(HEADS)}
-    there = _sizes(found, loaded.heads)
-    here = _sizes(backbone.state_dict(), _attention_heads(backbone))
-    _check_sizes(init.place, there, here)
-    _check_names(init.place, found, backbone.state_dict())
-    if POSITIONS in found and isinstance(encoder, Encoder):
+    state = {name: value for name, value in loaded.state.items() if not name.startswith(HEADS)}
+    loaded_sizes = _sizes(state, loaded.heads)
+    model_sizes = _sizes(backbone.state_dict(), _attention_heads(backbone))
+    # sizes first: "model.width=192 here, 384 there" tells more than a list of shapes
+    _check_sizes(init.place, loaded_sizes, model_sizes)
+    _check_names(init.place, state, backbone.state_dict())
+    if POSITIONS in state and isinstance(encoder, Encoder):
         # of the leading tokens, those that have positions
         prefix = 0 if backbone.no_embed_class else encoder.prefix
-        found[POSITIONS] = resize_positions(found[POSITIONS], encoder.grid, prefix)
-    backbone.load_state_dict(found)
+        state[POSITIONS] = resize_positions(state[POSITIONS], encoder.grid, prefix)
+    backbone.load_state_dict(state)
     if loaded.eps is not None:
         _set_eps(encoder, loaded.eps)
-    return fingerprint(found)
+    return fingerprint(state)
 
 
 def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> None:
-    """Check that the encoder normalises pixels as the weights expect, as far as they say."""
+    """Check that the encoder normalises pixels as the weights expect, where their files state it.
+
+    Raises:
+        UserError: it does not; it names the option to add.
+    """
     for key, expected, buffer in (
         ("mean", loaded.mean, encoder.mean),
         ("std", loaded.std, encoder.std),
     ):
-        here = [round(value, 4) for value in (buffer.flatten() / 255).tolist()]
-        if expected is not None and [round(value, 4) for value in expected] != here:
+        # rounded, because published values have 3 or 4 decimals
+        current = [round(value, 4) for value in (buffer.flatten() / 255).tolist()]
+        if expected is not None and [round(value, 4) for value in expected] != current:
             typed = ",".join(map(str, expected))
             raise UserError(
-                f"data.{key}={here}: init={init.place} was made with {list(expected)};"
+                f"data.{key}={current}: init={init.place} was made with {list(expected)};"
                 f" add data.{key}=[{typed}]"
             )
 
 
 class LoadedWeights(NamedTuple):
-    """A timm backbone's state; as far as its files say, the mean and std of the pixels that it
-    expects, its number of attention heads, and the eps of its layer norms."""
+    """Weights in timm's names; None for what their files do not state."""
 
     state: dict[str, Tensor]
-    mean: list[float] | None
+    mean: list[float] | None  # of the pixels, in [0, 1]
     std: list[float] | None
-    heads: int | None
-    eps: float | None = None
+    heads: int | None  # attention heads
+    eps: float | None = None  # of the layer norms
 
 
 def _open(init: InitSource) -> LoadedWeights:
@@ -145,13 +150,13 @@ def _of_timm(name: str, place: str) -> LoadedWeights:
     if known is None or not known.hf_hub_id:
         raise UserError(f"init={place}: timm has no weights of that name on the Hub")
     files = ["config.json", "model.safetensors"]
-    found = _from_export(hub_files.fetch(known.hf_hub_id, f"init={place}", files), place)
+    loaded = _from_export(hub_files.fetch(known.hf_hub_id, f"init={place}", files), place)
     classifiers: Any = known.classifier
     if not isinstance(classifiers, tuple | list):  # some architectures have two
         classifiers = (classifiers,)
     prefixes = tuple(f"{name}." for name in classifiers if name)
-    state = {key: value for key, value in found.state.items() if not key.startswith(prefixes)}
-    return found._replace(state=state)
+    state = {key: value for key, value in loaded.state.items() if not key.startswith(prefixes)}
+    return loaded._replace(state=state)
 
 
 def _attention_heads(backbone: Any) -> int | None:
@@ -233,32 +238,32 @@ def _sizes(state: Mapping[str, Tensor], heads: int | None) -> dict[str, int]:
     return sizes
 
 
-def _check_sizes(place: str, there: Mapping[str, int], here: Mapping[str, int]) -> None:
+def _check_sizes(place: str, loaded: Mapping[str, int], model: Mapping[str, int]) -> None:
     differ = []
-    for key, value in there.items():
-        if here.get(key, value) != value:
-            differ.append(f"{key}={here[key]} here, {value} there")
+    for key, value in loaded.items():
+        if model.get(key, value) != value:
+            differ.append(f"{key}={model[key]} here, {value} there")
     if differ:
         raise UserError(f"init={place}: another model: {', '.join(differ)}")
 
 
-def _check_names(place: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+def _check_names(place: str, loaded: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
     """Check that no tensor is missing, left over or quantised, and that shapes agree, except those
     of the position embeddings, which are interpolated."""
     for text, names in (
-        ("lacks", wanted.keys() - found.keys()),
-        ("has beyond this model", found.keys() - wanted.keys()),
+        ("lacks", model.keys() - loaded.keys()),
+        ("has beyond this model", loaded.keys() - model.keys()),
     ):
         if names:
             listed = ", ".join(sorted(names)[:5])
             if len(names) > 5:
                 listed += f" and {len(names) - 5} more"
             raise UserError(f"init={place}: {text} {listed}")
-    for name, value in found.items():
-        if name != POSITIONS and value.shape != wanted[name].shape:
-            shapes = f"{tuple(wanted[name].shape)} here, {tuple(value.shape)} there"
+    for name, value in loaded.items():
+        if name != POSITIONS and value.shape != model[name].shape:
+            shapes = f"{tuple(model[name].shape)} here, {tuple(value.shape)} there"
             raise UserError(f"init={place}: {name} is {shapes}")
-        if wanted[name].is_floating_point() and not value.is_floating_point():
+        if model[name].is_floating_point() and not value.is_floating_point():
             kind = str(value.dtype).removeprefix("torch.")
             raise UserError(f"init={place}: {name} is {kind}; floating-point weights are read")
 

@@ -1,9 +1,7 @@
-"""Preemption: a signal on any rank becomes one step after which all ranks save and exit.
+"""Preemption: after a signal on any rank, all ranks save at the same step and exit.
 
-The ranks agree through the process group's key-value store on the CPU, so no device waits. Every
-CONSENSUS_EVERY steps each rank writes whether it got a signal and reads the result of the round
-before: a signal takes at most 2 CONSENSUS_EVERY steps. No torch at import: signals are handled
-before torch is loaded.
+The ranks agree through the process group's key-value store on the CPU, so no device waits (see
+StopConsensus). No torch at import: signals are handled before torch is loaded.
 """
 
 import itertools
@@ -19,22 +17,23 @@ from typing import Any
 
 from ..callbacks import SIGNALS
 
-STOPPED = 75  # exit status (sysexits.h: EX_TEMPFAIL): saved; the same command goes on
-# (EX_IOERR): the same, but the last steps could not be saved, which repeats itself where nobody
-# makes room
+# Exit statuses, after sysexits.h.
+STOPPED = 75  # EX_TEMPFAIL: saved; the same command resumes
+# EX_IOERR: stopped, but the last checkpoint could not be written. Not STOPPED, because a scheduler
+# that requeues on it would repeat the same steps for ever on a full disk.
 NOT_SAVED = 74
 SECOND_SIGNAL = 128  # plus the number of the second signal, as a shell counts: not saved
 INTERRUPTED = SECOND_SIGNAL + signal.SIGINT
-# seconds from which on a signal is a second one: launchers pass on what the whole group of
-# processes got already
+# seconds within which another signal counts as the same one: a launcher forwards to its children
+# what the terminal or the scheduler has already sent to the whole process group
 REPEAT_WINDOW = 1.0
 CONSENSUS_EVERY = 5  # steps
-_uses = itertools.count()  # of the store in this process, all processes alike
+_uses = itertools.count()  # numbers the prefixes; equal on all ranks, which call in one order
 
 
 def key_value_store(purpose: str) -> Any:
-    """The process group's key-value store with a prefix for one use. Ranks must call this in the
-    same order."""
+    """The process group's key-value store with a prefix of its own, as keys of an earlier use may
+    still be there. All ranks must call this in the same order."""
     from torch import distributed
 
     return distributed.PrefixStore(
@@ -100,8 +99,8 @@ def _exit_on_second_signal(reading: int) -> None:
 
 
 def exit_process(status: int, text: str) -> None:
-    """Exit from any thread, whatever the main thread waits for, and kill the data workers: a
-    suspended one would stay for ever."""
+    """Exit from any thread, even while the main thread is blocked, and kill the data workers:
+    os._exit skips their clean-up, and a suspended one would stay for ever."""
     for worker in multiprocessing.active_children():
         worker.kill()
     with suppress(OSError, ValueError):
@@ -110,13 +109,30 @@ def exit_process(status: int, text: str) -> None:
 
 
 class StopConsensus:
-    """Called before each step, at the same steps on all ranks: the reason for which all stop now,
-    or ""."""
+    """Called before each step, at the same steps on all ranks: returns the reason why all stop
+    before this step, or "".
+
+    A round is a step at which all ranks vote: the first call, then every CONSENSUS_EVERY steps.
+
+    - Each rank writes its signal, if it got one, and increments the round's count; the rank that
+      completes the count writes the result, which all ranks read and so act on alike.
+    - The result is read one round later: by then all have voted, so no rank waits for a slower
+      one, and a signal stops the run within 2 CONSENSUS_EVERY steps. The first round has none
+      before it and waits for its own result, so that a run that was signalled during its setup
+      stops before it trains.
+    - Every rank reads round n-1 before it votes in round n. So the rank that completes the count of
+      round n, and only that one, knows that nobody reads the keys of round n-1 again, and deletes
+      them.
+
+    A result is "=" and the reason, so that no store has to hold an empty value.
+    """
 
     def __init__(self, signals: SignalHandler, rank: int, processes: int) -> None:
-        self.signals, self.rank, self.processes = signals, rank, processes
-        self.last: int | None = None  # step of the last vote
-        self.reason = ""  # what stops the run, once something does
+        self.signals = signals
+        self.rank = rank
+        self.processes = processes
+        self.last_round: int | None = None  # its step
+        self.reason = ""  # why the run stops, once all ranks agree
         if processes > 1:
             self.store = key_value_store("stop")
 
@@ -125,38 +141,44 @@ class StopConsensus:
         return self.processes == 1 and bool(self.signals.reason)
 
     def __call__(self, step: int) -> str:
-        self.reason = self.reason or (
-            self.signals.reason if self.processes == 1 else self._agreed(step)
-        )
+        if self.reason:
+            return self.reason
+        if self.processes == 1:
+            self.reason = self.signals.reason
+        else:
+            self.reason = self._agreed_reason(step)
         return self.reason
 
-    def _agreed(self, step: int) -> str:
-        if self.last is not None and step % CONSENSUS_EVERY:
+    def _agreed_reason(self, step: int) -> str:
+        previous = self.last_round
+        if previous is None:
+            self.last_round = step
+            self._vote(step)
+            return self._result(step)
+        if step % CONSENSUS_EVERY:
             return ""
-        before = self.last
-        self.last = step
-        if before is None:
-            self._vote(step, None)
-            return self._read(step)
-        reason = self._read(before)
-        self._vote(step, before)
+        self.last_round = step
+        reason = self._result(previous)
+        if self._vote(step):
+            for key in ("request", "count", "result"):
+                self.store.delete_key(f"{previous}/{key}")
         return reason
 
-    def _vote(self, step: int, before: int | None) -> None:
-        """Write this rank's request; the last rank of the round writes the result and deletes the
-        round before, which all have read."""
+    def _vote(self, step: int) -> bool:
+        """Write this rank's vote, and the round's result if this vote is the last; whether it
+        was."""
         if self.signals.reason:
             self.store.set(f"{step}/request", f"{self.signals.reason} on process {self.rank}")
-        if self.store.add(f"{step}/count", 1) == self.processes:
-            reason = (
-                self.store.get(f"{step}/request").decode()
-                if self.store.check([f"{step}/request"])
-                else ""
-            )
-            self.store.set(f"{step}/result", f"={reason}")
-            for key in ("request", "count", "result") if before is not None else ():
-                self.store.delete_key(f"{before}/{key}")
+        # more than `processes` votes: a rollback led back to this round; its result stands, and its
+        # keys must stay for the next round to read
+        if self.store.add(f"{step}/count", 1) != self.processes:
+            return False
+        reason = ""
+        if self.store.check([f"{step}/request"]):
+            reason = self.store.get(f"{step}/request").decode()
+        self.store.set(f"{step}/result", f"={reason}")
+        return True
 
-    def _read(self, step: int) -> str:
-        """The result of a round; blocks until all ranks have voted."""
+    def _result(self, step: int) -> str:
+        """The result of a round; blocks until all ranks have voted in it."""
         return self.store.get(f"{step}/result").decode()[1:]
