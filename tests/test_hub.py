@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -309,15 +310,15 @@ WHILE_TRAINING: dict[str, tuple[list[Fault], dict[str, str], list[str], str]] = 
     "503": (
         [Fault("repos/create", 503)],
         {},
-        ["hub.wait=5"],
+        ["hub.wait=1"],
         "the Hub is busy (HTTP 503); try later",
     ),
     "cut": ([Fault("PUT /lfs", "cut", 1)], {}, [], ""),
-    "hang": ([Fault("/", "hang")], {}, ["hub.wait=3"], "a push began and has not ended"),
+    "hang": ([Fault("/", "hang")], {}, ["hub.wait=1"], "a push began and has not ended"),
     "down": (
         [],
         {"HF_ENDPOINT": "http://127.0.0.1:9"},
-        ["hub.wait=5"],
+        ["hub.wait=1"],
         "the Hub cannot be reached at http://127.0.0.1:9",
     ),
 }
@@ -343,6 +344,8 @@ def test_training_ends_with_the_same_weights_whatever_the_hub_does(
     options = altered(
         [*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5", *words
     )
+    if says:
+        monkeypatch.setattr(background.Pusher, "_finish", after_trouble(says))
     cli.pretrain(options)
     folder, out = tmp_path / "runs" / "mpp", capsys.readouterr().out
     for name in ("model.safetensors", "heads.safetensors"):
@@ -354,6 +357,22 @@ def test_training_ends_with_the_same_weights_whatever_the_hub_does(
     else:
         assert not owes and f"{REPO}: pushed main, step-000000005, step-000000010" in out
     assert_no_token(tmp_path / "runs", out)
+
+
+def after_trouble(says: str) -> Callable[[background.Pusher], None]:
+    """Pusher._finish that begins to wait hub.wait seconds once a push has met this trouble, however
+    long that takes to start."""
+    finish = background.Pusher._finish
+
+    def patient(pusher: background.Pusher) -> None:
+        pusher.start()
+        for _ in range(2400):
+            if says in (manifest.read(pusher.run)["trouble"] or ""):
+                break
+            time.sleep(0.05)
+        finish(pusher)
+
+    return patient
 
 
 def assert_no_token(folder: Path, *texts: str) -> None:
