@@ -85,12 +85,12 @@ def test_a_sample_is_mixed_alike_wherever_it_lies() -> None:
     some = batching.Samples(whole.index[[7, 2]], whole.key[[7, 2]])
     a, b = source.__getitems__(whole), source.__getitems__(some)
     assert (
-        a.own_share is not None
+        a.mix_lambda is not None
         and a.partner_label is not None
-        and b.own_share is not None
+        and b.mix_lambda is not None
         and b.partner_label is not None
     )
-    assert torch.equal(a.image[[7, 2]], b.image) and torch.equal(a.own_share[[7, 2]], b.own_share)
+    assert torch.equal(a.image[[7, 2]], b.image) and torch.equal(a.mix_lambda[[7, 2]], b.mix_lambda)
     assert torch.equal(a.partner_label[[7, 2]], b.partner_label)
     plain = batching.ImageDataset(
         SyntheticImages("train", 16), Data(size=16), train=True
@@ -102,7 +102,7 @@ def test_held_out_images_are_never_mixed() -> None:
     source = batching.ImageDataset(
         SyntheticImages("validation", 16), Data(size=16, mixup=0.8), train=False
     )
-    assert source.__getitems__(batching.samples_at(0, 4, 5_000, seed=3)).own_share is None
+    assert source.__getitems__(batching.samples_at(0, 4, 5_000, seed=3)).mix_lambda is None
 
 
 def test_the_loss_is_that_of_the_mixed_labels(tmp_path) -> None:
@@ -111,7 +111,7 @@ def test_the_loss_is_that_of_the_mixed_labels(tmp_path) -> None:
 
     made, drawn = supervised(smoothing=0.1), batch()
     partner, share = drawn.label.flip(0), torch.linspace(0, 1, 6)
-    mixed = drawn._replace(partner_label=partner, own_share=share)
+    mixed = drawn._replace(partner_label=partner, mix_lambda=share)
     soft = share[:, None] * torch.eye(5)[drawn.label] + (1 - share[:, None]) * torch.eye(5)[partner]
     soft = 0.9 * soft + 0.1 / 5
     wanted = -(soft * made.logits(drawn).log_softmax(-1)).sum(-1).mean()
@@ -120,12 +120,12 @@ def test_the_loss_is_that_of_the_mixed_labels(tmp_path) -> None:
 
 def test_a_batch_maps_its_partners_too() -> None:
     x = torch.zeros(2, dtype=torch.int64)
-    moved = Batch(x, x, x, x, partner_label=x, own_share=x.float()).map(lambda t: t + 1)
+    moved = Batch(x, x, x, x, partner_label=x, mix_lambda=x.float()).map(lambda t: t + 1)
     assert (
         moved.partner_label is not None
-        and moved.own_share is not None
+        and moved.mix_lambda is not None
         and moved.partner_label.sum() == 2
-        and moved.own_share.sum() == 2
+        and moved.mix_lambda.sum() == 2
     )
 
 

@@ -38,7 +38,8 @@ class Batch(NamedTuple):
             by 4. None outside of training.
         unreadable: names of the images that could not be read and were replaced by the next ones.
         partner_label: int64 (B,), the partner's label where images are mixed in pairs.
-        own_share: float32 (B,), the share of a mixed image that is its own.
+        mix_lambda: float32 (B,), lambda of mixup and CutMix: the weight of the image's own pixels
+            and label in a mix with its partner.
     """
 
     image: Tensor
@@ -48,12 +49,12 @@ class Batch(NamedTuple):
     labels_per_pass: Tensor | None = None
     unreadable: tuple[str, ...] = ()
     partner_label: Tensor | None = None
-    own_share: Tensor | None = None
+    mix_lambda: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """The batch with `change` applied to every tensor that has an entry for each sample."""
         changed: dict[str, Any] = {}
-        for name in ("image", "label", "index", "key", "partner_label", "own_share"):
+        for name in ("image", "label", "index", "key", "partner_label", "mix_lambda"):
             value = getattr(self, name)
             if value is not None:
                 changed[name] = change(value)
@@ -154,7 +155,7 @@ class ImageDataset(Dataset):
             image=image,
             label=label_B,
             partner_label=other.label,
-            own_share=share_B,
+            mix_lambda=share_B,
             unreadable=batch.unreadable + other.unreadable,
         )
 

@@ -71,9 +71,9 @@ class Supervised(Objective):
         label_B = batch.label.clamp(min=0)
         loss_B = self._loss(logits_BC, label_B) * known_B
         # mixed in pairs: the labels as the images
-        if batch.partner_label is not None and batch.own_share is not None:
+        if batch.partner_label is not None and batch.mix_lambda is not None:
             other_B = self._loss(logits_BC, batch.partner_label.clamp(min=0)) * known_B
-            loss_B = batch.own_share * loss_B + (1 - batch.own_share) * other_B
+            loss_B = batch.mix_lambda * loss_B + (1 - batch.mix_lambda) * other_B
         correct_B = (logits_BC.detach().argmax(-1) == label_B) & known_B
         count = known_B.double().sum()
         # the training loop counts the labelled images of the global batch before the step, so that

@@ -352,7 +352,7 @@ def _as_trained(
     batch = to_device(batch, accelerator.device)
     if max(settings.data.mixup, settings.data.cutmix) > 0:
         share = torch.ones(len(batch.key), device=accelerator.device)
-        batch = batch._replace(partner_label=batch.label.clone(), own_share=share)
+        batch = batch._replace(partner_label=batch.label.clone(), mix_lambda=share)
     if state.objective.uses_labels:
         return _with_label_counts([batch], accelerator)[0]
     return batch
