@@ -28,7 +28,7 @@ def keys(count, seed=0):
     return torch.from_numpy(rng.key(seed, 0, np.arange(count)))
 
 
-def slow_rank(key, patches, shape, side):
+def slow_order(key, patches, shape, side):
     """Every patch of an image, those hit first before others, by walking over its squares or
     rectangles."""
     grid, chosen = math.isqrt(patches), []
@@ -81,7 +81,7 @@ def slow_draw(key_B, patches, count, mask, random, source, shape="patches", side
     for b in range(len(stream)):
         key = stream[b : b + 1]
         rows = []
-        for n in slow_rank(key, patches, shape, side)[:count]:
+        for n in slow_order(key, patches, shape, side)[:count]:
             number = int(rng.integers(key, 3 * n + 1, 2**24)[0])
             kind = (
                 MASK

@@ -52,17 +52,18 @@ def sample(
     shape: str = "patches",
     side: int = 1,
 ) -> Corruption:
-    """Choose the K patches of lowest `rank` in each image and, for each independently, its kind.
+    """Choose the K patches of each image that are first in `corruption_order` and, for each
+    independently, its kind.
 
     Args:
         key_B: int64, the samples' keys.
         mask, random: probabilities of MASK and RANDOM; otherwise KEEP.
         source: RANDOM takes another patch, never itself, of the same image ("image") or of the
             whole device batch ("batch").
-        shape, side: see `rank`.
+        shape, side: see `corruption_order`.
     """
     key_B1 = rng.stream(key_B, STREAM)[:, None]
-    order_BN = rank(key_B1, patches, shape, side).argsort(dim=1, stable=True)
+    order_BN = corruption_order(key_B1, patches, shape, side).argsort(dim=1, stable=True)
     corrupted_BK = order_BN[:, : num_corrupted(rate, patches)]
     kind_BK = _kinds(key_B1, corrupted_BK, mask, random)
     return Corruption(corrupted_BK, kind_BK, _sources(key_B1, corrupted_BK, patches, source))
@@ -91,7 +92,7 @@ def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) ->
     return other_BK + (other_BK >= own_BK).long() * min(1, candidates - 1)
 
 
-def rank(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
+def corruption_order(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
     """The order in which patches are corrupted: int64 (B, N), lowest first.
 
     shape="patches": by each patch's hash or, with side > 1, in squares of side x side patches that

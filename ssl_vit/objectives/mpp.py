@@ -110,13 +110,13 @@ class MaskedPatchPrediction(Objective):
     def baselines(self, batch: Batch) -> Metrics:
         """The target's baselines on this batch's masked patches (docs/design.md, MPP)."""
         drawn = self.sample_corruption(batch)
-        hidden_BN = torch.zeros(
+        corrupted_BN = torch.zeros(
             len(batch.key), self.encoder.patches, dtype=torch.bool, device=batch.key.device
         ).scatter(1, drawn.corrupted_BK, True)
         masked_BK = drawn.kind_BK == corruption.MASK
         return {
             name: _mean(corruption.gather_corrupted(value_BN, drawn), masked_BK)
-            for name, value_BN in self.target.baselines(batch.image, hidden_BN).items()
+            for name, value_BN in self.target.baselines(batch.image, corrupted_BN).items()
         }
 
     @torch.no_grad()

@@ -65,12 +65,12 @@ def class_color(class_N: Tensor) -> Tensor:
     return (bins * 255 // 8 + 16).to(torch.uint8)
 
 
-def neighbor_sums(image_B3HW: Tensor, patch: int, hidden_BN: Tensor) -> tuple[Tensor, Tensor]:
+def neighbor_sums(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> tuple[Tensor, Tensor]:
     """Byte sums int64 (B, N, 3) of each patch's uncorrupted neighbours, and how many pixels they
     have, int64 (B, N).
 
-    Neighbours are the patches not in `hidden_BN` (bool) on the nearest square ring around the patch
-    that has one. An image with every patch hidden has none: sum 0 over one patch's pixels.
+    Neighbours are the patches not in `corrupted_BN` (bool) on the nearest square ring around the
+    patch that has one. An image with every patch corrupted has none: sum 0 over one patch's pixels.
     """
     rows = image_B3HW.shape[-2] // patch
     columns = image_B3HW.shape[-1] // patch
@@ -80,19 +80,19 @@ def neighbor_sums(image_B3HW: Tensor, patch: int, hidden_BN: Tensor) -> tuple[Te
         for a in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     )
     ring_NN = torch.maximum((y[:, None] - y).abs(), (x[:, None] - x).abs()).to(image_B3HW.device)
-    # the patch itself and hidden ones lie beyond every ring
+    # the patch itself and corrupted ones lie beyond every ring
     outside = rows + columns
-    hidden_B1N = hidden_BN[:, None, :]
-    ring_BNN = ring_NN.masked_fill(ring_NN == 0, outside).masked_fill(hidden_B1N, outside)
-    nearest_BNN = (ring_BNN == ring_BNN.amin(-1, keepdim=True)) & ~hidden_B1N
+    corrupted_B1N = corrupted_BN[:, None, :]
+    ring_BNN = ring_NN.masked_fill(ring_NN == 0, outside).masked_fill(corrupted_B1N, outside)
+    nearest_BNN = (ring_BNN == ring_BNN.amin(-1, keepdim=True)) & ~corrupted_B1N
     count_BN = nearest_BNN.sum(-1).clamp(min=1)
     return (nearest_BNN.double() @ sums_BN3).long(), count_BN * patch * patch
 
 
-def neighbor_color(image_B3HW: Tensor, patch: int, hidden_BN: Tensor) -> Tensor:
+def neighbor_color(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
     """Class of the mean colour of each patch's uncorrupted neighbours, a baseline for
     MPP: int64 (B, N)."""
-    return color_class(*neighbor_sums(image_B3HW, patch, hidden_BN))
+    return color_class(*neighbor_sums(image_B3HW, patch, corrupted_BN))
 
 
 class Target(nn.Module, ABC):
@@ -115,9 +115,9 @@ class Target(nn.Module, ABC):
         """Compute statistics of training images, uint8 (B, 3, H, W) each, for `baselines`."""
 
     @abstractmethod
-    def baselines(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
+    def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
         """Name -> (B, N): the score of each patch without a model, from its neighbours that are not
-        in `hidden_BN` and from the statistics. Names as in formatting.TO_BEAT."""
+        in `corrupted_BN` and from the statistics. Names as in formatting.TO_BEAT."""
 
     @abstractmethod
     def predict(self, output_BKA: Tensor) -> Tensor:
@@ -159,9 +159,9 @@ class Colors(Target):
                 self.count
             )
 
-    def baselines(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
+    def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
         truth_BNA = self.ground_truth(image_B3HW)
-        neighbors_BN = neighbor_color(image_B3HW, self.patch, hidden_BN)
+        neighbors_BN = neighbor_color(image_B3HW, self.patch, corrupted_BN)
         entropy = torch.special.entr(self.count.double() / self.count.sum()).sum()
         return {
             "entropy": entropy.expand(truth_BNA.shape[:2]),
@@ -201,9 +201,9 @@ class Pixels(Target):
         ]
         self.mean_3.copy_(torch.stack(means).mean(0))
 
-    def baselines(self, image_B3HW: Tensor, hidden_BN: Tensor) -> dict[str, Tensor]:
+    def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
         truth_BNX3 = rearrange(self.ground_truth(image_B3HW), "b n (x c) -> b n x c", c=3)
-        sums_BN3, count_BN = neighbor_sums(image_B3HW, self.patch, hidden_BN)
+        sums_BN3, count_BN = neighbor_sums(image_B3HW, self.patch, corrupted_BN)
         std, mean = (torch.tensor(v, device=sums_BN3.device) for v in (self.std, self.mean))
         near_BN3 = (sums_BN3 / count_BN[..., None] / 255 - mean) / std
         return {
