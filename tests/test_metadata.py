@@ -54,7 +54,7 @@ def test_whole_numbers_of_metadata_stay_as_they_are(tmp_path, kind):
     write(tmp_path, kind, [{"file_name": f"{n}.png", "age": 3 * n} for n in range(6)])
     plain = load(tmp_path, validation=0.0).train
     assert (
-        plain.labels == (-1, -1)
+        plain.label_range == (-1, -1)
         and "age" in plain.columns
         and "data.label_column=" in plain.columns
     )

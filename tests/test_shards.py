@@ -102,7 +102,7 @@ def test_a_folder_of_shards_is_read_whole_and_by_its_splits(tmp_path, write, win
     assert content(found.validation) == {png(n): n % 2 for n in range(20, 26)}
     one = load(tmp_path / f"train-0.{kind}", window=window, validation=0.3)
     assert everything(one) == {png(n): n % 2 for n in range(10)}
-    assert abs(len(one.validation) - 3) <= 1 and one.train.labels == (0, 1)
+    assert abs(len(one.validation) - 3) <= 1 and one.train.label_range == (0, 1)
     assert one.train.classes == ([] if write is numbered else ["ant", "bee"])
 
 
@@ -501,6 +501,6 @@ def test_cifar10_in_windows_is_what_datasets_reads(real_images):
         one, other = (getattr(splits, part).fetch(rows) for splits in (plain, in_place))
         assert one[0] == other[0] and np.array_equal(one[1], other[1])
     assert (
-        plain.train.labels == in_place.train.labels
+        plain.train.label_range == in_place.train.label_range
         and plain.train.classes == in_place.train.classes
     )

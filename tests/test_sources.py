@@ -267,12 +267,14 @@ def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_spli
     found = sources.load(Data(name="own", path=str(tmp_path), window=window), test=True)
     known = ["ant", "bee", "cat", "dog"]
     for i, (part, labels) in enumerate(zip(found[:3], names.values(), strict=True)):
-        assert part.classes == known and part.labels[1] == max(known.index(x) for x in labels if x)
+        assert part.classes == known and part.label_range[1] == max(
+            known.index(x) for x in labels if x
+        )
         wanted = {png(10 * i + n): known.index(x) if x else -1 for n, x in enumerate(labels)}
         assert content(part) == wanted
         rows = np.arange(len(part))
         assert np.array_equal(base.labels_of(part, rows), part.fetch(rows)[1])
-    assert found.train.labels[0] == -1 and found.test.labels[0] == 0
+    assert found.train.label_range[0] == -1 and found.test.label_range[0] == 0
     assert supervised_classes(found) == 4
 
 
@@ -284,7 +286,8 @@ def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
     path = parquet(tmp_path / "x.parquet", rows)
     plain = load(path)
     assert (
-        plain.train.labels == (-1, -1) and "70 different texts for 100 images" in plain.guesses[0]
+        plain.train.label_range == (-1, -1)
+        and "70 different texts for 100 images" in plain.guesses[0]
     )
     assert len(load(path, label_column="label").train.classes) == 70
 

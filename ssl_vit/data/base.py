@@ -22,7 +22,7 @@ class Source(Protocol):
     columns: str  # which columns there are: ends the error that there are no labels
 
     @property
-    def labels(self) -> tuple[int, int]:
+    def label_range(self) -> tuple[int, int]:
         """The lowest and the highest label; -1 for none."""
         ...
 
@@ -97,8 +97,8 @@ class _View(ABC):
         self.columns = whole.columns
 
     @property
-    def labels(self) -> tuple[int, int]:
-        return self.whole.labels
+    def label_range(self) -> tuple[int, int]:
+        return self.whole.label_range
 
     def __len__(self) -> int:
         return self.length

@@ -41,7 +41,7 @@ class Files:
         self.names = pyarrow.array(map(os.fsencode, names), pyarrow.large_binary())
 
     @property
-    def labels(self) -> tuple[int, int]:
+    def label_range(self) -> tuple[int, int]:
         if not len(self):
             return -1, -1
         return int(self.label_N.min()), int(self.label_N.max())

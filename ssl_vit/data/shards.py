@@ -170,7 +170,7 @@ class Parquet(Shards):
         super().__init__(np.concatenate(found), classes, columns)
 
     @property
-    def labels(self) -> tuple[int, int]:
+    def label_range(self) -> tuple[int, int]:
         if self.label is None:
             return -1, -1
         with ThreadPoolExecutor(READERS) as pool:
@@ -245,7 +245,7 @@ class Tars(Shards):
         found = index_files(files, tar_images)
         self.files = files
         each = [members["label"] for members in found]
-        self.labels = (
+        self.label_range = (
             min(int(labels.min()) for labels in each),
             max(int(labels.max()) for labels in each),
         )

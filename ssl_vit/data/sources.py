@@ -29,7 +29,7 @@ class SyntheticImages:
         self.columns = ""
 
     @property
-    def labels(self) -> tuple[int, int]:
+    def label_range(self) -> tuple[int, int]:
         return 0, len(self.classes) - 1
 
     def __len__(self) -> int:
@@ -318,7 +318,7 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     if splits.test:
         named["test"] = splits.test
     for split, source in named.items():
-        low, high = source.labels
+        low, high = source.label_range
         if high < 0:
             raise UserError(
                 f"objective={objective}: data={data.name} has no labels in its {split} split"
@@ -330,5 +330,5 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
                 f"data={data.name}: labels from {low} to {high} in its {split} split, "
                 f"with {known} classes"
             )
-    highest = max(source.labels[1] for source in named.values())
+    highest = max(source.label_range[1] for source in named.values())
     return data.classes or len(splits.train.classes) or highest + 1

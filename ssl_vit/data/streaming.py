@@ -41,7 +41,7 @@ class InMemoryImages:
         self.columns = columns
 
     @property
-    def labels(self) -> tuple[int, int]:
+    def label_range(self) -> tuple[int, int]:
         known = [cell.label for cell in self.cells]
         return min(known, default=-1), max(known, default=-1)
 

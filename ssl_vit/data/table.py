@@ -30,7 +30,7 @@ class Table:
         self.columns = columns.described(rows.features)
 
     @property
-    def labels(self) -> tuple[int, int]:
+    def label_range(self) -> tuple[int, int]:
         if self.label is None:
             return -1, -1
         column = self.rows.data.column(self.label)
