@@ -45,7 +45,7 @@ def monotonic():
     return clock[0]
 
 heartbeat.time = SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
-heartbeat.INTERVAL, heartbeat.BETWEEN_STEPS, heartbeat.STALLED = 0.3, 2, 2
+heartbeat.INTERVAL, heartbeat.BETWEEN_STEPS_FACTOR, heartbeat.STALLED_FACTOR = 0.3, 2, 2
 del validate.BOUNDS["compute.patience"]
 ERRORS = {"user": UserError("data.some=0: broken"), "system": OSError(5, "no such disk")}
 PLACES = {

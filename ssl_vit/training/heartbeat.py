@@ -30,8 +30,9 @@ LOST = LostError.status  # exit status: another process was lost; the same comma
 INTERVAL = 2.0  # seconds between heartbeats
 DEAD_AFTER = 60.0  # seconds without one, or the patience where that is less
 DEAD_AFTER_ERROR = 3 * INTERVAL  # the same once a connection to another process has broken
-BETWEEN_STEPS = 6  # times the patience, for work between steps: checkpoints, evaluation
-STALLED = 3  # times the patience, for no rank moving within a step
+# Limits as multiples of the patience, which is for one rank behind the others within a step.
+BETWEEN_STEPS_FACTOR = 6  # between steps, where checkpoints are written and evaluators run
+STALLED_FACTOR = 3  # within a step, where no rank moves at all
 SHARED = "/dev/shm"  # through which data workers hand over batches
 FINISHED = "left"
 RESUME_HINT = "the same command resumes from the last checkpoint"
@@ -157,7 +158,7 @@ class Watchdog:
     def note_step(self, step: int) -> None:
         """Mark the end of a step; the time until the next one has the longer limit."""
         self.step = step
-        self.allowed = BETWEEN_STEPS * self.patience
+        self.allowed = BETWEEN_STEPS_FACTOR * self.patience
         self.tick()
 
     def _exchange_loop(self) -> None:
@@ -231,8 +232,8 @@ class Watchdog:
         if self.waiting_for_data and stood > self.patience:
             text = f"no data came for so many seconds, {_loader()}"
             return f"compute.patience={self.patience:g}: {text}; {RESUME_HINT}"
-        if self.allowed == self.patience and stood > STALLED * self.patience:
-            limit = STALLED * self.patience
+        if self.allowed == self.patience and stood > STALLED_FACTOR * self.patience:
+            limit = STALLED_FACTOR * self.patience
             return (
                 f"this process has not moved for {limit:g} s, after step {self.step}; {RESUME_HINT}"
             )
@@ -277,7 +278,7 @@ class Watchdog:
             where = f"process {rank} on {last.heartbeat.host} has not moved for {allowed:g} s"
             return f"{where}; the others wait for it; {RESUME_HINT}"
         within_step = all(peer.heartbeat.allowed == self.patience for peer in active.values())
-        limit = STALLED * self.patience
+        limit = STALLED_FACTOR * self.patience
         if not within_step or stood <= limit:
             return ""
         return f"no process has moved for {limit:g} s, after step {self.step}; {RESUME_HINT}"
