@@ -1,5 +1,5 @@
 """Policy for non-finite losses and gradients: stop, skip or roll back. The loop has skipped those
-updates already."""
+updates already, on the device."""
 
 import json
 from collections.abc import Callable
@@ -24,8 +24,11 @@ class Rollback(Exception):
 
 
 def stream_seed(seed: int, rollbacks: int) -> int:
-    """Seed of the sample stream: the recipe's, or another one after each rollback."""
-    return seed if rollbacks == 0 else int(rng.stream(rng.key(seed), f"detour {rollbacks}")[0])
+    """Seed of the order of samples: the recipe's, and another one after each rollback, because the
+    same samples would lead to the same failure."""
+    if rollbacks == 0:
+        return seed
+    return int(rng.stream(rng.key(seed), f"detour {rollbacks}")[0])  # a name that is hashed
 
 
 class NonFinitePolicy:
@@ -62,9 +65,11 @@ class NonFinitePolicy:
     def __call__(self, steps: list[int]) -> None:
         if self.is_main:
             self._dump(steps)
-        many = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
+        where = f"step {steps[0]}"
+        if len(steps) > 1:
+            where = f"steps {steps[0]} to {steps[-1]}"
         text = (
-            f"{many}: loss or gradient not finite in {len(steps)}, not learned from; the "
+            f"{where}: loss or gradient not finite in {len(steps)}, not learned from; the "
             f"samples are in {self.path}"
         )
         if self.action == "stop":
@@ -75,8 +80,8 @@ class NonFinitePolicy:
             raise Rollback(steps[0])
 
     def _dump(self, steps: list[int]) -> None:
-        """Add the steps' samples to the file; a damaged file is replaced, a full disk is a
-        warning."""
+        """Add the steps' samples to the file. A damaged file is replaced, and a full disk is a
+        warning: neither may hide the failure that is being reported."""
         steps_found = {str(step): self.samples_of(step) for step in steps}
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             steps_found = {**json.loads(self.path.read_text())["steps"], **steps_found}
@@ -92,13 +97,14 @@ def roll_back(state: State, back: Rollback, resume: Callable[[int], None]) -> No
     Raises:
         UserError: there is none, or MAX_ROLLBACKS rollbacks were made already.
     """
-    rollbacks, was = state.rollbacks + 1, state.step
+    rollbacks = state.rollbacks + 1  # kept here: `resume` restores the checkpoint's count
+    failed_at = state.step
     if rollbacks > MAX_ROLLBACKS:
         raise UserError(
-            f"optim.nonfinite=back: {MAX_ROLLBACKS} ways on from a checkpoint all met numbers "
-            f"not finite; {MAY_HELP}"
+            f"optim.nonfinite=back: loss or gradient not finite again after {MAX_ROLLBACKS} "
+            f"rollbacks; {MAY_HELP}"
         )
     resume(back.step)
-    if state.step == was:
+    if state.step == failed_at:
         raise UserError(f"optim.nonfinite=back: no checkpoint before step {back.step}; {MAY_HELP}")
     state.rollbacks = rollbacks

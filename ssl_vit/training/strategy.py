@@ -111,7 +111,7 @@ class Strategy:
         """
         norm = optim.clip(self.weights, self.settings.clip).double()
         bad = self.any_nonfinite(norm)
-        optim.leave_out(self.optimizer, bad)
+        optim.skip_next_update(self.optimizer, bad)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return norm, bad
