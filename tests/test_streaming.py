@@ -54,7 +54,7 @@ def reading(place: Path, batch_layout: BatchLayout, window: int = 8) -> StreamRe
 
 def drawn(some: StreamReader, start: int, stop: int, seed: int = 0) -> list[tuple[int, int, int]]:
     """(index, shard, row) of each image of these steps, in their order."""
-    passes = some.passes(seed, start, stop)
+    passes = some.micro_batches(seed, start, stop)
     return [
         (i, c.shard, c.row)
         for p in passes

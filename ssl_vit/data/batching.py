@@ -97,9 +97,9 @@ class BatchLayout(NamedTuple):
     def accumulation_steps(self) -> int:
         return self.global_batch // (self.device_batch * self.processes)
 
-    def chunk_index(self, micro: int) -> int:
-        """Number in the global batch of the chunk that is this process's micro-batch `micro`."""
-        return micro * self.processes + self.rank
+    def chunk_index(self, micro_batch: int) -> int:
+        """The chunk of the global batch that is this process's micro-batch with this number."""
+        return micro_batch * self.processes + self.rank
 
 
 def batch_layout(

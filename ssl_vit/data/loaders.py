@@ -26,7 +26,7 @@ def _windows(source: Source, data: Data, batch: int) -> WindowSampler | None:
 
 
 class _Steps:
-    """A DataLoader's batch sampler: the samples of each pass of steps start .. stop-1."""
+    """A DataLoader's batch sampler: the samples of each micro-batch of steps start .. stop-1."""
 
     def __init__(
         self,
@@ -48,30 +48,31 @@ class _Steps:
         layout = self.batch_layout
         size = layout.device_batch
         for step in range(self.start, self.stop):
-            for micro in range(layout.accumulation_steps):
-                first = step * layout.global_batch + layout.chunk_index(micro) * size
+            for i in range(layout.accumulation_steps):
+                first = step * layout.global_batch + layout.chunk_index(i) * size
                 yield samples_at(first, size, self.length, self.seed, self.windows)
 
 
-class _StreamPass(NamedTuple):
-    """A pass of a stream: its encoded images and their samples."""
+class _StreamBatch(NamedTuple):
+    """A micro-batch of a stream: its encoded images and their samples."""
 
     cells: list[Cell]
     samples: Samples
 
 
 class _Streamed(Dataset):
-    """_StreamPass -> Batch. An image that cannot be read is replaced by the next of its pass."""
+    """_StreamBatch -> Batch. An image that cannot be read is replaced by the next of its
+    micro-batch."""
 
     def __init__(self, stream: Stream, data: Data) -> None:
         self.class_info = stream.class_info
         self.data = data
 
-    def __getitems__(self, stream_pass: _StreamPass) -> Batch:
-        places = Samples(np.arange(len(stream_pass.cells)), stream_pass.samples.key)
-        images = InMemoryImages(stream_pass.cells, *self.class_info)
+    def __getitems__(self, stream_batch: _StreamBatch) -> Batch:
+        places = Samples(np.arange(len(stream_batch.cells)), stream_batch.samples.key)
+        images = InMemoryImages(stream_batch.cells, *self.class_info)
         batch = ImageDataset(images, self.data, train=True).__getitems__(places)
-        return batch._replace(index=torch.from_numpy(stream_pass.samples.index))
+        return batch._replace(index=torch.from_numpy(stream_batch.samples.index))
 
 
 class StreamReader:
@@ -108,14 +109,14 @@ class StreamReader:
     def _window_of(self, step: int) -> int:
         return step * self.images_per_step // self.window
 
-    def passes(self, seed: int, start: int, stop: int) -> Iterator[_StreamPass]:
+    def micro_batches(self, seed: int, start: int, stop: int) -> Iterator[_StreamBatch]:
         """The micro-batches of steps start .. stop-1, from the cursor of `start` on."""
         layout = self.batch_layout
         images = self._images(seed, start * self.images_per_step, stop * self.images_per_step)
         while numbered := list(islice(images, layout.device_batch)):
             number, cells = zip(*numbered, strict=True)
             index = layout.rank + layout.processes * np.array(number, np.int64)
-            yield _StreamPass(list(cells), Samples(index, rng.key(seed, 0, index)))
+            yield _StreamBatch(list(cells), Samples(index, rng.key(seed, 0, index)))
 
     def _images(self, seed: int, first: int, last: int) -> Iterator[tuple[int, Cell]]:
         """This process's images first .. last-1, each with its number."""
@@ -146,7 +147,7 @@ def _as_is(batch: Batch) -> Batch:
 
 
 def batch_bytes(data: Data, batch_layout: BatchLayout) -> int:
-    """Bytes of a pass: its images, and label, index and key of each."""
+    """Bytes of a micro-batch: its images, and label, index and key of each."""
     return batch_layout.device_batch * (3 * data.size**2 + 64)
 
 
@@ -174,11 +175,11 @@ def training_loader(
     stop: int,
     workers: int,
 ) -> DataLoader:
-    """This process's passes of steps start .. stop-1, `accumulation_steps` to a step."""
+    """This process's micro-batches of steps start .. stop-1, `accumulation_steps` a step."""
     size = batch_bytes(data, batch_layout)
     if isinstance(source, StreamReader):
         return _loader(
-            _Streamed(source.stream, data), source.passes(seed, start, stop), workers, size
+            _Streamed(source.stream, data), source.micro_batches(seed, start, stop), workers, size
         )
     if data.window:
         # two ranges of rows for each micro-batch: its parts of the window may be the last and the

@@ -111,7 +111,7 @@ def train(
     Raises:
         UserError: too many images cannot be read.
     """
-    passes = iter(batches)
+    micro_batches = iter(batches)
     clock = Clock()
     callbacks = callbacks or Callbacks([])
     while state.step < settings.steps:
@@ -120,7 +120,7 @@ def train(
             return
         try:
             with clock.running(state, batch_layout.processes):
-                _update(state, passes, settings, batch_layout, accelerator, clock, callbacks)
+                _update(state, micro_batches, settings, batch_layout, accelerator, clock, callbacks)
                 last = state.step == settings.steps
                 values = {}
                 if last or state.step % settings.log_every == 0:
@@ -147,28 +147,31 @@ def train(
 
 def _update(
     state: State,
-    passes: Iterator[Batch],
+    batches: Iterator[Batch],
     settings: LoopSettings,
     batch_layout: BatchLayout,
     accelerator: Accelerator,
     clock: Clock,
     callbacks: Callbacks,
 ) -> None:
-    """One optimiser step on batch_layout.accumulation_steps passes."""
+    """One optimiser step on batch_layout.accumulation_steps micro-batches."""
     if not state.objective.training:
         state.objective.train()
-    step_passes = [
-        to_device(clock.wait(passes), accelerator.device)
+    # all of them before the first forward: an interruption while waiting for data must not leave
+    # half a step behind, and the labels of the whole step are counted first
+    micro_batches = [
+        to_device(clock.wait(batches), accelerator.device)
         for _ in range(batch_layout.accumulation_steps)
     ]
-    _report_unreadable(state, step_passes, settings, callbacks)
+    _report_unreadable(state, micro_batches, settings, callbacks)
     if state.objective.uses_labels:
-        step_passes = _with_label_counts(step_passes, accelerator)
+        micro_batches = _with_label_counts(micro_batches, accelerator)
     results: list[Step] = []
-    for micro, batch in enumerate(step_passes):
-        chunk = batch_layout.chunk_index(micro)
-        torch.manual_seed(int(rng.key(settings.seed, state.step, chunk)[0]))  # dropout, drop path
-        last = micro == batch_layout.accumulation_steps - 1
+    for i, batch in enumerate(micro_batches):
+        # dropout and drop path depend on the chunk of the global batch, not on the process
+        chunk = batch_layout.chunk_index(i)
+        torch.manual_seed(int(rng.key(settings.seed, state.step, chunk)[0]))
+        last = i == batch_layout.accumulation_steps - 1
         cast = autocast(settings.precision, accelerator)
         results.append(state.strategy.run_pass(batch, cast, last=last))
     norm, bad = state.strategy.update()
@@ -181,15 +184,15 @@ def _update(
 
 
 def _report_unreadable(
-    state: State, passes: list[Batch], settings: LoopSettings, callbacks: Callbacks
+    state: State, micro_batches: list[Batch], settings: LoopSettings, callbacks: Callbacks
 ) -> None:
     """Report and count the images of this process that could not be read.
 
     Raises:
         UserError: as `check_unreadable`.
     """
-    state.images_seen += sum(len(batch.key) for batch in passes)
-    for batch in passes:
+    state.images_seen += sum(len(batch.key) for batch in micro_batches)
+    for batch in micro_batches:
         for text in batch.unreadable:
             state.images_unreadable += 1
             callbacks.warn(f"an image was replaced by the next: {text}")
@@ -207,12 +210,13 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return batch.map(lambda x: x.to(device, non_blocking=True))
 
 
-def _with_label_counts(passes: list[Batch], accelerator: Accelerator) -> list[Batch]:
-    """The passes of a step with `labels_per_pass`: labelled images of the global batch divided by
-    its passes."""
-    known = torch.stack([(batch.label >= 0).sum() for batch in passes]).sum().double()
-    share = accelerator.reduce(known, "sum") / (len(passes) * accelerator.num_processes)
-    return [batch._replace(labels_per_pass=share) for batch in passes]
+def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> list[Batch]:
+    """A step's micro-batches with `labels_per_pass`: labelled images of the global batch divided by
+    its micro-batches."""
+    local = torch.stack([(batch.label >= 0).sum() for batch in micro_batches]).sum().double()
+    total = accelerator.reduce(local, "sum")
+    per_pass = total / (len(micro_batches) * accelerator.num_processes)
+    return [batch._replace(labels_per_pass=per_pass) for batch in micro_batches]
 
 
 def _accumulate(state: State, results: list[Step], norm: Tensor, bad: Tensor) -> None:
