@@ -242,8 +242,8 @@ def test_the_answer_comes_first_and_is_the_hand_worked_one(whole):
 
 def test_rows_are_what_scipy_says_of_the_counts(whole):
     measure = whole[1].numbers.measure("top1")
-    assert [one.arm for one in measure.beside] == ["extra: scratch, direct"]
-    for one in (*measure.results, *measure.beside):
+    assert [one.arm for one in measure.not_compared] == ["extra: scratch, direct"]
+    for one in (*measure.results, *measure.not_compared):
         shares = np.array(RIGHT[one.arm.removeprefix("extra: ").split(",")[0]]) / IMAGES
         theirs = stats.t.interval(0.95, 2, shares.mean(), stats.sem(shares))
         assert one.value.interval == pytest.approx(theirs)

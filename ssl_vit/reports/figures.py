@@ -51,7 +51,7 @@ def measures(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     order += [name for panel in panels for name in panel.levels]
     caption = "Each measure of each arm: each seed a dot, "
     caption += "the mean a diamond with its 95% t-interval over seeds"
-    if any(one.beside for one in numbers.measures):
+    if any(one.not_compared for one in numbers.measures):
         caption += "; broken lines are not among the arms compared"
     yield figure(
         "measures",
@@ -66,7 +66,7 @@ def _measure_panel(measure: Measure, along: Axes) -> plots.Panel:
     for one in measure.results:
         place, line = along.places[one.arm]
         lines.setdefault(line, []).append(_point(measure, one, [place] * one.value.n))
-    levels = {one.arm: scale * one.value.mean for one in measure.beside}
+    levels = {one.arm: scale * one.value.mean for one in measure.not_compared}
     return plots.Panel(unit(measure), lines, levels)
 
 
@@ -114,7 +114,7 @@ def compute(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     main = numbers.measure(numbers.main)
     lines = {
         arm_label(one.arm, numbers.settings): [_point(main, one, list(one.exaflop.values()))]
-        for one in (*main.results, *main.beside)
+        for one in (*main.results, *main.not_compared)
     }
     spent = [x for (point,) in lines.values() for x in point.x]
     if main.part != study.final and max(spent) <= DIFFERENT * min(spent):

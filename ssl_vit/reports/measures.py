@@ -49,9 +49,10 @@ class Measure(NamedTuple):
     Attributes:
         percent: whether it is a share.
         higher: whether higher is better.
-        own: keys that differ and are a part of the question, so that each arm answers its own.
+        question_keys: keys that differ between arms and change the question itself, such as the
+            rate of corruption: each arm answers another question, and none is the best.
         results: of the arms that are compared.
-        beside: of extra parts, and of arms beside the settings of a study that varies keys.
+        not_compared: of extra parts, and of arms that are no settings of a study that varies keys.
     """
 
     name: str
@@ -59,9 +60,9 @@ class Measure(NamedTuple):
     part: str
     percent: bool
     higher: bool
-    own: list[str]
+    question_keys: list[str]
     results: list[Result]
-    beside: list[Result]
+    not_compared: list[Result]
 
     @property
     def best(self) -> Result:
@@ -74,7 +75,9 @@ class Measure(NamedTuple):
 
     def seeds(self, arm: str) -> dict[int, float]:
         """{seed: value} of an arm; empty where it has none."""
-        return next((one.seeds for one in (*self.results, *self.beside) if one.arm == arm), {})
+        return next(
+            (one.seeds for one in (*self.results, *self.not_compared) if one.arm == arm), {}
+        )
 
     def difference(self, arm: str, other: str) -> SeedSummary | None:
         """`arm` minus `other` in pairs of one seed, positive where `arm` is better; None without a
@@ -120,7 +123,7 @@ def held_out(study: StudyResults, incomparable: dict[str, list[str]]) -> Iterato
     for part in study.trained:
         for name in names[part]:
             suffix = _suffix(part, sum(name in others for others in names.values()) > 1)
-            reasons, own = obstacles(study, part, name, study.settings)
+            reasons, keys = obstacles(study, part, name, study.settings)
             if reasons:
                 incomparable[name + suffix] = reasons
                 continue
@@ -128,7 +131,7 @@ def held_out(study: StudyResults, incomparable: dict[str, list[str]]) -> Iterato
             words = ["held-out", *filter(None, [group]), last.removeprefix(PROBE)]
             label = " ".join(words).replace("_", " ") + suffix
             percent = name.startswith(PROBE) or last in PERCENT
-            measure = Measure(name + suffix, label, part, percent, last != "loss", own, [], [])
+            measure = Measure(name + suffix, label, part, percent, last != "loss", keys, [], [])
             runs = {
                 arm: {
                     seed: run
@@ -148,13 +151,13 @@ def obstacles(
     runs = [study.runs(part, arm) for arm in arms]
     recipes = [_recipe(one) for one in runs if one]
     labels = name.startswith(PROBE)  # a probe learns labels, whatever the objective
-    reasons, own = question_keys("supervised/accuracy" if labels else name, recipes)
+    reasons, keys = question_keys("supervised/accuracy" if labels else name, recipes)
     if not all(recipes):
         reasons.append("recipe.yaml (missing)")
     data = [run.environment["data"] for one in runs for run in one.values()]
     if len({str(one.get("validation")) for one in data}) > 1:
         reasons.append("the images held out")
-    return reasons, own
+    return reasons, keys
 
 
 def _suffix(part: str, several: bool) -> str:
@@ -206,13 +209,13 @@ def _with_results(
                 probability=None,
                 gain=None,
             )
-            (measure.results if arm in study.settings else measure.beside).append(result)
+            (measure.results if arm in study.settings else measure.not_compared).append(result)
     if not measure.results:
         return
-    if not measure.own:
+    if not measure.question_keys:
         baseline = study.report.get("baseline") or ""
         chance = _probabilities(measure)
-        for results in (measure.results, measure.beside):
+        for results in (measure.results, measure.not_compared):
             results[:] = [
                 one._replace(
                     probability=chance.get(one.arm),

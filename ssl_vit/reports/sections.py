@@ -164,10 +164,12 @@ def _seeds_needed(pair: Pair, numbers: Numbers) -> str:
 def measures(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     """Every measure of every arm, and why some are not shown."""
     yield from figures.measures(study, numbers)
-    for own in dict.fromkeys(tuple(one.own) for one in numbers.measures if one.own):
+    for keys in dict.fromkeys(tuple(one.question_keys) for one in numbers.measures):
+        if not keys:
+            continue
         yield Text(
             "Held-out losses and accuracies of pre-training are measured at each setting's own "
-            f"{' and '.join(own)}: they show how hard that task is, not how good the encoder is."
+            f"{' and '.join(keys)}: they show how hard that task is, not how good the encoder is."
         )
     for keys in dict.fromkeys(map(tuple, numbers.incomparable.values())):
         names = [name for name, differ in numbers.incomparable.items() if tuple(differ) == keys]
@@ -182,7 +184,7 @@ def measures(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
 
 def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> Table:
     """Columns that no arm has a value of are left out."""
-    every = [*measure.results, *measure.beside]
+    every = [*measure.results, *measure.not_compared]
     baseline = arm_label(study.report.get("baseline") or "", numbers.settings)
     paper = study.report.get("paper") or {}
     if measure.name != "top1" or measure.part != study.final:
@@ -224,7 +226,7 @@ def _method(numbers: Numbers) -> str:
         "would give is in no interval but those of seeds and images, for which both are resampled "
         f"together, {stats.RESAMPLES:,} times, their ends never inside the first interval."
     )
-    if any(one.beside for one in numbers.measures):
+    if any(one.not_compared for one in numbers.measures):
         text += " Extra rows, and arms beside the settings, are not among the arms compared."
     n = max(one.value.n for measure in numbers.measures for one in measure.results)
     if n < 2:

@@ -111,8 +111,9 @@ def _claim(study: StudyResults, numbers: Numbers, pair: Pair) -> str:
 
 
 def _verdict(found: SeedSummary | None, measure: Measure) -> str:
-    if measure.own:
-        return f"each has its own {' and '.join(measure.own)}, so this cannot answer the claim"
+    if measure.question_keys:
+        keys = " and ".join(measure.question_keys)
+        return f"each has its own {keys}, so this cannot answer the claim"
     if found is None or found.interval is None:
         return "this cannot answer the claim"
     if not found.interval.excludes_zero:
@@ -127,8 +128,8 @@ def _best(measure: Measure, numbers: Numbers) -> str:
     mean = f"{number(best.value.mean, measure.percent)}{'%' if measure.percent else ''}"
     text = f"{'Highest' if measure.higher else 'Lowest'} {measure.label}: "
     text += f"{arm_label(best.arm, numbers.settings)} with {mean} (n = {best.value.n})"
-    if measure.own:
-        keys = " and ".join(measure.own)
+    if measure.question_keys:
+        keys = " and ".join(measure.question_keys)
         return f"{text} of {len(measure.results)} settings, each measured at its own {keys}."
     if best.probability is None:
         text += f" of {len(measure.results)} settings; "
