@@ -392,7 +392,7 @@ def test_a_push_that_failed_is_told_once_while_training_goes_on(
     run: Run, capsys: pytest.CaptureFixture
 ) -> None:
     pusher = background.Pusher(run)
-    run.ledger.write_text(json.dumps({"trouble": "the Hub is busy"}))
+    run.ledger.write_text(json.dumps({"last_error": "the Hub is busy"}))
     pusher.process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
     pusher.process.wait()
     capsys.readouterr()

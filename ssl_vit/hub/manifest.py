@@ -18,21 +18,21 @@ LISTED = 3  # milestones that are named one by one
 
 def read(run: Run) -> dict[str, Any]:
     """The content of hub.json, with `pushed` as {repository: {branch: {stamp, commit}}} and
-    `trouble`, the last problem or None."""
+    `last_error`, why the last upload failed, or None."""
     try:
         value = json.loads(run.ledger.read_text())
     except (OSError, ValueError, RecursionError):
         value = {}
     value = value if isinstance(value, dict) else {}
     pushed = value.get("pushed")
-    trouble = value.get("trouble")
+    last_error = value.get("last_error")
     pushed_branches = {
         name: _branches(there)
         for name, there in (pushed if isinstance(pushed, dict) else {}).items()
     }
     return value | {
         "pushed": pushed_branches,
-        "trouble": trouble if isinstance(trouble, str) else None,
+        "last_error": last_error if isinstance(last_error, str) else None,
     }
 
 
@@ -81,7 +81,7 @@ def status_lines(run: Run) -> list[tuple[str, str]]:
     where = [("hub", f"{run.recipe.hub.repo}: pushed {_listed(done)}")] if done else []
     if not left:
         return where
-    why = read(run)["trouble"] or "it has not been tried yet"
+    why = read(run)["last_error"] or "it has not been tried yet"
     return [*where, ("not pushed", f"{_listed(left)}: {why}"), ("then type", _command(run))]
 
 

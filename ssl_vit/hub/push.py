@@ -60,7 +60,7 @@ def push(
         if not _pending(run, again):
             return
         problem: str | None = "a push began and has not ended"
-        manifest.write(run, trouble=problem)
+        manifest.write(run, last_error=problem)
         try:
             _push(run, again, say)
             problem = None
@@ -71,7 +71,7 @@ def push(
             problem = hub_files.why(error)
             raise UserError(f"hub.repo={run.recipe.hub.repo}: {problem}") from None
         finally:
-            manifest.write(run, trouble=problem)
+            manifest.write(run, last_error=problem)
 
 
 def _pending(run: Run, again: bool) -> list[Upload]:
@@ -237,7 +237,7 @@ def with_retries(run: Run, do: Callable[[], T]) -> T:
         except Exception as error:
             if not hub_files.passing(error):
                 raise
-            manifest.write(run, trouble=hub_files.why(error))
+            manifest.write(run, last_error=hub_files.why(error))
             time.sleep(min(PATIENCE, max(wait, hub_files.retry_after(error))))
     return do()
 
