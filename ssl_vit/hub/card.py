@@ -1,5 +1,4 @@
-"""The model card of a run, finished or on its way: what its folder says, for somebody who has never
-seen it. No torch here."""
+"""Model card of a finished or running run, written from its folder alone. No torch here."""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -29,59 +28,63 @@ TARGETS = {
     "pixels": "its pixels, by squared error",
 }
 TERMS = Path(__file__).with_name("terms.yaml")
-# data sheets' most
+# highest board power in the data sheets; the first name contained in the device's counts
 WATTS = {"H100": 700, "H200": 700, "A100": 400, "V100": 300, "4090": 450, "L4": 72, "T4": 70}
 CORE_WATTS = 10  # of a CPU, roughly
 GROUPS = ("data", "model", "optim", "seed", "init", "objective")  # keys that every recipe uses
 
 
 def write(run: Run, export: Path, step: int | None = None) -> str:
-    """The card's Markdown beside the export in that folder; `step`: of the encoder after that step,
-    not of the end."""
+    """The card's Markdown for the export in that folder; with `step`, of the milestone after that
+    step, which has no results yet."""
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
         loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     result = None if step else run.result()
-    known, config = run.environment(), export_files.read_config(export)
-    values = (
-        _told(run.recipe, config, step) | _measured(run, result) | _spent(run.recipe, result, known)
-    )
-    front = yaml.safe_dump(
-        _front(run.recipe, config["num_classes"] > 0, result), sort_keys=False, allow_unicode=True
-    )
-    revision = f" at {escape_markdown(known['revision'])}" if known.get("revision") else ""
-    return (
-        environment.get_template("card.md.j2").render(**values, front=front, revision=revision)
-        + "\n"
-    )
+    facts = run.environment()
+    config = export_files.read_config(export)
+    values = _description(run.recipe, config, step)
+    values |= _results(run, result)
+    values |= _cost(run.recipe, result, facts)
+    metadata = _metadata(run.recipe, config["num_classes"] > 0, result)
+    front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
+    revision = f" at {escape_markdown(facts['revision'])}" if facts.get("revision") else ""
+    template = environment.get_template("card.md.j2")
+    return template.render(**values, front=front, revision=revision) + "\n"
 
 
-def _front(recipe: Recipe, classifies: bool, result: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the Hub itself reads of the card."""
-    d, task = recipe.data, "image-classification" if classifies else "image-feature-extraction"
+def _metadata(recipe: Recipe, classifies: bool, result: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The YAML block that the Hub reads (huggingface.co/docs/hub/model-cards, metadata)."""
+    data = recipe.data
+    task = "image-classification" if classifies else "image-feature-extraction"
     objective = {"mpp": "masked-patch-prediction"}.get(recipe.objective, recipe.objective)
-    front = {
+    metadata: dict[str, Any] = {
         "library_name": "timm",
         "pipeline_tag": task,
         "tags": [task, "timm", "transformers", "ssl_vit", objective],
     }
-    base = {"base_model": hub_files.split(recipe.init)[0]} if recipe.init_source.is_on_hub else {}
-    data = {"datasets": [d.hub]} if d.hub and d.verified and not d.path else {}
-    where = {"type": d.hub if d.hub and not d.path else d.name, "name": d.name}
-    measured = measures.index((result or {"metrics": {}})["metrics"], task, where)
-    index = {"model-index": [{"name": recipe.name, "results": measured}]} if measured else {}
-    return front | base | data | index
+    if recipe.init_source.is_on_hub:
+        metadata["base_model"] = hub_files.split(recipe.init)[0]
+    # with data.path= the images may be any: the Hub's data set is not claimed
+    hub = None if data.path else data.hub
+    if hub and data.verified:
+        metadata["datasets"] = [hub]
+    dataset = {"type": hub or data.name, "name": data.name}
+    results = measures.index((result or {"metrics": {}})["metrics"], task, dataset)
+    if results:
+        metadata["model-index"] = [{"name": recipe.name, "results": results}]
+    return metadata
 
 
 def curves(run: Run) -> bytes | None:
-    """A PNG of the loss by step, training and held out, and of what else was held out; None where
-    there are no rows."""
+    """A PNG of the training and held-out loss and of the held-out accuracy by step; None where
+    metrics.jsonl has no rows."""
     rows = run.rows()
     names = [
         name
         for name in ("loss", "validation/loss", "validation/accuracy_masked", "validation/accuracy")
-        if _seen(rows, name)
+        if _points(rows, name)
     ]
     if not names:
         return None
@@ -95,32 +98,37 @@ def curves(run: Run) -> bytes | None:
         figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True
     ):
         for name in panel:
-            axis.plot(*zip(*_seen(rows, name), strict=True), label=name)
-        for dashes, (name, value) in enumerate(_to_beat(run, label == "loss")):
+            axis.plot(*zip(*_points(rows, name), strict=True), label=name)
+        for dashes, (name, value) in enumerate(_baselines(run, label == "loss")):
             axis.axhline(value, color="gray", linestyle=("--", ":", "-.")[dashes % 3], label=name)
         axis.set(xlabel="step", ylabel=label)
         axis.legend(frameon=False, fontsize="small")
     file = io.BytesIO()
-    # so that equal curves are equal bytes
+    # without matplotlib's version: equal curves give equal bytes, which are not uploaded again
     figure.savefig(file, format="png", dpi=120, metadata={"Software": None})
     return file.getvalue()
 
 
-def _to_beat(run: Run, losses: bool) -> list[tuple[str, float]]:
-    """What the objective's loss, or its accuracy, must beat; a joint one has parts, which are not
-    drawn."""
+def _baselines(run: Run, losses: bool) -> list[tuple[str, float]]:
+    """Name and value of the baselines of the loss, or of the accuracy. Those of the parts of a
+    joint objective, such as mpp/entropy, are not drawn, because the curve is of their sum."""
     metrics = (run.result() or {"metrics": {}})["metrics"]
-    fought = [one for one in measures.comparisons(metrics) if "/" not in one.baseline]
-    return [(one.called, one.there) for one in fought if one.measure.startswith("loss") is losses]
+    return [
+        (one.called, one.there)
+        for one in measures.comparisons(metrics)
+        if "/" not in one.baseline and one.measure.startswith("loss") is losses
+    ]
 
 
-def _seen(rows: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
+def _points(rows: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
     return [(row["step"], row[name]) for row in rows if name in row]
 
 
-def _told(recipe: Recipe, config: Mapping[str, Any], step: int | None) -> dict[str, Any]:
-    """What it is, and how it is loaded; `config` is the export's config.json."""
-    classes, repository = config["num_classes"], recipe.hub.repo
+def _description(recipe: Recipe, config: Mapping[str, Any], step: int | None) -> dict[str, Any]:
+    """The template's values on the model, its data and its recipe; `config` is the export's
+    config.json."""
+    classes = config["num_classes"]
+    repository = recipe.hub.repo
     branch = f"step-{step:09d}" if step else None
     side = recipe.data.size
     return {
@@ -149,7 +157,7 @@ def _told(recipe: Recipe, config: Mapping[str, Any], step: int | None) -> dict[s
                 for key, value in _values(without_private(recipe))
             ],
         ),
-        **_again(recipe),
+        **_command(recipe),
         "limits": list(_limits(recipe, classes > 0)),
     }
 
@@ -181,8 +189,8 @@ def _what(recipe: Recipe) -> str:
     )
 
 
-def _again(recipe: Recipe) -> dict[str, str]:
-    """The command that repeats the run, and what of it is not in the repository."""
+def _command(recipe: Recipe) -> dict[str, str]:
+    """The command that repeats the run, and a sentence on what it needs besides the repository."""
     needs = {
         "data.path=IMAGES": ("a copy of the same images", recipe.data.path),
         "init=WEIGHTS": (
@@ -215,8 +223,8 @@ def _again(recipe: Recipe) -> dict[str, str]:
 
 
 def _terms(data: Data) -> dict[str, str]:
-    """What is known of the images' licence, and whom to cite. A set's own name may be that of
-    anybody's folder."""
+    """Terms of use of the images and the citation, from terms.yaml."""
+    # with data.path= alone, data.name may be the name of anybody's folder
     named = data.hub or not data.path
     terms: Any = OmegaConf.to_container(OmegaConf.load(TERMS))
     known = dict(terms.get(data.name, {})) if named else {}
@@ -228,13 +236,14 @@ def _terms(data: Data) -> dict[str, str]:
 
 
 def _objective(recipe: Recipe) -> str:
-    c, s = recipe.corruption, recipe.supervised
+    c = recipe.corruption
+    s = recipe.supervised
     mpp = (
         f"Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2): "
         f"{c.rate:.0%} of an image's patches are"
         f" corrupted, {c.mask:.0%} of them by a learned mask token, {c.random:.0%} by another "
         f"patch, {c.keep:.0%} left as they"
-        f" are; of each the encoder tells "
+        f" are; of each the encoder predicts "
         f"{TARGETS.get(recipe.target, escape_markdown(recipe.target))}."
     )
     labels = (
@@ -242,12 +251,12 @@ def _objective(recipe: Recipe) -> str:
         f"{'a hidden tanh layer and a linear one' if s.hidden else 'one linear layer'} on the"
         f" {'class token' if s.pool == 'token' else 'mean of the patches'}, {s.loss} cross-entropy."
     )
-    known = {
+    texts = {
         "mpp": mpp,
         "supervised": labels,
         "joint": f"The weighted sum of two losses. {mpp} {labels}",
     }
-    return known.get(
+    return texts.get(
         recipe.objective,
         f"{inline_code(recipe.objective)}, an objective of a plugin that is not part of ssl_vit.",
     )
@@ -263,59 +272,64 @@ def _data(recipe: Recipe) -> str:
             f", not from {escape_markdown(d.hub)} of the Hub" if d.hub else ""
         )
     share = f"; {d.share:.1%} of it was trained on" if d.share < 1 else ""
-    looked = "Nothing was held out" if d.validation == 0 else "A part was held out"
+    held_out = "Nothing was held out" if d.validation == 0 else "A part was held out"
     return (
-        f"{escape_opening(d.name)}, split {inline_code(d.train)}, {source}{share}. {looked} "
-        f"to watch training."
+        f"{escape_opening(d.name)}, split {inline_code(d.train)}, {source}{share}. {held_out} "
+        f"for evaluation during training."
     )
 
 
 def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    """Key and value of what is computed, as far as the objective has a use for it and it is not off
-    (0, false or null)."""
+    """Keys and values that affect the computation: those that the objective uses and that are not
+    off (0, false or null)."""
     used = {*GROUPS, *OBJECTIVES.get(recipe.objective, ())}
     for key, value in flatten(asdict(recipe)).items():
         if key.split(".")[0] in used and (value or key == "seed") and key not in NOT_COMPUTED:
             yield key, value
 
 
-def _measured(run: Run, result: Mapping[str, Any] | None) -> dict[str, Any]:
+def _results(run: Run, result: Mapping[str, Any] | None) -> dict[str, Any]:
     metrics = (result or {"metrics": {}})["metrics"]
-    fought = list(measures.comparisons(metrics))
+    comparisons = list(measures.comparisons(metrics))
     return {
         "results": measures.results(metrics),
-        "baselines": measures.baselines(fought) if fought else "",
-        "verdict": measures.verdict(fought) if fought else "",
+        "baselines": measures.baselines(comparisons) if comparisons else "",
+        "verdict": measures.verdict(comparisons) if comparisons else "",
         "curves": bool(result and run.rows()),
         "image": bool(result) and (run.figures / "predictions.png").exists(),
     }
 
 
-def _spent(
-    recipe: Recipe, result: Mapping[str, Any] | None, known: Mapping[str, Any]
+def _cost(
+    recipe: Recipe, result: Mapping[str, Any] | None, facts: Mapping[str, Any]
 ) -> dict[str, str]:
-    size, adds = _many(costs.encoder_parameters(recipe)), _many(costs.multiply_adds(recipe))
+    """Size of the encoder and, once the run has finished, its compute and energy; `facts` is
+    environment.json."""
+    size = _rounded(costs.encoder_parameters(recipe))
+    adds = _rounded(costs.multiply_adds(recipe))
     work = f"It has {size} parameters and needs {adds} multiply-adds an image."
     if result is None:
         return {"compute": work}
-    hours, device = result["device_hours"], escape_markdown(known.get("device", "cpu"))
+    hours = result["device_hours"]
+    device = escape_markdown(facts.get("device", "cpu"))
     before = result.get("total_device_hours", hours) - hours
     trained = (
         f"Training was {result['steps']:,} steps on {result['images']:,} images, "
         f"{result['exaflop']:.3g} exaFLOP,"
-        f" and took {_took(result['seconds'])} on {known.get('processes', 1)} x {device}: "
+        f" and took {_took(result['seconds'])} on {facts.get('processes', 1)} x {device}: "
         f"{hours:.2g} device-hours"
         + (f", after {before:.2g} for the weights that it started from." if before > 0 else ".")
     )
-    return {"compute": f"{work} {trained} {_energy(hours, device, known.get('threads') or 1)}"}
+    return {"compute": f"{work} {trained} {_energy(hours, device, facts.get('threads') or 1)}"}
 
 
-def _many(count: int) -> str:
+def _rounded(count: int) -> str:
     """A count in words: 19.3 thousand, 86.6 million."""
     sizes = {"billion": 1e9, "million": 1e6, "thousand": 1e3}
-    return next(
-        (f"{count / size:.3g} {name}" for name, size in sizes.items() if count >= size), str(count)
-    )
+    for name, size in sizes.items():
+        if count >= size:
+            return f"{count / size:.3g} {name}"
+    return str(count)
 
 
 def _took(seconds: float) -> str:
@@ -323,12 +337,13 @@ def _took(seconds: float) -> str:
 
 
 def _energy(hours: float, device: str, threads: int) -> str:
-    """kWh at the devices' highest rated power; cooling and the rest of the machine are left out,
-    and said to be."""
+    """An upper estimate in kWh: the devices at their highest rated power all the time; without
+    cooling and the rest of the machine, as the text states."""
     watts: int | None
     if device == "cpu":
         cores = "its one core" if threads == 1 else f"each of {threads} cores"
-        watts, how = CORE_WATTS * threads, f"{CORE_WATTS} W for {cores}"
+        watts = CORE_WATTS * threads
+        how = f"{CORE_WATTS} W for {cores}"
     else:
         watts = next((most for name, most in WATTS.items() if name in device), None)
         how = f"{watts} W a device, its rated most"
