@@ -10,27 +10,31 @@ def tokens(recipe: Recipe) -> int:
 
 
 def encoder_parameters(recipe: Recipe) -> int:
-    """Parameters of the encoder: patches, class token and positions, blocks, final norm; the
-    objective's heads left out."""
-    model, d = recipe.model, recipe.model.width
+    """Parameters of the encoder: patch embedding, class token, positions, blocks and final norm,
+    without the objective's heads."""
+    model = recipe.model
+    d = model.width
     if model.convolutional:
         return model.stem_size
     inputs = model.stem_width or 3 * model.patch**2
     # qkv and projection, MLP, two norms
     block = 4 * d * (d + 1) + 2 * d * model.mlp + model.mlp + d + 4 * d
-    return (
-        model.stem_size + (inputs + 1) * d + (tokens(recipe) + 1) * d + model.depth * block + 2 * d
-    )
+    patches = (inputs + 1) * d
+    class_and_positions = (1 + tokens(recipe)) * d
+    norm = 2 * d
+    return model.stem_size + patches + class_and_positions + model.depth * block + norm
 
 
 def multiply_adds(recipe: Recipe) -> int:
-    """Multiply-adds of one image's forward pass through the encoder; norms, biases and the
-    objective's head left out.
+    """Multiply-adds of one image's forward pass through the encoder, without norms, biases and the
+    objective's head.
 
-    Patches, then per block the four D x D projections, the two T x T products and the MLP. Six
-    times this and the number of images is the paper's Table 6 (B/16, 7 epochs of JFT: 224 exaFLOP).
+    Patch embedding, then per block the four D x D projections, the two T x T products and the MLP.
+    Six times this times the number of images gives the paper's Table 6 (B/16, 7 epochs of JFT: 224
+    exaFLOP).
     """
-    model, t = recipe.model, tokens(recipe)
+    model = recipe.model
+    t = tokens(recipe)
     stem = model.stem_work * recipe.data.size**2
     if model.convolutional:
         return stem
@@ -40,16 +44,16 @@ def multiply_adds(recipe: Recipe) -> int:
 
 
 def encoder_passes(recipe: Recipe) -> int:
-    """How often a training image goes through the encoder: `joint` sends it once for each part that
-    has a weight."""
-    return (
-        (recipe.joint.mpp > 0) + (recipe.joint.supervised > 0) if recipe.objective == "joint" else 1
-    )
+    """Forward passes per training image: one, or with `joint` one for each part whose weight is not
+    0."""
+    if recipe.objective != "joint":
+        return 1
+    return (recipe.joint.mpp > 0) + (recipe.joint.supervised > 0)
 
 
 def exaflop(recipe: Recipe, images: int) -> float:
-    """10^18 floating-point operations of training on `images` images: forward and backward are
-    three forwards, 2 each."""
+    """10^18 floating-point operations of training on `images` images: 2 per multiply-add, and a
+    backward pass costs two forward passes."""
     return 3 * 2 * encoder_passes(recipe) * multiply_adds(recipe) * images / 1e18
 
 
@@ -68,18 +72,18 @@ PUBLISHED: dict[str, dict[str, int]] = {
 }
 
 
-# that MPP's head gives a patch (B.1.2); pixels: 3 P^2
+# outputs of MPP's head for each patch (paper, B.1.2); 3 P^2 for the target pixels
 HEAD_OUTPUTS = {"mean_color": 512, "grid_color": 16 * 512}
 
 
-# a pixel, in a ResNet-50's stem, float32; measured: 2,172 with stages (3, 4, 9), 1,913 with (3, 4,
-# 6, 3)
+# bytes of activations per pixel in a ResNet-50's stem, float32; measured: 2,172 with stages
+# (3, 4, 9), 1,913 with (3, 4, 6, 3)
 STEM_BYTES = 2200
 
 
 def training_images(data: Data, given: int | None = None) -> int | None:
-    """Training images after data.share and what data.validation holds out of them (as
-    data/sources.py), of the set as published or of `given` many; None where neither is known."""
+    """Training images after data.share and data.validation are taken off (as in data/sources.py),
+    of the published set or of `given` images; None if neither is known."""
     whole = given or PUBLISHED.get(data.name, {}).get("train")
     if whole is None:
         return None
@@ -94,11 +98,14 @@ def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
     once."""
     if recipe.objective != "probe":
         return recipe.optim.steps * recipe.optim.batch
-    data, splits = recipe.data, PUBLISHED.get(recipe.data.name, {})
-    apart = data.validation if isinstance(data.validation, str) else None
-    named = [splits.get(name) for name in (data.test, apart) if name]
+    data = recipe.data
+    splits = PUBLISHED.get(data.name, {})
+    validation = data.validation if isinstance(data.validation, str) else None
+    others = [splits.get(name) for name in (data.test, validation) if name]
     train = training_images(Data(name=data.name, share=data.share), given)
-    return None if train is None or None in named else train + sum(n for n in named if n)
+    if train is None or None in others:
+        return None
+    return train + sum(n for n in others if n)
 
 
 def total_exaflop(recipe: Recipe, images: int | None) -> float | None:
@@ -109,46 +116,45 @@ def total_exaflop(recipe: Recipe, images: int | None) -> float | None:
 
 
 def trained_objectives(recipe: Recipe) -> list[str]:
-    """The objectives that are trained: of `joint` those that have a weight."""
+    """The objectives that are trained: of `joint` those whose weight is not 0."""
     if recipe.objective != "joint":
         return [recipe.objective]
     return [name for name in ("mpp", "supervised") if getattr(recipe.joint, name)]
 
 
 def parameters(recipe: Recipe) -> int:
-    """Parameters of the encoder and of the objective's heads and tokens; a head of unknown size (no
-    data.classes) left out."""
-    d, classes = recipe.model.width, recipe.data.classes or 0
+    """Parameters of the encoder and of the objective's heads and tokens, without a head of unknown
+    size (no data.classes)."""
+    d = recipe.model.width
+    hidden = d * (d + 1) if recipe.supervised.hidden else 0
     heads = {
         "mpp": d + (d + 1) * head_outputs(recipe),
-        "supervised": (d + 1) * classes + (d * (d + 1) if recipe.supervised.hidden else 0),
+        "supervised": (d + 1) * (recipe.data.classes or 0) + hidden,
     }
-    return encoder_parameters(recipe) + sum(
-        heads.get(name, 0) for name in trained_objectives(recipe)
-    )
+    trained = trained_objectives(recipe)
+    return encoder_parameters(recipe) + sum(heads.get(name, 0) for name in trained)
 
 
 def head_outputs(recipe: Recipe) -> int:
-    """Numbers that MPP's head gives for a patch; 0 for a plugin's target."""
-    return (
-        3 * recipe.model.patch**2
-        if recipe.target == "pixels"
-        else HEAD_OUTPUTS.get(recipe.target, 0)
-    )
+    """Outputs of MPP's head for each patch; 0 for a plugin's target, which is not known here."""
+    if recipe.target == "pixels":
+        return 3 * recipe.model.patch**2
+    return HEAD_OUTPUTS.get(recipe.target, 0)
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
-    """Bytes that the backward pass of one image holds on to, parameters aside, in timm's blocks run
-    as they stand (a compiled objective keeps less). T tokens, D width, M MLP, A heads; a value
-    takes w = 2 bytes in bfloat16, 4 in float32.
+    """Bytes of activations kept for the backward pass of one image, in timm's blocks without
+    torch.compile, which keeps less. T tokens, D width, M MLP, A heads; a value takes w bytes: 2 in
+    bfloat16, 4 in float32.
 
     Each block: two inputs of norms, T D in float32; queries, keys and values, and the inputs of
     qkv, of the projection and of the MLP, 6 T D w; around the GELU 2 T M w; where attention is not
     fused its matrices, A T^2 w; where there is dropout its masks, 2 T D + T M, of one byte on a GPU
     and w on a CPU. Then the image, the embedded patches, the last norm, the head. A ResNet's stem
-    is taken as STEM_BYTES a pixel, a wider one as much more as it is wider.
+    takes STEM_BYTES a pixel, in proportion to its width.
     """
-    model, t = recipe.model, tokens(recipe)
+    model = recipe.model
+    t = tokens(recipe)
     if model.convolutional:
         return round(STEM_BYTES * recipe.data.size**2 * max(1.0, model.width / 2048))
     w = 2 if recipe.compute.precision == "bfloat16" else 4
@@ -174,9 +180,9 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
 def memory_bytes(
     recipe: Recipe, processes: int, zero: int, batch: int, fused: bool
 ) -> dict[str, int]:
-    """Bytes of tensors in one process, by kind, at a device batch of `batch` images; at most, as
-    gradients come while activations go. What the allocator, CUDA and DeepSpeed's own buffers take
-    comes on top.
+    """Bytes of tensors in one process, by kind, at a device batch of `batch` images. An upper
+    bound, because gradients are allocated while activations are freed; the allocator, CUDA and
+    DeepSpeed's buffers come on top.
 
     Weights, gradients, moments (AdamW 2, SGD 1 with momentum) and averaged weights in float32;
     autocast's copies of the weights in 16 bits; DDP's buckets, one more copy of the gradients
@@ -184,7 +190,8 @@ def memory_bytes(
     gradients too, -3 the weights too (Rajbhandari et al., 2020, sections 3.1 and 5; there Adam's
     weights are of 16 bits, and their float32 master counts among its states).
     """
-    size, o = 4 * parameters(recipe), recipe.optim
+    size = 4 * parameters(recipe)
+    o = recipe.optim
     trains = recipe.objective != "probe"
     moments = 2 if o.name == "adamw" else int(o.momentum > 0)
     share = {stage: processes if zero >= stage else 1 for stage in (1, 2, 3)}

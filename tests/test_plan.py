@@ -135,7 +135,7 @@ def test_zero_chooses_what_is_told(capsys):
         ),
         (
             ["recipe=paper/mpp_b16_imagenet", "device=t4", "model.depth=999"],
-            "too few for one image a pass; say zero=",
+            "too few for one image; try zero=",
         ),
         (
             ["recipe=mpp", "data.size=16"],

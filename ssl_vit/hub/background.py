@@ -19,11 +19,11 @@ from ..runs.folder import Run
 from . import manifest
 from .payload import step_branch, steps
 
-KEPT = 4  # pending milestones, at most
+MAX_PENDING = 4  # milestones kept in the outbox while the Hub is not reached
 
 
 class Pusher(Callback):
-    """Runs at most one process at a time that uploads what is pending, with output in
+    """Uploads pending files in a child process, at most one at a time; its output goes to
     hub/log.txt."""
 
     def __init__(self, run: Run) -> None:
@@ -42,7 +42,7 @@ class Pusher(Callback):
                     stdout=log,
                     stderr=log,
                     env=process_environment(),
-                    start_new_session=True,
+                    start_new_session=True,  # Ctrl-C in the terminal stops the training only
                 )
 
     def on_step(self, step: int) -> None:
@@ -79,8 +79,9 @@ class Pusher(Callback):
 
 
 class Milestones:
-    """Evaluator that exports the current encoder to the outbox, except after the last step. Without
-    a pusher, on other processes than rank 0, it does nothing."""
+    """Evaluator that exports the current encoder to the outbox and starts an upload, except after
+    the last step, whose export is uploaded at the end. `pusher` is None on ranks other than 0,
+    where it does nothing."""
 
     def __init__(self, pusher: Pusher | None, export: Callable[[Path, Objective], Any]) -> None:
         self.pusher = pusher
@@ -92,7 +93,7 @@ class Milestones:
         run = self.pusher.run
         if step < run.recipe.optim.steps and step_branch(step) not in manifest.pushed_branches(run):
             run.outbox.mkdir(exist_ok=True)
-            if self._room(run, sum(value.nbytes for value in objective.state_dict().values())):
+            if self._make_room(run, sum(value.nbytes for value in objective.state_dict().values())):
                 self.export(run.outbox / step_branch(step), objective)
             else:
                 _warn(
@@ -103,17 +104,19 @@ class Milestones:
             self.pusher.start()
         return ()
 
-    def _room(self, run: Run, size: int) -> bool:
-        """Whether the disk has room for a milestone of `size` bytes. Pending milestones are
-        dropped, oldest first, if there are KEPT already or checkpoints need their room."""
-        for left in run.outbox.glob(".step-*"):  # of a killed process
-            shutil.rmtree(left, ignore_errors=True)
-        waiting = [
+    def _make_room(self, run: Run, size: int) -> bool:
+        """Drop pending milestones, oldest first, while there are MAX_PENDING or the disk has no
+        room for one of `size` bytes beside the checkpoints; whether it has room then."""
+        for unfinished in run.outbox.glob(".step-*"):  # of a killed process
+            shutil.rmtree(unfinished, ignore_errors=True)
+        pending = [
             path for _, path in steps(run.outbox) if path.name not in manifest.pushed_branches(run)
         ]
         needed = size + _checkpoints_to_come(run, size)
-        while waiting and (len(waiting) >= KEPT or shutil.disk_usage(run.outbox).free < needed):
-            oldest = waiting.pop(0)
+        while pending and (
+            len(pending) >= MAX_PENDING or shutil.disk_usage(run.outbox).free < needed
+        ):
+            oldest = pending.pop(0)
             shutil.rmtree(oldest, ignore_errors=True)
             _warn(
                 run,

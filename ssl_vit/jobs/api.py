@@ -36,9 +36,10 @@ def resolve(options: Options) -> Recipe:
 
 
 def pretrain(options: Options | Recipe) -> dict[str, Any]:
-    """Train what the options or the recipe say, or resume it; the content of result.json.
+    """Pre-train with these options or this recipe, or resume the run.
 
-    A run that has finished already is not trained again: its result is returned.
+    Returns:
+        The content of result.json; of a run that has finished already, without training again.
 
     Raises:
         UserError: the options, the images, the weights or the run folder do not fit together.
@@ -91,8 +92,8 @@ def load_encoder(init: str | Path, options: Options = ()) -> "Backbone":
     given = values.parse(_listed(options))
     source = InitSource(place)
     given.setdefault("data.size", str(_image_size(source)))
-    words = [f"{key}={value}" for key, value in given.items()]
-    recipe = resolving.resolve(["recipe=evaluate", f"init={place}", *words], here=False)
+    overrides = [f"{key}={value}" for key, value in given.items()]
+    recipe = resolving.resolve(["recipe=evaluate", f"init={place}", *overrides], here=False)
     from ..models import encoder, weights
 
     network = encoder.build_backbone(recipe.model, recipe.data)
@@ -103,7 +104,8 @@ def load_encoder(init: str | Path, options: Options = ()) -> "Backbone":
 
 def _run(options: Options | Recipe, job: cli.JobKind) -> dict[str, Any]:
     if isinstance(options, Recipe):
-        recipe = copy.deepcopy(options)  # a run fills in what is found out at its start
+        # copied, because a run replaces values such as compute.precision=auto in its recipe
+        recipe = copy.deepcopy(options)
         validate.check(recipe)
         given = [f"init={recipe.init}"]
     else:
@@ -115,7 +117,7 @@ def _run(options: Options | Recipe, job: cli.JobKind) -> dict[str, Any]:
 
 
 def _listed(options: Options) -> list[str]:
-    """The options as key=value words."""
+    """The options as a list of key=value."""
     if isinstance(options, str):
         return shlex.split(options)
     if isinstance(options, Mapping):
@@ -124,7 +126,7 @@ def _listed(options: Options) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """A Python value as the command line has it: true, null, [0.5,0.5]."""
+    """A Python value as on the command line: true, null, [0.5,0.5]."""
     return str(value) if isinstance(value, str | Path) else json.dumps(value)
 
 

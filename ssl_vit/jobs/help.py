@@ -11,8 +11,8 @@ from ..config.resolve import resolve
 class ToolHelp(NamedTuple):
     text: str
     examples: tuple[str, ...]
-    options: dict[str, str]  # the tool's own, option -> meaning
-    recipe: str = "none"  # "all": every key is listed; "also": every key is taken but not listed
+    options: dict[str, str]  # those of the tool itself, besides the keys of recipes
+    recipe: str = "none"  # "all": keys of recipes are listed; "also": accepted but not listed
 
 
 JSON = {"--json": "Print the result as one line of JSON, last."}
@@ -167,22 +167,23 @@ HELP = {
 FLAGS = frozenset({"-h", "--help"})
 
 
-def tool_help(tool: str, words: list[str]) -> str:
-    """What a tool does, the command and its options; where `words` name a recipe, with its values.
+def tool_help(tool: str, options: list[str]) -> str:
+    """The tool's purpose, examples and options; with the values of the recipe that `options` name,
+    if they do.
 
     Raises:
-        UserError: the other options are wrong.
+        UserError: an option is wrong.
     """
-    shown = HELP[tool]
-    lines = [*textwrap.wrap(shown.text, WIDTH), ""]
-    lines += [f"  {example}" for example in shown.examples]
+    entry = HELP[tool]
+    lines = [*textwrap.wrap(entry.text, WIDTH), ""]
+    lines += [f"  {example}" for example in entry.examples]
     lines += ["", "Options:"]
-    for name, meaning in shown.options.items():
+    for name, meaning in entry.options.items():
         lines += [f"  {name}", *_indented(meaning)]
-    if shown.recipe == "also":
-        lines += ["", "Any other key of a recipe is taken too: pretrain --help lists them."]
-    if shown.recipe == "all":
-        lines += ["", _recipe_options(words)]
+    if entry.recipe == "also":
+        lines += ["", "All keys of recipes are accepted too: pretrain --help lists them."]
+    if entry.recipe == "all":
+        lines += ["", _recipe_keys(options)]
     return "\n".join(lines)
 
 
@@ -190,13 +191,15 @@ def _indented(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
-def _recipe_options(words: list[str]) -> str:
-    """Every key, with the recipe's values where one is named."""
-    rest = [word for word in words if "=" in word]
-    if not rest:
+def _recipe_keys(options: list[str]) -> str:
+    """Every key of a recipe, with the values of the options where there are any, and the recipes
+    that the one they name is based on."""
+    overrides = [option for option in options if "=" in option]
+    if not overrides:
         return "Keys of a recipe, with their defaults:\n\n" + help_text()
-    recipe = resolve(rest, here=False)
-    named = [option.removeprefix("recipe=") for option in rest if option.startswith("recipe=")]
+    recipe = resolve(overrides, here=False)
+    named = [one.removeprefix("recipe=") for one in overrides if one.startswith("recipe=")]
     bases = recipe_files.bases(recipe_files.find_recipe(named[0] if named else None))
-    over = f" (base: {', '.join(bases)})" if bases else ""
-    return f"Keys of a recipe, with the values of {' '.join(rest)}{over}:\n\n{help_text(recipe)}"
+    based_on = f" (base: {', '.join(bases)})" if bases else ""
+    title = f"Keys of a recipe, with the values of {' '.join(overrides)}{based_on}:"
+    return f"{title}\n\n{help_text(recipe)}"

@@ -1,5 +1,5 @@
-"""What a run will need, counted before it runs: images, bytes of tensors, device-hours; and what a
-careful colleague would say of it. No torch here; compute.py counts the work."""
+"""What a run will need, counted before it runs: device-hours, device batch, and warnings about
+common mistakes. No torch here; costs.py counts FLOPs and bytes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from ..errors import UserError
 
 GIB = 2**30
 PAPER_BATCH = 4096
-PAPER_MPP = 2e-4  # B.1.2
-# Table 3
+PAPER_MPP = 2e-4  # learning rate of MPP: paper, B.1.2
+# learning rates of supervised pre-training by data set: paper, Table 3
 PAPER_LABELS = {"jft": (2e-4, 3e-4, 4e-4, 6e-4, 8e-4), "imagenet21k": (1e-3,), "imagenet": (3e-3,)}
 
 
 @dataclass(frozen=True)
 class Device:
-    """A row of hardware.yaml: peak dense rates in TFLOP/s (None: not planned in that precision),
-    memory in GiB."""
+    """A row of hardware.yaml: peak dense rates in TFLOP/s (None where a precision is not
+    supported), memory in GiB."""
 
     name: str
     bfloat16: float | None
@@ -47,14 +47,14 @@ class Device:
 
 
 def devices() -> dict[str, Device]:
-    """Those of hardware.yaml, by name."""
+    """The devices of hardware.yaml by name."""
     rows = load_yaml(Path(__file__).with_name("hardware.yaml"))
     return {name: Device(name, **row) for name, row in rows.items()}
 
 
 def settle_precision(recipe: Recipe, on: Device | None) -> None:
-    """Write into the recipe what a precision of auto becomes: bfloat16 on a device that has it, or
-    where none is named."""
+    """Replace compute.precision=auto: by bfloat16 on a device that has it or if none is named, else
+    by float32."""
     if recipe.compute.precision == "auto":
         recipe.compute.precision = "bfloat16" if on is None or on.bfloat16 else "float32"
 
@@ -65,39 +65,45 @@ def hours(exaflop: float, on: Device, precision: str, efficiency: float) -> floa
 
 
 def device_batch(recipe: Recipe, processes: int, on: Device | None) -> int | None:
-    """Images of a pass: compute.batch, or the largest divisor whose activations take half of the
-    device (as machine.py).
+    """Images of a micro-batch: compute.batch, or the largest divisor whose activations take half of
+    the device's memory, as training chooses it; None without a device.
 
     Raises:
-        UserError: the batch does not divide.
+        UserError: the processes or compute.batch do not divide the batch.
     """
-    batch, wanted = recipe.optim.batch, recipe.compute.batch
+    batch = recipe.optim.batch
+    wanted = recipe.compute.batch
     if batch % processes:
         raise UserError(f"optim.batch={batch}: not divisible by processes={processes}")
-    share = batch // processes
-    if wanted and share % wanted:
+    per_process = batch // processes
+    if wanted and per_process % wanted:
         raise UserError(
             f"compute.batch={wanted}: {processes} processes x {wanted} do not divide "
             f"optim.batch={batch}"
         )
     if wanted or on is None:
         return wanted
-    return _divisor(share, int(on.memory * GIB / 2 / activation_bytes(recipe, fused=True)))
+    fitting = int(on.memory * GIB / 2 / activation_bytes(recipe, fused=True))
+    return _largest_divisor(per_process, fitting)
 
 
-def _divisor(share: int, most: int) -> int:
-    return max(d for d in range(1, max(1, min(share, most)) + 1) if share % d == 0)
+def _largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor up to `limit`, at least 1."""
+    limit = max(1, min(number, limit))
+    return max(d for d in range(1, limit + 1) if number % d == 0)
 
 
 def warnings_for(
     recipe: Recipe, processes: int, on: Device | None, need: dict[str, int]
 ) -> Iterator[str]:
-    """What a careful colleague would say, one line each."""
-    o, patches = recipe.optim, costs.tokens(recipe) - 1
+    """Warnings about settings that are likely mistakes, one line each."""
+    o = recipe.optim
+    patches = costs.tokens(recipe) - 1
     if recipe.objective != "probe" and 3 * o.warmup > o.steps:
         share = f"takes {o.warmup / o.steps:.0%} of the run, more than a third"
         yield f"optim.warmup={o.warmup} {share}; try optim.warmup={max(1, o.steps // 10)}"
-    if o.name == "adamw" and o.batch != PAPER_BATCH and _papers_rate(recipe):
+    # recipes never scale the learning rate with the batch, so a smaller batch keeps the paper's
+    if o.name == "adamw" and o.batch != PAPER_BATCH and _has_paper_lr(recipe):
         ratio = o.batch / PAPER_BATCH
         text = (
             f"optim.lr={o.lr:g} is the paper's for a batch of {PAPER_BATCH}, and is never "
@@ -113,7 +119,7 @@ def warnings_for(
         yield f"{patches} patches an image are few to learn from; {suggest_model(recipe)}"
 
 
-def _papers_rate(recipe: Recipe) -> bool:
+def _has_paper_lr(recipe: Recipe) -> bool:
     """Whether the learning rate is the paper's own for this objective and data."""
     rates = {"mpp": (PAPER_MPP,), "supervised": PAPER_LABELS.get(recipe.data.name, ())}
     return any(
@@ -124,7 +130,7 @@ def _papers_rate(recipe: Recipe) -> bool:
 
 
 def _too_large(recipe: Recipe, processes: int, on: Device, need: dict[str, int]) -> str:
-    """That the tensors do not fit, and what would."""
+    """The warning that the tensors do not fit, with the device batch that would."""
     text = (
         f"{sum(need.values()) / GIB:.1f} GiB of tensors a process, device={on.name} has "
         f"{on.memory:g}"
@@ -132,5 +138,6 @@ def _too_large(recipe: Recipe, processes: int, on: Device, need: dict[str, int])
     left = on.memory * GIB - sum(need.values()) + need["activations"]
     most = int(left / activation_bytes(recipe, fused=True))
     if most > 0:
-        return f"{text}; compute.batch={_divisor(recipe.optim.batch // processes, most)} would fit"
-    return f"{text}, too few for one image a pass; say zero= with more processes="
+        batch = _largest_divisor(recipe.optim.batch // processes, most)
+        return f"{text}; compute.batch={batch} would fit"
+    return f"{text}, too few for one image; try zero= with more processes="
