@@ -880,7 +880,7 @@ def test_an_interrupt_is_passed_on(bench, number):
     study = bench.start("parallel=1")
     until((bench.runs / "pretrain-scratch-0" / "pid").exists)
     study.send_signal(number)
-    out, err = study.communicate(timeout=10)
+    out, err = study.communicate(timeout=120)
     assert study.returncode == 130 and "the same command goes on" in err
     assert not alive((bench.runs / "pretrain-scratch-0" / "pid").read_text())
     assert bench.started() == ["pretrain-scratch-0"], out
@@ -893,7 +893,7 @@ def test_a_second_study_in_the_same_folder_is_refused(bench):
     with pytest.raises(UserError, match=r"name=gap: .* is being written by process"):
         main(bench.words)
     study.terminate()
-    study.communicate(timeout=10)
+    study.communicate(timeout=120)
 
 
 def test_a_folder_that_a_dying_process_holds_is_waited_for(bench):
