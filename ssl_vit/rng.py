@@ -34,8 +34,8 @@ def bits(key: Any, slot: Any) -> Any:
     if isinstance(slot, int):  # Python's integers do not wrap around
         step = ((slot + 1) * GAMMA + 2**63) % 2**64 - 2**63
     else:
-        # nor do the symbols that torch.compile makes of an arange: xor with a tensor makes them
-        # tensors
+        # torch.compile may turn an arange into Python-like symbols, which do not wrap around
+        # either; the xor with a tensor makes them tensors again
         step = ((slot ^ (key & 0)) + 1) * GAMMA
     return _mix(key + step)
 
@@ -60,7 +60,7 @@ def stream_id(purpose: str) -> int:
 
 def stream(key: Any, purpose: str | int) -> Any:
     """The key's own stream for one purpose ("crop", "mix"), so that no two uses share a number.
-    Compiled code passes the `number` of the name, computed at import."""
+    Compiled code passes the `stream_id` of the name, computed at import."""
     return bits(key, stream_id(purpose) if isinstance(purpose, str) else purpose)
 
 
@@ -70,7 +70,7 @@ def uniform(key: Any, slot: Any) -> Any:
 
 
 def top_bits(value: Any, n: int) -> Any:
-    """The upper n bits of int64, as a number of at least 0."""
+    """The upper n bits of int64 as a non-negative number, for 0 < n < 64."""
     return _shift(value, 64 - n)
 
 
@@ -104,7 +104,8 @@ def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
     mask = (1 << half) - 1
 
     def once(x: np.ndarray, key: np.ndarray) -> np.ndarray:
-        left, right = x >> half, x & mask
+        left = x >> half
+        right = x & mask
         for r in range(rounds):
             left, right = right, left ^ (bits(key, right * rounds + r) & mask)
         return (left << half) | right

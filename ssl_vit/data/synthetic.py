@@ -1,5 +1,5 @@
-"""The embedded set `shapes`, drawn by numpy from (split, index) alone: textured shapes whose
-colours tell nothing of class.
+"""The embedded set `shapes`, drawn by NumPy from (split, index) alone: textured shapes whose
+colours are independent of their class.
 
 A patch's colour follows from its surroundings only through the texture's rule and the shape's
 outline. Pixels come from +, -, *, /, sqrt and floor on float32, which IEEE 754 fixes, so the bytes
@@ -77,7 +77,7 @@ def _arrow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.minimum(head, np.maximum(x - 0.33, np.abs(y + 0.4) - 0.6))
 
 
-# Each outline with the side of the square of the same area: the foreground's share must not tell
+# Each outline with the side of the square of equal area: the share of the foreground must not tell
 # the class.
 OUTLINES: dict[str, tuple[Pattern, float]] = {
     "disc": (_disc, 1.7725),
@@ -140,7 +140,7 @@ PALETTE = np.array(
 )
 
 DEGREES = np.arange(360) * np.pi / 180
-# alike in any libm
+# rounded, because libraries differ in the last bits of cos and sin
 COS = np.cos(DEGREES).round(6).astype(np.float32)
 SIN = np.sin(DEGREES).round(6).astype(np.float32)
 
@@ -242,8 +242,8 @@ def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: 
 
 
 def _light(key_B: np.ndarray, size: int) -> np.ndarray:
-    """Brightness that slopes across the image, within 6 % of 1: less than takes a palette colour
-    out of its bin."""
+    """Brightness with a linear slope across the image, within 6% of 1: too little to move a palette
+    colour out of its 3-bit bin."""
     x, y = _axes(size)
     return (
         1

@@ -11,8 +11,14 @@ from .base import Metrics, Objective, Step
 
 
 class Joint(Objective):
-    """`parts` share `encoder` and run one after the other. A part of weight 0 does not run, so
-    weights (1, 0) give the first part alone."""
+    """Weighted sum of the losses of `parts`, which share `encoder` and run one after the other.
+
+    A part of weight 0 does not run: weights (1, 0) give exactly what the first part gives alone.
+
+    Args:
+        encoder: the encoder of all parts.
+        parts: name -> (objective, weight).
+    """
 
     def __init__(self, encoder: Backbone, parts: Mapping[str, tuple[Objective, float]]) -> None:
         super().__init__(encoder)
@@ -72,7 +78,7 @@ class Joint(Objective):
             p.requires_grad_(p.requires_grad and id(p) in trained)
 
     def _all(self) -> list[tuple[str, Objective]]:
-        """The parts that have a weight."""
+        """The parts whose weight is not 0."""
         return [
             (name, part)
             for name, part in self.parts.items()

@@ -70,20 +70,19 @@ class Supervised(Objective):
         known_B = batch.label >= 0
         label_B = batch.label.clamp(min=0)
         loss_B = self._loss(logits_BC, label_B) * known_B
-        # mixed in pairs: the labels as the images
+        # images mixed in pairs: their labels are mixed in the same proportion
         if batch.partner_label is not None and batch.mix_lambda is not None:
             other_B = self._loss(logits_BC, batch.partner_label.clamp(min=0)) * known_B
             loss_B = batch.mix_lambda * loss_B + (1 - batch.mix_lambda) * other_B
         correct_B = (logits_BC.detach().argmax(-1) == label_B) & known_B
         count = known_B.double().sum()
-        # the training loop counts the labelled images of the global batch before the step, so that
-        # the passes' losses average to the mean over them
-        share = count if batch.labels_per_pass is None else batch.labels_per_pass
+        # see Batch.labels_per_pass; outside of training the batch's own count
+        divisor = count if batch.labels_per_pass is None else batch.labels_per_pass
         metrics = {
             "loss": (loss_B.detach().double().sum(), count),
             "accuracy": (correct_B.double().sum(), count),
         }
-        return Step(loss_B.sum() / share.clamp(min=1e-9), metrics)
+        return Step(loss_B.sum() / divisor.clamp(min=1e-9), metrics)
 
     def _loss(self, logits_BC: Tensor, label_B: Tensor) -> Tensor:
         if self.loss == "softmax":
