@@ -3,18 +3,22 @@
 Importing them takes 6 seconds of a core, a fork milliseconds. Environment, working directory,
 signals, output and exit status of the forked process are its own; what it patches stays in it.
 Tests of what is imported when, or of the interpreter's own start, use `subprocess` instead.
+Where another program starts Python itself, as a launcher does, it can be given `interpreter()`.
 """
 
 import atexit
+import contextlib
 import functools
 import json
 import os
+import runpy
 import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -25,13 +29,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 NUMBER = struct.Struct("i")  # of a process, then its exit status
 LONGEST = 1 << 17  # bytes of a request
+ADDRESS = "SSL_VIT_TESTS_SERVER"  # environment variable: name of the server's abstract socket
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Process:
     """A running process, with the interface of `subprocess.Popen`; `stdout` and `stderr` are text.
 
     Args:
-        command: as after `python`: ("-c", script, ...) or (path, ...).
+        command: as after `python`: ("-c", script, ...), ("-m", module, ...) or (path, ...).
         environment: all of it.
         stderr: False sends standard error to `stdout`.
         cwd: working directory.
@@ -41,17 +47,13 @@ class Process:
         self, command: Iterable[str], environment: dict[str, str], stderr: bool, cwd: Path
     ) -> None:
         self.returncode: int | None = None
-        request = {"command": [*command], "environment": environment, "cwd": str(cwd)}
         out, out_end = os.pipe()
         err, err_end = os.pipe() if stderr else (None, os.dup(out_end))
-        self.status, status_end = os.pipe()
-        ends = [out_end, err_end, status_end]
-        socket.send_fds(_server(), [json.dumps(request).encode()], ends)
-        for end in ends:
-            os.close(end)
+        self.pid, self.status = _request(command, environment, cwd, (out_end, err_end))
+        os.close(out_end)
+        os.close(err_end)
         self.stdout = os.fdopen(out)
         self.stderr = os.fdopen(err) if err is not None else None
-        (self.pid,) = NUMBER.unpack(os.read(self.status, NUMBER.size))
 
     def poll(self) -> int | None:
         return self.wait(0, expired=False)
@@ -138,33 +140,76 @@ def outcome(processes: Iterable[Process], seconds: float = 300) -> tuple[list[in
 
 
 @functools.cache
-def _server() -> socket.socket:
-    """The connection to this test process's server, started at the first use."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, __file__, str(theirs.fileno())]
-    server = subprocess.Popen(
-        command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-    )
-    theirs.close()
+def interpreter() -> str:
+    """Path of a stand-in for the Python interpreter, for programs that start Python themselves.
+
+    It takes the commands of `Process`, passes signals on to the forked process and ends as that
+    does. It needs the environment variable `ADDRESS`, which the server leaves in this process's
+    environment.
+    """
+    _server()
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    path = Path(folder.name) / "python"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{__file__}" run "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def _request(
+    command: Iterable[str], environment: dict[str, str], cwd: Path | str, streams: tuple[int, int]
+) -> tuple[int, int]:
+    """Process id, and the file descriptor from which the exit status can be read."""
+    request = {"command": [*command], "environment": environment, "cwd": str(cwd)}
+    status, status_end = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect("\0" + _server())
+        socket.send_fds(connection, [json.dumps(request).encode()], [*streams, status_end])
+    os.close(status_end)
+    return NUMBER.unpack(os.read(status, NUMBER.size))[0], status
+
+
+@functools.cache
+def _server() -> str:
+    """The name of the server's socket; the first use in a test process starts the server."""
+    if ADDRESS in os.environ:
+        return os.environ[ADDRESS]
+    name = f"ssl_vit-tests-{os.getpid()}"
+    alive, held = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind("\0" + name)
+        listener.listen(64)
+        descriptors = (listener.fileno(), alive)
+        server = subprocess.Popen(
+            [sys.executable, __file__, "serve", *map(str, descriptors)],
+            cwd=ROOT,
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+        )
+    os.close(alive)
+    os.environ[ADDRESS] = name
 
     def stop() -> None:
-        ours.close()
+        os.close(held)  # also closed when this process is killed, which ends the server
         server.wait()
 
     atexit.register(stop)
-    return ours
+    return name
 
 
-def _serve(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+def _serve(listener: socket.socket, alive: int) -> tuple[dict[str, Any], list[int]]:
     """Fork for each request. Returns in the forked process: the request, and where its standard
     output and standard error lead."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors leave no zombies
     while True:
-        content, ends, _, _ = socket.recv_fds(connection, LONGEST, 3)
-        if not content:
+        if alive in select.select([listener, alive], [], [])[0]:
             os._exit(0)
-        if os.fork() == 0:
-            connection.close()
+        connection, _ = listener.accept()
+        with connection:
+            content, ends, _, _ = socket.recv_fds(connection, LONGEST, 3)
+        if len(ends) == 3 and os.fork() == 0:
+            listener.close()
+            os.close(alive)
             return json.loads(content), _supervised(ends)
         for end in ends:
             os.close(end)
@@ -199,6 +244,10 @@ def _run(request: dict[str, Any], streams: list[int]) -> None:
     first, *rest = request["command"]
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
+    if first == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        return
     if first == "-c":
         text, *rest = rest
     else:
@@ -208,10 +257,35 @@ def _run(request: dict[str, Any], streams: list[int]) -> None:
     exec(compile(text, first, "exec"), main.__dict__)
 
 
+def _stand_in(command: list[str]) -> None:
+    """Runs `python COMMAND` by the server with this process's streams, and ends as it does."""
+    received, awake = os.pipe()
+    os.set_blocking(awake, False)
+    signal.set_wakeup_fd(awake)
+    for number in FORWARDED:
+        signal.signal(number, lambda *_: None)
+    while command[0] in ("-u", "-P"):  # unbuffered, and what the server does anyway
+        del command[0]
+    pid, status = _request(command, dict(os.environ), Path.cwd(), (1, 2))
+    while status not in select.select([received, status], [], [])[0]:
+        for number in os.read(received, 16):
+            os.kill(pid, number)
+    (code,) = NUMBER.unpack(os.read(status, NUMBER.size))
+    if code < 0:
+        with contextlib.suppress(OSError):  # of SIGKILL, which has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
 if __name__ == "__main__":
+    role, *arguments = sys.argv[1:]
+    if role == "run":
+        _stand_in(arguments)
     sys.path[0] = str(ROOT)
     import ssl_vit.jobs.cli
     import ssl_vit.jobs.evaluate
     import ssl_vit.jobs.train  # noqa: F401
 
-    _run(*_serve(socket.socket(fileno=int(sys.argv[1]))))
+    listener, alive = map(int, arguments)
+    _run(*_serve(socket.socket(fileno=listener), alive))

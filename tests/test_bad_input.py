@@ -3,7 +3,6 @@ over."""
 
 import io
 import json
-import os
 import subprocess
 import sys
 import tarfile
@@ -13,7 +12,8 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
-from conftest import ROOT, altered
+from conftest import altered
+from launching import launch_ranks, outcome
 from PIL import Image
 
 from ssl_vit.jobs import cli
@@ -316,25 +316,11 @@ def test_a_plugin_that_does_not_run(
     assert f"plugin={path}: " in (line := error_line(f"plugin={path}")) and says in line
 
 
-def test_two_processes_and_a_batch_that_does_not_divide(tiny: list[str], tmp_path: Path) -> None:
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "--master_port",
-        "29577",
-    ]
-    command = [*launch, "tools/pretrain.py", *altered(tiny, "optim.batch=15")]
-    environment = {
-        k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-    }
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode != 0
-    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+def test_two_processes_and_a_batch_that_does_not_divide(tiny: list[str]) -> None:
+    options = altered(tiny, "optim.batch=15")
+    statuses, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *options))
+    assert all(statuses), outputs
+    lines = [line for line in "".join(outputs).splitlines() if line.startswith("error: ")]
     assert lines == ["error: optim.batch=15: not divisible by 2 processes"]
 
 

@@ -9,24 +9,21 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, TINY
+from launching import interpreter
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ssl_vit.runs.trackers import TensorBoard
 
-PLAN = ["tools/plan.py", "recipe=mpp", "--json"]
+PLAN = [sys.executable, "tools/plan.py", "recipe=mpp", "--json"]
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
 
 
-def ended(
-    words: list[str], stdout: int, stderr: int = subprocess.PIPE, **more: str
-) -> tuple[int, str]:
-    """Status and standard error of a tool that writes to `stdout`."""
-    command, environment = [sys.executable, *words], os.environ | more
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=stdout, stderr=stderr, text=True, timeout=300
-    )
+def ended(command: list[str], stdout: int, stderr: int = subprocess.PIPE) -> tuple[int, str]:
+    """Status and standard error of a tool that writes to `stdout`; `command` begins with the
+    interpreter."""
+    done = subprocess.run(command, cwd=ROOT, stdout=stdout, stderr=stderr, text=True, timeout=300)
     return done.returncode, done.stderr or ""
 
 
@@ -63,16 +60,17 @@ def test_an_output_that_is_full_is_named_in_one_line(full: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["left", pytest.param("full", marks=needs_full)])
-def test_nonfinite_with_the_output_is_not_taken_for_the_folder_of_the_shards(
+def test_an_output_that_is_lost_is_not_taken_for_the_folder_of_the_shards(
     way: str, tmp_path: Path, request
 ) -> None:
-    words = [
+    command = [
+        interpreter(),
         "tools/shards.py",
         f"data.path={images(tmp_path / 'own')}",
         f"out={tmp_path}/out",
         "workers=1",
     ]
-    status, errors = ended(words, request.getfixturevalue(way))
+    status, errors = ended(command, request.getfixturevalue(way))
     assert "out=" not in errors and "Traceback" not in errors
     assert status == (2 if way == "full" else 128 + signal.SIGPIPE)
 
@@ -81,8 +79,8 @@ def test_nonfinite_with_the_output_is_not_taken_for_the_folder_of_the_shards(
 def test_a_run_outlives_its_output(way: str, tmp_path: Path, request) -> None:
     """Both streams: a log on a disk that is full, a terminal that was closed."""
     output = request.getfixturevalue(way)
-    words = ["tools/pretrain.py", *TINY, f"out={tmp_path}", "name=run"]
-    assert ended(words, output, output) == (0, "")
+    command = [interpreter(), "tools/pretrain.py", *TINY, f"out={tmp_path}", "name=run"]
+    assert ended(command, output, output) == (0, "")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 12
 
 

@@ -17,6 +17,7 @@ import torch
 import yaml
 from conftest import ROOT, TINY, altered
 from hub_server import READER, STRANGER, WRITER, Fault, Hub, running
+from launching import launch_ranks, outcome
 
 from ssl_vit import hub_files
 from ssl_vit.config.init_source import InitSource
@@ -1011,29 +1012,22 @@ def test_a_token_never_gets_into_a_line(monkeypatch: pytest.MonkeyPatch, secret:
     assert text == "Illegal header value b'Bearer ***' and ***"
 
 
+# The server that forks has read the Hub's address and token from another environment.
+PRETRAIN = """
+import importlib, json, sys
+from huggingface_hub import constants
+from ssl_vit.jobs import cli
+importlib.reload(constants)
+cli.pretrain(json.loads(sys.argv[1]))
+"""
+
+
 def test_only_the_first_process_talks(server: Hub, tmp_path: Path) -> None:
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "--master_port",
-        "29581",
-    ]
-    words = altered([*TINY, "name=two", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5")
-    environment = {
-        k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-    }
-    done = subprocess.run(
-        [*launch, "tools/pretrain.py", *words],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
+    options = altered(
+        [*TINY, "name=two", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=5"
     )
-    assert done.returncode == 0, done.stderr
+    statuses, outputs = outcome(launch_ranks(2, "-c", PRETRAIN, json.dumps(options)))
+    assert statuses == [0, 0], outputs
     assert sum("repos/create" in request for request in server.requests) == 1
     assert {
         b: server.repositories[REPO].history(b) for b in server.repositories[REPO].branches

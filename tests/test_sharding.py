@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
 from conftest import ROOT, TINY, altered
-from launching import launch_ranks, outcome
+from launching import interpreter, launch_ranks, outcome
 from safetensors.torch import load_file
 from test_distributed import assert_alike, rows
 
@@ -555,7 +554,7 @@ def test_processes_that_would_share_a_gpu_are_refused(local_rank, kind, monkeypa
 
 STANDS_IN = {
     "srun": """#!/bin/bash
-# As srun: the same command once for each task; and once, after the first rows, the signal before the time limit.
+# As srun: the same command once for each task; and once, after the first row, the signal before the time limit.
 pids=()
 for i in 0 1; do SLURM_PROCID=$i SLURM_LOCALID=$i "$@" & pids+=($!); done
 if [ ! -e "$STAND_IN/signalled" ]; then
@@ -566,6 +565,23 @@ status=0
 for pid in "${pids[@]}"; do wait "$pid"; code=$?; [ $code -gt $status ] && status=$code; done
 exit $status
 """,
+    "holds.py": """
+import time
+from ssl_vit.jobs import train
+from ssl_vit.training import preemption
+request_stop, on_step, reasons = preemption.SignalHandler.request_stop, train._StepReporter.on_step, []
+
+def noted(self, reason):
+    reasons.append(reason)
+    request_stop(self, reason)
+
+def held(self, step):
+    on_step(self, step)
+    while step == 5 and not reasons:  # until the signal, on any machine
+        time.sleep(0.02)
+
+preemption.SignalHandler.request_stop, train._StepReporter.on_step = noted, held
+""",
     "scontrol": """#!/bin/bash
 if [ "$1" = show ]; then echo 127.0.0.1; else echo "$@" >> "$STAND_IN/requeued"; fi
 """,
@@ -573,13 +589,15 @@ if [ "$1" = show ]; then echo 127.0.0.1; else echo "$@" >> "$STAND_IN/requeued";
 
 
 def test_a_slurm_job_is_signalled_requeued_and_ends(tmp_path: Path) -> None:
-    """Stand-ins for srun and scontrol; the script alone decides that status 75 goes back into the
-    queue. It goes on by ZeRO."""
+    """With stand-ins for srun, scontrol and the interpreter; the script alone decides that status
+    75 goes back into the queue. The run is held at a step until it is signalled, and goes on with
+    ZeRO."""
     for name, text in STANDS_IN.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    words = [
-        *altered(LONG, "optim.steps=100", "eval.every=100"),
+    options = [
+        *altered(LONG, "optim.steps=20", "eval.every=20"),
+        f"plugin={tmp_path}/holds.py",
         f"out={tmp_path}/runs",
         "name=run",
     ]
@@ -591,16 +609,16 @@ def test_a_slurm_job_is_signalled_requeued_and_ends(tmp_path: Path) -> None:
     }
     found = {f"SLURM_{name}": value for name, value in slurm.items()} | {
         "STAND_IN": str(tmp_path),
-        "PYTHON": sys.executable,
+        "PYTHON": interpreter(),
     }
     environment = os.environ | found | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     how = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 300}
     done = [
-        subprocess.run([LAUNCH / "slurm.sh", *words], env=environment | zero, **how)
+        subprocess.run([LAUNCH / "slurm.sh", *options], env=environment | zero, **how)
         for zero in ({}, {"ZERO": "2"})
     ]
     assert [one.returncode for one in done] == [0, 0], [one.stderr + one.stdout for one in done]
     assert "by SIGUSR1 on process" in done[0].stdout and "finished" in done[1].stdout
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
-    assert [row["step"] for row in rows(tmp_path / "runs" / "run")] == list(range(1, 101))
+    assert [row["step"] for row in rows(tmp_path / "runs" / "run")] == list(range(1, 21))
     assert "--signal=USR1@120" in (LAUNCH / "slurm.sh").read_text()

@@ -19,6 +19,7 @@ import pytest
 from conftest import ROOT, TINY
 from hypothesis import given
 from hypothesis import strategies as st
+from launching import interpreter, launch, outcome
 from omegaconf import OmegaConf
 from rich.console import Console
 
@@ -1108,6 +1109,15 @@ def test_sbatch_that_refuses_or_is_not_there(bench, sbatch, monkeypatch):
 # ---- the real tools
 
 
+# Only the interpreter of the tasks' processes is another.
+STUDY = """
+import runpy, sys
+from ssl_vit import formatting
+formatting.PROGRAM[0] = sys.argv.pop(1)
+runpy.run_path("tools/study.py", run_name="__main__")
+"""
+
+
 def test_a_tiny_study_with_the_real_tools(tmp_path):
     """Pre-train and sweep (one rate, from scratch, so that both run at once), then fine-tune with
     that rate."""
@@ -1132,15 +1142,9 @@ def test_a_tiny_study_with_the_real_tools(tmp_path):
         OmegaConf.create({"title": "t", "arms": {"mpp": "patches"}, "parts": parts}),
         tmp_path / "small.yaml",
     )
-    command = [
-        sys.executable,
-        "tools/study.py",
-        f"recipe={tmp_path}/small.yaml",
-        f"out={tmp_path}",
-        "parallel=2",
-    ]
-    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert output.returncode == 0, output.stdout + output.stderr
+    options = [f"recipe={tmp_path}/small.yaml", f"out={tmp_path}", "parallel=2"]
+    (status,), (output,) = outcome([launch("-c", STUDY, interpreter(), *options)])
+    assert status == 0, output
     folder = tmp_path / "small"
     runs = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/result.json")}
     assert set(runs) == {"pretrain-mpp-0", "sweep-mpp-0-lr=0.07", "final-mpp-0"}

@@ -2,20 +2,17 @@
 
 import copy
 import json
-import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, TINY, altered
-from launching import launch
+from conftest import TINY, altered
+from launching import interpreter, launch, outcome
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -348,19 +345,11 @@ def test_an_error_of_the_first_process_is_said_once_and_ends_all(
     tiny: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "runs").write_text("a file where the folder should be")
-    torchrun = (
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "--master_port",
-        str(21000 + os.getpid() % 20000),
-    )
-    command = [sys.executable, *torchrun, "tools/pretrain.py", *tiny, "name=two"]
-    two = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    out = two.stdout + two.stderr
-    assert two.returncode != 0 and out.count("cannot be written") == 1
-    assert 'tools/pretrain.py", line' not in out, "no traceback of ours"
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+    command = (*torchrun, "tools/pretrain.py", *tiny, "name=two")
+    (status,), (output,) = outcome([launch(*command, PYTHON_EXEC=interpreter())])
+    assert status != 0 and output.count("cannot be written") == 1, output
+    assert 'tools/pretrain.py", line' not in output, "no traceback of ours"
 
 
 def test_dropout_is_drawn_per_step_and_chunk_so_that_resuming_repeats_it(
