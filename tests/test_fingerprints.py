@@ -10,7 +10,7 @@ from test_sources import NAMED, _away_from_home_and_hub, cells, parquet  # noqa:
 from test_streaming import SIZES
 
 from ssl_vit.config.schema import Data
-from ssl_vit.data import fingerprints, sources, streaming
+from ssl_vit.data import fingerprints, layout, sources, streaming
 from ssl_vit.data.base import ReadUnits
 
 COUNT, BYTES = 300, 1000
@@ -128,3 +128,17 @@ def test_the_embedded_set_is_sampled() -> None:
 
 def of_shapes(size: int) -> dict[str, str]:
     return fingerprints.fingerprint_splits(sources.load(Data(size=size)))
+
+
+@pytest.mark.parametrize("ending", layout.IMAGES)
+def test_a_streams_files_of_every_format_count_also_behind_links(
+    ending: str, tmp_path: Path
+) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "far")
+    image = tmp_path / "far" / f"1.{ending}"
+    image.write_bytes(b"12")
+    before = fingerprints._listed(tmp_path / "here")
+    image.write_bytes(b"123")
+    assert fingerprints._listed(tmp_path / "here") != before != ""

@@ -87,6 +87,7 @@ REFUSED = [
     "name=/x",
     "name=a//b",
     f"name={'é' * 130}",
+    "compute.threads=100000",
     "name=\u202egnp",  # shown from right to left
     "name=a\x07",
     f"out={'x' * 256}",

@@ -368,7 +368,7 @@ def after_trouble(says: str) -> Callable[[background.Pusher], None]:
     def patient(pusher: background.Pusher) -> None:
         pusher.start()
         for _ in range(2400):
-            if says in (manifest.read(pusher.run)["trouble"] or ""):
+            if says in (manifest.read(pusher.run)["last_error"] or ""):
                 break
             time.sleep(0.05)
         finish(pusher)

@@ -328,3 +328,22 @@ def test_sources_go_to_workers_that_are_spawned(tmp_path):
         source = sources.load(data, seed=0).train
         sent = pickle.loads(pickle.dumps(batching.ImageDataset(source, data, train=True)))
         assert content(sent.source) == content(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "splits"),
+    [
+        ("testimages-0.parquet", ["test"]),
+        ("traindata.parquet", ["train"]),
+        ("ImageNetVal-000.tar", ["val"]),
+        ("evals-0.parquet", ["eval"]),
+        ("validations.parquet", ["validation"]),
+        ("latest.tar", []),
+        ("trainee.parquet", []),
+        ("intestine-images.parquet", []),
+        ("LATEST-Device.tar", []),
+    ],
+)
+def test_a_files_name_tells_its_split_in_whole_words(name: str, splits: list[str]) -> None:
+    """Plurals, `images` behind it and capitals within a word are no other words."""
+    assert layout.splits_in_file(name) == splits

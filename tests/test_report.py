@@ -641,6 +641,40 @@ def test_two_test_sets_in_one_table_are_named(gap, name):
     assert str(gap / "final-scratch-0") in message
 
 
+def test_predictions_that_are_not_the_results_are_named(gap):
+    predict(gap / "final-mpp-1", np.ones(IMAGES, bool))
+    message = error(gap)
+    assert str(gap / "final-mpp-1") in message
+    assert "predictions.npz" in message and "result.json" in message
+
+
+def test_a_foreign_run_is_left_out_where_its_images_are_not_here(gap):
+    about = json.loads((gap / "study.json").read_text())
+    for one in (one for one in about["tasks"] if one["name"].startswith("final-mpp")):
+        one["words"] = ["recipe=finetune", "init={x}", "data.path=/gone/images", "optim.lr=0.5"]
+        lr = "0.5" if one["seed"] else "0.25"
+        recipe = resolve(
+            [
+                "recipe=finetune",
+                "data.path=/gone/images",
+                f"optim.lr={lr}",
+                "name=x",
+                "init=scratch",
+            ],
+            here=False,
+        )
+        recipe.seed, recipe.name = one["seed"], one["name"]
+        (gap / one["name"] / "recipe.yaml").write_text(dump(recipe))
+        altered(gap / one["name"] / "result.json", recipe=recipe_hash(recipe))
+    write(gap / "study.json", about)
+    reports.write(gap)
+    text = (gap / "report.md").read_text()
+    assert (
+        "final-mpp-0 (its recipe is not the planned one: optim.lr (0.25 there, 0.5 here))" in text
+    )
+    assert "final-mpp-1 (" not in text
+
+
 @pytest.mark.parametrize("seed_1", [[], ["data=cifar10", "data.hub=uoft-cs/cifar10"]])
 def test_two_training_sets_under_the_same_options_are_named(gap, seed_1):
     """An arm may be meant to have other images: then its options say so."""

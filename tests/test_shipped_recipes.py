@@ -89,6 +89,26 @@ def test_an_unknown_base_is_named(tmp_path: Path) -> None:
         resolve([f"recipe={path}"])
 
 
+def test_a_base_is_looked_up_beside_its_file(tmp_path: Path, monkeypatch) -> None:
+    """Not in the working directory, which may hold another file of that name."""
+    (tmp_path / "sub").mkdir()
+    recipe(tmp_path, "base.yaml", "base: mpp\noptim.lr: 0.5\n")
+    recipe(tmp_path / "sub", "base.yaml", "base: mpp\noptim.lr: 0.25\n")
+    path = recipe(tmp_path / "sub", "mine.yaml", "base: base.yaml\n")
+    above = recipe(tmp_path / "sub", "above.yaml", "base: ../base.yaml\n")
+    monkeypatch.chdir(tmp_path)
+    assert resolve([f"recipe={path}"]).optim.lr == 0.25
+    assert resolve([f"recipe={above}"]).optim.lr == 0.5
+
+
+@pytest.mark.parametrize("base", ["3", "[mpp]", "gone.yaml"])
+def test_a_base_that_is_none_is_named_with_its_file(base: str, tmp_path: Path) -> None:
+    path = recipe(tmp_path, "mine.yaml", f"base: {base}\n")
+    with pytest.raises(UserError) as caught:
+        resolve([f"recipe={path}"])
+    assert path in str(caught.value) and "base=" in str(caught.value)
+
+
 STUDY = """title: base
 seeds: [0]
 arms: {mpp: one}
@@ -115,13 +135,23 @@ def test_options_hold_for_all_parts_and_files_and_parts_extend_others(tmp_path: 
     assert tasks["pretrain-mpp-1"].options == first["pretrain-mpp-0"].options | changed
 
 
+def test_options_of_a_study_go_over_those_of_the_parts_that_it_extends(tmp_path: Path) -> None:
+    recipe(tmp_path, "base.yaml", STUDY)
+    text = "title: more\nextends: base.yaml\noptions: {optim.steps: 9}\n"
+    tasks = plan.tasks(spec.read(Path(recipe(tmp_path, "more.yaml", text))), {}, {})
+    steps = {task.part: task.options.get("optim.steps") for task in tasks.values()}
+    assert steps["pretrain"] == steps["again"] == "9"
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        (("extends: pretrain", "extends: [pretrain]"), "part again: extends="),
+        (("title: base", "extends: 3"), "extends=3: expected"),
         (("extends: pretrain", "extends: pretran"), "part again: extends=pretran: .*pretrain"),
         (("title: base", "extends: {path}"), "extends={path}: files extend one another"),
     ],
-    ids=["an unknown part", "itself"],
+    ids=["a list", "a number", "an unknown part", "itself"],
 )
 def test_what_cannot_be_extended_is_named(
     tmp_path: Path, change: tuple[str, str], says: str

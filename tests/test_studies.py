@@ -479,11 +479,12 @@ def test_best_is_the_highest_mean_over_seeds(tmp_path_factory, scores):
 # ---- the command line
 
 WORDS = {
-    "an unknown word": (["paralel=2"], "unknown word paralel; did you mean parallel?"),
-    "an unknown key": (["optim.step=2"], "unknown word optim.step; did you mean optim.steps?"),
+    "an unknown word": (["paralel=2"], "unknown option paralel; did you mean parallel?"),
+    "a key by its former name": (["eval.pictures=3"], "eval.pictures is called eval.images now"),
+    "an unknown key": (["optim.step=2"], "unknown option optim.step; did you mean optim.steps?"),
     "what a part sweeps": (["optim.lr=1"], "optim.lr=1: part sweep sweeps it"),
     "seed": (["seed=1"], "seed=1: say seeds=1"),
-    "init": (["init=scratch"], "unknown word init;"),
+    "init": (["init=scratch"], "unknown option init;"),
     "no seeds": (["seeds=0"], "seeds=0: expected how many"),
     "seeds twice": (["seeds=1,1"], "seeds=1,1: expected how many"),
     "none at once": (["parallel=0"], "parallel=0: expected a whole number of at least 1"),

@@ -121,7 +121,7 @@ def test_probes_see_the_recipes_images_whole(tmp_path):
 SWEEPS = {
     "an unknown key": (
         ["sweep", "corruption.rat=1,2"],
-        "unknown word corruption.rat; did you mean corruption.rate?",
+        "unknown option corruption.rat; did you mean corruption.rate?",
     ),
     "a key without use": (
         ["sweep", "supervised.smoothing=0,0.1"],

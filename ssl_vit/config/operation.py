@@ -26,7 +26,7 @@ class Compute:
         None,
         "Torch threads; null: allowed cores / processes on this machine.",
         above=0,
-        maximum=2**20,
+        maximum=1024,
     )
     patience: float = option(
         600.0,

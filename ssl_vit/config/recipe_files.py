@@ -86,7 +86,7 @@ def load(path: Path, derived: tuple[Path, ...] = ()) -> FileValues:
     presets, own = _of_mapping(mapping, path)
     if base is None:
         return FileValues(presets, own)
-    base_path = find_recipe(str(base))
+    base_path = find_base(base, path)
     if base_path.resolve() in (path.resolve(), *derived):
         raise UserError(f"{path}: base={base}: bases form a circle")
     base_presets, base_own = load(base_path, (path.resolve(), *derived))
@@ -101,7 +101,26 @@ def bases(path: Path) -> list[str]:
     """The names of the recipes that a recipe file is based on, the nearest first. The file is one
     that `load` takes."""
     base = load_yaml(path).get("base")
-    return [] if base is None else [str(base), *bases(find_recipe(str(base)))]
+    return [] if base is None else [str(base), *bases(find_base(base, path))]
+
+
+def find_base(base: Any, path: Path) -> Path:
+    """The file that the recipe file `path` names as `base:`, a recipe's name or a path relative to
+    `path`.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not isinstance(base, str):
+        raise UserError(f"{path}: base={base}: expected a recipe's name or a file's path")
+    if base.endswith((".yaml", ".yml")) and (path.parent / base).is_file():
+        return path.parent / base
+    if base.endswith((".yaml", ".yml")):
+        raise UserError(f"{path}: base={base}: no such file in {path.parent}")
+    try:
+        return find_recipe(base)
+    except UserError as error:
+        raise UserError(f"{path}: base: {str(error).removeprefix('recipe=')}") from None
 
 
 def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:

@@ -45,14 +45,19 @@ def parse(options: Iterable[str]) -> dict[str, str]:
     return given
 
 
+def check_renamed(key: str, where: str = "") -> None:
+    """Raises UserError with the present name of a key that has another one now."""
+    if key in RENAMED:
+        raise UserError(f"{where}{key} is called {RENAMED[key]} now")
+
+
 def check_key(key: str, where: str = "") -> None:
     """Check that a dotted key is one of the recipe's; `where` (a file) opens the error.
 
     Raises:
         UserError: it is not; it names the nearest key, or the choices.
     """
-    if key in RENAMED:
-        raise UserError(f"{where}{key} is called {RENAMED[key]} now")
+    check_renamed(key, where)
     if key in ("data.name", "model.name") and not where:
         preset = key.split(".")[0]
         raise UserError(f"{key}: expected {preset}=NAME, which sets it")

@@ -7,6 +7,7 @@ same name and size is not noticed.
 """
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -14,25 +15,13 @@ from typing import cast
 import numpy as np
 
 from .base import FullSource, ReadUnits, Source
+from .layout import IMAGES, SHARDS
 from .sources import Splits, SyntheticImages
 
 WHOLE = 2**30  # bytes of encoded images; a few seconds from a local disk
 FEW = 64  # images of the embedded set: enough to show whether this code still generates the same
 ROWS = 256  # read at a time
-FILES = {
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".webp",
-    ".bmp",
-    ".gif",
-    ".tif",
-    ".tiff",
-    ".avif",
-    ".parquet",
-    ".tar",
-}
-FILES |= {".csv", ".json", ".jsonl"}  # of labels
+FILES = {f".{ending}" for ending in (*IMAGES, *SHARDS, "csv", "json", "jsonl")}
 
 
 def fingerprint_splits(splits: Splits, place: str | None = None) -> dict[str, str]:
@@ -99,7 +88,10 @@ def _chosen(units: ReadUnits, step: int) -> Iterator[np.ndarray]:
 
 def _listed(place: Path) -> str:
     """The names and sizes of the files that a stream may read, sorted."""
-    files = [place] if place.is_file() else place.rglob("*")
+    folders = os.walk(place, followlinks=True)  # as data/layout.py, which has refused circles
+    files = [Path(folder, name) for folder, _, names in folders for name in names]
+    if place.is_file():
+        files = [place]
     known = [file for file in files if file.suffix.lower() in FILES and file.is_file()]
     lines = [f"{file.relative_to(place).as_posix()} {file.stat().st_size}" for file in known]
     return "\n".join(sorted(lines))

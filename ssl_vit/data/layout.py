@@ -32,7 +32,8 @@ ROLE = {word: role for role, words in ROLES.items() for word in words}
 WORD = "|".join(sorted(ROLE, key=len, reverse=True))
 WHOLE = re.compile(rf"({WORD})(?:[-_. ]*(?:set|split|data|images?|imgs?|\d+))*")
 FIRST = re.compile(rf"({WORD})(?![a-z])")
-PART = re.compile(rf"({WORD})(?:set)?")
+PART = re.compile(rf"({WORD})s?(?:sets?|split|data|images?|imgs?)?")
+JOINED = re.compile(r"(?<=[a-z])(?=[A-Z])")  # ImageNetVal: two words and a split
 
 # Endings of the formats that are decoded (transforms.FORMATS)
 IMAGES = (
@@ -89,10 +90,11 @@ def split_of_folder(name: str) -> str | None:
 def splits_in_file(name: str) -> list[str]:
     """The splits that are whole words of a file's name, in their order.
 
-    >>> splits_in_file("imagenet-val-0001.tar"), splits_in_file("latest.tar")
+    >>> splits_in_file("ImageNetVal-0001.tar"), splits_in_file("latest.tar")
     (['val'], [])
     """
-    words = (PART.fullmatch(word) for word in re.split(r"[^a-z]+", name.lower()))
+    spaced = JOINED.sub(" ", name).lower()
+    words = (PART.fullmatch(word) for word in re.split(r"[^a-z]+", spaced))
     return [word[1] for word in words if word]
 
 

@@ -105,7 +105,7 @@ def _current(option: str) -> str:
 @functools.cache  # seeds have the same options
 def _resolved(options: tuple[str, ...]) -> dict[str, Any]:
     try:
-        return computed_values(resolve([*options, "name=planned"]))
+        return computed_values(resolve([*options, "name=planned"], here=False))
     except UserError:
         return {}
 

@@ -343,6 +343,11 @@ def _correct(study: StudyResults) -> dict[str, np.ndarray]:
         if not np.array_equal(index, first[0]) or not np.array_equal(label, first[1]):
             raise _different_images(runs[0], run)
         found[run.name] = correct[label >= 0]
+        if abs(found[run.name].mean() - run.metric("top1")) > 1e-6:
+            raise UserError(
+                f"{run.run.folder}: predictions.npz has a top1 of {found[run.name].mean():.4f}, "
+                f"result.json of {run.metric('top1'):.4f}: one of them is of another run"
+            )
     return found
 
 

@@ -70,7 +70,8 @@ def read_record(path: Path, shape: dict[Any, Any]) -> dict[str, Any]:
     """
     with suppress(OSError, ValueError):
         return cast(dict[str, Any], parsing.read_json(path, shape))
-    raise UserError(f"{path} is damaged; remove it, or take another name=")
+    state = "damaged; remove it, or take" if path.exists() else "missing; take"
+    raise UserError(f"{path} is {state} another name=")
 
 
 def recorded(folder: Path, key: str) -> dict[str, Any]:

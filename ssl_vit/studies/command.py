@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..config.schema import Recipe
 from ..config.validate import check_value
-from ..config.values import KEYS
+from ..config.values import KEYS, check_renamed
 from ..errors import UserError, suggest
 from ..formatting import (
     duration,
@@ -154,9 +154,10 @@ def _check_override(key: str, value: str, places: tuple[str, ...]) -> None:
     fixed = (*OURS, "init", "data.name", "model.name")
     known = [name for name in (*KEYS, "model", "data") if name not in fixed]
     if key not in known:
+        check_renamed(key)
         nearest = suggest(key, [*OWN, *places, *known]).partition("choices:")[0]
         choices = f"choices: {', '.join((*OWN, *places))}, or a recipe's key"
-        raise UserError(f"unknown word {key}; {nearest}{choices}")
+        raise UserError(f"unknown option {key}; {nearest}{choices}")
     if PLACEHOLDER.search(value):
         raise UserError(f"{key}={value}: braces are for the study's file")
 

@@ -3,7 +3,7 @@
 import dataclasses
 import graphlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,8 +120,8 @@ def read(path: Path) -> Study:
 
 def _extended(path: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A study's file over the one that it `extends`: its keys replace the other's, but `options`
-    and the options of parts are added to it, and a part of null is left out. A title is not
-    inherited.
+    (which go over the options of the other's parts, too) and the options of parts are added to
+    it, and a part of null is left out. A title is not inherited.
 
     Raises:
         UserError: files extend one another in a circle.
@@ -130,18 +130,33 @@ def _extended(path: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
     name = raw.pop("extends", None)
     if name is None:
         return raw
-    below = find(str(name))
+    hold(isinstance(name, str), str(path), f"extends={name}: expected a study or a file's path")
+    beside = path.parent / name
+    is_path = name.endswith((".yaml", ".yml"))
+    hold(not is_path or beside.is_file(), str(path), f"extends={name}: no such file")
+    below = beside if is_path else find(name)
     circle = below.resolve() in (path.resolve(), *derived)
     hold(not circle, str(path), f"extends={name}: files extend one another in a circle")
     base = _extended(below, (path.resolve(), *derived))
     base.pop("title", None)
     where = str(path)
     options = flatten(mapping(base, "options", where)) | flatten(mapping(raw, "options", where))
-    parts = mapping(base, "parts", where)
+    parts = {
+        key: _without_options(body, flatten(mapping(raw, "options", where)))
+        for key, body in mapping(base, "parts", where).items()
+    }
     for key, body in mapping(raw, "parts", where).items():
         parts[key] = _extended_part(parts.get(key), body)
     parts = {key: body for key, body in parts.items() if body is not None}
     return base | raw | {"options": options, "parts": parts}
+
+
+def _without_options(body: Any, keys: Collection[str]) -> Any:
+    """A part without its own values of these keys; what is not a mapping is left to `_part`."""
+    if not isinstance(body, dict) or not isinstance(body.get("options"), dict):
+        return body
+    options = {key: value for key, value in flatten(body["options"]).items() if key not in keys}
+    return body | {"options": options}
 
 
 def _extended_part(base: Any, body: Any) -> Any:
@@ -190,7 +205,7 @@ def _whole_parts(raw: dict[str, Any], where: str) -> dict[str, Any]:
         if other is None:
             whole[name] = body
             continue
-        base = parts.get(other)
+        base = parts.get(other) if isinstance(other, str) else None
         if not isinstance(base, dict) or "extends" in base:
             text = f"extends={other}: expected a part that extends none"
             raise UserError(f"{where}: part {name}: {text}; {suggest(str(other), parts)}")
