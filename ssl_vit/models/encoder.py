@@ -91,12 +91,9 @@ class Encoder(Backbone):
 
         Raises:
             ValueError: `pool` is another word.
-            TypeError: the pixels are not uint8.
         """
         if pool not in ("token", "avg"):
             raise ValueError(f"pool={pool}: expected token or avg")
-        if pixels_B3HW.dtype != torch.uint8:
-            raise TypeError(f"expected pixels as uint8 (B, 3, H, W), not {pixels_B3HW.dtype}")
         x_BND = self.patch(pixels_B3HW)
         h_BTD = self(x_BND) if layer is None else self._up_to(x_BND, layer)
         return h_BTD[:, 0] if pool == "token" else h_BTD[:, self.prefix :].mean(1)
