@@ -173,10 +173,10 @@ def test_a_word_may_not_say_two_things():
     [("1e6", 10**6), ("1000000", 10**6), ("2.5e3", 2500), ("300.0", 300), ("1E3", 1000)],
 )
 def test_whole_numbers_may_be_written_as_floats(text, value):
-    recipe = resolve(["recipe=mpp", f"optim.steps={text}", f"compute.batch={text}"])
+    recipe = resolve(["recipe=mpp", f"optim.steps={text}", f"probe.every={text}"])
     assert recipe.optim.steps == value and type(recipe.optim.steps) is int
-    assert recipe.compute.batch == value and type(recipe.compute.batch) is int
-    assert recipe == resolve(["recipe=mpp", f"optim.steps={value}", f"compute.batch={value}"])
+    assert recipe.probe.every == value and type(recipe.probe.every) is int
+    assert recipe == resolve(["recipe=mpp", f"optim.steps={value}", f"probe.every={value}"])
 
 
 @pytest.mark.parametrize(
