@@ -87,10 +87,21 @@ def training_images(data: Data, given: int | None = None) -> int | None:
     whole = given or PUBLISHED.get(data.name, {}).get("train")
     if whole is None:
         return None
-    count = whole if data.share == 1 else max(1, round(data.share * whole))
+    if data.validation_from == "train":
+        return _share(data.share, whole - _held_out(data, whole))
+    count = _share(data.share, whole)
+    return count - _held_out(data, count)
+
+
+def _share(share: float, count: int) -> int:
+    return count if share == 1 else max(1, round(share * count))
+
+
+def _held_out(data: Data, count: int) -> int:
+    """Of `count` images those that data.validation holds out; 0 where that is no share."""
     if not isinstance(data.validation, float) or data.validation == 0:
-        return count
-    return count - max(1, min(round(data.validation * count), count - 1))
+        return 0
+    return max(1, min(round(data.validation * count), count - 1))
 
 
 def images_seen(recipe: Recipe, given: int | None = None) -> int | None:

@@ -70,6 +70,7 @@ STUDY = {
     "tasks": [TASK],
     "vary?": ({str: {str: object}}, type(None)),
     "match?": TEXT,
+    "labels?": [{"share": NUMBER, "final": str, "extra": [str]}],
 }
 CONFIG = {  # of an export, timm's or transformers'
     "architecture?": str,

@@ -60,6 +60,20 @@ class Data:
         check=is_held_out,
         expected="a split's name, or a share from 0 to below 1",
     )
+    validation_from: str = option(
+        "share",
+        "What a share of data.validation is cut off: share (the images of data.share) or train (all"
+        " training images, before data.share is taken: the same for every share).",
+        choices=("share", "train"),
+    )
+    labelled: float = option(
+        1.0,
+        "objective=joint: share of the training images whose labels are shown, those that"
+        " data.share takes; the others count as unlabelled.",
+        above=0,
+        maximum=1,
+        training=True,
+    )
     test: str = option(
         "test", "Split that eval.test measures on.", check=is_split, expected="a split's name"
     )

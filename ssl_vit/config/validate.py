@@ -38,6 +38,7 @@ def check(recipe: Recipe) -> None:
     _check_mixing(recipe)
     if recipe.data.stream:
         _check_stream(recipe)
+    _check_held_out(recipe.data)
     _check_labels(recipe)
     _check_shares(recipe.corruption)
     _check_sizes(recipe.data, recipe.model)
@@ -129,9 +130,17 @@ def _check_stream(recipe: Recipe) -> None:
     # Which images a share has depends on their number, known only after reading all
     reason = "expected 1 beside data.stream=true"
     _require(data.share == 1, "data.share", data.share, reason)
+    _require(data.labelled == 1, "data.labelled", data.labelled, reason)
     held_out = isinstance(data.validation, float) and data.validation > 0
     reason = "expected a split, or 0 for none, beside data.stream=true"
     _require(not held_out, "data.validation", data.validation, reason)
+
+
+def _check_held_out(data: Data) -> None:
+    outside = data.validation_from == "train"
+    shared = data.validation is None or (isinstance(data.validation, float) and data.validation > 0)
+    reason = f"expected data.validation=null or a share above 0 beside it, not {data.validation}"
+    _require(shared or not outside, "data.validation_from", data.validation_from, reason)
 
 
 def _check_labels(recipe: Recipe) -> None:
@@ -139,6 +148,12 @@ def _check_labels(recipe: Recipe) -> None:
     weightless = " with joint.supervised=0" if recipe.objective == "joint" else ""
     reason = f"objective={recipe.objective}{weightless} learns no labels"
     _require(learns_labels(recipe) or not recipe.eval.test, "eval.test", "true", reason)
+    reason = f"{reason}, so that none could be hidden"
+    if recipe.objective in ("supervised", "probe"):
+        reason = f"objective={recipe.objective} has no use for unlabelled images; say data.share="
+    shown = recipe.data.labelled
+    hides = learns_labels(recipe) and recipe.objective not in ("supervised", "probe")
+    _require(shown == 1 or hides, "data.labelled", shown, reason)
     classifies = recipe.objective == "probe" and "top1" in recipe.probe.measures
     reason = "no use without eval.test=true or probe.measures=[top1]"
     tests = recipe.eval.test or classifies

@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -112,9 +112,43 @@ class _View(ABC):
     def name(self, row: int) -> str:
         return self.whole.name(int(self._rows(np.array([row]))[0]))
 
+    def whole_rows(self) -> np.ndarray:
+        """All rows of this view as rows of the whole."""
+        return self._rows(np.arange(len(self)))
+
     @abstractmethod
     def _rows(self, rows: np.ndarray) -> np.ndarray:
         """Rows of this view -> rows of the whole."""
+
+
+class PartlyLabelled(_View):
+    """A source of which some rows alone show their labels; those of the others are -1."""
+
+    def __init__(self, whole: Source, shown: np.ndarray) -> None:
+        super().__init__(whole, len(whole))
+        self.shows_N = np.zeros(len(whole), bool)
+        self.shows_N[shown] = True
+
+    @property
+    def label_range(self) -> tuple[int, int]:
+        return min(-1, self.whole.label_range[0]), self.whole.label_range[1]
+
+    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
+        images, labels = super().fetch(rows)
+        return images, np.where(self.shows_N[rows], labels, -1)
+
+    def label_of(self, rows: np.ndarray) -> np.ndarray:
+        return np.where(self.shows_N[rows], super().label_of(rows), -1)
+
+    @property
+    def sizes_S(self) -> np.ndarray:
+        return cast(ShardedSource, self.whole).sizes_S
+
+    def set_cache_size(self, rows: int, streams: int) -> None:
+        cast(ShardedSource, self.whole).set_cache_size(rows, streams)
+
+    def _rows(self, rows: np.ndarray) -> np.ndarray:
+        return rows
 
 
 class Subset(_View):

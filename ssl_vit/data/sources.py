@@ -9,7 +9,7 @@ import numpy as np
 from ..config.schema import EMBEDDED, OBJECTIVES, USES_LABELS, Data
 from ..errors import UserError, suggest
 from . import formats, layout, synthetic
-from .base import ReadUnits, ShardedSource, ShardedSubset, Source, Subset
+from .base import PartlyLabelled, ReadUnits, ShardedSource, ShardedSubset, Source, Subset
 from .formats import FoundSplits, FoundStreams
 from .layout import HELD_OUT
 from .streaming import PREVIEW, Stream
@@ -117,7 +117,13 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
                 f" {_filled(splits)}"
             )
     _check_authors(data, splits[names["data.train"]])
-    train, validation = _held_out(_subset(splits[names["data.train"]], data), splits, data)
+    whole = splits[names["data.train"]]
+    if _outside(data):
+        kept, validation = _held_out(whole, splits, data)
+        train = _subset(kept, data)
+    else:
+        train, validation = _held_out(_subset(whole, data), splits, data)
+    train = _partly_labelled(train, data)
     tested = splits[names["data.test"]] if test else None
     notes = _notes(found, data, names, train, validation)
     return Splits(train, validation, tested, notes=notes, guesses=_guesses(found, data))
@@ -209,9 +215,13 @@ def _notes(
             f"validation: none; {len(validation):,} of train are looked at, and trained on"
         )
     else:
+        before = " before its share is" if data.share != 1 and _outside(data) else ""
         notes.append(
-            f"validation: {len(validation):,} images taken from train, which keeps {len(train):,}"
+            f"validation: {len(validation):,} images taken from train{before}, which keeps"
+            f" {len(train):,}"
         )
+    if data.labelled != 1:
+        notes.append(f"labels: of data.labelled={data.labelled:g} of the training images")
     if "data.test" in names:
         tested = names["data.test"]
         notes.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
@@ -222,6 +232,11 @@ def _notes(
     if found.skipped:
         notes.append(f"left out: {', '.join(found.skipped)}")
     return tuple(notes)
+
+
+def _outside(data: Data) -> bool:
+    """Whether a held-out share is cut off all training images, not off those of data.share."""
+    return data.validation_from == "train"
 
 
 def _many(source: Source) -> str:
@@ -248,7 +263,16 @@ def _subset(train: Source, data: Data) -> Source:
     return _part(train, 0, max(1, round(data.share * len(train))), SHARE_KEY, data)
 
 
-def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Source:
+def _partly_labelled(train: Source, data: Data) -> Source:
+    """The training images with labels for the share data.labelled alone: the images that
+    data.share would take of them."""
+    if data.labelled == 1:
+        return train
+    count = max(1, round(data.labelled * len(train)))
+    return PartlyLabelled(train, _part(train, 0, count, SHARE_KEY, data).whole_rows())
+
+
+def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Subset | ShardedSubset:
     """Positions first .. last-1 of a permuted source; with a window, the same share of every shard.
 
     Raises:

@@ -32,6 +32,8 @@ NOT_PACE = (
     "optim.warmup",
     "data.share",
     "data.validation",
+    "data.validation_from",
+    "data.labelled",
 )
 Record = dict[str, Any]
 

@@ -82,6 +82,32 @@ def _point(measure: Measure, one: Result, x: list[float]) -> plots.Point:
     return plots.Point(x, [scale * value for value in one.seeds.values()], ends)
 
 
+def labels(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
+    """Accuracy against the share of labels, a line an arm."""
+    if numbers.labels is None:
+        return
+    points = numbers.labels.points
+    lines: dict[str, list[plots.Point]] = {}
+    for point in points:
+        for one in (*point.measure.results, *point.measure.not_compared):
+            name = _without_part(one.arm, numbers)
+            place = [100 * point.share] * one.value.n
+            lines.setdefault(name, []).append(_point(point.measure, one, place))
+    shares = [100 * point.share for point in points]
+    panel = plots.Panel("test top-1 after fine-tuning, %", lines, {})
+    axis = plots.XAxis("labels, % of the training images", log=True, ticks=shares)
+    caption = "Top-1 after fine-tuning against the share of labels: each seed a dot, the mean a "
+    caption += "diamond with its 95% t-interval over seeds."
+    yield figure("labels", caption, lambda style: plots.points([panel], axis, list(lines), style))
+
+
+def _without_part(arm: str, numbers: Numbers) -> str:
+    """An arm's label; an extra one's without the part of its share: `extra: scratch, direct`."""
+    if arm in numbers.settings:
+        return arm_label(arm, numbers.settings)
+    return arm.rpartition("_")[0] or arm
+
+
 def interaction(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     """The main measure for each combination of two keys."""
     along = study_axes(study, numbers)

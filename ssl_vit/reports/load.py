@@ -98,6 +98,19 @@ class StudyResults(NamedTuple):
         return self.report.get("extra") or []
 
     @property
+    def labels(self) -> dict[str, float]:
+        """{final part: its share of the labels}, of a study over shares of labels, ascending."""
+        points = self.plan.get("labels") or []
+        return {one["final"]: one["share"] for one in sorted(points, key=lambda one: one["share"])}
+
+    @property
+    def finals(self) -> dict[str, list[str]]:
+        """{final part: the extra parts beside it}; several of a study over shares of labels."""
+        if self.plan.get("labels"):
+            return {one["final"]: one["extra"] for one in self.plan["labels"]}
+        return {self.final: self.extra} if self.final else {}
+
+    @property
     def probes(self) -> list[str]:
         return self.report.get("probes") or []
 
@@ -121,7 +134,7 @@ class StudyResults(NamedTuple):
     @property
     def reported(self) -> list[str]:
         """The parts that the report is about."""
-        return [*self.extra, *([self.final] if self.final else []), *self.probes]
+        return [*self.extra, *self.finals, *self.probes]
 
     def runs(self, part: str | None, arm: str) -> dict[int, FinishedRun]:
         """{seed: finished run} of an arm in a part; runs of a grid are left out."""
@@ -146,10 +159,10 @@ class StudyResults(NamedTuple):
             return sum(one.result["exaflop"] for one in (run, *self.before(run).values()))
         return total
 
-    def pretraining(self, arm: str) -> dict[int, list[FinishedRun]]:
-        """{seed: what was trained before its final run}; of an arm without final runs all that was
-        pre-trained of a seed."""
-        final = self.runs(self.final, arm)
+    def pretraining(self, arm: str, part: str | None = None) -> dict[int, list[FinishedRun]]:
+        """{seed: what was trained before its run of a final part}; of an arm without such runs all
+        that was pre-trained of a seed. Default: the first final part."""
+        final = self.runs(part or self.final, arm)
         if final:
             return {seed: list(self.before(run).values()) for seed, run in final.items()}
         found: dict[int, list[FinishedRun]] = {}
@@ -333,7 +346,7 @@ def _correct(study: StudyResults) -> dict[str, np.ndarray]:
         UserError: a predictions.npz is missing or damaged, or two are of different images or
             labels.
     """
-    parts = [study.final, *study.extra]
+    parts = [*study.finals, *study.extra]
     runs = [run for run in study.finished.values() if run.part in parts]
     found: dict[str, np.ndarray] = {}
     first: tuple[np.ndarray, np.ndarray] | None = None

@@ -18,6 +18,7 @@ from .load import FinishedRun, StudyResults
 
 # Metrics of pre-training that are shares; all that a probe measures are
 PERCENT = ("accuracy", "accuracy_masked")
+TESTED = ("top1", "top5")  # of a final part
 PROBE = "probe_"  # begins a metric of the frozen encoder, measured during pre-training
 Runs = Mapping[str, Mapping[int, FinishedRun]]  # {arm: {seed: run}}
 
@@ -94,26 +95,34 @@ def tested(study: StudyResults) -> Iterator[Measure]:
     Raises:
         UserError: a run lacks a metric that others of its part have.
     """
-    if study.final:
-        arms = study.plan["arms"]
-        runs = {arm: study.runs(study.final, arm) for arm in arms}
-        for part in study.extra:
-            runs |= {f"extra: {arm}, {part}": study.runs(part, arm) for arm in arms}
-        every = [run for one in runs.values() for run in one.values()]
-        for name in ("top1", "top5"):
-            # no top-5 with five classes or fewer
-            if name == "top1" or all(name in run.measured("test") for run in every):
-                label = f"top-{name[3:]} after fine-tuning"
-                measure = Measure(name, label, study.final, True, True, [], [], [])
-                yield from _with_results(study, measure, name, runs)
+    for final, extra in study.finals.items():
+        yield from _fine_tuned(study, final, extra)
     found = [(part, name) for part in study.probes for name in _metrics(study, part, "test")]
-    taken = [(study.final, "top1"), (study.final, "top5"), *found]
+    taken = [*((final, name) for final in study.finals for name in TESTED), *found]
     for part, name in found:
         suffix = _suffix(part, sum(name == other for _, other in taken) > 1)
         label = name.replace("_", " ")
         runs = {arm: study.runs(part, arm) for arm in study.plan["arms"]}
         measure = Measure(name + suffix, label + suffix, part, True, True, [], [], [])
         yield from _with_results(study, measure, name, runs)
+
+
+def _fine_tuned(study: StudyResults, final: str, extra: Iterable[str]) -> Iterator[Measure]:
+    """A final part's top-1 and top-5, with the extra parts beside it."""
+    arms = study.plan["arms"]
+    runs = {arm: study.runs(final, arm) for arm in arms}
+    for part in extra:
+        runs |= {f"extra: {arm}, {part}": study.runs(part, arm) for arm in arms}
+    every = [run for one in runs.values() for run in one.values()]
+    suffix = "" if final == study.final else f" ({final})"
+    share = study.labels.get(final)
+    labels = "" if share is None else f" on {share:.3g} of the labels"
+    for name in TESTED:
+        # no top-5 with five classes or fewer
+        if name == "top1" or all(name in run.measured("test") for run in every):
+            label = f"top-{name[3:]} after fine-tuning{labels}"
+            measure = Measure(name + suffix, label, final, True, True, [], [], [])
+            yield from _with_results(study, measure, name, runs)
 
 
 def held_out(study: StudyResults, incomparable: dict[str, list[str]]) -> Iterator[Measure]:

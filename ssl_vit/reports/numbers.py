@@ -14,6 +14,8 @@ import numpy as np
 from .. import stats
 from ..errors import UserError, suggest
 from ..stats import Interval, McNemar, SeedSummary
+from . import label_curve
+from .label_curve import LabelCurve
 from .load import FinishedRun, StudyResults
 from .measures import Measure, held_out, tested
 
@@ -72,6 +74,7 @@ class Numbers(NamedTuple):
         main: the name of the measure that the study is judged by.
         pairs: on the main measure: arms minus the baseline, then minus the reference.
         claim: what the study's claim says is above zero.
+        labels: accuracy against the share of labels, of a study over such shares.
     """
 
     study: str
@@ -88,6 +91,7 @@ class Numbers(NamedTuple):
     claim: Pair | None
     sweeps: list[Sweep]
     costs: list[Cost]
+    labels: LabelCurve | None
 
     def measure(self, name: str) -> Measure:
         return next(one for one in self.measures if one.name == name)
@@ -120,6 +124,7 @@ def compute(study: StudyResults) -> Numbers:
         claim=_claim(study, measures, main),
         sweeps=list(_sweeps(study)),
         costs=list(_costs(study)),
+        labels=label_curve.build(study, measures),
     )
 
 
@@ -192,7 +197,7 @@ def _pair(study: StudyResults, measure: Measure, arm: str, other: str) -> Pair:
     first = study.runs(measure.part, arm)
     second = study.runs(measure.part, other)
     correct = {}
-    if measure.name == "top1" and measure.part == study.final:
+    if measure.part in study.finals and measure.name.startswith("top1"):
         correct = {
             seed: (study.correct[first[seed].name], study.correct[second[seed].name])
             for seed in first
@@ -249,12 +254,14 @@ def edges(tried: list[dict[str, Any]], best: dict[str, Any]) -> list[str]:
 
 def _costs(study: StudyResults) -> Iterator[Cost]:
     for arm in study.plan["arms"]:
-        before = study.pretraining(arm)
-        final = study.runs(study.final, arm)
         every = [run for run in study.finished.values() if run.arm == arm]
-        trained = [run for runs in before.values() for run in runs]
-        yield from _cost(arm, "pre-training", trained, len(before))
-        yield from _cost(arm, "fine-tuning", list(final.values()), len(final))
+        for part in study.finals or [None]:
+            at = f", {study.labels[part]:.3g} of the labels" if part in study.labels else ""
+            before = study.pretraining(arm, part)
+            final = study.runs(part, arm)
+            trained = [run for runs in before.values() for run in runs]
+            yield from _cost(arm, f"pre-training{at}", trained, len(before))
+            yield from _cost(arm, f"fine-tuning{at}", list(final.values()), len(final))
         yield from _cost(arm, "sweep", [run for run in every if run.values])
         yield from _cost(arm, "all", every)
     yield from _cost("", "all arms", list(study.finished.values()))

@@ -4,6 +4,8 @@ of text, tables and figures, and nothing where the study has nothing of it. No t
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from .. import stats
 from . import figures, provenance
 from .axes import arm_label, format_value
@@ -18,12 +20,15 @@ from .wording import (
     answer,
     candidate_pairs,
     chance,
+    crossings,
     deviation,
     difference_of,
     minus,
     number,
+    share,
     span,
     unit,
+    worth,
     zero,
 )
 
@@ -242,6 +247,39 @@ def _method(numbers: Numbers) -> str:
     )
 
 
+def labels(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+    """Accuracy against labels: every arm at every share, where arms cross, and what an arm is worth
+    in labels."""
+    curve = numbers.labels
+    if curve is None:
+        return
+    yield from figures.labels(study, numbers)
+    baseline = arm_label(curve.baseline, numbers.settings)
+    head = ["labels", "images", f"{unit(curve.points[0].measure)}: arm", "n", "mean", "sd", SEEDS]
+    head += [f"minus {baseline}, points", SEEDS, "exaFLOP"]
+    rows: list[list[str]] = []
+    marked: list[int] = []
+    for point in curve.points:
+        measure = point.measure
+        for one in (*measure.results, *measure.not_compared):
+            if one in measure.not_compared:
+                marked.append(len(rows))
+            apart = point.apart.get(one.arm)
+            cells = [share(point.share), NONE if point.images is None else f"{point.images:,}"]
+            cells += [arm_label(one.arm, numbers.settings), *_summary(one.value, measure)]
+            cells += _summary(apart, measure, signed=True)[1::2] if apart else [NONE, NONE]
+            rows.append([*cells, f"{np.mean(list(one.exaflop.values())):.3g}"])
+    yield Table(head, rows, labels=3, marked=frozenset(marked))
+    for found in curve.comparisons:
+        yield Listing([*crossings(found, numbers), *worth(found, numbers)])
+    yield Text(
+        "Between two shares each seed's accuracy is taken to be linear in the logarithm of the "
+        "share. A share's or factor's interval holds the places at which the 95% interval of the "
+        "difference, in pairs of one seed, includes zero; it is open where that goes on to the "
+        "first or the last share. exaFLOP: pre-training and fine-tuning, the mean of a seed."
+    )
+
+
 def interaction(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     """Every combination of two keys; the best of each row in brackets."""
     along = figures.study_axes(study, numbers)
@@ -317,7 +355,8 @@ def compute(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     ]
     yield Table(head, rows, labels=2, marked=frozenset([len(rows) - 1]))
     text = "Pre-training and fine-tuning: the mean of a seed. Sweep and all: the sum of the runs."
-    pre = {one.arm: one.exaflop for one in numbers.costs if one.stage == "pre-training"}
+    trained = [one for one in numbers.costs if one.stage.startswith("pre-training")]
+    pre = {one.arm: one.exaflop for one in reversed(trained)}
     candidate = study.report.get("candidate") or ""
     baseline = study.report.get("baseline") or ""
     if pre.get(candidate) and pre.get(baseline):
@@ -335,7 +374,7 @@ def compute(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
 def _cost(cost: Cost, corrupted: bool) -> list[str]:
     steps = NONE
     patches = NONE
-    if cost.stage in ("pre-training", "fine-tuning"):
+    if cost.stage.startswith(("pre-training", "fine-tuning")):
         steps = " to ".join(
             f"{count:,}" for count in dict.fromkeys(cost.steps[:: len(cost.steps) - 1 or 1])
         )
@@ -356,6 +395,7 @@ def differences(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
 SECTIONS: tuple[tuple[str, Callable[[StudyResults, Numbers], Iterator[Block]]], ...] = (
     ("", first),
     ("Arms", arms),
+    ("Accuracy against labels", labels),
     ("Differences in pairs", pairs),
     ("Measures", measures),
     ("Interaction", interaction),

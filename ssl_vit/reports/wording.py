@@ -1,7 +1,10 @@
 """Numbers as text, alike in tables and sentences, and the answer of a report. No torch here."""
 
+from collections.abc import Callable
+
 from ..stats import Interval, SeedSummary
 from .axes import arm_label
+from .label_curve import Comparison, Estimate
 from .load import StudyResults
 from .measures import Measure
 from .numbers import Numbers, Pair
@@ -71,6 +74,9 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         differences = "; ".join(_difference(pair, numbers) for pair in pairs)
         label = difference_of(numbers.measure(numbers.main))
         parts.append(f"On {label}, {differences}.")
+    for found in numbers.labels.comparisons if numbers.labels else ():
+        if found.arm == study.report.get("candidate"):
+            parts.append(f"{worth(found, numbers)[0]}; {'; '.join(crossings(found, numbers))}.")
     if study.vary:
         parts.append(_best(numbers.measure(numbers.main), numbers))
     return " ".join(parts)
@@ -97,6 +103,65 @@ def _difference(pair: Pair, numbers: Numbers) -> str:
     ends = span(found.interval, percent, signed=True)
     excludes = f"which {zero(found.interval)} zero"
     return f"{text} (95% interval in pairs {ends} over {found.n} seeds, {excludes})"
+
+
+def share(value: float) -> str:
+    """A share in percent, with no more digits than it needs."""
+    return f"{100 * value:.3g}%"
+
+
+def crossings(found: Comparison, numbers: Numbers) -> list[str]:
+    """At which shares of the labels an arm and the baseline cross."""
+    both = f"{arm_label(found.arm, numbers.settings)} and {_baseline(numbers)}"
+    if not found.crossovers:
+        return [f"{both} do not cross between the shares tried"]
+    return [
+        f"{both} cross at {share(one.value or 0.0)} of the labels ({_ends(one, share)})"
+        for one in found.crossovers
+    ]
+
+
+def worth(found: Comparison, numbers: Numbers) -> list[str]:
+    """How many times the labels an arm is worth, for each share."""
+    arm = arm_label(found.arm, numbers.settings)
+    return [
+        f"With {share(one.share)} of the labels {arm} is worth {_factor(one.factor, numbers)}"
+        for one in found.worth
+    ]
+
+
+def _baseline(numbers: Numbers) -> str:
+    return arm_label(numbers.labels.baseline if numbers.labels else "", numbers.settings)
+
+
+def _factor(found: Estimate, numbers: Numbers) -> str:
+    """A factor in words: beyond the shares tried there is but a bound."""
+    of = f"times the labels of {_baseline(numbers)}"
+    if found.value is not None:
+        return f"{_times(found.value)} {of} ({_ends(found, _times)})"
+    if found.low is not None:
+        return f"more than {_times(found.low)} {of}, which is as far as the shares tried can tell"
+    return (
+        f"less than {_times(found.high or 0.0)} {of}, which is as far as the shares tried can tell"
+    )
+
+
+def _times(value: float) -> str:
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
+
+
+def _ends(found: Estimate, write: Callable[[float], str]) -> str:
+    if found.seeds == 1:
+        return "one seed, which gives no interval"
+    if found.low is None and found.high is None:
+        return f"95% interval: anywhere in the shares tried, {found.seeds} seeds"
+    if found.low is None:
+        ends = f"up to {write(found.high or 0.0)}, open below"
+    elif found.high is None:
+        ends = f"from {write(found.low)}, open above"
+    else:
+        ends = f"{write(found.low)} to {write(found.high)}"
+    return f"95% interval {ends}, {found.seeds} seeds"
 
 
 def _claim(study: StudyResults, numbers: Numbers, pair: Pair) -> str:

@@ -237,7 +237,9 @@ def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
     now = sweep.data
     same_images = (was.name, was.path, was.train) == (now.name, now.path, now.train)
     learned = USES_LABELS & set(OBJECTIVES[before.objective]) and same_images
-    same_cut = (was.share, was.validation) == (now.share, now.validation) and now.validation != 0
+    outside = was.validation_from == now.validation_from == "train"
+    same_share = outside or (was.share, was.validation_from) == (now.share, now.validation_from)
+    same_cut = same_share and was.validation == now.validation and now.validation != 0
     if learned and not same_cut and not isinstance(now.validation, str):
         there = f"data.share={was.share:g} data.validation={was.validation}"
         text = f"part {part} ({there}) has learned their labels; hold the same ones out there"

@@ -13,6 +13,8 @@ from ..config.parsing import flatten, has_interpolation, load_yaml
 from ..config.parsing import parse_path as place_of
 from ..config.recipe_files import RECIPES
 from ..errors import UserError, suggest
+from . import label_shares
+from .label_shares import LabelShare
 from .spec_fields import hold, known, listed, mapping, text
 from .vary import MATCHES, Settings, expand
 
@@ -25,6 +27,7 @@ STUDY_KEYS = (
     "arms",
     "vary",
     "match",
+    "labels",
     "options",
     "parts",
     "report",
@@ -81,6 +84,7 @@ class Study:
     report: dict[str, Any]
     vary: Settings = field(default_factory=dict)  # of the arms that differ in values of keys
     match: str = MATCHES[0]  # what those arms have in common
+    labels: tuple[LabelShare, ...] = ()  # the shares of labels that parts are repeated for
 
 
 def find(name: str | None) -> Path:
@@ -173,6 +177,7 @@ def _extended_part(base: Any, body: Any) -> Any:
 def build(raw: dict[str, Any], where: str) -> Study:
     """Build the study from a mapping; errors begin with `where`."""
     known(raw, STUDY_KEYS, where)
+    raw, shares = label_shares.expand(raw, where)
     raw, settings = expand(raw, where)
     for key in ("title", "arms", "parts"):
         hold(raw.get(key), where, f"{key}: is missing")
@@ -181,7 +186,15 @@ def build(raw: dict[str, Any], where: str) -> Study:
     match = str(raw.get("match", MATCHES[0]))
     hold(match in MATCHES, where, f"match={match}: unknown; {suggest(match, MATCHES)}")
     study = Study(
-        str(raw["title"]), places, _seeds(raw, where) or (0,), arms, {}, report, settings, match
+        str(raw["title"]),
+        places,
+        _seeds(raw, where) or (0,),
+        arms,
+        {},
+        report,
+        settings,
+        match,
+        tuple(shares),
     )
     options = flatten(mapping(raw, "options", where))
     for name, body in _whole_parts(raw, where).items():

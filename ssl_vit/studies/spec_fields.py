@@ -37,3 +37,16 @@ def text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+def replace(node: Any, values: dict[str, str]) -> Any:
+    """A node with `{NAME}` replaced by values[NAME] in its texts."""
+    if isinstance(node, dict):
+        return {key: replace(value, values) for key, value in node.items()}
+    if isinstance(node, list):
+        return [replace(value, values) for value in node]
+    if not isinstance(node, str):
+        return node
+    for name, value in values.items():
+        node = node.replace(f"{{{name}}}", value)
+    return node
