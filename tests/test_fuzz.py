@@ -46,22 +46,22 @@ def scripted(name: str, count: int, folder: Path) -> dict:
 
 
 def test_wrong_command_lines_are_answered_in_one_line(tmp_path: Path) -> None:
-    report = scripted("fuzz", 100, tmp_path)
+    report = scripted("fuzz", 60, tmp_path)
     assert (
         report["found"] == []
         and report["tracebacks"] == report["hangs"] == report["nonsense accepted"] == 0
     )
-    assert report["answered in one line"] + report["accepted"] == 100 and report["accepted"] > 5
+    assert report["answered in one line"] + report["accepted"] == 60 and report["accepted"] > 1
 
 
 def test_altered_files_are_answered_in_one_line(tmp_path: Path) -> None:
-    report = scripted("mutations", 18, tmp_path)
+    report = scripted("mutations", 12, tmp_path)
     assert (
         report["found"] == []
         and report["tracebacks"] == report["hangs"] == report["wrong results"] == 0
     )
     assert (
-        report["answered in one line"] + report["accepted"] == 18
+        report["answered in one line"] + report["accepted"] == 12
         and report["answered in one line"] > 3
     )
 
@@ -296,12 +296,15 @@ def test_a_killed_data_worker_is_named_in_one_line(
     """With the status on which a SLURM job goes back into the queue."""
     taken = loaders._Steps.__iter__
 
+    def children() -> set[str]:
+        return set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
+
+    others = children()  # such as the server of launching.py
+
     def killing(steps: loaders._Steps):
         for number, samples in enumerate(taken(steps)):
             if number == 8:
-                for child in (
-                    Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-                ):
+                for child in children() - others:
                     os.kill(int(child), signal.SIGKILL)
             yield samples
 
