@@ -61,6 +61,11 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
     def vote(distance: np.ndarray) -> np.ndarray:
         return np.exp((1 - distance) / 0.07)
 
+    row = done.rows()[-1]
+    share = np.linalg.svd(test.astype(np.float64), compute_uv=False)
+    share /= share.sum()
+    assert row["features/rank"] == pytest.approx(np.exp(-(share * np.log(share)).sum()), rel=1e-3)
+    assert row["features/norm"] == pytest.approx(np.linalg.norm(test, axis=1).mean(), rel=1e-5)
     # the first tenth is dev's
     theirs = KNeighborsClassifier(5, metric="cosine", weights=vote).fit(train[30:], label[30:])
     entry = result["metrics"]["probe_knn"]

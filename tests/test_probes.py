@@ -270,3 +270,17 @@ def test_a_gpu_predicts_the_same():
 
     for ours, theirs in zip(everything("cuda"), everything("cpu"), strict=True):
         assert (ours.cpu() == theirs).double().mean() > 0.99
+
+
+@pytest.mark.parametrize("rank", [1, 3, 8])
+def test_effective_rank_counts_directions_of_equal_weight(rank):
+    x_ND = torch.eye(8)[torch.arange(400) % rank] * 7.0
+    assert probes.effective_rank(x_ND) == pytest.approx(rank, rel=1e-4)
+    assert probes.mean_norm(x_ND) == pytest.approx(7.0)
+
+
+def test_effective_rank_of_two_directions_is_hand_worked():
+    """Singular values 3 and 1, shares 3/4 and 1/4."""
+    entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
+    x_ND = torch.tensor([[3.0, 0.0], [0.0, 1.0]])
+    assert probes.effective_rank(x_ND) == pytest.approx(np.exp(entropy), rel=1e-5)

@@ -165,7 +165,8 @@ def run_probes(
 
 class ProbesDuringTraining:
     """An evaluator: probes on the current encoder, trained on fixed training images and tested on
-    held-out ones.
+    held-out ones; and the effective rank and mean norm of the held-out features, which fall when
+    features collapse.
 
     It draws no random number: the same images, identically cropped, in every run. `latest` holds
     {name: (value, n)} of its last evaluation.
@@ -196,6 +197,9 @@ class ProbesDuringTraining:
         test = extract(read, self.held_out, self.accelerator)
         if not self.accelerator.is_main_process:
             return
+        if len(test[0]):
+            yield "features/rank", probes.effective_rank(test[0])
+            yield "features/norm", probes.mean_norm(test[0])
         # the linear probe's learning rate is chosen on the first tenth
         count = max(1, len(label_N) // 10)
         seen = {

@@ -43,6 +43,19 @@ class LinearProbe(NamedTuple):
     dev_accuracy: dict[float, float]
 
 
+def effective_rank(x_ND: Tensor) -> float:
+    """The exponential of the entropy of the features' singular values, divided by their sum: from 1
+    (one direction holds all) to min(N, D) (RankMe; Garrido et al., 2023, equation 1)."""
+    singular = torch.linalg.svdvals(x_ND.double())
+    share = singular / singular.sum().clamp(min=torch.finfo(torch.float64).tiny) + 1e-7
+    return float(torch.exp(-(share * share.log()).sum()))
+
+
+def mean_norm(x_ND: Tensor) -> float:
+    """The mean Euclidean norm of the features."""
+    return float(x_ND.double().norm(dim=1).mean())
+
+
 def few_shot(
     train_ND: Tensor,
     label_N: Tensor,

@@ -6,7 +6,6 @@
 
 from typing import Any, NamedTuple
 
-from ..errors import suggest
 from .spec_fields import hold, listed, mapping, replace, text
 
 SHARE = "share"
@@ -73,9 +72,10 @@ def _entries(raw: dict[str, Any], where: str) -> list[dict[str, Any]]:
         share = entry.get(SHARE)
         number = isinstance(share, int | float) and not isinstance(share, bool)
         hold(number and 0 < share <= 1, where, f"{SHARE}={share}: expected a number in (0, 1]")
-        for key in entries[0].keys() ^ entry.keys():
-            hold(False, where, f"{key}: is not said of every share; {suggest(key, entries[0])}")
-        hold(len({float(e[SHARE]) for e in entries}) == len(entries), where, "a share is twice")
+        lacking = sorted(map(str, entries[0].keys() ^ entry.keys()))
+        hold(not lacking, where, f"{', '.join(lacking)}: is not said of every share")
+    distinct = len({float(entry[SHARE]) for entry in entries}) == len(entries)
+    hold(distinct, where, f"{SHARE}: a value is there twice")
     return entries
 
 

@@ -1,0 +1,330 @@
+"""Shares of labels: which images they are, studies over them, and accuracy against labels."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from datasets import ClassLabel, Dataset, Features, Image
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image as Pillow
+from scipy import stats
+from test_report import IMAGES, finish, predict, task, write
+
+from ssl_vit import costs, reports
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data
+from ssl_vit.data import sources
+from ssl_vit.errors import UserError
+from ssl_vit.reports import load
+from ssl_vit.reports.label_curve import crossovers, factor
+from ssl_vit.reports.numbers import compute
+from ssl_vit.studies import plan as plans
+from ssl_vit.studies.spec import build, find, read
+
+ROWS = 200
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """Labelled images in parquet, which can be read whole or in windows."""
+    folder = tmp_path_factory.mktemp("data")
+    features = Features({"image": Image(), "label": ClassLabel(names=["ant", "bee"])})
+    for split, count in (("train", ROWS), ("test", 4)):
+        table: dict = {"image": [], "label": []}
+        for number in range(count):
+            file = io.BytesIO()
+            pixels = np.full((4, 4, 3), number % 256, np.uint8)
+            Pillow.fromarray(pixels).save(file, "PNG")
+            table["image"].append({"bytes": file.getvalue(), "path": None})
+            table["label"].append(number % 2)
+        Dataset.from_dict(table, features).to_parquet(
+            folder / f"{split}-0.parquet", batch_size=ROWS // 4
+        )
+    return folder
+
+
+def images(source):
+    """The numbers that the images of `shards` show."""
+    raw, _ = source.fetch(np.arange(len(source)))
+    return [int(np.asarray(Pillow.open(io.BytesIO(one)))[0, 0, 0]) for one in raw]
+
+
+def cut(shards, window=None, **options):
+    return sources.load(Data(name="own", path=str(shards), window=window, **options))
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_what_is_held_out_of_train_is_the_same_for_every_share(shards, window):
+    found = [
+        cut(shards, window, share=share, validation=0.1, validation_from="train")
+        for share in (0.05, 0.5, 1.0)
+    ]
+    held_out = [images(one.validation) for one in found]
+    assert held_out[0] == held_out[1] == held_out[2] and len(held_out[0]) == 20
+    train = [set(images(one.train)) for one in found]
+    assert [len(one) for one in train] == [9, 90, 180]
+    assert train[0] < train[1] < train[2] == set(range(ROWS)) - set(held_out[0])
+    of_share = cut(shards, window, share=0.5, validation=0.1)
+    assert len(of_share.train) + len(of_share.validation) == 100
+
+
+@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_labels_are_shown_for_the_images_of_that_share(shards, window, share):
+    cuts = {"validation": 0.1, "validation_from": "train"}
+    shown = images(cut(shards, window, share=share, **cuts).train)
+    partly = cut(shards, window, labelled=share, **cuts)
+    _, label = partly.train.fetch(np.arange(len(partly.train)))
+    number = np.array(images(partly.train))
+    assert len(number) == 180
+    assert set(number[label >= 0]) == set(shown)
+    assert (label[label >= 0] == number[label >= 0] % 2).all()
+    assert (partly.train.label_of(np.arange(180)) == label).all()
+    assert partly.train.label_range == (-1, 1) and partly.train.classes == ["ant", "bee"]
+    _, held_out = partly.validation.fetch(np.arange(20))
+    assert (held_out >= 0).all()
+    if window:
+        assert partly.train.sizes_S.sum() == 180
+
+
+@given(
+    share=st.sampled_from([0.01, 0.1, 0.37, 1.0]),
+    validation=st.sampled_from([0.02, 0.1, 0.5]),
+    validation_from=st.sampled_from(["share", "train"]),
+)
+@settings(deadline=None, max_examples=24)
+def test_the_number_of_training_images_is_told_before_they_are_read(
+    shards, share, validation, validation_from
+):
+    data = Data("own", str(shards), share=share, validation=validation)
+    data.validation_from = validation_from
+    assert costs.training_images(data, ROWS) == len(sources.load(data).train)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["recipe=mpp", "data.labelled=0.1"], "data.labelled=0.1: objective=mpp"),
+        (["recipe=supervised", "data.labelled=0.1"], "say data.share="),
+        (["recipe=evaluate", "data.labelled=0.1"], "data.labelled=0.1: objective=probe"),
+        (["recipe=joint", "joint.supervised=0", "data.labelled=0.1"], "learns no labels"),
+        (["recipe=joint", "data.labelled=0"], "data.labelled=0"),
+        (
+            ["recipe=mpp", "data.validation=0", "data.validation_from=train"],
+            "expected data.validation=null or a share above 0",
+        ),
+        (["recipe=mpp", "data.validation_from=all"], "choices: share, train"),
+    ],
+)
+def test_options_that_cannot_be_are_answered_in_one_line(options, says):
+    with pytest.raises(UserError) as caught:
+        resolve(options)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+LABELS = {
+    "title": "x",
+    "seeds": [0, 1, 2],
+    "arms": {"scratch": "a", "mpp": "b"},
+    "labels": [{"share": 0.1, "steps": 20}, {"share": 1, "steps": 40}, {"share": 0.01, "steps": 9}],
+    "parts": {
+        "pretrain": {"tool": "pretrain", "options": {"recipe": "mpp"}, "by_arm": {"mpp": {}}},
+        "scratch": {
+            "tool": "pretrain",
+            "options": {"recipe": "supervised", "data.share": "{share}"},
+            "by_arm": {"scratch": {}},
+        },
+        "sweep": {
+            "extends": "final",
+            "seeds": [0],
+            "grid": {"optim.lr": [0.1, 0.2]},
+            "options": {"eval.test": False},
+            "by_arm": {"scratch": {"init": "{scratch}"}, "mpp": {"init": "{pretrain}"}},
+        },
+        "final": {
+            "tool": "finetune",
+            "best": {"of": "sweep", "by": "accuracy"},
+            "options": {"recipe": "finetune", "data.share": "{share}", "optim.steps": "{steps}"},
+            "by_arm": {"scratch": {"init": "{scratch}"}, "mpp": {"init": "{pretrain}"}},
+        },
+        "direct": {
+            "extends": "final",
+            "best": {"of": "sweep", "by": "accuracy"},
+            "by_arm": {"scratch": {"init": "scratch"}},
+        },
+    },
+    "report": {"final": "final", "extra": ["direct"], "baseline": "scratch", "candidate": "mpp"},
+}
+
+
+def test_parts_are_repeated_for_each_share_and_need_those_of_their_own():
+    study = build(LABELS, "x")
+    plan = plans.tasks(study, {}, {})
+    assert [name for name in plan if name.startswith("pretrain")] == [
+        f"pretrain-mpp-{seed}" for seed in range(3)
+    ]
+    for share, steps in (("0.01", "9"), ("0.1", "20"), ("1", "40")):
+        sweep = [f"sweep_{share}-{{}}-0-lr={lr}" for lr in (0.1, 0.2)]
+        for arm, first in (("mpp", "pretrain-mpp-2"), ("scratch", f"scratch_{share}-scratch-2")):
+            final = plan[f"final_{share}-{arm}-2"]
+            assert final.needs == (*(name.format(arm) for name in sweep), first)
+            assert final.options["data.share"] == share and final.options["optim.steps"] == steps
+            assert final.best == f"sweep_{share}"
+        assert plan[f"scratch_{share}-scratch-0"].options["data.share"] == share
+        direct = plan[f"direct_{share}-scratch-1"]
+        assert direct.needs == tuple(name.format("scratch") for name in sweep)
+    assert len(plan) == 3 + 9 + 3 * (4 + 6 + 3)
+    assert study.report["final"] == "final_0.1"  # the first share's
+    assert [(one.share, one.final, one.extra) for one in study.labels] == [
+        (share, f"final_{share:g}", [f"direct_{share:g}"]) for share in (0.1, 1.0, 0.01)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"labels": [{"share": 0.1}]}, "labels: expected two shares or more"),
+        ({"labels": [{"share": 0.1}, {"steps": 1}]}, "share=None: expected a number in (0, 1]"),
+        ({"labels": [{"share": 0.1}, {"share": 2}]}, "share=2: expected a number in (0, 1]"),
+        ({"labels": [{"share": 0.1}, {"share": 0.1}]}, "share: a value is there twice"),
+        ({"labels": [{"share": 1, "n": 1}, {"share": 0.1}]}, "n: is not said of every share"),
+        ({"labels": [{"share": 1}, {"share": 0.1}]}, "{steps}"),
+        ({"report": LABELS["report"] | {"final": "pretrain"}}, "final: pretrain: expected a part"),
+        ({"report": LABELS["report"] | {"extra": ["pretrain"]}}, "extra: pretrain: says no"),
+    ],
+)
+def test_a_mistake_in_a_file_over_shares_is_named(change, says):
+    with pytest.raises(UserError) as caught:
+        build(LABELS | change, "x.yaml")
+    assert says in str(caught.value) and str(caught.value).startswith("x.yaml: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_shipped_study_holds_the_same_images_out_of_every_share():
+    study = read(find("study/labels_cifar10"))
+    plan = plans.tasks(study, {"cifar10": str(ROOT)}, {})
+    cuts = {
+        (task.options["data.validation"], task.options["data.validation_from"])
+        for task in plan.values()
+    }
+    assert cuts == {("0.02", "train")}
+    assert sorted(one.share for one in study.labels) == [0.01, 0.05, 0.1, 1.0]
+
+
+SHARES = np.array([0.01, 0.1, 1.0])
+
+
+def test_crossing_and_worth_of_two_straight_lines():
+    """Accuracies a + b log10(share): they cross, and one is worth a constant factor, by hand."""
+    decades = np.log10(SHARES)
+    baseline = 0.8 + 0.2 * decades  # 40, 60, 80
+    steep = 0.7 + 0.1 * decades  # 50, 60, 70
+    (found,) = crossovers(SHARES, steep[None], baseline[None])
+    assert found.value == pytest.approx(0.1, rel=1e-3)
+    assert (found.low, found.high, found.seeds) == (None, None, 1)
+    # 50% is 40 + 10: half a decade more of the baseline's labels
+    assert factor(SHARES, 0, steep[None], baseline[None]).value == pytest.approx(10**0.5)
+    assert factor(SHARES, 2, steep[None], baseline[None]).value == pytest.approx(10**-0.5)
+    above = factor(SHARES, 2, baseline[None] + 0.1, baseline[None])
+    assert above.value is None and above.low == pytest.approx(1.0) and above.high is None
+    below = factor(SHARES, 0, baseline[None] - 0.1, baseline[None])
+    assert below.value is None and below.high == pytest.approx(1.0) and below.low is None
+
+
+@given(seed=st.integers(0, 1000), shift=st.floats(-0.05, 0.05))
+@settings(deadline=None, max_examples=30)
+def test_ends_of_an_interval_are_where_scipys_interval_reaches_zero(seed, shift):
+    """Differences that are a straight line in the logarithm, with another height for each seed: its
+    t-interval is of one width everywhere, so the ends can be solved for."""
+    height_S = np.random.default_rng(seed).normal(shift, 0.01, 4)
+    own = 0.5 + height_S[:, None] + np.zeros((4, 3))
+    baseline = np.tile(0.5 + 0.1 * np.log10(SHARES / 0.1), (4, 1))
+    half = stats.t.interval(0.95, 3, 0, stats.sem(height_S))[1]
+    mean = float(height_S.mean())
+    value, low, high = (0.1 * 10 ** ((mean + x) / 0.1) for x in (0, -half, half))
+    (found,) = crossovers(SHARES, own, baseline)
+    assert found.value == pytest.approx(value, rel=1e-3)
+    assert found.low == (None if low < 0.01 else pytest.approx(low, rel=0.01))
+    assert found.high == (None if high > 1 else pytest.approx(high, rel=0.01))
+    worth = factor(SHARES, 1, own, baseline)
+    assert worth.value == pytest.approx(found.value / 0.1, rel=1e-2)
+    if low > 0.01:
+        assert worth.low == pytest.approx(low / 0.1, rel=0.01)
+
+
+RIGHT = {  # of 400 test images, by share, arm and seed
+    0.01: {"scratch": (120, 124, 122), "mpp": (160, 162, 167)},
+    0.1: {"scratch": (200, 204, 205), "mpp": (204, 199, 206)},
+    1.0: {"scratch": (280, 283, 282), "mpp": (250, 256, 254)},
+}
+
+
+def curve_study(folder, right=RIGHT):
+    tasks, labels = [], []
+    for share, arms in right.items():
+        labels.append({"share": share, "final": f"final_{share:g}", "extra": []})
+        for arm, counts in arms.items():
+            tasks += [task(f"final_{share:g}", arm, seed) for seed in range(len(counts))]
+    report = {"final": "final_0.01", "extra": [], "baseline": "scratch", "candidate": "mpp"}
+    about = {
+        "name": "labels",
+        "title": "Labels",
+        "arms": {"scratch": "a", "mpp": "b"},
+        "seeds": [0, 1, 2],
+        "report": report,
+        "tasks": tasks,
+        "labels": labels,
+    }
+    folder.mkdir(parents=True)
+    write(folder / "study.json", about)
+    for one in tasks:
+        count = right[float(one["part"].split("_")[1])][one["arm"]][one["seed"]]
+        finish(folder, one | {"part": "final"}, count)
+        predict(folder / one["name"], np.arange(IMAGES) < count)
+    return folder
+
+
+def test_the_report_says_what_mpp_is_worth(tmp_path):
+    numbers = compute(load.load_study(curve_study(tmp_path / "s")))
+    (comparison,) = numbers.labels.comparisons
+    (cross,) = comparison.crossovers
+    assert 0.1 < cross.value < 0.2 and cross.low < cross.value < cross.high
+    first = comparison.worth[0].factor
+    # scratch rises from 122 to 203 over a decade, on average: 163 needs half of it
+    assert first.value == pytest.approx(10 ** ((163 - 122) / (203 - 122)), rel=0.01)
+    assert first.low < first.value < first.high
+    assert numbers.measure("top1").part == "final_0.01"
+    differences = [point.apart["mpp"].mean for point in numbers.labels.points]
+    assert differences == pytest.approx([41 / IMAGES, 0, -85 / 3 / IMAGES])
+
+
+def test_the_page_has_every_share_and_the_sentence(tmp_path):
+    folder = curve_study(tmp_path / "s")
+    reports.write(folder)
+    text = (folder / "report.md").read_text()
+    answer = text.split("## ")[0]
+    assert "With 1% of the labels mpp is worth 3.2 times the labels of scratch" in answer
+    assert "mpp and scratch cross at" in answer
+    section = text.split("## Accuracy against labels")[1].split("\n## ")[0]
+    assert [line.split("|")[1].strip() for line in section.splitlines() if "| mpp" in line] == [
+        "1%",
+        "10%",
+        "100%",
+    ]
+    assert (folder / "figures" / "labels.svg").exists()
+    for share in ("1%", "10%", "100%"):
+        assert f"With {share} of the labels mpp is worth" in section
+
+
+def test_a_share_that_is_not_finished_is_left_out(tmp_path):
+    folder = curve_study(tmp_path / "s")
+    for seed in range(3):
+        (folder / f"final_1-mpp-{seed}" / "result.json").unlink()
+        (folder / f"final_1-scratch-{seed}" / "result.json").unlink()
+    numbers = compute(load.load_study(folder))
+    assert [point.share for point in numbers.labels.points] == [0.01, 0.1]
+    assert [one.share for one in numbers.labels.comparisons[0].worth] == [0.01, 0.1]
+    assert all(math.isfinite(one.factor.low or 0) for one in numbers.labels.comparisons[0].worth)
