@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, TINY, altered
 from hub_server import Fault, Hub
+from launching import launch
 from test_hub import REPO, finished, milestone, pushed, run, server
 from torch import nn
 
@@ -481,9 +482,9 @@ def test_training_that_is_killed_while_it_pushes_goes_on_and_pushes_nothing_twic
             assert first.poll() is None and time.monotonic() < until
             time.sleep(0.02)
         first.send_signal(signal.SIGKILL)
-    line = [sys.executable, str(ROOT / "tools" / "pretrain.py"), *words]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0 and "not pushed" not in done.stdout, done.stdout + done.stderr
+    again = launch("tools/pretrain.py", *words)
+    output, _ = again.communicate(timeout=600)
+    assert again.returncode == 0 and "not pushed" not in output, output
     repository = server.repositories[REPO]
     histories = {branch: repository.history(branch) for branch in repository.branches}
     assert histories == {"main": 2, "step-000000008": 2, "state": 1}

@@ -6,15 +6,13 @@ import functools
 import json
 import re
 import shutil
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from launching import launch
 from scipy import stats
 
 from ssl_vit import reports
@@ -758,27 +756,23 @@ def test_study_json_holds_what_is_read():
 
 
 def tool(*words):
-    return subprocess.run(
-        [sys.executable, "tools/report.py", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    process = launch("tools/report.py", *words, stderr=True)
+    output, errors = process.communicate(timeout=120)
+    return process.returncode, output, errors
 
 
 def test_the_tool_prints_the_answer_and_one_json_object(whole):
     folder, found = whole
-    done = tool(str(folder), "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    code, output, errors = tool(str(folder), "--json")
+    assert (code, errors) == (0, "")
+    lines = output.splitlines()
     assert lines[0] == found.answer
     assert json.loads(lines[-1]) == json.loads(json.dumps(reports.plain(found)))
 
 
 def test_the_tool_answers_a_mistake_in_one_line(tmp_path):
     for words in (["a", "--jso"], [str(tmp_path)]):
-        done = tool(*words)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("error: ")
-        assert done.stderr.count("\n") == 1
+        code, output, errors = tool(*words)
+        assert (code, output) == (2, "")
+        assert errors.startswith("error: ")
+        assert errors.count("\n") == 1

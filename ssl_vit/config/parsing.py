@@ -5,6 +5,8 @@ Whatever a file holds, the result is a value of the expected shape, or an error:
 checked before parsing, since deep nesting makes the parsers of YAML and JSON exhaust the stack.
 """
 
+import copy
+import functools
 import io
 import json
 import stat
@@ -112,9 +114,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
         UserError: it cannot be read, is no mapping, or has interpolations.
     """
     try:
-        text = _text(path)
-        _check_depth(text)
-        loaded = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
+        loaded = copy.deepcopy(_parsed(_text(path)))
     except Exception as error:  # whatever YAML finds wrong
         raise UserError(f"{path}: {' '.join(str(error).split())[:300]}") from None
     if not isinstance(loaded, dict):
@@ -125,6 +125,12 @@ def load_yaml(path: Path) -> dict[str, Any]:
                 f"{path}: {key}: {' '.join(str(value).split())} cannot be taken as a value"
             )
     return cast(dict[str, Any], loaded)
+
+
+@functools.lru_cache(maxsize=64)  # resolving one recipe reads the presets several times
+def _parsed(text: str) -> Any:
+    _check_depth(text)
+    return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:

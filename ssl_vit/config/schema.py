@@ -2,7 +2,7 @@
 `fields.Option`); docs/options.md lists them all. No torch here; resolve.py reads them."""
 
 # ruff: noqa: RUF009 (option() and group() return dataclass fields)
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from omegaconf import OmegaConf
 
@@ -411,4 +411,4 @@ def learns_labels(recipe: Recipe) -> bool:
 
 def dump(recipe: Recipe) -> str:
     """The recipe as YAML; that text alone repeats the run (`recipe=runs/NAME/recipe.yaml`)."""
-    return OmegaConf.to_yaml(OmegaConf.structured(recipe))
+    return OmegaConf.to_yaml(OmegaConf.create(asdict(recipe)))
