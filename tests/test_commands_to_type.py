@@ -104,11 +104,11 @@ def test_the_commands_of_a_report_can_be_pasted(tmp_path: Path) -> None:
         "part": "p",
         "arm": "a",
         "tool": "finetune",
-        "words": ["recipe=finetune", f"data.path={AWKWARD}", "init={pretrain}"],
+        "options": ["recipe=finetune", f"data.path={AWKWARD}", "init={pretrain}"],
     }
     _, block = provenance.commands([task])
     (command,) = block.lines
-    assert pasted(command, tmp_path) == ["tools/finetune.py", *task["words"]]
+    assert pasted(command, tmp_path) == ["tools/finetune.py", *task["options"]]
 
 
 def test_a_tool_is_found_from_another_folder(

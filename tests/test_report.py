@@ -155,9 +155,8 @@ def meant(words):
 def planned(folder, one, *words):
     """A recipe.yaml of the run that the task's words mean, or of others, and the result's hash with
     it."""
-    recipe = copy.deepcopy(
-        meant(tuple(words or [word for word in one["words"] if not word.startswith("seed=")]))
-    )
+    given = words or [word for word in one["options"] if not word.startswith("seed=")]
+    recipe = copy.deepcopy(meant(tuple(given)))
     recipe.seed, recipe.name = one["seed"], one["name"]
     (folder / one["name"] / "recipe.yaml").write_text(dump(recipe))
     altered(folder / one["name"] / "result.json", recipe=recipe_hash(recipe))
@@ -377,7 +376,7 @@ def test_hardware_versions_and_dates_are_the_runs(whole):
 def test_commands_are_shown_where_study_json_has_them(gap):
     about = json.loads((gap / "study.json").read_text())
     for one in about["tasks"]:
-        one["words"] = ["recipe=finetune", f"seed={one['seed']}"]
+        one["options"] = ["recipe=finetune", f"seed={one['seed']}"]
         planned(gap, one)
     write(gap / "study.json", about)
     reports.write(gap)
@@ -400,8 +399,8 @@ def test_commands_are_shown_where_study_json_has_them(gap):
 def test_a_copied_foreign_run_is_named_and_left_out(gap, copied, why):
     about = json.loads((gap / "study.json").read_text())
     for one in (one for one in about["tasks"] if one["name"].startswith("final-mpp")):
-        one["words"] = ["recipe=finetune", "init={x}", "optim.steps=9", "optim.warmup=1"]
-        planned(gap, one, *(word for word in one["words"] if "{" not in word))
+        one["options"] = ["recipe=finetune", "init={x}", "optim.steps=9", "optim.warmup=1"]
+        planned(gap, one, *(word for word in one["options"] if "{" not in word))
     write(gap / "study.json", about)
     assert "left out" not in (reports.write(gap), (gap / "report.md").read_text())[1]
     place, one = (
@@ -432,7 +431,7 @@ def test_a_run_of_other_first_weights_is_left_out(gap: Path, same: bool) -> None
     about = json.loads((gap / "study.json").read_text())
     for one in (one for one in about["tasks"] if one["name"].startswith("final-mpp")):
         before = gap / f"pretrain-mpp-{one['seed']}"
-        one["words"] = ["recipe=finetune", f"init={{{before.name}}}"]
+        one["options"] = ["recipe=finetune", f"init={{{before.name}}}"]
         planned(gap, one, "recipe=finetune")
         write(before / "environment.json", ENVIRONMENT | {"data": {}})
         (before / "recipe.yaml").write_text("name: x\n")
@@ -649,7 +648,7 @@ def test_predictions_that_are_not_the_results_are_named(gap):
 def test_a_foreign_run_is_left_out_where_its_images_are_not_here(gap):
     about = json.loads((gap / "study.json").read_text())
     for one in (one for one in about["tasks"] if one["name"].startswith("final-mpp")):
-        one["words"] = ["recipe=finetune", "init={x}", "data.path=/gone/images", "optim.lr=0.5"]
+        one["options"] = ["recipe=finetune", "init={x}", "data.path=/gone/images", "optim.lr=0.5"]
         lr = "0.5" if one["seed"] else "0.25"
         recipe = resolve(
             [
@@ -752,7 +751,7 @@ def test_a_study_without_a_baseline_names_what_a_report_needs(tmp_path):
 
 def test_study_json_holds_what_is_read():
     planned = Task("final-mpp-0", "final", "finetune", "mpp", 0, {}, (), {"recipe": "finetune"})
-    assert set(load.TASK) | {"best", "by", "words"} <= record._record(planned).keys()
+    assert set(load.TASK) | {"best", "by", "options"} <= record._record(planned).keys()
 
 
 def tool(*words):

@@ -189,7 +189,7 @@ def test_names_in_a_report_cannot_become_markup(tmp_path) -> None:
     folder = arms.study(tmp_path / "gap", title=EVIL, arms=arms.ARMS | {"mpp": EVIL}, report=report)
     about = json.loads((folder / "study.json").read_text())
     for one in about["tasks"]:
-        one["words"] = ["recipe=finetune", "data.name=```\n<b>"]
+        one["options"] = ["recipe=finetune", "data.name=```\n<b>"]
         (folder / one["name"] / "recipe.yaml").write_text(f"name: {one['name']}\n")
         arms.altered(folder / one["name"] / "result.json", recipe=written_hash({}))
     arms.write(folder / "study.json", about)

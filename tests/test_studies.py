@@ -599,7 +599,7 @@ def test_a_study_runs_each_task_once_and_in_order(bench, capsys):
         key: GAP[key] for key in ("title", "arms", "seeds")
     }
     assert about["report"] == GAP["report"] and about["parts"][0] == "pretrain"
-    assert about["tasks"][2]["words"] == [
+    assert about["tasks"][2]["options"] == [
         "optim.steps=20",
         "optim.warmup=2",
         "recipe=mpp",
@@ -1235,7 +1235,7 @@ def test_a_report_that_could_not_be_made(change, says):
 def test_a_finished_run_of_other_words_is_no_run_of_this_study(bench):
     assert main([*bench.words, "parallel=2"]) == 0
     folder = bench.runs / "pretrain-mpp-0"
-    recipe = resolve(json.loads((bench.runs / "study.json").read_text())["tasks"][2]["words"])
+    recipe = resolve(json.loads((bench.runs / "study.json").read_text())["tasks"][2]["options"])
     recipe.optim.steps = 77
     (folder / "recipe.yaml").write_text(dump(recipe))
     with pytest.raises(

@@ -60,7 +60,8 @@ TASK = {
     "seed": int,
     "values": {str: SCALAR},
     "needs": [str],
-    "words?": NAMES,
+    "options?": NAMES,
+    "words?": NAMES,  # their former name
     "best?": TEXT,
     "by?": TEXT,
 }
@@ -203,6 +204,15 @@ def read_json(path: Path, shape: Any = None) -> Any:
     if shape is not None and not fits(value, shape):
         raise ValueError("not of the expected shape")
     return value
+
+
+def read_study(path: Path) -> dict[str, Any]:
+    """A study.json; its tasks' options under their present name. Raises as `read_json`."""
+    study = cast(dict[str, Any], read_json(path, STUDY))
+    for task in study["tasks"]:
+        if "words" in task:
+            task["options"] = task.pop("words")
+    return study
 
 
 def fits(value: Any, shape: Any) -> bool:

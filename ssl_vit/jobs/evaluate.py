@@ -255,12 +255,12 @@ def _classifier(net: Backbone, init: InitSource, option: str) -> Supervised:
     if made is None or not known or not learns_labels(made) or "head.bias" not in heads:
         raise UserError(f"{option}: init={init.place} is no run that learned labels")
     supervised = made.supervised
-    words = {
+    settings = {
         "loss": supervised.loss,
         "smoothing": supervised.smoothing,
         "hidden": supervised.hidden,
         "pool": supervised.pool,
     }
-    objective = Supervised(net, len(heads["head.bias"]), **words)  # type: ignore[arg-type]
+    objective = Supervised(net, len(heads["head.bias"]), **settings)  # type: ignore[arg-type]
     objective.load_state_dict(heads, strict=False)
     return objective

@@ -44,7 +44,7 @@ def foreign(
     Returns:
         Empty where it is the task, or where study.json does not say with which options it ran.
     """
-    if not task.get("words"):
+    if not task.get("options"):
         return ""
     try:
         written = flatten(parsing.load_yaml(folder / "recipe.yaml"))
@@ -54,7 +54,7 @@ def foreign(
         return f"its recipe.yaml is of a run called {written.get('name')}"
     if result.get("recipe") != written_hash(written):
         return "its result.json is of another recipe than its recipe.yaml"
-    starts_from_run = any(option.startswith("init={") for option in task["words"])
+    starts_from_run = any(option.startswith("init={") for option in task["options"])
     undecided = (*UNDECIDED, *(FROM_INIT if starts_from_run else ()))
     differ = planned_differences(written, _planned(task, tasks), undecided)
     if differ:
@@ -65,7 +65,7 @@ def foreign(
 def _other_weights(folder: Path, task: dict[str, Any]) -> str:
     """Why the first weights are not those of the run that the plan names; empty where they are, or
     where they are not here any more."""
-    for option in task["words"]:
+    for option in task["options"]:
         found = INIT.fullmatch(option)
         if found is None:
             continue
@@ -88,7 +88,7 @@ def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any
     chosen = {key for one in tasks if one["part"] == task.get("best") for key in one["values"]}
     options = [
         _current(option)
-        for option in task["words"]
+        for option in task["options"]
         if "{" not in option and not option.startswith("init=")
     ]
     resolved = _resolved(tuple(options))

@@ -185,7 +185,7 @@ def load_study(folder: Path) -> StudyResults:
             f"{folder}: expected a study's folder, but there is no study.json; "
             "tools/study.py makes one"
         )
-    plan = _object(folder / "study.json", parsing.STUDY)
+    plan = _plan(folder / "study.json")
     if not _in_order(plan["tasks"]):
         raise _damaged(folder / "study.json")
     lacking = [key for key in REQUIRED if key not in plan["report"] and not plan.get("vary")]
@@ -223,6 +223,12 @@ def _in_order(tasks: list[dict[str, Any]]) -> bool:
             return False
         known.add(task["name"])
     return True
+
+
+def _plan(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        return parsing.read_study(path)
+    raise _damaged(path)
 
 
 def _object(path: Path, shape: dict[str, Any]) -> dict[str, Any]:

@@ -27,8 +27,8 @@ def commands(tasks: list[dict[str, Any]]) -> Iterator[Block]:
     """The command of the first task of each part and arm."""
     found: dict[tuple[str, str], str] = {}
     for task in tasks:
-        if task.get("words"):
-            options = [f"tools/{task['tool']}.py", *map(str, task["words"])]
+        if task.get("options"):
+            options = [f"tools/{task['tool']}.py", *map(str, task["options"])]
             found.setdefault((task["part"], task["arm"]), shlex.join(options))
     if found:
         yield Text(

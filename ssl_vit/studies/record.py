@@ -95,13 +95,13 @@ def _record(task: Task) -> dict[str, Any]:
     """A task as study.json has it; its options as on a command line."""
     record = asdict(task)
     options = record.pop("options")
-    return record | {"words": [f"{key}={value}" for key, value in options.items()]}
+    return record | {"options": [f"{key}={value}" for key, value in options.items()]}
 
 
 def _differences(path: Path, tasks: list[dict[str, Any]]) -> list[str]:
     """Descriptions of the tasks in study.json that differ from these."""
     try:
-        record = parsing.read_json(path, {"tasks": [{**parsing.TASK, "words": [str]}]})
+        record = parsing.read_study(path)
     except (OSError, ValueError):
         raise UserError(f"{path} is damaged; remove it, or take another name=") from None
     now = {task["name"]: task for task in tasks}
@@ -127,5 +127,5 @@ def _difference(before: dict[str, Any], now: dict[str, Any] | None) -> str:
 
 def _computed_options(task: dict[str, Any]) -> dict[str, str]:
     """A recorded task's options that change what is computed."""
-    pairs = (word.partition("=") for word in task["words"])
+    pairs = (option.partition("=") for option in task.get("options") or ())
     return {key: value for key, _, value in pairs if counts(key)}

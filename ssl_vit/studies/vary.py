@@ -63,7 +63,7 @@ def describe(setting: dict[str, Any]) -> str:
     """Description of a setting."""
     return (
         ", ".join(f"{key}={text(value)}" for key, value in setting.items())
-        or "as the study's words say"
+        or "as the study's options say"
     )
 
 
@@ -92,7 +92,9 @@ def _by_arm(body: dict[str, Any], settings: Settings, named: dict[str, Any]) -> 
     if not isinstance(own, dict):
         return own
     beside = {
-        arm: words for arm, words in (own or dict.fromkeys(named)).items() if arm not in settings
+        arm: options
+        for arm, options in (own or dict.fromkeys(named)).items()
+        if arm not in settings
     }
     return {arm: setting | (own.get(arm) or {}) for arm, setting in settings.items()} | beside
 
