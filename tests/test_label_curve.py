@@ -328,3 +328,15 @@ def test_a_share_that_is_not_finished_is_left_out(tmp_path):
     assert [point.share for point in numbers.labels.points] == [0.01, 0.1]
     assert [one.share for one in numbers.labels.comparisons[0].worth] == [0.01, 0.1]
     assert all(math.isfinite(one.factor.low or 0) for one in numbers.labels.comparisons[0].worth)
+
+
+def test_a_share_with_fewer_seeds_takes_none_from_the_others(tmp_path):
+    folder = curve_study(tmp_path / "s")
+    for seed in (1, 2):
+        (folder / f"final_1-mpp-{seed}" / "result.json").unlink()
+    numbers = compute(load.load_study(folder))
+    assert [point.share for point in numbers.labels.points] == [0.01, 0.1, 1.0]
+    (comparison,) = numbers.labels.comparisons
+    assert [one.share for one in comparison.worth] == [0.01, 0.1]
+    assert comparison.worth[0].factor.seeds == 3
+    assert numbers.labels.points[2].apart["mpp"].n == 1

@@ -56,8 +56,8 @@ class Worth(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """An arm against the baseline, over the shares and seeds that both have; `crossovers` are the
-    shares at which their means cross."""
+    """An arm against the baseline, over the shares of which the same seeds are finished;
+    `crossovers` are the shares at which their means cross."""
 
     arm: str
     crossovers: list[Estimate]
@@ -99,12 +99,12 @@ def _images(study: StudyResults, part: str) -> int | None:
 
 
 def _compare(arm: str, baseline: str, points: list[LabelPoint]) -> Comparison | None:
-    """None without two shares that have one seed of both arms in common."""
+    """Over the shares that have as many common seeds as any, so that a share which is not finished
+    takes no seed from the others. None without two such shares that have the same seeds."""
     both = [(p.share, p.measure.seeds(arm), p.measure.seeds(baseline)) for p in points]
-    both = [(share, own, other) for share, own, other in both if own.keys() & other.keys()]
-    if not both:
-        return None
-    seeds = sorted(set.intersection(*(own.keys() & other.keys() for _, own, other in both)))
+    common = [sorted(own.keys() & other.keys()) for _, own, other in both]
+    seeds = max(common, key=len, default=[])
+    both = [one for one, found in zip(both, common, strict=True) if found == seeds]
     if len(both) < 2 or not seeds:
         return None
     share_L = np.array([share for share, _, _ in both])
