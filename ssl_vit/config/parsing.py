@@ -75,6 +75,8 @@ STUDY = {
     "match?": TEXT,
     "labels?": [{"share": NUMBER, "final": str, "extra": [str]}],
 }
+SPLIT = {"data": str, "images": int, "print": str}
+OVERLAP = [{"train": SPLIT, "test": SPLIT, "exact": int, "near": int, "bits": int}]  # overlap.json
 CONFIG = {  # of an export, timm's or transformers'
     "architecture?": str,
     "model_type?": str,

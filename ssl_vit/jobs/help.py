@@ -109,6 +109,12 @@ HELP = {
         },
         "also",
     ),
+    "overlap": ToolHelp(
+        "Find test images of a study that are also among its training images: the same pixels, or "
+        "a perceptual hash that is near. Needs pip install 'ssl_vit[overlap]'.",
+        ("python tools/overlap.py runs/gap_cifar10",),
+        {"FOLDER": "The study's folder; overlap.json is written into it, which its report shows."},
+    ),
     "shards": ToolHelp(
         "Convert images into pre-resized parquet shards, which training reads fast; or "
         "resume that.",

@@ -1,0 +1,166 @@
+"""Test images that are also among training images."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from conftest import TINY, altered
+from datasets import ClassLabel, Dataset, Features, Image
+from PIL import Image as Pillow
+from test_report import study, task, write
+
+from ssl_vit import reports
+from ssl_vit.data import overlap
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import cli, find_overlap
+
+imagehash = pytest.importorskip("imagehash")
+
+
+class Memory:
+    """A split of arrays."""
+
+    classes = ()
+
+    def __init__(self, images):
+        self.images = images
+
+    def __len__(self):
+        return len(self.images)
+
+    def fetch(self, rows):
+        return [self.images[row] for row in rows], np.zeros(len(rows), np.int64)
+
+
+def picture(seed, side=32):
+    """Smooth noise: neighbouring pixels are alike, as in photographs."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+    image = Pillow.fromarray(coarse).resize((side, side), Pillow.Resampling.BICUBIC)
+    return np.array(image)
+
+
+def saved(pixels, form="PNG", **how):
+    file = io.BytesIO()
+    Pillow.fromarray(pixels).save(file, form, **how)
+    return file.getvalue()
+
+
+def test_the_same_pixels_and_near_ones_are_found_and_told_apart():
+    train = [picture(seed) for seed in range(40)]
+    brighter = np.clip(train[5].astype(int) + 6, 0, 255).astype(np.uint8)
+    test = [
+        saved(train[3]),  # the same pixels in a file
+        saved(train[7], "JPEG", quality=70),
+        np.ascontiguousarray(train[9][:, ::-1]),  # mirrored
+        brighter,
+        picture(1000),
+        b"no image",
+    ]
+    found = overlap.compare(*map(overlap.hash_images, (Memory(train), Memory(test))))
+    assert found.exact == [overlap.Match(0, 3, 0)]
+    assert [(one.test, one.train) for one in found.near] == [(1, 7), (2, 9), (3, 5)]
+    assert all(one.bits <= overlap.DISTANCE for one in found.near)
+
+
+def test_bits_are_imagehashs_own_differences(monkeypatch):
+    """And blocks change nothing."""
+    train, test = ([picture(seed) for seed in seeds] for seeds in (range(30), range(25, 45)))
+    hashes = [overlap.hash_images(Memory(images)) for images in (train, test)]
+    whole = overlap.compare(*hashes, distance=64)
+    monkeypatch.setattr(overlap, "PAIRS", 70)
+    assert overlap.compare(*hashes, distance=64) == whole
+    assert [(one.test, one.train) for one in whole.exact] == [(n, 25 + n) for n in range(5)]
+    theirs = [imagehash.phash(Pillow.fromarray(image)) for image in train]
+    for one in whole.near:
+        views = [Pillow.fromarray(test[one.test])]
+        views.append(views[0].transpose(Pillow.Transpose.FLIP_LEFT_RIGHT))
+        nearest = min(imagehash.phash(view) - other for view in views for other in theirs)
+        assert one.bits == nearest
+        own = min(imagehash.phash(view) - theirs[one.train] for view in views)
+        assert own == nearest
+
+
+def test_training_images_that_cannot_be_read_match_nothing():
+    broken = overlap.hash_images(Memory([b"", b"x"]))
+    fine = overlap.hash_images(Memory([b"y", picture(1)]))
+    assert overlap.compare(broken, fine) == overlap.compare(fine, broken) == overlap.Overlap([], [])
+
+
+@pytest.fixture
+def tested(tmp_path, capsys):
+    """A study of one fine-tuned run on images of which the test split shares two with train."""
+    features = Features({"image": Image(), "label": ClassLabel(names=["a", "b"])})
+    for split, seeds in (("train", range(48)), ("test", [7, 9, 100, 101])):
+        rows = {
+            "image": [{"bytes": saved(picture(n, 16)), "path": None} for n in seeds],
+            "label": [n % 2 for n in seeds],
+        }
+        Dataset.from_dict(rows, features).to_parquet(tmp_path / f"{split}-0.parquet")
+    folder = tmp_path / "runs" / "s"
+    options = altered(
+        TINY,
+        "recipe=supervised",
+        f"data.path={tmp_path}",
+        "data.validation=0.2",
+        "optim.steps=2",
+        "optim.warmup=1",
+        "eval.test=true",
+        f"out={folder}",
+        "name=final-a-0",
+    )
+    cli.pretrain(options)
+    capsys.readouterr()
+    one = task("final", "a", 0) | {"options": []}
+    plan = {"name": "s", "title": "s", "arms": {"a": "a"}, "seeds": [0], "tasks": [one]}
+    write(folder / "study.json", plan | {"report": {"final": "final"}})
+    return folder
+
+
+def test_the_tool_counts_and_names_the_pairs(tested, capsys):
+    find_overlap.main([str(tested)])
+    assert "2 of 4 images are in" in capsys.readouterr().out
+    (entry,) = json.loads((tested / "overlap.json").read_text())
+    assert (entry["exact"], entry["train"]["images"], entry["test"]["images"]) == (2, 48, 4)
+    assert len(entry["pairs"]) == 2 + entry["near"]
+    environment = json.loads((tested / "final-a-0" / "environment.json").read_text())
+    assert entry["train"]["print"] == environment["data"]["train"]
+    assert entry["test"]["print"] == environment["data"]["test"]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_the_report_shows_what_is_of_its_images(tmp_path, same):
+    folder = study(tmp_path / "gap")
+    split = {"data": "cifar10", "images": 400, "print": "x"}
+    entry = {
+        "train": split | {"print": "t", "images": 1000},
+        "test": split | {"print": "x" if same else "other"},
+        "exact": 3,
+        "near": 12,
+        "bits": 4,
+    }
+    write(folder / "overlap.json", [entry])
+    reports.write(folder)
+    text = " ".join((folder / "report.md").read_text().split())
+    assert ("| cifar10, test | cifar10, train | 400 | 3 | 12 |" in text) == same
+    write(folder / "overlap.json", [{"exact": 3}])
+    with pytest.raises(UserError, match=r"overlap\.json is damaged"):
+        reports.write(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [([], "expected one study's folder"), (["a", "b"], "expected one"), (["."], "study.json")],
+)
+def test_mistakes_are_answered_in_one_line(options, says):
+    with pytest.raises(UserError) as caught:
+        find_overlap.main(options)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_study_without_test_images_is_named(tmp_path):
+    one = task("pretrain", "a", 0, "pretrain")
+    plan = {"name": "s", "title": "s", "arms": {"a": "a"}, "report": {}, "tasks": [one]}
+    write(tmp_path / "study.json", plan)
+    with pytest.raises(UserError, match="no finished run was measured on test images"):
+        find_overlap.main([str(tmp_path)])
