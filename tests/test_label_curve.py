@@ -1,11 +1,12 @@
 """Shares of labels: which images they are, studies over them, and accuracy against labels."""
 
 import io
+import json
 import math
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, TINY, altered
 from datasets import ClassLabel, Dataset, Features, Image
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,9 +19,10 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
 from ssl_vit.data import sources
 from ssl_vit.errors import UserError
-from ssl_vit.reports import load
-from ssl_vit.reports.label_curve import crossovers, factor
-from ssl_vit.reports.numbers import compute
+from ssl_vit.jobs import cli
+from ssl_vit.reports import figures, load
+from ssl_vit.reports.label_curve import crossovers, factor, undecided
+from ssl_vit.reports.numbers import Numbers, compute
 from ssl_vit.studies import plan as plans
 from ssl_vit.studies.spec import build, find, read
 
@@ -112,6 +114,11 @@ def test_the_number_of_training_images_is_told_before_they_are_read(
         (["recipe=evaluate", "data.labelled=0.1"], "data.labelled=0.1: objective=probe"),
         (["recipe=joint", "joint.supervised=0", "data.labelled=0.1"], "learns no labels"),
         (["recipe=joint", "data.labelled=0"], "data.labelled=0"),
+        (["recipe=joint", "data.labelled=0.1", "data.share=0.5"], "data.share=0.5: expected 1"),
+        (
+            ["recipe=joint", "data.labelled=0.1", "data.validation=0.1"],
+            "data.validation_from=share: expected train beside data.labelled=",
+        ),
         (
             ["recipe=mpp", "data.validation=0", "data.validation_from=train"],
             "expected data.validation=null or a share above 0",
@@ -160,6 +167,11 @@ LABELS = {
 }
 
 
+FIXED = LABELS["parts"]["final"] | {  # trains on half of the labels at every share
+    "options": {"recipe": "finetune", "data.share": 0.5, "optim.steps": "{steps}"}
+}
+
+
 def test_parts_are_repeated_for_each_share_and_need_those_of_their_own():
     study = build(LABELS, "x")
     plan = plans.tasks(study, {}, {})
@@ -178,7 +190,7 @@ def test_parts_are_repeated_for_each_share_and_need_those_of_their_own():
         assert direct.needs == tuple(name.format("scratch") for name in sweep)
     assert len(plan) == 3 + 9 + 3 * (4 + 6 + 3)
     assert study.report["final"] == "final_0.1"  # the first share's
-    assert [(one.share, one.final, one.extra) for one in study.labels] == [
+    assert [(one.share, one.final, one.extra) for one in study.labels.points] == [
         (share, f"final_{share:g}", [f"direct_{share:g}"]) for share in (0.1, 1.0, 0.01)
     ]
 
@@ -192,6 +204,21 @@ def test_parts_are_repeated_for_each_share_and_need_those_of_their_own():
         ({"labels": [{"share": 0.1}, {"share": 0.1}]}, "share: a value is there twice"),
         ({"labels": [{"share": 1, "n": 1}, {"share": 0.1}]}, "n: is not said of every share"),
         ({"labels": [{"share": 1}, {"share": 0.1}]}, "{steps}"),
+        ({"labels": [{"share": 1, "lr": 1}, {"share": 0.1, "lr": 2}]}, "lr: no part says {lr}"),
+        (
+            {"labels": [{"share": 1, "sweep": 1}, {"share": 0.1, "sweep": 2}]},
+            "sweep: is also a part or a place",
+        ),
+        (
+            {"parts": LABELS["parts"] | {"final_0.1": LABELS["parts"]["pretrain"]}},
+            "final_0.1: is what final is called at that share",
+        ),
+        ({"parts": LABELS["parts"] | {"x": {"extends": ["sweep"]}}}, "extends=['sweep']"),
+        ({"report": LABELS["report"] | {"probes": [{"a": 1}]}}, "probes: unknown {'a': 1}"),
+        (
+            {"parts": LABELS["parts"] | {"final": FIXED}},
+            "part final_0.1, arm scratch: data.share=0.5: expected {share}",
+        ),
         ({"report": LABELS["report"] | {"final": "pretrain"}}, "final: pretrain: expected a part"),
         ({"report": LABELS["report"] | {"extra": ["pretrain"]}}, "extra: pretrain: says no"),
     ],
@@ -211,7 +238,52 @@ def test_the_shipped_study_holds_the_same_images_out_of_every_share():
         for task in plan.values()
     }
     assert cuts == {("0.02", "train")}
-    assert sorted(one.share for one in study.labels) == [0.01, 0.05, 0.1, 1.0]
+    assert sorted(one.share for one in study.labels.points) == [0.01, 0.05, 0.1, 1.0]
+
+
+def test_what_the_shares_set_cannot_be_overridden_or_varied():
+    study = build(LABELS, "x")
+    assert study.labels.keys == {"data.share", "optim.steps"}
+    for option in ("data.share", "optim.steps"):
+        with pytest.raises(UserError, match=f"{option}=1: the study's labels set it"):
+            plans.tasks(study, {}, {option: "1"})
+    with pytest.raises(UserError, match=r"vary: optim\.steps: labels: sets it"):
+        build(LABELS | {"vary": {"optim.steps": [1, 2]}}, "x")
+
+
+def test_a_small_share_has_a_name_without_an_exponent():
+    labels = [{"share": 1e-5, "steps": 1}, {"share": 0.123456789, "steps": 2}]
+    parts = build(LABELS | {"labels": labels}, "x").parts
+    assert {"final_0.00001", "final_0.123456789"} <= parts.keys()
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "fine"),
+    [
+        ({"data.share": 0.1}, {"data.share": 0.5}, True),  # one cut, whatever the share
+        ({"data.share": 0.1}, {"data.share": 0.1, "data.window": 50}, False),
+        ({"data.share": 1, "data.validation_from": "share"}, {"data.share": 1}, True),
+        ({"data.share": 0.5, "data.validation_from": "share"}, {"data.share": 0.5}, False),
+        ({"data.share": 0.1}, {"data.share": 0.1, "data.validation": 0.2}, False),
+    ],
+)
+def test_a_rate_is_judged_on_images_that_no_share_has_learned(shards, was, now, fine):
+    cut = {"data.path": str(shards), "data.validation": 0.1, "data.validation_from": "train"}
+    cut |= {"data.size": 16, "model.patch": 4}
+
+    def recipe(name, own):
+        options = {"recipe": name} | cut | own
+        return resolve([f"{key}={value}" for key, value in options.items()])
+
+    before, after = recipe("supervised", was), recipe("finetune", now)
+    if fine:
+        plans._check_unseen(before, after, "x")
+        held_out = [set(images(sources.load(one.data).validation)) for one in (before, after)]
+        assert held_out[0] == held_out[1]
+        assert not held_out[1] & set(images(sources.load(before.data).train))
+    else:
+        with pytest.raises(UserError, match=r"data\.validation_from=(train|share)"):
+            plans._check_unseen(before, after, "x")
 
 
 SHARES = np.array([0.01, 0.1, 1.0])
@@ -232,6 +304,66 @@ def test_crossing_and_worth_of_two_straight_lines():
     assert above.value is None and above.low == pytest.approx(1.0) and above.high is None
     below = factor(SHARES, 0, baseline[None] - 0.1, baseline[None])
     assert below.value is None and below.high == pytest.approx(1.0) and below.low is None
+
+
+def at(*accuracies):
+    """One seed's accuracies at SHARES."""
+    return np.array([accuracies])
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "places"),
+    [
+        (at(0.5, 0.6, 0.7), at(0.5, 0.5, 0.5), []),  # equal at the first share, then above
+        (at(0.5, 0.5, 0.5), at(0.5, 0.6, 0.7), []),
+        (at(0.6, 0.5, 0.6), at(0.5, 0.5, 0.5), []),  # touches
+        (at(0.4, 0.5, 0.4), at(0.5, 0.5, 0.5), []),
+        (at(0.5, 0.5, 0.5), at(0.5, 0.5, 0.5), []),
+        (at(0.4, 0.5, 0.6), at(0.5, 0.5, 0.5), [0.1]),  # through a share
+        (at(0.6, 0.5, 0.4), at(0.5, 0.5, 0.5), [0.1]),
+        (at(0.4, 0.6, 0.4), at(0.5, 0.5, 0.5), [10**-1.5, 10**-0.5]),
+    ],
+)
+def test_arms_cross_where_the_sign_changes_and_only_there(own, other, places):
+    assert [one.value for one in crossovers(SHARES, own, other)] == pytest.approx(places)
+
+
+def test_a_factor_is_where_the_baseline_first_gets_there():
+    rising = at(0.4, 0.6, 0.8)
+    assert factor(SHARES, 0, at(0.4, 0, 0), rising).value == 1
+    assert factor(SHARES, 0, at(0.8, 0, 0), rising).value == pytest.approx(100)
+    beyond = factor(SHARES, 0, at(0.81, 0, 0), rising)
+    assert (beyond.value, beyond.low, beyond.above) == (None, pytest.approx(100), True)
+    below = factor(SHARES, 2, at(0, 0, 0.39), rising)
+    assert (below.value, below.high, below.above) == (None, pytest.approx(0.01), False)
+    # a baseline that falls again: at 100% the arm is better, which fewer labels cannot undo
+    falling = at(0.4, 0.7, 0.6)
+    better = factor(SHARES, 2, at(0, 0, 0.65), falling)
+    assert better.value is None and better.above and better.low == pytest.approx(1)
+    # reached twice: the first time counts
+    assert factor(SHARES, 0, at(0.65, 0, 0), falling).value == pytest.approx(10 ** (0.25 / 0.3))
+
+
+def test_a_bound_is_only_as_good_as_the_seeds():
+    """The arm is above the baseline on average and undecided everywhere."""
+    baseline = np.tile(at(0.4, 0.6, 0.8), (3, 1))
+    own = baseline + np.array([[0.6], [-0.5], [0.1]])
+    found = factor(SHARES, 2, own, baseline)
+    assert (found.value, found.low, found.high, found.above) == (None, None, None, True)
+    # only where the baseline is still low is it decided
+    own = baseline + np.array([[0.05], [0.01], [0.03]])
+    found = factor(SHARES, 2, own, baseline)
+    half = stats.t.ppf(0.975, 2) * 0.02 / math.sqrt(3)
+    assert half > 0.03  # at its own share it is undecided
+    assert found.low == pytest.approx(10 ** ((0.03 - half) / 0.2), rel=0.01) and found.low < 1
+
+
+def test_a_range_that_is_undecided_is_told():
+    own = np.array([[0.5, 0.6, 0.9], [0.5, 0.62, 0.91], [0.6, 0.58, 0.92]])
+    other = np.array([[0.5, 0.5, 0.8], [0.55, 0.5, 0.8], [0.5, 0.5, 0.8]])
+    ((low, high),) = undecided(SHARES, own, other)
+    assert low == pytest.approx(0.01) and 0.01 < high < 0.1
+    assert undecided(SHARES, own[:1], other[:1]) == []
 
 
 @given(seed=st.integers(0, 1000), shift=st.floats(-0.05, 0.05))
@@ -327,7 +459,108 @@ def test_a_share_that_is_not_finished_is_left_out(tmp_path):
     numbers = compute(load.load_study(folder))
     assert [point.share for point in numbers.labels.points] == [0.01, 0.1]
     assert [one.share for one in numbers.labels.comparisons[0].worth] == [0.01, 0.1]
-    assert all(math.isfinite(one.factor.low or 0) for one in numbers.labels.comparisons[0].worth)
+
+
+def test_shares_may_stand_in_any_order(tmp_path):
+    """The answer is about the first one of the file; the section goes from few labels to many."""
+    folder = curve_study(tmp_path / "s", {share: RIGHT[share] for share in (0.1, 1.0, 0.01)})
+    found = compute(load.load_study(folder))
+    assert [point.share for point in found.labels.points] == [0.01, 0.1, 1.0]
+    other = compute(load.load_study(curve_study(tmp_path / "t")))
+    assert found.labels.comparisons == other.labels.comparisons
+    reports.write(folder)
+    answer = (folder / "report.md").read_text().split("## ")[0]
+    assert "top-1 after fine-tuning on 10% of the labels" in answer
+    assert "With 10% of the labels mpp is worth 1 times" in answer and "With 1% of" not in answer
+
+
+def test_a_first_share_that_is_not_finished_leaves_the_others(tmp_path):
+    folder = curve_study(tmp_path / "s")
+    for seed in range(3):
+        (folder / f"final_0.01-mpp-{seed}" / "result.json").unlink()
+    found = compute(load.load_study(folder))
+    assert found.measure("top1").part == "final_0.1"
+    assert [point.share for point in found.labels.points] == [0.01, 0.1, 1.0]
+    assert [one.share for one in found.labels.comparisons[0].worth] == [0.1, 1.0]
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 0.1, 2])
+def test_shares_of_a_study_json_that_cannot_be_are_damage(tmp_path, share):
+    folder = curve_study(tmp_path / "s")
+    plan = json.loads((folder / "study.json").read_text())
+    plan["labels"][0]["share"] = share
+    write(folder / "study.json", plan)
+    with pytest.raises(UserError, match=r"study\.json is missing or damaged"):
+        load.load_study(folder)
+
+
+def test_a_pretraining_that_serves_every_share_is_counted_once(tmp_path):
+    folder = curve_study(tmp_path / "s")
+    plan = json.loads((folder / "study.json").read_text())
+    tasks = []
+    for seed in range(3):
+        tasks.append(task("pretrain", "mpp", seed, "pretrain"))
+        tasks += [task(f"pretrain_{share:g}", "scratch", seed, "pretrain") for share in RIGHT]
+    for one in tasks:
+        finish(folder, one | {"part": "pretrain"}, 1)
+    for one in plan["tasks"]:
+        before = "pretrain" if one["arm"] == "mpp" else one["part"].replace("final", "pretrain")
+        one["needs"] = [f"{before}-{one['arm']}-{one['seed']}"]
+    write(folder / "study.json", plan | {"tasks": [*tasks, *plan["tasks"]]})
+    costs = [
+        (cost.stage, cost.runs, round(cost.exaflop, 6))
+        for cost in compute(load.load_study(folder)).costs
+        if "pre-training" in cost.stage
+    ]
+    shares = [f"pre-training, {share} of the labels" for share in ("1%", "10%", "100%")]
+    assert costs == [*((stage, 3, 0.02) for stage in shares), ("pre-training", 3, 0.02)]
+    for seed in range(3):
+        (folder / f"final_0.1-scratch-{seed}" / "result.json").unlink()
+    costs = compute(load.load_study(folder)).costs
+    assert "pre-training, 10% of the labels" not in [cost.stage for cost in costs]
+
+
+def test_the_number_of_images_is_what_the_runs_record(tmp_path):
+    folder = curve_study(tmp_path / "s")
+    for seed in range(3):
+        for arm in ("mpp", "scratch"):
+            path = folder / f"final_0.01-{arm}-{seed}" / "environment.json"
+            write(path, json.loads(path.read_text()) | {"images": {"train": 490}})
+    found = compute(load.load_study(folder))
+    assert [point.images for point in found.labels.points] == [490, None, None]
+
+
+def test_extra_arms_keep_their_names_in_the_figure():
+    numbers = Numbers(**dict.fromkeys(Numbers._fields))._replace(
+        settings={"scratch_a": {}, "mpp": {}}
+    )
+    assert figures._without_part("scratch_a", numbers) == "scratch_a"
+    assert figures._without_part("extra: scratch, direct_0.1", numbers) == "extra: scratch, direct"
+
+
+def test_probes_while_training_learn_from_labels_that_are_shown(shards, tmp_path, capsys):
+    options = altered(
+        TINY,
+        "recipe=joint",
+        f"data.path={shards}",
+        "data.validation=0.1",
+        "data.validation_from=train",
+        "data.labelled=0.1",
+        "probe.every=4",
+        "probe.images=150",
+        "probe.shots=[2]",
+        "probe.steps=5",
+        "probe.neighbors=5",
+        f"out={tmp_path}",
+        "name=run",
+    )
+    cli.pretrain(options)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert {"probe/few_shot_2", "features/rank"} <= rows[-1].keys()
+    assert "failed" not in capsys.readouterr().out
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["images"] == {"train": 180}
 
 
 def test_a_share_with_fewer_seeds_takes_none_from_the_others(tmp_path):

@@ -39,6 +39,7 @@ RESULT = {
 }
 ENVIRONMENT = {
     "data?": {str: object},
+    "images?": {str: int},  # of a split that is no stream
     "init?": ({str: object}, type(None)),
     "before?": ({"exaflop": NUMBER, "device_hours": NUMBER}, type(None)),
     "host?": ({str: object}, type(None)),

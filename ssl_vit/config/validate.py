@@ -148,16 +148,28 @@ def _check_labels(recipe: Recipe) -> None:
     weightless = " with joint.supervised=0" if recipe.objective == "joint" else ""
     reason = f"objective={recipe.objective}{weightless} learns no labels"
     _require(learns_labels(recipe) or not recipe.eval.test, "eval.test", "true", reason)
-    reason = f"{reason}, so that none could be hidden"
+    reason = f"{reason}, and has none to hide"
     if recipe.objective in ("supervised", "probe"):
         reason = f"objective={recipe.objective} has no use for unlabelled images; say data.share="
     shown = recipe.data.labelled
     hides = learns_labels(recipe) and recipe.objective not in ("supervised", "probe")
     _require(shown == 1 or hides, "data.labelled", shown, reason)
+    if shown != 1:
+        _check_labelled(recipe.data)
     classifies = recipe.objective == "probe" and "top1" in recipe.probe.measures
     reason = "no use without eval.test=true or probe.measures=[top1]"
     tests = recipe.eval.test or classifies
     _require(tests or not recipe.eval.real, "eval.real", recipe.eval.real, reason)
+
+
+def _check_labelled(data: Data) -> None:
+    """Check that the images whose labels are shown are those that data.share would take."""
+    reason = "expected 1 beside data.labelled="
+    _require(data.share == 1, "data.share", data.share, reason)
+    cut = data.validation is None or (isinstance(data.validation, float) and data.validation > 0)
+    reason = "expected train beside data.labelled= and a held-out share of the training images"
+    outside = data.validation_from == "train"
+    _require(outside or not cut, "data.validation_from", data.validation_from, reason)
 
 
 def _check_shares(corruption: Corruption) -> None:

@@ -122,12 +122,13 @@ class _View(ABC):
 
 
 class PartlyLabelled(_View):
-    """A source of which some rows alone show their labels; those of the others are -1."""
+    """A source that shows the labels of one part of it, `shown`; those of the others are -1."""
 
-    def __init__(self, whole: Source, shown: np.ndarray) -> None:
+    def __init__(self, whole: Source, shown: "Subset | ShardedSubset") -> None:
         super().__init__(whole, len(whole))
+        self.shown = shown
         self.shows_N = np.zeros(len(whole), bool)
-        self.shows_N[shown] = True
+        self.shows_N[shown.whole_rows()] = True
 
     @property
     def label_range(self) -> tuple[int, int]:

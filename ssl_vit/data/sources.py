@@ -205,7 +205,8 @@ def _notes(
     place = _place(data)
     chosen = names["data.train"]
     whole = found.splits[chosen]
-    share = f", of which data.share={data.share:g}" if data.share != 1 else ""
+    inside = data.share != 1 and not _outside(data)
+    share = f", of which data.share={data.share:g}" if inside else ""
     notes = [f"train: {_many(whole)} from {place}{_under(chosen)}{share}"]
     held_out = _held_out_name(data, found.splits)
     if held_out is not None:
@@ -215,13 +216,13 @@ def _notes(
             f"validation: none; {len(validation):,} of train are looked at, and trained on"
         )
     else:
-        before = " before its share is" if data.share != 1 and _outside(data) else ""
-        notes.append(
-            f"validation: {len(validation):,} images taken from train{before}, which keeps"
-            f" {len(train):,}"
-        )
-    if data.labelled != 1:
-        notes.append(f"labels: of data.labelled={data.labelled:g} of the training images")
+        kept = f"train keeps {len(train):,}"
+        if data.share != 1 and _outside(data):
+            rest = len(whole) - len(validation)
+            kept = f"data.share={data.share:g} of the other {rest:,} is trained on, {len(train):,}"
+        notes.append(f"validation: {len(validation):,} images taken from train; {kept}")
+    if isinstance(train, PartlyLabelled):
+        notes.append(f"labels: shown for {len(train.shown):,} of {len(train):,} training images")
     if "data.test" in names:
         tested = names["data.test"]
         notes.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
@@ -269,7 +270,12 @@ def _partly_labelled(train: Source, data: Data) -> Source:
     if data.labelled == 1:
         return train
     count = max(1, round(data.labelled * len(train)))
-    return PartlyLabelled(train, _part(train, 0, count, SHARE_KEY, data).whole_rows())
+    return PartlyLabelled(train, _part(train, 0, count, SHARE_KEY, data))
+
+
+def labelled_images(train: Source) -> Source:
+    """The training images whose labels are shown."""
+    return train.shown if isinstance(train, PartlyLabelled) else train
 
 
 def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Subset | ShardedSubset:
@@ -284,7 +290,8 @@ def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Subset 
     if not len(part):
         text = f"{last - first} of {len(whole)} images in {len(part.sizes_S)} shards come to none"
         raise UserError(
-            f"data.window={data.window}: {text}; expected a larger data.share= or data.validation="
+            f"data.window={data.window}: {text}; expected a larger data.share=, data.labelled= or"
+            " data.validation="
         )
     return part
 

@@ -45,7 +45,10 @@ class LinearProbe(NamedTuple):
 
 def effective_rank(x_ND: Tensor) -> float:
     """The exponential of the entropy of the features' singular values, divided by their sum: from 1
-    (one direction holds all) to min(N, D) (RankMe; Garrido et al., 2023, equation 1)."""
+    (one direction holds all) to min(N, D), so it compares at equal N only; nan where a feature is
+    not finite (RankMe; Garrido et al., 2023, equation 1)."""
+    if not x_ND.isfinite().all():
+        return math.nan
     singular = torch.linalg.svdvals(x_ND.double())
     share = singular / singular.sum().clamp(min=torch.finfo(torch.float64).tiny) + 1e-7
     return float(torch.exp(-(share * share.log()).sum()))

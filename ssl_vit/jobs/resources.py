@@ -101,6 +101,7 @@ def environment_facts(
         "data": fingerprints.fingerprint_splits(splits, recipe.data.path)
         if _first_there(recipe, accelerator)
         else {},
+        "images": {} if splits.stream else {"train": len(splits.train)},
         "classes": list(splits.train.classes),  # label 0 is the first
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": batch_layout.processes,

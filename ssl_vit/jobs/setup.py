@@ -97,7 +97,12 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     probes = None
     if recipe.probe.every:
         probes = ProbesDuringTraining(
-            loaders.held_out_batches(splits.train, recipe.data, batch_layout, recipe.probe.images),
+            loaders.held_out_batches(
+                sources.labelled_images(splits.train),
+                recipe.data,
+                batch_layout,
+                recipe.probe.images,
+            ),
             held_out.batches,
             recipe.probe,
             sources.count_classes(splits, recipe.data, recipe.objective),

@@ -42,8 +42,10 @@ def main(options: list[str]) -> None:
     settings = _settings(own, "--probe" in options)
     of_study = is_study(rest)
     record = study(rest, settings) if of_study else run(rest, settings)
-    for name, text in _study_rows(record) if of_study else _rows(record):
-        print(f"{name:<11} {text}")
+    rows = list(_study_rows(record) if of_study else _rows(record))
+    width = max(11, *(len(name) for name, _ in rows))
+    for name, text in rows:
+        print(f"{name:<{width}} {text}")
     for text in record["warnings"]:
         print(f"warning: {text}")
     if "--json" in options:

@@ -91,6 +91,11 @@ def format_value(value: Any) -> str:
     return short if exact else repr(value)  # two values must not look the same
 
 
+def format_share(share: float) -> str:
+    """A share in percent, with three digits at most."""
+    return f"{100 * share:.3g}%"
+
+
 def arm_label(arm: str, settings: Settings) -> str:
     """An arm as its values where they identify it (one key or two that all settings have), else
     as its name."""

@@ -41,17 +41,23 @@ def study_axes(study: StudyResults, numbers: Numbers) -> Axes:
     return axes(numbers.settings, study.report.get("axis"))
 
 
+def shown(study: StudyResults, numbers: Numbers) -> list[Measure]:
+    """The measures but for those of further shares of the labels, which have their own section."""
+    further = study.labels.keys() - {study.final}
+    return [one for one in numbers.measures if one.part not in further]
+
+
 def measures(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     """Each measure against what differs between the arms."""
     along = study_axes(study, numbers)
-    panels = [_measure_panel(one, along) for one in numbers.measures]
+    panels = [_measure_panel(one, along) for one in shown(study, numbers)]
     ticks = sorted({place for place, _ in along.places.values()}) if along.log else ()
     x = plots.XAxis(along.x, along.ticks, along.log, ticks)
     order = [line for _, line in along.places.values()]
     order += [name for panel in panels for name in panel.levels]
     caption = "Each measure of each arm: each seed a dot, "
     caption += "the mean a diamond with its 95% t-interval over seeds"
-    if any(one.not_compared for one in numbers.measures):
+    if any(one.not_compared for one in shown(study, numbers)):
         caption += "; broken lines are not among the arms compared"
     yield figure(
         "measures",
@@ -103,9 +109,9 @@ def labels(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
 
 def _without_part(arm: str, numbers: Numbers) -> str:
     """An arm's label; an extra one's without the part of its share: `extra: scratch, direct`."""
-    if arm in numbers.settings:
-        return arm_label(arm, numbers.settings)
-    return arm.rpartition("_")[0] or arm
+    if arm.startswith("extra: "):
+        return arm.rpartition("_")[0]
+    return arm_label(arm, numbers.settings)
 
 
 def interaction(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:

@@ -1,27 +1,26 @@
 """Accuracy against the share of labels: where two arms cross, and how many times the labels one is
 worth. No torch here.
 
-Between two shares a seed's accuracy is taken to be linear in the logarithm of the share. An
-interval holds the shares (or factors) at which the 95% interval of the difference, in pairs of one
-seed, includes zero; it is open where that holds up to the first or the last share.
+Between two shares a seed's accuracy is taken to be linear in the logarithm of the share. Around a
+crossing the interval holds the places at which the 95% interval of the difference, in pairs of one
+seed, includes zero; it is open where they go on to the first or the last share.
 
 Legend: S seeds, L shares, X places between them.
 """
 
+import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from .. import costs, stats
-from ..config.parsing import flatten, load_yaml
-from ..config.schema import Data
+from .. import stats
 from ..stats import SeedSummary
 from .load import StudyResults
 from .measures import Measure
 
-CUT = ("name", "share", "validation", "validation_from")  # on which their number depends
-PLACES = 2001  # at which an interval is looked for: 0.2% steps over two decades
+EXACT = 1e-12  # of an accuracy: below this, a difference is rounding
+PLACES = 2001  # at which an interval is looked for: steps of 0.2% over two decades
 
 
 class LabelPoint(NamedTuple):
@@ -39,13 +38,20 @@ class LabelPoint(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A share or a factor with its 95% interval. Without a value, it lies beyond the end that is
-    there; an end of None is open, or unknown where `seeds` is 1."""
+    """A share or a factor with its 95% interval.
+
+    Attributes:
+        value: None where it lies beyond the shares tried.
+        low, high: None where open, and with one seed.
+        above: whether a value of None lies above the largest that could be found, or below the
+            smallest.
+    """
 
     value: float | None
     low: float | None
     high: float | None
     seeds: int
+    above: bool = False
 
 
 class Worth(NamedTuple):
@@ -56,11 +62,18 @@ class Worth(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """An arm against the baseline, over the shares of which the same seeds are finished;
-    `crossovers` are the shares at which their means cross."""
+    """An arm against the baseline, over the shares of which the same seeds are finished.
+
+    Attributes:
+        seeds: these seeds.
+        crossovers: the shares at which their means cross.
+        undecided: the ranges of shares in which the interval of the difference includes zero.
+    """
 
     arm: str
+    seeds: list[int]
     crossovers: list[Estimate]
+    undecided: list[tuple[float, float]]
     worth: list[Worth]
 
 
@@ -90,12 +103,10 @@ def build(study: StudyResults, measures: Iterable[Measure]) -> LabelCurve | None
 
 
 def _images(study: StudyResults, part: str) -> int | None:
-    """Training images of a part's first finished run, as its recipe.yaml tells them."""
-    run = next(run for run in study.finished.values() if run.part == part)
-    path = run.run.folder / "recipe.yaml"
-    written = flatten(load_yaml(path)) if path.exists() else {}
-    known = {key: written[f"data.{key}"] for key in CUT if f"data.{key}" in written}
-    return costs.training_images(Data(**known)) if "name" in known else None
+    """Training images of a part's runs, where their environment.json tells them and all agree."""
+    runs = [run for run in study.finished.values() if run.part == part]
+    found = {(run.environment.get("images") or {}).get("train") for run in runs}
+    return found.pop() if len(found) == 1 else None
 
 
 def _compare(arm: str, baseline: str, points: list[LabelPoint]) -> Comparison | None:
@@ -114,7 +125,8 @@ def _compare(arm: str, baseline: str, points: list[LabelPoint]) -> Comparison | 
         Worth(float(share), factor(share_L, index, own_SL, other_SL))
         for index, share in enumerate(share_L)
     ]
-    return Comparison(arm, crossovers(share_L, own_SL, other_SL), worth)
+    found = crossovers(share_L, own_SL, other_SL)
+    return Comparison(arm, seeds, found, undecided(share_L, own_SL, other_SL), worth)
 
 
 def crossovers(share_L: np.ndarray, own_SL: np.ndarray, other_SL: np.ndarray) -> list[Estimate]:
@@ -125,48 +137,65 @@ def crossovers(share_L: np.ndarray, own_SL: np.ndarray, other_SL: np.ndarray) ->
         own_SL, other_SL: accuracies of two arms.
     """
     place_X = _places(share_L)
-    apart_SX = _along(share_L, own_SL - other_SL, place_X)
-    return [_estimate(zero, len(apart_SX)) for zero in _zeros(place_X, apart_SX)]
+    apart_SX = _along(share_L, own_SL - other_SL)
+    return [_estimate(place_X, apart_SX, place) for place in _zeros(place_X, apart_SX.mean(0))]
+
+
+def undecided(
+    share_L: np.ndarray, own_SL: np.ndarray, other_SL: np.ndarray
+) -> list[tuple[float, float]]:
+    """The ranges of shares in which the interval of the difference includes zero; none with one
+    seed. Arguments as of `crossovers`."""
+    place_X = np.exp(_places(share_L))
+    found = _runs(_undecided(_along(share_L, own_SL - other_SL)))
+    return [(float(place_X[first]), float(place_X[last])) for first, last in found]
 
 
 def factor(
     share_L: np.ndarray, index: int, own_SL: np.ndarray, baseline_SL: np.ndarray
 ) -> Estimate:
-    """By how many times share_L[index] the baseline reaches `own_SL[:, index]`; of several the one
-    nearest to 1. Arguments as of `crossovers`."""
+    """By how many times share_L[index] the baseline first reaches `own_SL[:, index]`: with more
+    labels where the arm is the better there, with fewer where it is not. Arguments as of
+    `crossovers`."""
     place_X = _places(share_L) - np.log(share_L[index])
-    baseline_SX = _along(share_L, baseline_SL, _places(share_L))
-    apart_SX = own_SL[:, [index]] - baseline_SX
-    found = _zeros(place_X, apart_SX)
-    if found:
-        return _estimate(min(found, key=lambda zero: abs(zero.value)), len(apart_SX))
-    undecided_X = np.flatnonzero(_undecided(apart_SX))
-    if (apart_SX.mean(0) > 0).all():  # better than the baseline with any share: beyond the last
-        low = place_X[undecided_X[0] if len(undecided_X) else -1]
-        return Estimate(None, float(np.exp(low)), None, len(apart_SX))
-    high = place_X[undecided_X[-1] if len(undecided_X) else 0]
-    return Estimate(None, None, float(np.exp(high)), len(apart_SX))
+    apart_SX = own_SL[:, [index]] - _along(share_L, baseline_SL)
+    mean_X = apart_SX.mean(0)
+    here = float((own_SL[:, index] - baseline_SL[:, index]).mean())
+    if abs(here) <= EXACT:
+        return _estimate(place_X, apart_SX, 0.0)
+    equal = [*_zeros(place_X, mean_X), *place_X[np.abs(mean_X) <= EXACT]]
+    ahead = [float(place) for place in equal if (place > 0) == (here > 0)]
+    if ahead:
+        return _estimate(place_X, apart_SX, min(ahead, key=abs))
+    # beyond the last share, or below the first: as far from there as the interval includes zero
+    decided_X = place_X[~_undecided(apart_SX)]
+    seeds = len(apart_SX)
+    if not len(decided_X):
+        return Estimate(None, None, None, seeds, above=here > 0)
+    if here > 0:
+        return Estimate(None, float(np.exp(decided_X.max())), None, seeds, above=True)
+    return Estimate(None, None, float(np.exp(decided_X.min())), seeds)
 
 
-class Zero(NamedTuple):
-    """Where a mean changes its sign, with the ends of the places around it at which its interval
-    includes zero; None where they reach the end of all places."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-
-def _estimate(zero: Zero, seeds: int) -> Estimate:
-    low, high = (None if end is None else float(np.exp(end)) for end in (zero.low, zero.high))
-    return Estimate(float(np.exp(zero.value)), low, high, seeds)
+def _estimate(place_X: np.ndarray, apart_SX: np.ndarray, place: float) -> Estimate:
+    """The value at a place where the mean is zero, with the undecided places around it."""
+    seeds = len(apart_SX)
+    low = high = None
+    if seeds > 1:
+        decided_X = place_X[~_undecided(apart_SX)]
+        low = max((float(np.exp(end)) for end in decided_X if end < place), default=None)
+        high = min((float(np.exp(end)) for end in decided_X if end > place), default=None)
+    return Estimate(float(np.exp(place)), low, high, seeds)
 
 
 def _places(share_L: np.ndarray) -> np.ndarray:
-    return np.linspace(np.log(share_L[0]), np.log(share_L[-1]), PLACES)
+    """Places along the logarithm of the share, with the shares themselves among them."""
+    even_X = np.linspace(np.log(share_L[0]), np.log(share_L[-1]), PLACES)
+    return np.union1d(even_X, np.log(share_L))
 
 
-def _along(share_L: np.ndarray, value_SL: np.ndarray, place_X: np.ndarray) -> np.ndarray:
+def _along(share_L: np.ndarray, value_SL: np.ndarray) -> np.ndarray:
+    place_X = _places(share_L)
     return np.stack([np.interp(place_X, np.log(share_L), value_L) for value_L in value_SL])
 
 
@@ -178,17 +207,23 @@ def _undecided(apart_SX: np.ndarray) -> np.ndarray:
     return np.abs(apart_SX.mean(0)) <= stats.reach(n) * apart_SX.std(0, ddof=1)
 
 
-def _zeros(place_X: np.ndarray, apart_SX: np.ndarray) -> list[Zero]:
-    mean_X = apart_SX.mean(0)
-    decided_X = np.flatnonzero(~_undecided(apart_SX))
+def _runs(true_X: np.ndarray) -> list[tuple[int, int]]:
+    """The first and the last index of each run of true values."""
+    edge = np.flatnonzero(np.diff(np.concatenate([[False], true_X, [False]]).astype(int)))
+    return [(int(first), int(last) - 1) for first, last in edge.reshape(-1, 2)]
+
+
+def _zeros(place_X: np.ndarray, mean_X: np.ndarray) -> list[float]:
+    """Where a mean changes its sign; of a stretch of zeros between two signs the middle. Where it
+    only touches zero, or is zero up to an end, it does not change its sign."""
     found = []
-    for x in np.flatnonzero((mean_X[:-1] > 0) != (mean_X[1:] > 0)):
-        step = mean_X[x] / (mean_X[x] - mean_X[x + 1])
-        value = float(place_X[x] + step * (place_X[x + 1] - place_X[x]))
-        below = decided_X[decided_X <= x]
-        above = decided_X[decided_X > x]
-        several = len(apart_SX) > 1
-        low = float(place_X[below[-1]]) if several and len(below) else None
-        high = float(place_X[above[0]]) if several and len(above) else None
-        found.append(Zero(value, low, high))
+    signed = np.flatnonzero(np.abs(mean_X) > EXACT)
+    for x, after in itertools.pairwise(signed):
+        if (mean_X[x] > 0) == (mean_X[after] > 0):
+            continue
+        if after > x + 1:
+            found.append(float(place_X[x + 1] + place_X[after - 1]) / 2)
+        else:
+            step = mean_X[x] / (mean_X[x] - mean_X[after])
+            found.append(float(place_X[x] + step * (place_X[after] - place_X[x])))
     return found

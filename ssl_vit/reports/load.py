@@ -160,10 +160,10 @@ class StudyResults(NamedTuple):
         return total
 
     def pretraining(self, arm: str, part: str | None = None) -> dict[int, list[FinishedRun]]:
-        """{seed: what was trained before its run of a final part}; of an arm without such runs all
-        that was pre-trained of a seed. Default: the first final part."""
+        """{seed: what was trained before its run of a final part}. Without `part`, before that of
+        the first one; of an arm without such runs all that was pre-trained of a seed."""
         final = self.runs(part or self.final, arm)
-        if final:
+        if final or part:
             return {seed: list(self.before(run).values()) for seed, run in final.items()}
         found: dict[int, list[FinishedRun]] = {}
         for part in self.trained:
@@ -186,7 +186,7 @@ def load_study(folder: Path) -> StudyResults:
             "tools/study.py makes one"
         )
     plan = _plan(folder / "study.json")
-    if not _in_order(plan["tasks"]):
+    if not _in_order(plan["tasks"]) or not _right_shares(plan):
         raise _damaged(folder / "study.json")
     lacking = [key for key in REQUIRED if key not in plan["report"] and not plan.get("vary")]
     if lacking:
@@ -205,12 +205,34 @@ def load_study(folder: Path) -> StudyResults:
             strangers[run.name] = reason
         else:
             finished[run.name] = run
+    _choose_final(plan, finished)
     study = StudyResults(folder, plan, finished, missing, strangers, {})
     _check_one_run_per_seed(study)
     _check_arms(study)
     _check_test_images(study)
     _check_training_images(study)
     return study._replace(correct=_correct(study))
+
+
+def _choose_final(plan: dict[str, Any], finished: dict[str, FinishedRun]) -> None:
+    """Of a study over shares of labels, let the report be about the first share of which each arm
+    in a role has a finished run; about the first of all where there is none."""
+    roles = {plan["report"][role] for role in ROLES if plan["report"].get(role)}
+    for point in plan.get("labels") or []:
+        arms = {run.arm for run in finished.values() if run.part == point["final"]}
+        if roles <= arms:
+            plan["report"]["final"] = point["final"]
+            return
+
+
+def _right_shares(plan: dict[str, Any]) -> bool:
+    """Whether the shares of labels of a study.json are different shares, each with a part."""
+    points = plan.get("labels") or []
+    parts = {task["part"] for task in plan["tasks"]}
+    shares = [point["share"] for point in points]
+    finals = {point["final"] for point in points}
+    fits = all(0 < share <= 1 for share in shares) and finals <= parts
+    return fits and len(set(shares)) == len(finals) == len(points)
 
 
 def _in_order(tasks: list[dict[str, Any]]) -> bool:

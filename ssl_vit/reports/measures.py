@@ -13,6 +13,7 @@ import numpy as np
 from .. import stats
 from ..config.parsing import flatten, load_yaml
 from ..stats import Interval, SeedSummary
+from .axes import format_share
 from .comparable import question_keys
 from .load import FinishedRun, StudyResults
 
@@ -116,7 +117,7 @@ def _fine_tuned(study: StudyResults, final: str, extra: Iterable[str]) -> Iterat
     every = [run for one in runs.values() for run in one.values()]
     suffix = "" if final == study.final else f" ({final})"
     share = study.labels.get(final)
-    labels = "" if share is None else f" on {share:.3g} of the labels"
+    labels = "" if share is None else f" on {format_share(share)} of the labels"
     for name in TESTED:
         # no top-5 with five classes or fewer
         if name == "top1" or all(name in run.measured("test") for run in every):

@@ -15,6 +15,7 @@ from .. import stats
 from ..errors import UserError, suggest
 from ..stats import Interval, McNemar, SeedSummary
 from . import label_curve
+from .axes import format_share
 from .label_curve import LabelCurve
 from .load import FinishedRun, StudyResults
 from .measures import Measure, held_out, tested
@@ -255,16 +256,36 @@ def edges(tried: list[dict[str, Any]], best: dict[str, Any]) -> list[str]:
 def _costs(study: StudyResults) -> Iterator[Cost]:
     for arm in study.plan["arms"]:
         every = [run for run in study.finished.values() if run.arm == arm]
-        for part in study.finals or [None]:
-            at = f", {study.labels[part]:.3g} of the labels" if part in study.labels else ""
-            before = study.pretraining(arm, part)
-            final = study.runs(part, arm)
+        for at, before in _pretraining(study, arm).items():
             trained = [run for runs in before.values() for run in runs]
             yield from _cost(arm, f"pre-training{at}", trained, len(before))
-            yield from _cost(arm, f"fine-tuning{at}", list(final.values()), len(final))
+        for part in study.labels or [study.final]:
+            final = list(study.runs(part, arm).values())
+            yield from _cost(arm, f"fine-tuning{_at(study, part)}", final, len(final))
         yield from _cost(arm, "sweep", [run for run in every if run.values])
         yield from _cost(arm, "all", every)
     yield from _cost("", "all arms", list(study.finished.values()))
+
+
+def _pretraining(study: StudyResults, arm: str) -> dict[str, dict[int, list[FinishedRun]]]:
+    """{share of the labels in words: {seed: runs}} of an arm; one entry without words where the
+    same runs serve every share."""
+    found = {part: study.pretraining(arm, part) for part in study.labels}
+    found = {part: runs for part, runs in found.items() if runs}
+    if not study.labels:
+        return {"": study.pretraining(arm)}
+    of_seed: dict[int, set[str]] = {}
+    for runs in found.values():
+        for seed, before in runs.items():
+            of_seed.setdefault(seed, set()).add(" ".join(run.name for run in before))
+    if found and all(len(names) == 1 for names in of_seed.values()):
+        return {"": max(found.values(), key=len)}
+    return {_at(study, part): runs for part, runs in found.items()}
+
+
+def _at(study: StudyResults, part: str | None) -> str:
+    """Which share of the labels a final part is of, in a study over shares."""
+    return f", {format_share(study.labels[part])} of the labels" if part in study.labels else ""
 
 
 def _cost(arm: str, stage: str, runs: list[FinishedRun], seeds: int = 1) -> Iterator[Cost]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import stats
 from . import figures, provenance
-from .axes import arm_label, format_value
+from .axes import arm_label, format_share, format_value
 from .load import StudyResults, left_out
 from .measures import Measure
 from .numbers import Cost, Numbers, Pair, Sweep, edges
@@ -25,7 +25,6 @@ from .wording import (
     difference_of,
     minus,
     number,
-    share,
     span,
     unit,
     worth,
@@ -182,7 +181,7 @@ def measures(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
             f"Not shown, as the arms differ in {', '.join(keys)} and no value compares with "
             f"another: held-out {', '.join(names)}."
         )
-    for measure in numbers.measures:
+    for measure in figures.shown(study, numbers):
         yield _measure_table(study, numbers, measure)
     yield Text(_method(numbers))
 
@@ -254,9 +253,10 @@ def labels(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     if curve is None:
         return
     yield from figures.labels(study, numbers)
-    baseline = arm_label(curve.baseline, numbers.settings)
-    head = ["labels", "images", f"{unit(curve.points[0].measure)}: arm", "n", "mean", "sd", SEEDS]
-    head += [f"minus {baseline}, points", SEEDS, "exaFLOP"]
+    head = ["labels", "images", "top-1 after fine-tuning, %: arm", "n", "mean", "sd", SEEDS]
+    if curve.baseline:
+        head += [f"minus {arm_label(curve.baseline, numbers.settings)}, points", SEEDS]
+    head += ["exaFLOP"]
     rows: list[list[str]] = []
     marked: list[int] = []
     for point in curve.points:
@@ -264,19 +264,23 @@ def labels(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
         for one in (*measure.results, *measure.not_compared):
             if one in measure.not_compared:
                 marked.append(len(rows))
-            apart = point.apart.get(one.arm)
-            cells = [share(point.share), NONE if point.images is None else f"{point.images:,}"]
+            cells = [format_share(point.share)]
+            cells += [NONE if point.images is None else f"{point.images:,}"]
             cells += [arm_label(one.arm, numbers.settings), *_summary(one.value, measure)]
-            cells += _summary(apart, measure, signed=True)[1::2] if apart else [NONE, NONE]
+            if curve.baseline:
+                apart = point.apart.get(one.arm)
+                cells += _summary(apart, measure, signed=True)[1::2] if apart else [NONE, NONE]
             rows.append([*cells, f"{np.mean(list(one.exaflop.values())):.3g}"])
     yield Table(head, rows, labels=3, marked=frozenset(marked))
     for found in curve.comparisons:
-        yield Listing([*crossings(found, numbers), *worth(found, numbers)])
+        yield Listing([*crossings(found, numbers), *worth(found, numbers).values()])
     yield Text(
         "Between two shares each seed's accuracy is taken to be linear in the logarithm of the "
-        "share. A share's or factor's interval holds the places at which the 95% interval of the "
-        "difference, in pairs of one seed, includes zero; it is open where that goes on to the "
-        "first or the last share. exaFLOP: pre-training and fine-tuning, the mean of a seed."
+        "share. A factor is that by which the baseline first reaches the arm: with more labels "
+        "where the arm is the better, with fewer where it is not. The interval of a crossing or a "
+        "factor holds the places around it at which the 95% interval of the difference, in pairs "
+        "of one seed, includes zero; it is open where they go on to the first or the last share. "
+        "exaFLOP: pre-training and fine-tuning, the mean of a seed."
     )
 
 

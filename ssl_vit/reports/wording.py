@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from ..stats import Interval, SeedSummary
-from .axes import arm_label
+from .axes import arm_label, format_share
 from .label_curve import Comparison, Estimate
 from .load import StudyResults
 from .measures import Measure
@@ -76,7 +76,8 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         parts.append(f"On {label}, {differences}.")
     for found in numbers.labels.comparisons if numbers.labels else ():
         if found.arm == study.report.get("candidate"):
-            parts.append(f"{worth(found, numbers)[0]}; {'; '.join(crossings(found, numbers))}.")
+            own = worth(found, numbers).get(study.labels[study.final or ""])
+            parts.append("; ".join(filter(None, [own, *crossings(found, numbers)])) + ".")
     if study.vary:
         parts.append(_best(numbers.measure(numbers.main), numbers))
     return " ".join(parts)
@@ -105,29 +106,31 @@ def _difference(pair: Pair, numbers: Numbers) -> str:
     return f"{text} (95% interval in pairs {ends} over {found.n} seeds, {excludes})"
 
 
-def share(value: float) -> str:
-    """A share in percent, with no more digits than it needs."""
-    return f"{100 * value:.3g}%"
-
-
 def crossings(found: Comparison, numbers: Numbers) -> list[str]:
     """At which shares of the labels an arm and the baseline cross."""
     both = f"{arm_label(found.arm, numbers.settings)} and {_baseline(numbers)}"
-    if not found.crossovers:
-        return [f"{both} do not cross between the shares tried"]
-    return [
-        f"{both} cross at {share(one.value or 0.0)} of the labels ({_ends(one, share)})"
-        for one in found.crossovers
-    ]
+    if found.crossovers:
+        return [
+            f"{both} cross at {format_share(one.value or 0.0)} of the labels "
+            f"({_ends(one, format_share)})"
+            for one in found.crossovers
+        ]
+    text = f"{both} do not cross between the shares tried"
+    if len(found.seeds) == 1:
+        return [f"{text} (one seed)"]
+    ranges = [f"{format_share(low)} to {format_share(high)}" for low, high in found.undecided]
+    of = f"the 95% interval of their difference over {len(found.seeds)} seeds"
+    return [f"{text}; {of} {f'includes zero from {_and(ranges)}' if ranges else 'excludes zero'}"]
 
 
-def worth(found: Comparison, numbers: Numbers) -> list[str]:
-    """How many times the labels an arm is worth, for each share."""
+def worth(found: Comparison, numbers: Numbers) -> dict[float, str]:
+    """{share: how many times the labels an arm is worth there}."""
     arm = arm_label(found.arm, numbers.settings)
-    return [
-        f"With {share(one.share)} of the labels {arm} is worth {_factor(one.factor, numbers)}"
+    return {
+        one.share: f"With {format_share(one.share)} of the labels {arm} is worth "
+        f"{_factor(one.factor, numbers)}"
         for one in found.worth
-    ]
+    }
 
 
 def _baseline(numbers: Numbers) -> str:
@@ -139,15 +142,20 @@ def _factor(found: Estimate, numbers: Numbers) -> str:
     of = f"times the labels of {_baseline(numbers)}"
     if found.value is not None:
         return f"{_times(found.value)} {of} ({_ends(found, _times)})"
+    seeds = "one seed" if found.seeds == 1 else f"95%, {found.seeds} seeds"
     if found.low is not None:
-        return f"more than {_times(found.low)} {of}, which is as far as the shares tried can tell"
-    return (
-        f"less than {_times(found.high or 0.0)} {of}, which is as far as the shares tried can tell"
-    )
+        return f"more than {_times(found.low)} {of} ({seeds}; the shares tried end there)"
+    if found.high is not None:
+        return f"less than {_times(found.high)} {of} ({seeds}; the shares tried end there)"
+    return f"an unknown number of {of} (95%: any within the shares tried, {seeds[5:]})"
 
 
 def _times(value: float) -> str:
     return f"{value:.2g}" if value < 100 else f"{value:.0f}"
+
+
+def _and(texts: list[str]) -> str:
+    return " and ".join(texts)
 
 
 def _ends(found: Estimate, write: Callable[[float], str]) -> str:

@@ -6,6 +6,9 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from ..config.parsing import flatten
 from .spec_fields import hold, listed, mapping, replace, text
 
 SHARE = "share"
@@ -20,24 +23,35 @@ class LabelShare(NamedTuple):
     extra: list[str]
 
 
-def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], list[LabelShare]]:
+class LabelShares(NamedTuple):
+    """The shares of a study, none of a study without `labels`; `keys` are the recipe's keys whose
+    values depend on them."""
+
+    points: tuple[LabelShare, ...] = ()
+    keys: frozenset[str] = frozenset()
+
+
+def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], LabelShares]:
     """A study's mapping with the parts of each share spelled out. `report.final` becomes that of
     the first share, which the study's answer is about.
 
     Raises:
-        UserError: a share that is no number in (0, 1] or there twice, values that some shares lack,
-            or no final part that depends on them.
+        UserError: a share that is no number in (0, 1] or there twice, names that clash, values that
+            some shares lack or no part names, or no final part that depends on the share.
     """
     if "labels" not in raw:
-        return raw, []
+        return raw, LabelShares()
     entries = _entries(raw, f"{where}: labels")
     parts = mapping(raw, "parts", where)
-    repeated = _repeated(parts, list(entries[0]))
+    keys = list(entries[0])
+    _check_keys(keys, raw, where)
+    repeated = _repeated(parts, keys)
     report = mapping(raw, "report", where)
     final = str(report.get("final"))
     at = f"{where}: report"
     hold(final in repeated, at, f"final: {final}: expected a part that says {{{SHARE}}}")
-    hold(not set(repeated) & set(listed(report, "probes", at)), at, "probes: one names {share}")
+    for name in listed(report, "probes", at):
+        hold(name not in repeated, at, f"probes: {name}: says {{{SHARE}}}, which no probe may")
     every: dict[str, Any] = {}
     for name, body in parts.items():
         if name not in repeated:
@@ -47,20 +61,71 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], list[LabelS
             names = {other: _named(other, entry) for other in repeated}
             filled = {key: text(value) for key, value in entry.items()}
             braces = filled | {other: f"{{{new}}}" for other, new in names.items()}
-            every[names[name]] = _renamed(replace(body, braces), names)
+            new = names[name]
+            hold(new not in parts, where, f"parts: {new}: is what {name} is called at that share")
+            every[new] = _renamed(replace(body, braces), names)
     extra = listed(report, "extra", at)
-    points = [
-        LabelShare(
-            float(entry[SHARE]),
-            _named(final, entry),
-            [_named(part, entry) for part in extra if part in repeated],
-        )
-        for entry in entries
-    ]
     beside = [part for part in extra if part not in repeated]
     hold(not beside, at, f"extra: {', '.join(map(str, beside))}: says no {{{SHARE}}}")
+    points = tuple(
+        LabelShare(
+            float(entry[SHARE]), _named(final, entry), [_named(part, entry) for part in extra]
+        )
+        for entry in entries
+    )
     report = report | {"final": points[0].final, "extra": [p for one in points for p in one.extra]}
-    return raw | {"parts": every, "report": report}, points
+    dependent = {key for body in parts.values() for key in _dependent(body, keys)}
+    return raw | {"parts": every, "report": report}, LabelShares(points, frozenset(dependent))
+
+
+def check_finals(points: tuple[LabelShare, ...], parts: dict[str, Any], where: str) -> None:
+    """Check that each arm of a final or extra part trains on the share that it stands for.
+
+    Args:
+        parts: {name: Part}.
+
+    Raises:
+        UserError: one does not.
+    """
+    for point in points:
+        for name in (point.final, *point.extra):
+            for arm, options in parts[name].options.items():
+                given = options.get("data.share")
+                text = f"part {name}, arm {arm}: data.share={given}: expected {{{SHARE}}}"
+                hold(given is not None and _is(given, point.share), where, text)
+
+
+def _is(given: str, share: float) -> bool:
+    try:
+        return float(given) == share
+    except ValueError:
+        return False
+
+
+def _check_keys(keys: list[str], raw: dict[str, Any], where: str) -> None:
+    """Check that each value of `labels` is one that a part names, and is called like nothing
+    else."""
+    parts = mapping(raw, "parts", where)
+    taken = {*parts, *listed(raw, "places", where)}
+    for key in keys:
+        hold(key not in taken, where, f"labels: {key}: is also a part or a place; rename it")
+        used = any(_says(body, [key]) for body in parts.values())
+        hold(used, where, f"labels: {key}: no part says {{{key}}}")
+
+
+def _dependent(body: Any, names: list[str]) -> set[str]:
+    """The recipe's keys of a part whose values say one of the names in braces."""
+    if not isinstance(body, dict):
+        return set()
+    by_arm = body.get("by_arm")
+    groups = [body.get("options"), *(by_arm.values() if isinstance(by_arm, dict) else ())]
+    return {
+        key
+        for group in groups
+        if isinstance(group, dict)
+        for key, value in flatten(group).items()
+        if _says(value, names)
+    }
 
 
 def _entries(raw: dict[str, Any], where: str) -> list[dict[str, Any]]:
@@ -80,7 +145,7 @@ def _entries(raw: dict[str, Any], where: str) -> list[dict[str, Any]]:
 
 
 def _named(part: str, entry: dict[str, Any]) -> str:
-    return f"{part}_{float(entry[SHARE]):g}"
+    return f"{part}_{np.format_float_positional(entry[SHARE], trim='-')}"
 
 
 def _repeated(parts: dict[str, Any], keys: list[str]) -> list[str]:
@@ -109,7 +174,8 @@ def _names(body: Any, parts: list[str]) -> bool:
     if not isinstance(body, dict):
         return False
     best = body.get("best")
-    return body.get("extends") in parts or (isinstance(best, dict) and best.get("of") in parts)
+    named = [body.get("extends"), best.get("of") if isinstance(best, dict) else None]
+    return any(isinstance(name, str) and name in parts for name in named)
 
 
 def _renamed(body: Any, names: dict[str, str]) -> Any:
@@ -117,9 +183,10 @@ def _renamed(body: Any, names: dict[str, str]) -> Any:
     if not isinstance(body, dict):
         return body
     renamed = dict(body)
-    if body.get("extends") in names:
-        renamed["extends"] = names[body["extends"]]
+    other = body.get("extends")
+    if isinstance(other, str) and other in names:
+        renamed["extends"] = names[other]
     best = body.get("best")
-    if isinstance(best, dict) and best.get("of") in names:
+    if isinstance(best, dict) and isinstance(best.get("of"), str) and best["of"] in names:
         renamed["best"] = best | {"of": names[best["of"]]}
     return renamed

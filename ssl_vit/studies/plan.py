@@ -97,6 +97,7 @@ def _check_overrides(study: Study, options: dict[str, str]) -> None:
     taken: dict[str, str] = {}
     for part in study.parts.values():
         taken |= dict.fromkeys(part.grid, f"part {part.name} sweeps")
+    taken |= dict.fromkeys(study.labels.keys, "the study's labels set")
     for setting in study.vary.values():
         taken |= dict.fromkeys(setting, "the study varies")
     for key in taken.keys() & options.keys():
@@ -235,13 +236,18 @@ def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
     """
     was = before.data
     now = sweep.data
-    same_images = (was.name, was.path, was.train) == (now.name, now.path, now.train)
+    place = ("name", "path", "hub", "train")
+    same_images = all(getattr(was, key) == getattr(now, key) for key in place)
     learned = USES_LABELS & set(OBJECTIVES[before.objective]) and same_images
-    outside = was.validation_from == now.validation_from == "train"
-    same_share = outside or (was.share, was.validation_from) == (now.share, now.validation_from)
-    same_cut = same_share and was.validation == now.validation and now.validation != 0
+    # the held-out images depend on the share only where they are cut off it
+    cuts = [
+        (data.validation, data.window, 1 if data.validation_from == "train" else data.share)
+        for data in (was, now)
+    ]
+    same_cut = cuts[0] == cuts[1] and now.validation != 0
     if learned and not same_cut and not isinstance(now.validation, str):
         there = f"data.share={was.share:g} data.validation={was.validation}"
+        there += f" data.validation_from={was.validation_from} data.window={was.window}"
         text = f"part {part} ({there}) has learned their labels; hold the same ones out there"
         raise UserError(f"data.validation={now.validation}: {text}")
 

@@ -76,8 +76,8 @@ def write_plan(study: Study, name: str, plan: Plan, folder: Path) -> None:
     }
     if study.vary:
         record |= {"vary": study.vary, "match": study.match}
-    if study.labels:
-        record["labels"] = [one._asdict() for one in study.labels]
+    if study.labels.points:
+        record["labels"] = [one._asdict() for one in study.labels.points]
     record |= {"parts": list(study.parts), "tasks": [_record(task) for task in plan.values()]}
     content = json.dumps(record, indent=2) + "\n"
     if path.exists():

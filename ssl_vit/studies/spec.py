@@ -14,7 +14,7 @@ from ..config.parsing import parse_path as place_of
 from ..config.recipe_files import RECIPES
 from ..errors import UserError, suggest
 from . import label_shares
-from .label_shares import LabelShare
+from .label_shares import LabelShares
 from .spec_fields import hold, known, listed, mapping, text
 from .vary import MATCHES, Settings, expand
 
@@ -84,7 +84,7 @@ class Study:
     report: dict[str, Any]
     vary: Settings = field(default_factory=dict)  # of the arms that differ in values of keys
     match: str = MATCHES[0]  # what those arms have in common
-    labels: tuple[LabelShare, ...] = ()  # the shares of labels that parts are repeated for
+    labels: LabelShares = field(default_factory=LabelShares)  # for which parts are repeated
 
 
 def find(name: str | None) -> Path:
@@ -194,7 +194,7 @@ def build(raw: dict[str, Any], where: str) -> Study:
         report,
         settings,
         match,
-        tuple(shares),
+        shares,
     )
     options = flatten(mapping(raw, "options", where))
     for name, body in _whole_parts(raw, where).items():
@@ -205,6 +205,9 @@ def build(raw: dict[str, Any], where: str) -> Study:
     for part in study.parts.values():
         _check_part(part, study, f"{where}: part {part.name}")
     _check_report(study, f"{where}: report")
+    label_shares.check_finals(shares.points, study.parts, where)
+    for key in dict.fromkeys(key for setting in settings.values() for key in setting):
+        hold(key not in shares.keys, where, f"vary: {key}: labels: sets it")
     return dataclasses.replace(study, parts=_ordered(study.parts, where))
 
 

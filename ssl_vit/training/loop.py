@@ -307,8 +307,9 @@ def evaluate(
     accelerator: Accelerator,
     callbacks: Callbacks,
 ) -> Row:
-    """Run an evaluator on the objective in evaluation mode; {name: value}, empty with a warning if
-    it fails."""
+    """Run an evaluator on the objective in evaluation mode; {name: value}, with a warning if it
+    fails, of what it had measured before."""
+    found: Row = {}
     gpus = [accelerator.device] if accelerator.device.type == "cuda" else []
     with state.evaluation_model() as model:
         try:
@@ -317,12 +318,13 @@ def evaluate(
                 autocast(settings.precision, accelerator),
                 torch.random.fork_rng(gpus),
             ):
-                return dict(evaluator(state.step, row, model.eval()))
+                for name, value in evaluator(state.step, row, model.eval()):
+                    found[name] = value
         except Exception as error:
             callbacks.warn(f"{type(evaluator).__name__} failed at step {state.step}: {error!r}")
-            return {}
         finally:
             model.train()
+    return found
 
 
 def seconds_per_step(
