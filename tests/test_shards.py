@@ -415,10 +415,9 @@ def test_what_shards_cannot_do_is_said(tmp_path):
     # a seventh is less than one row each, and the shard of one is what is rounded up
     for i, count in enumerate((3, 3, 1)):
         numbered(tmp_path / "few" / f"{i}.tar", range(count))
-    assert the_error(tmp_path / "few", window=4) == (
-        "data.window=4: 1 of 7 images in 3 shards come to none; expected a larger "
-        "data.share= or data.validation="
-    )
+    error = the_error(tmp_path / "few", window=4)
+    assert error.startswith("data.window=4: 1 of 7 images in 3 shards come to none; ")
+    assert "data.share=" in error and "data.validation=" in error
 
 
 @pytest.mark.parametrize("write", [numbered, parquet])
