@@ -247,8 +247,9 @@ def test_what_the_shares_set_cannot_be_overridden_or_varied():
     for option in ("data.share", "optim.steps"):
         with pytest.raises(UserError, match=f"{option}=1: the study's labels set it"):
             plans.tasks(study, {}, {option: "1"})
-    with pytest.raises(UserError, match=r"vary: optim\.steps: labels: sets it"):
-        build(LABELS | {"vary": {"optim.steps": [1, 2]}}, "x")
+    with pytest.raises(UserError, match=r"vary: data\.share: labels: sets it"):
+        build(LABELS | {"vary": {"data.share": [0.1, 0.2]}}, "x")
+    build(LABELS | {"vary": {"optim.steps": [100, 200]}}, "x")  # of pre-training, which names none
 
 
 def test_a_small_share_has_a_name_without_an_exponent():

@@ -25,10 +25,11 @@ class LabelShare(NamedTuple):
 
 class LabelShares(NamedTuple):
     """The shares of a study, none of a study without `labels`; `keys` are the recipe's keys whose
-    values depend on them."""
+    values depend on them, `pretraining` those of parts that pre-train."""
 
     points: tuple[LabelShare, ...] = ()
     keys: frozenset[str] = frozenset()
+    pretraining: frozenset[str] = frozenset()
 
 
 def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], LabelShares]:
@@ -74,8 +75,14 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], LabelShares
         for entry in entries
     )
     report = report | {"final": points[0].final, "extra": [p for one in points for p in one.extra]}
-    dependent = {key for body in parts.values() for key in _dependent(body, keys)}
-    return raw | {"parts": every, "report": report}, LabelShares(points, frozenset(dependent))
+    depend = {name: _dependent(body, keys) for name, body in parts.items()}
+    trains = [name for name in repeated if parts[name].get("tool") == "pretrain"]
+    shares = LabelShares(
+        points,
+        frozenset().union(*depend.values()),
+        frozenset().union(*(depend[name] for name in trains)),
+    )
+    return raw | {"parts": every, "report": report}, shares
 
 
 def check_finals(points: tuple[LabelShare, ...], parts: dict[str, Any], where: str) -> None:

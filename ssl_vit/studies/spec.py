@@ -207,7 +207,7 @@ def build(raw: dict[str, Any], where: str) -> Study:
     _check_report(study, f"{where}: report")
     label_shares.check_finals(shares.points, study.parts, where)
     for key in dict.fromkeys(key for setting in settings.values() for key in setting):
-        hold(key not in shares.keys, where, f"vary: {key}: labels: sets it")
+        hold(key not in shares.pretraining, where, f"vary: {key}: labels: sets it")
     return dataclasses.replace(study, parts=_ordered(study.parts, where))
 
 
