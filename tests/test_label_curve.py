@@ -220,6 +220,8 @@ def test_parts_are_repeated_for_each_share_and_need_those_of_their_own():
             "part final_0.1, arm scratch: data.share=0.5: expected {share}",
         ),
         ({"report": LABELS["report"] | {"final": "pretrain"}}, "final: pretrain: expected a part"),
+        ({"parts": LABELS["parts"] | {"x": "{share}"}}, "part x_0.1: expected a mapping"),
+        ({"labels": 3}, "labels: expected two shares or more"),
         ({"report": LABELS["report"] | {"extra": ["pretrain"]}}, "extra: pretrain: says no"),
     ],
 )

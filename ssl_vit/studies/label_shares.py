@@ -40,7 +40,7 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], LabelShares
         UserError: a share that is no number in (0, 1] or there twice, names that clash, values that
             some shares lack or no part names, or no final part that depends on the share.
     """
-    if "labels" not in raw:
+    if raw.get("labels") is None:
         return raw, LabelShares()
     entries = _entries(raw, f"{where}: labels")
     parts = mapping(raw, "parts", where)
@@ -76,7 +76,11 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], LabelShares
     )
     report = report | {"final": points[0].final, "extra": [p for one in points for p in one.extra]}
     depend = {name: _dependent(body, keys) for name, body in parts.items()}
-    trains = [name for name in repeated if parts[name].get("tool") == "pretrain"]
+    trains = [
+        name
+        for name, body in parts.items()
+        if isinstance(body, dict) and body.get("tool") == "pretrain"
+    ]
     shares = LabelShares(
         points,
         frozenset().union(*depend.values()),
