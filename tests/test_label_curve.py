@@ -566,6 +566,13 @@ def test_probes_while_training_learn_from_labels_that_are_shown(shards, tmp_path
     assert environment["images"] == {"train": 180}
 
 
+def test_further_seeds_of_one_share_leave_the_others_in_the_curve(tmp_path):
+    right = RIGHT | {0.01: {arm: (*counts, 150, 155) for arm, counts in RIGHT[0.01].items()}}
+    (comparison,) = compute(load.load_study(curve_study(tmp_path / "s", right))).labels.comparisons
+    assert comparison.seeds == [0, 1, 2]
+    assert [one.share for one in comparison.worth] == [0.01, 0.1, 1.0]
+
+
 def test_a_share_with_fewer_seeds_takes_none_from_the_others(tmp_path):
     folder = curve_study(tmp_path / "s")
     for seed in (1, 2):

@@ -110,14 +110,17 @@ def _images(study: StudyResults, part: str) -> int | None:
 
 
 def _compare(arm: str, baseline: str, points: list[LabelPoint]) -> Comparison | None:
-    """Over the shares that have as many common seeds as any, so that a share which is not finished
-    takes no seed from the others. None without two such shares that have the same seeds."""
+    """Over the seeds and shares of which the most runs are finished, so that neither an unfinished
+    share takes seeds from the others, nor further seeds of one share the others from the curve.
+    None without two shares that have a seed in common."""
     both = [(p.share, p.measure.seeds(arm), p.measure.seeds(baseline)) for p in points]
-    common = [sorted(own.keys() & other.keys()) for _, own, other in both]
-    seeds = max(common, key=len, default=[])
-    both = [one for one, found in zip(both, common, strict=True) if found == seeds]
-    if len(both) < 2 or not seeds:
+    common = [own.keys() & other.keys() for _, own, other in both]
+    tried = [found for found in common if found and sum(found <= one for one in common) > 1]
+    if not tried:
         return None
+    chosen = max(tried, key=lambda found: len(found) * sum(found <= one for one in common))
+    both = [one for one, found in zip(both, common, strict=True) if chosen <= found]
+    seeds = sorted(chosen)
     share_L = np.array([share for share, _, _ in both])
     own_SL = np.array([[own[seed] for _, own, _ in both] for seed in seeds])
     other_SL = np.array([[other[seed] for _, _, other in both] for seed in seeds])
