@@ -147,7 +147,7 @@ def interpreter() -> str:
     does. It needs the environment variable `ADDRESS`, which the server leaves in this process's
     environment.
     """
-    _server()
+    start_server()
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     path = Path(folder.name) / "python"
@@ -163,15 +163,16 @@ def _request(
     request = {"command": [*command], "environment": environment, "cwd": str(cwd)}
     status, status_end = os.pipe()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect("\0" + _server())
+        connection.connect("\0" + start_server())
         socket.send_fds(connection, [json.dumps(request).encode()], [*streams, status_end])
     os.close(status_end)
     return NUMBER.unpack(os.read(status, NUMBER.size))[0], status
 
 
 @functools.cache
-def _server() -> str:
-    """The name of the server's socket; the first use in a test process starts the server."""
+def start_server() -> str:
+    """The name of the server's socket; the first use starts the server, for this process and those
+    that inherit its environment."""
     if ADDRESS in os.environ:
         return os.environ[ADDRESS]
     name = f"ssl_vit-tests-{os.getpid()}"

@@ -181,7 +181,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
 
     for way in ("ddp", *ZERO, "fsdp2"):
         run(way, way, "compute.batch=8", "optim.clip=null")
-        run(f"{way}_passes", way, "compute.batch=2")
+        if way != "zero1":  # whose steps DeepSpeed makes as those of ZeRO 2
+            run(f"{way}_passes", way, "compute.batch=2")
     for way in ("ddp", "zero2", "zero3", "fsdp2"):
         average = "optim.average=0.5" if way in ("ddp", "zero2") else "optim.average=null"
         run(
@@ -230,8 +231,13 @@ def export(folder: Path, part: str = "model") -> Path:
     return folder / "export" / f"{part}.safetensors"
 
 
-@pytest.mark.parametrize("passes", ["", "_passes"])
-@pytest.mark.parametrize("way", [*ZERO, "fsdp2"])
+@pytest.mark.parametrize(
+    ("way", "passes"),
+    [
+        *((way, "") for way in (*ZERO, "fsdp2")),
+        *((w, "_passes") for w in ("zero2", "zero3", "fsdp2")),
+    ],
+)
 def test_losses_are_those_of_ddp(trained, way: str, passes: str) -> None:
     """With and without several passes a step; what is looked at, and the weights at the end too."""
     out = trained[0]
@@ -269,9 +275,12 @@ def test_deepspeed_has_what_the_recipe_says(trained) -> None:
     float32."""
     facts = trained[1]
     for stage, way in enumerate(ZERO, 1):
-        plain, passes = facts[way], facts[f"{way}_passes"]
-        assert plain["stage"] == passes["stage"] == stage
+        plain = facts[way]
+        assert plain["stage"] == stage
         assert (plain["micro_batch"], plain["accumulation"], plain["clip"]) == (8, 1, 0.0)
+    for stage, way in ((2, "zero2"), (3, "zero3")):
+        passes = facts[f"{way}_passes"]
+        assert passes["stage"] == stage
         assert (passes["micro_batch"], passes["accumulation"], passes["clip"]) == (2, 4, 1.0)
     for way in ("zero1", "zero2", "zero3", "zero2_bfloat16", "zero3_bfloat16"):
         assert facts[way]["types"] == ["torch.float32"] * 3, way

@@ -216,11 +216,11 @@ def _notes(
             f"validation: none; {len(validation):,} of train are looked at, and trained on"
         )
     else:
-        kept = f"train keeps {len(train):,}"
+        kept = f"which keeps {len(train):,}"
         if data.share != 1 and _outside(data):
             rest = len(whole) - len(validation)
-            kept = f"data.share={data.share:g} of the other {rest:,} is trained on, {len(train):,}"
-        notes.append(f"validation: {len(validation):,} images taken from train; {kept}")
+            kept += f": data.share={data.share:g} of the other {rest:,}"
+        notes.append(f"validation: {len(validation):,} images taken from train, {kept}")
     if isinstance(train, PartlyLabelled):
         notes.append(f"labels: shown for {len(train.shown):,} of {len(train):,} training images")
     if "data.test" in names:
