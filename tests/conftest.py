@@ -9,7 +9,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 from launching import ROOT as ROOT
-from launching import start_server
 
 TINY = [
     *(
@@ -59,8 +58,6 @@ SLOWEST_FIRST = [
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # xdist: the files with the most tests first
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
-        start_server()  # one for all workers, which find it in their environment
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
