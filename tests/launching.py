@@ -9,6 +9,7 @@ Where another program starts Python itself, as a launcher does, it can be given 
 import atexit
 import contextlib
 import functools
+import itertools
 import json
 import os
 import runpy
@@ -30,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NUMBER = struct.Struct("i")  # of a process, then its exit status
 LONGEST = 1 << 17  # bytes of a request
 ADDRESS = "SSL_VIT_TESTS_SERVER"  # environment variable: name of the server's abstract socket
+PORTS = itertools.count()
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -110,14 +112,21 @@ def launch(*command: str, stderr: bool = False, cwd: Path = ROOT, **environment:
     return Process(command, os.environ | environment, stderr, cwd)
 
 
+def free_port() -> int:
+    """A port below those that the system gives out by itself, which another process may be given
+    before ours listens; each test process has its own."""
+    while True:
+        port = 10_000 + (os.getpid() * 257 + next(PORTS)) % 20_000
+        with socket.socket() as tried:
+            if tried.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+
+
 def launch_ranks(count: int, *command: str, **environment: str) -> list[Process]:
     """Start `count` processes of one command that find one another, as a launcher does."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     shared = {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
         "CUDA_VISIBLE_DEVICES": "",  # on the CPU: no two of them may share a GPU

@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from math import inf
@@ -168,7 +169,8 @@ def test_a_process_lost_before_its_first_heartbeat_is_named(
 ) -> None:
     """It is lost once the other has left `init_process_group`, whose own errors are not meant."""
     script = f"""
-import os, signal, time
+import faulthandler, os, signal, time
+faulthandler.dump_traceback_later(120, exit=True)
 from pathlib import Path
 from torch import distributed
 from ssl_vit.training import heartbeat
@@ -188,6 +190,46 @@ with watchdog:
     status, output = outcome_of_other(launch_ranks(2, "-c", script), victim)
     assert status == heartbeat.LOST, output
     assert f"error: process {victim} on ? gave no sign of life for 3 s" in output
+
+
+def test_a_lost_process_is_named_where_the_exchange_of_heartbeats_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heartbeat, "INTERVAL", 0.01)
+    monkeypatch.setattr(heartbeat, "key_value_store", lambda name: None)  # every use of it fails
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
+    named = threading.Event()
+    watchdog = heartbeat.Watchdog(0, 2, 0.05)
+    monkeypatch.setattr(watchdog, "_abort", lambda verdict: named.set())
+    with watchdog:
+        assert named.wait(60)
+
+
+def test_a_process_leaves_where_the_first_one_has_finished_before_its_first_heartbeat(
+    tmp_path: Path,
+) -> None:
+    """Its connection to the store is tried for minutes then; nobody is lost."""
+    script = f"""
+import faulthandler, os, time
+faulthandler.dump_traceback_later(120, exit=True)
+from pathlib import Path
+from torch import distributed
+from ssl_vit.training import heartbeat
+distributed.init_process_group("gloo")
+heartbeat.DEAD_AFTER_ERROR = 0.5
+initialised = Path({str(tmp_path / "initialised")!r})
+if os.environ["RANK"] == "0":
+    while not initialised.exists():
+        time.sleep(0.01)
+    os._exit(0)
+initialised.touch()
+time.sleep(1)
+with heartbeat.Watchdog(1, 2, 100):
+    pass
+os._exit(0)
+"""
+    statuses, outputs = outcome(launch_ranks(2, "-c", script))
+    assert statuses == [0, 0], outputs
 
 
 # rank, where it hangs, and how often the patience passes before it is named

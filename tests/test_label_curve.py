@@ -202,9 +202,12 @@ def test_parts_are_repeated_for_each_share_and_need_those_of_their_own():
         ({"labels": [{"share": 0.1}, {"steps": 1}]}, "share=None: expected a number in (0, 1]"),
         ({"labels": [{"share": 0.1}, {"share": 2}]}, "share=2: expected a number in (0, 1]"),
         ({"labels": [{"share": 0.1}, {"share": 0.1}]}, "share: a value is there twice"),
-        ({"labels": [{"share": 1, "n": 1}, {"share": 0.1}]}, "n: is not said of every share"),
+        ({"labels": [{"share": 1, "n": 1}, {"share": 0.1}]}, "n: is missing in some shares"),
         ({"labels": [{"share": 1}, {"share": 0.1}]}, "{steps}"),
-        ({"labels": [{"share": 1, "lr": 1}, {"share": 0.1, "lr": 2}]}, "lr: no part says {lr}"),
+        (
+            {"labels": [{"share": 1, "lr": 1}, {"share": 0.1, "lr": 2}]},
+            "lr: no part has {lr} in its options",
+        ),
         (
             {"labels": [{"share": 1, "sweep": 1}, {"share": 0.1, "sweep": 2}]},
             "sweep: is also a part or a place",
@@ -222,7 +225,10 @@ def test_parts_are_repeated_for_each_share_and_need_those_of_their_own():
         ({"report": LABELS["report"] | {"final": "pretrain"}}, "final: pretrain: expected a part"),
         ({"parts": LABELS["parts"] | {"x": "{share}"}}, "part x_0.1: expected a mapping"),
         ({"labels": 3}, "labels: expected two shares or more"),
-        ({"report": LABELS["report"] | {"extra": ["pretrain"]}}, "extra: pretrain: says no"),
+        (
+            {"report": LABELS["report"] | {"extra": ["pretrain"]}},
+            "extra: pretrain: no {share} in its options",
+        ),
     ],
 )
 def test_a_mistake_in_a_file_over_shares_is_named(change, says):

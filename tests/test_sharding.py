@@ -6,7 +6,6 @@ One start of two processes trains all runs, one after the other; the tests read 
 
 import json
 import os
-import socket
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +20,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
 from conftest import ROOT, TINY, altered
-from launching import interpreter, launch_ranks, outcome
+from launching import free_port, interpreter, launch_ranks, outcome
 from safetensors.torch import load_file
 from test_distributed import assert_alike, rows
 
@@ -159,16 +158,6 @@ def launched(name: str, *more: str) -> dict[str, str]:
     return {key: value for key, value in made.items() if key.startswith("ACCELERATE_")}
 
 
-def free_port(number: int) -> int:
-    """A free one below those that the system gives out by itself, which others may take
-    meanwhile."""
-    port = 10_000 + (os.getpid() * 64 + number) % 20_000
-    with socket.socket() as tried:
-        while tried.connect_ex(("127.0.0.1", port)) == 0:
-            port += 101
-    return port
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     """The folder with all runs, and the facts that SERIES recorded of each."""
@@ -177,7 +166,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
 
     def run(name: str, way: str, *own: str, common=LONG, stop=False, spoil=None) -> None:
         options = [*altered(common, *own), f"out={out}", f"name={name}"]
-        series.append((name, launched(way), options, stop, spoil, free_port(len(series))))
+        series.append((name, launched(way), options, stop, spoil, free_port()))
 
     for way in ("ddp", *ZERO, "fsdp2"):
         run(way, way, "compute.batch=8", "optim.clip=null")

@@ -94,20 +94,6 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         accelerator,
     )
     _check_held_out(held_out, recipe)
-    probes = None
-    if recipe.probe.every:
-        probes = ProbesDuringTraining(
-            loaders.held_out_batches(
-                sources.labelled_images(splits.train),
-                recipe.data,
-                batch_layout,
-                recipe.probe.images,
-            ),
-            held_out.batches,
-            recipe.probe,
-            sources.count_classes(splits, recipe.data, recipe.objective),
-            accelerator,
-        )
     pushes = recipe.hub.repo and accelerator.is_main_process
     return Job(
         run,
@@ -116,10 +102,30 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         splits,
         state,
         held_out,
-        probes,
+        _probes(recipe, splits, batch_layout, held_out, accelerator),
         workers=resources.workers(recipe, accelerator),
         sharding=sharded,
         pusher=background.Pusher(run) if pushes else None,
+    )
+
+
+def _probes(
+    recipe: Recipe,
+    splits: sources.Splits,
+    batch_layout: batching.BatchLayout,
+    held_out: HeldOutEvaluator,
+    accelerator: distributed.WatchedAccelerator,
+) -> ProbesDuringTraining | None:
+    """The probes of `probe.every`, on labelled training images; None where it is 0."""
+    if not recipe.probe.every:
+        return None
+    labelled = sources.labelled_images(splits.train)
+    return ProbesDuringTraining(
+        loaders.held_out_batches(labelled, recipe.data, batch_layout, recipe.probe.images),
+        held_out.batches,
+        recipe.probe,
+        sources.count_classes(splits, recipe.data, recipe.objective),
+        accelerator,
     )
 
 

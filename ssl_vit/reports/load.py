@@ -7,17 +7,16 @@ that were trained or tested on different images.
 Legend: M labelled test images.
 """
 
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..config import parsing
-from ..config.fields import is_name
 from ..config.schema import Recipe
 from ..errors import UserError
 from ..runs.folder import Run
+from . import files
 from .comparable import foreign
 
 REQUIRED = ("final", "baseline", "candidate")  # under report: of a study that varies no keys
@@ -185,9 +184,7 @@ def load_study(folder: Path) -> StudyResults:
             f"{folder}: expected a study's folder, but there is no study.json; "
             "tools/study.py makes one"
         )
-    plan = _plan(folder / "study.json")
-    if not _in_order(plan["tasks"]) or not _right_shares(plan):
-        raise _damaged(folder / "study.json")
+    plan = files.read_plan(folder / "study.json")
     lacking = [key for key in REQUIRED if key not in plan["report"] and not plan.get("vary")]
     if lacking:
         raise UserError(
@@ -225,57 +222,15 @@ def _choose_final(plan: dict[str, Any], finished: dict[str, FinishedRun]) -> Non
             return
 
 
-def _right_shares(plan: dict[str, Any]) -> bool:
-    """Whether the shares of labels of a study.json are different shares, each with a part."""
-    points = plan.get("labels") or []
-    parts = {task["part"] for task in plan["tasks"]}
-    shares = [point["share"] for point in points]
-    finals = {point["final"] for point in points}
-    fits = all(0 < share <= 1 for share in shares) and finals <= parts
-    return fits and len(set(shares)) == len(finals) == len(points)
-
-
-def _in_order(tasks: list[dict[str, Any]]) -> bool:
-    """Whether each task has a name of its own, which is a folder's, and comes after those that it
-    needs."""
-    known: set[str] = set()
-    for task in tasks:
-        new = task["name"] not in known and is_name(task["name"])
-        if not new or not known.issuperset(task["needs"]):
-            return False
-        known.add(task["name"])
-    return True
-
-
-def _plan(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        return parsing.read_study(path)
-    raise _damaged(path)
-
-
-def _object(path: Path, shape: dict[str, Any]) -> dict[str, Any]:
-    """A JSON object of that shape."""
-    with suppress(OSError, ValueError):
-        return cast(dict[str, Any], parsing.read_json(path, shape))
-    raise _damaged(path)
-
-
-def _damaged(path: Path) -> UserError:
-    what = "it" if path.name == "study.json" else "its folder"
-    return UserError(
-        f"{path} is missing or damaged; remove {what} and give the study's command again"
-    )
-
-
 def _finished_run(folder: Path, task: dict[str, Any]) -> FinishedRun | None:
     run = Run(Recipe(out=str(folder), name=task["name"]))
     result = run.result()
     if result is None:
         return None
     if not {"images", "exaflop", "device_hours"} <= result.keys():
-        raise _damaged(run.folder / "result.json")
+        raise files.damaged(run.folder / "result.json")
     shape = parsing.ENVIRONMENT | {"data": {str: object}}
-    environment = _object(run.folder / "environment.json", shape)
+    environment = files.read_object(run.folder / "environment.json", shape)
     described = {key: task[key] for key in TASK}
     return FinishedRun(**described, run=run, result=result, environment=environment)
 
@@ -379,7 +334,7 @@ def _correct(study: StudyResults) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     first: tuple[np.ndarray, np.ndarray] | None = None
     for run in runs:
-        index, label, correct = _predictions(run.run.predictions)
+        index, label, correct = files.read_predictions(run.run.predictions)
         first = first or (index, label)
         if not np.array_equal(index, first[0]) or not np.array_equal(label, first[1]):
             raise _different_images(runs[0], run)
@@ -390,19 +345,3 @@ def _correct(study: StudyResults) -> dict[str, np.ndarray]:
                 f"result.json of {run.metric('top1'):.4f}: one of them is of another run"
             )
     return found
-
-
-def _predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of every test image: index, label, and whether the first class predicted is the label."""
-    # numpy and zipfile raise errors of many kinds on damaged files
-    with suppress(Exception), path.open("rb") as file, np.load(file) as arrays:
-        index = arrays["index"]
-        label = arrays["label"]
-        top5 = arrays["top5"]
-        if _integers(index, label, top5) and index.shape == label.shape == top5[:, 0].shape:
-            return index, label, top5[:, 0] == label
-    raise _damaged(path)
-
-
-def _integers(*arrays: np.ndarray) -> bool:
-    return all(np.issubdtype(array.dtype, np.integer) for array in arrays)

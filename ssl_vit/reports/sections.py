@@ -4,11 +4,9 @@ of text, tables and figures, and nothing where the study has nothing of it. No t
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
 from .. import stats
-from . import figures, provenance
-from .axes import arm_label, format_share, format_value
+from . import figures, label_section, provenance
+from .axes import arm_label, format_value
 from .load import StudyResults, left_out
 from .measures import Measure
 from .numbers import Cost, Numbers, Pair, Sweep, edges
@@ -16,22 +14,21 @@ from .pages import Block, Listing, Section, Table, Text
 from .wording import (
     MINUS,
     NONE,
+    SEEDS,
     SIGN,
     answer,
     candidate_pairs,
     chance,
-    crossings,
     deviation,
     difference_of,
     minus,
     number,
     span,
+    summary,
     unit,
-    worth,
     zero,
 )
 
-SEEDS = "95%, seeds"
 BOTH = "95%, seeds and images"
 MATCHED = {
     "exaflop": "Matched by exaFLOP: each setting's steps and warm-up were scaled so that its "
@@ -139,7 +136,7 @@ def _pair(pair: Pair, numbers: Numbers) -> list[str]:
     cells = [minus(pair, numbers), f"{label}, points" if measure.percent else label]
     if pair.difference is None:
         return [*cells, "0", *[NONE] * 4]
-    cells += _summary(pair.difference, measure, signed=True)
+    cells += summary(pair.difference, measure, signed=True)
     return [*cells, span(pair.resampled, signed=True)]
 
 
@@ -198,9 +195,9 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
     head += [gain if measure.higher else f"{gain}, sign reversed", SEEDS, "paper"]
     rows = []
     for one in every:
-        cells = [arm_label(one.arm, numbers.settings), *_summary(one.value, measure)]
+        cells = [arm_label(one.arm, numbers.settings), *summary(one.value, measure)]
         cells += [span(one.resampled), chance(one.probability)]
-        cells += _summary(one.gain, measure, signed=True)[1::2] if one.gain else [NONE, NONE]
+        cells += summary(one.gain, measure, signed=True)[1::2] if one.gain else [NONE, NONE]
         rows.append([*cells, f"{paper[one.arm]:.2f}" if one.arm in paper else NONE])
     always = range(5)
     shown = [i for i in range(len(head)) if i in always or any(row[i] != NONE for row in rows)]
@@ -209,16 +206,6 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
         [[row[i] for i in shown] for row in rows],
         marked=frozenset(range(len(measure.results), len(every))),
     )
-
-
-def _summary(found: stats.SeedSummary, measure: Measure, signed: bool = False) -> list[str]:
-    """n, mean, sd and interval."""
-    return [
-        str(found.n),
-        number(found.mean, measure.percent, signed),
-        deviation(found, measure.percent),
-        span(found.interval, measure.percent, signed),
-    ]
 
 
 def _method(numbers: Numbers) -> str:
@@ -243,44 +230,6 @@ def _method(numbers: Numbers) -> str:
         f"n = {n} the true sd is known no better than between {low:.2f} and {high:.2f} times the "
         "one here, which the t's tails allow for: with few seeds the probabilities lean towards "
         "undecided. They are about these arms alone, not about settings between or beyond them."
-    )
-
-
-def labels(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
-    """Accuracy against labels: every arm at every share, where arms cross, and what an arm is worth
-    in labels."""
-    curve = numbers.labels
-    if curve is None:
-        return
-    yield from figures.labels(study, numbers)
-    head = ["labels", "images", "top-1 after fine-tuning, %: arm", "n", "mean", "sd", SEEDS]
-    if curve.baseline:
-        head += [f"minus {arm_label(curve.baseline, numbers.settings)}, points", SEEDS]
-    head += ["exaFLOP"]
-    rows: list[list[str]] = []
-    marked: list[int] = []
-    for point in curve.points:
-        measure = point.measure
-        for one in (*measure.results, *measure.not_compared):
-            if one in measure.not_compared:
-                marked.append(len(rows))
-            cells = [format_share(point.share)]
-            cells += [NONE if point.images is None else f"{point.images:,}"]
-            cells += [arm_label(one.arm, numbers.settings), *_summary(one.value, measure)]
-            if curve.baseline:
-                apart = point.apart.get(one.arm)
-                cells += _summary(apart, measure, signed=True)[1::2] if apart else [NONE, NONE]
-            rows.append([*cells, f"{np.mean(list(one.exaflop.values())):.3g}"])
-    yield Table(head, rows, labels=3, marked=frozenset(marked))
-    for found in curve.comparisons:
-        yield Listing([*crossings(found, numbers), *worth(found, numbers).values()])
-    yield Text(
-        "Between two shares each seed's accuracy is taken to be linear in the logarithm of the "
-        "share. A factor is that by which the baseline first reaches the arm: with more labels "
-        "where the arm is the better, with fewer where it is not. The interval of a crossing or a "
-        "factor holds the places around it at which the 95% interval of the difference, in pairs "
-        "of one seed, includes zero; it is open where they go on to the first or the last share. "
-        "exaFLOP: pre-training and fine-tuning, the mean of a seed."
     )
 
 
@@ -399,7 +348,7 @@ def differences(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
 SECTIONS: tuple[tuple[str, Callable[[StudyResults, Numbers], Iterator[Block]]], ...] = (
     ("", first),
     ("Arms", arms),
-    ("Accuracy against labels", labels),
+    ("Accuracy against labels", label_section.section),
     ("Differences in pairs", pairs),
     ("Measures", measures),
     ("Interaction", interaction),

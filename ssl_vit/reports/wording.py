@@ -15,6 +15,7 @@ SIGN = (
     "and positive where A is the better."
 )
 NONE = "-"
+SEEDS = "95%, seeds"
 
 
 def number(value: float, percent: bool = True, signed: bool = False) -> str:
@@ -31,6 +32,16 @@ def span(interval: Interval | None, percent: bool = True, signed: bool = False) 
 
 def deviation(found: SeedSummary, percent: bool = True) -> str:
     return NONE if found.sd is None else number(found.sd, percent)
+
+
+def summary(found: SeedSummary, measure: Measure, signed: bool = False) -> list[str]:
+    """n, mean, sd and interval of a measure, as the cells of a row."""
+    return [
+        str(found.n),
+        number(found.mean, measure.percent, signed),
+        deviation(found, measure.percent),
+        span(found.interval, measure.percent, signed),
+    ]
 
 
 def chance(probability: float | None) -> str:

@@ -1,7 +1,7 @@
 """A study over shares of labels: the parts that a file writes once are repeated for each share.
 
-`labels: [{share: 0.01, steps: 500}, {share: 0.1, steps: 2000}]` repeats every part that says
-`{share}` or `{steps}`, or names a part that does, as PART_0.01 and PART_0.1.
+`labels: [{share: 0.01, steps: 500}, {share: 0.1, steps: 2000}]` repeats every part with
+`{share}` or `{steps}` in its options, or that names such a part, as PART_0.01 and PART_0.1.
 """
 
 from typing import Any, NamedTuple
@@ -50,9 +50,13 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], LabelShares
     report = mapping(raw, "report", where)
     final = str(report.get("final"))
     at = f"{where}: report"
-    hold(final in repeated, at, f"final: {final}: expected a part that says {{{SHARE}}}")
+    hold(final in repeated, at, f"final: {final}: expected a part with {{{SHARE}}} in its options")
     for name in listed(report, "probes", at):
-        hold(name not in repeated, at, f"probes: {name}: says {{{SHARE}}}, which no probe may")
+        hold(
+            name not in repeated,
+            at,
+            f"probes: {name}: has {{{SHARE}}} in its options, which no probe may",
+        )
     every: dict[str, Any] = {}
     for name, body in parts.items():
         if name not in repeated:
@@ -67,7 +71,7 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], LabelShares
             every[new] = _renamed(replace(body, braces), names)
     extra = listed(report, "extra", at)
     beside = [part for part in extra if part not in repeated]
-    hold(not beside, at, f"extra: {', '.join(map(str, beside))}: says no {{{SHARE}}}")
+    hold(not beside, at, f"extra: {', '.join(map(str, beside))}: no {{{SHARE}}} in its options")
     points = tuple(
         LabelShare(
             float(entry[SHARE]), _named(final, entry), [_named(part, entry) for part in extra]
@@ -89,16 +93,22 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], LabelShares
     return raw | {"parts": every, "report": report}, shares
 
 
-def check_finals(points: tuple[LabelShare, ...], parts: dict[str, Any], where: str) -> None:
-    """Check that each arm of a final or extra part trains on the share that it stands for.
+def check(
+    shares: LabelShares, parts: dict[str, Any], settings: dict[str, dict[str, Any]], where: str
+) -> None:
+    """Check that each arm of a final or extra part trains on the share that it stands for, and that
+    no varied key is one that `labels` sets in pre-training.
 
     Args:
         parts: {name: Part}.
+        settings: {arm: {key: value}} of the arms that differ in values of keys.
 
     Raises:
         UserError: one does not.
     """
-    for point in points:
+    for key in dict.fromkeys(key for setting in settings.values() for key in setting):
+        hold(key not in shares.pretraining, where, f"vary: {key}: labels: sets it")
+    for point in shares.points:
         for name in (point.final, *point.extra):
             for arm, options in parts[name].options.items():
                 given = options.get("data.share")
@@ -120,12 +130,12 @@ def _check_keys(keys: list[str], raw: dict[str, Any], where: str) -> None:
     taken = {*parts, *listed(raw, "places", where)}
     for key in keys:
         hold(key not in taken, where, f"labels: {key}: is also a part or a place; rename it")
-        used = any(_says(body, [key]) for body in parts.values())
-        hold(used, where, f"labels: {key}: no part says {{{key}}}")
+        used = any(_contains(body, [key]) for body in parts.values())
+        hold(used, where, f"labels: {key}: no part has {{{key}}} in its options")
 
 
 def _dependent(body: Any, names: list[str]) -> set[str]:
-    """The recipe's keys of a part whose values say one of the names in braces."""
+    """The recipe's keys of a part whose values contain one of the names in braces."""
     if not isinstance(body, dict):
         return set()
     by_arm = body.get("by_arm")
@@ -135,7 +145,7 @@ def _dependent(body: Any, names: list[str]) -> set[str]:
         for group in groups
         if isinstance(group, dict)
         for key, value in flatten(group).items()
-        if _says(value, names)
+        if _contains(value, names)
     }
 
 
@@ -149,7 +159,7 @@ def _entries(raw: dict[str, Any], where: str) -> list[dict[str, Any]]:
         number = isinstance(share, int | float) and not isinstance(share, bool)
         hold(number and 0 < share <= 1, where, f"{SHARE}={share}: expected a number in (0, 1]")
         lacking = sorted(map(str, entries[0].keys() ^ entry.keys()))
-        hold(not lacking, where, f"{', '.join(lacking)}: is not said of every share")
+        hold(not lacking, where, f"{', '.join(lacking)}: is missing in some shares")
     distinct = len({float(entry[SHARE]) for entry in entries}) == len(entries)
     hold(distinct, where, f"{SHARE}: a value is there twice")
     return entries
@@ -160,24 +170,24 @@ def _named(part: str, entry: dict[str, Any]) -> str:
 
 
 def _repeated(parts: dict[str, Any], keys: list[str]) -> list[str]:
-    """The parts that say one of the keys in braces, or name a part that does."""
+    """The parts that contain one of the keys in braces, or name such a part."""
     found: list[str] = []
     while True:
         new = [
             name
             for name, body in parts.items()
-            if name not in found and (_says(body, [*keys, *found]) or _names(body, found))
+            if name not in found and (_contains(body, [*keys, *found]) or _names(body, found))
         ]
         if not new:
             return found
         found += new
 
 
-def _says(body: Any, names: list[str]) -> bool:
+def _contains(body: Any, names: list[str]) -> bool:
     if isinstance(body, dict):
-        return any(_says(value, names) for value in body.values())
+        return any(_contains(value, names) for value in body.values())
     if isinstance(body, list):
-        return any(_says(value, names) for value in body)
+        return any(_contains(value, names) for value in body)
     return any(f"{{{name}}}" in str(body) for name in names)
 
 

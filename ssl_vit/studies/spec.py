@@ -16,7 +16,7 @@ from ..errors import UserError, suggest
 from . import label_shares
 from .label_shares import LabelShares
 from .spec_fields import hold, known, listed, mapping, text
-from .vary import MATCHES, Settings, expand
+from .vary import MATCHES, Settings, check_report, expand
 
 TOOLS = ("pretrain", "finetune", "evaluate")
 STUDY_KEYS = (
@@ -46,7 +46,6 @@ REPORT_KEYS = (
     "measure",
     "axis",
 )
-CLAIM_KEYS = ("better", "worse", "measure", "source", "says")
 TESTED = ("top1", "top5", "real")  # metrics of the test split
 # options that no part may set
 OURS = {"name": "the task's", "out": "the study's folder", "seed": "the study's seeds"}
@@ -205,9 +204,7 @@ def build(raw: dict[str, Any], where: str) -> Study:
     for part in study.parts.values():
         _check_part(part, study, f"{where}: part {part.name}")
     _check_report(study, f"{where}: report")
-    label_shares.check_finals(shares.points, study.parts, where)
-    for key in dict.fromkeys(key for setting in settings.values() for key in setting):
-        hold(key not in shares.pretraining, where, f"vary: {key}: labels: sets it")
+    label_shares.check(shares, study.parts, settings, where)
     return dataclasses.replace(study, parts=_ordered(study.parts, where))
 
 
@@ -370,7 +367,7 @@ def _check_report(study: Study, where: str) -> None:
         for name in names:
             hold(name in choices, where, f"{key}: unknown {name}; {suggest(str(name), choices)}")
     listed(report, "differs", where)
-    _check_varied(study, report, where)
+    check_report(report, study.vary, where)
     in_roles = [report[role] for role in roles]
     distinct = len(set(in_roles)) == len(in_roles)
     text = f"baseline, candidate and reference are {', '.join(in_roles)}: expected different arms"
@@ -381,20 +378,6 @@ def _check_report(study: Study, where: str) -> None:
         hold(part.tool == "finetune" and not part.grid, where, f"{name} {text}")
     for arm, value in paper.items():
         hold(isinstance(value, int | float), where, f"paper: {arm}: {value}: expected a number")
-
-
-def _check_varied(study: Study, report: dict[str, Any], where: str) -> None:
-    """Check that a claim and an axis are about keys that the study varies."""
-    known(mapping(report, "claim", where), CLAIM_KEYS, f"{where}: claim")
-    axes = list(dict.fromkeys(key for setting in study.vary.values() for key in setting))
-    for key in ("claim", "axis", "measure"):
-        hold(
-            key not in report or study.vary,
-            where,
-            f"{key}: the study varies nothing that it could be about",
-        )
-    axis = report.get("axis")
-    hold(axis in (None, *axes), where, f"axis: {axis} is not varied; choices: {', '.join(axes)}")
 
 
 def _seeds(node: dict[str, Any], where: str) -> tuple[int, ...] | None:

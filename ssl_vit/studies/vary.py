@@ -16,12 +16,13 @@ from ..config.identity import NOT_COMPUTED
 from ..config.parsing import flatten, has_interpolation
 from ..config.values import check_key, typed
 from ..errors import UserError, suggest
-from .spec_fields import hold, text
+from .spec_fields import hold, known, mapping, text
 
 PRESETS = ("recipe", "model", "data")
 MATCHES = ("steps", "exaflop")
 # keys that change what is computed, whatever their group says
 PLACE = ("data.path", "data.hub", "compute.precision")
+CLAIM_KEYS = ("better", "worse", "measure", "source", "says")
 Settings = dict[str, dict[str, Any]]  # arm -> {key: value}
 
 
@@ -57,6 +58,21 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], Settings]:
     }
     report = _claimed(raw.get("report"), settings, f"{where}: report")
     return raw | {"arms": arms, "parts": parts | varied, "report": report}, settings
+
+
+def check_report(report: dict[str, Any], settings: Settings, where: str) -> None:
+    """Check that a report's claim, axis and measure are about keys that the study varies.
+
+    Raises:
+        UserError: one is not.
+    """
+    known(mapping(report, "claim", where), CLAIM_KEYS, f"{where}: claim")
+    axes = list(dict.fromkeys(key for setting in settings.values() for key in setting))
+    for key in ("claim", "axis", "measure"):
+        message = f"{key}: the study varies nothing that it could be about"
+        hold(key not in report or settings, where, message)
+    axis = report.get("axis")
+    hold(axis in (None, *axes), where, f"axis: {axis} is not varied; choices: {', '.join(axes)}")
 
 
 def describe(setting: dict[str, Any]) -> str:

@@ -210,10 +210,12 @@ class Watchdog:
             self.peers[rank] = PeerStatus(heartbeat, now, now if moved else last.moved_at)
 
     def _watch(self) -> None:
-        while self.exchange_thread.is_alive():
+        """Also where the exchange blocks or has failed: then the other is silent."""
+        while not self.done.is_set():
             if verdict := self.verdict or self._diagnose():
                 self._abort(verdict)
-            self.exchange_thread.join(INTERVAL)
+            self.done.wait(INTERVAL)
+        self.exchange_thread.join(DEAD_AFTER_ERROR)  # it blocks where the store has gone
 
     def _watch_alone(self) -> None:
         """Counts intervals without progress, not wall-clock time: a process that was suspended

@@ -1,0 +1,50 @@
+"""The report's section of a study over shares of the labels. No torch here."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from . import figures
+from .axes import arm_label, format_share
+from .load import StudyResults
+from .numbers import Numbers
+from .pages import Block, Listing, Table, Text
+from .wording import NONE, SEEDS, crossings, summary, worth
+
+
+def section(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+    """Accuracy against labels: every arm at every share, where arms cross, and what an arm is worth
+    in labels."""
+    curve = numbers.labels
+    if curve is None:
+        return
+    yield from figures.labels(study, numbers)
+    head = ["labels", "images", "top-1 after fine-tuning, %: arm", "n", "mean", "sd", SEEDS]
+    if curve.baseline:
+        head += [f"minus {arm_label(curve.baseline, numbers.settings)}, points", SEEDS]
+    head += ["exaFLOP"]
+    rows: list[list[str]] = []
+    marked: list[int] = []
+    for point in curve.points:
+        measure = point.measure
+        for one in (*measure.results, *measure.not_compared):
+            if one in measure.not_compared:
+                marked.append(len(rows))
+            cells = [format_share(point.share)]
+            cells += [NONE if point.images is None else f"{point.images:,}"]
+            cells += [arm_label(one.arm, numbers.settings), *summary(one.value, measure)]
+            if curve.baseline:
+                apart = point.apart.get(one.arm)
+                cells += summary(apart, measure, signed=True)[1::2] if apart else [NONE, NONE]
+            rows.append([*cells, f"{np.mean(list(one.exaflop.values())):.3g}"])
+    yield Table(head, rows, labels=3, marked=frozenset(marked))
+    for found in curve.comparisons:
+        yield Listing([*crossings(found, numbers), *worth(found, numbers).values()])
+    yield Text(
+        "Between two shares each seed's accuracy is taken to be linear in the logarithm of the "
+        "share. A factor is that by which the baseline first reaches the arm: with more labels "
+        "where the arm is the better, with fewer where it is not. The interval of a crossing or a "
+        "factor holds the places around it at which the 95% interval of the difference, in pairs "
+        "of one seed, includes zero; it is open where they go on to the first or the last share. "
+        "exaFLOP: pre-training and fine-tuning, the mean of a seed."
+    )
