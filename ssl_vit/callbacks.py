@@ -9,10 +9,11 @@ Row = dict[str, Any]
 
 
 class Callback:
-    """Base class: called at each step, metrics row and warning. It never gets the model."""
+    """Base class: called at each step, metrics row, note and warning. It never gets the model."""
 
     def on_step(self, step: int) -> None: ...
     def on_row(self, row: Row) -> None: ...
+    def on_note(self, text: str) -> None: ...
     def on_warning(self, text: str) -> None: ...
     def close(self) -> None: ...
 
@@ -32,6 +33,12 @@ class Callbacks:
                 self.warn(
                     f"{type(callback).__name__} failed and is left out from here on: {error!r}"
                 )
+
+    def add(self, callback: Callback) -> None:
+        self.callbacks.append(callback)
+
+    def note(self, text: str) -> None:
+        self.notify(methodcaller("on_note", text))
 
     def warn(self, text: str) -> None:
         self.notify(methodcaller("on_warning", text))

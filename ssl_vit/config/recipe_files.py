@@ -10,7 +10,7 @@ from .parsing import flatten, load_yaml, parse_path
 from .schema import Recipe
 
 RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
-TABLES = ("models", "datasets", "vtab")  # files under recipes/ that are not recipes
+TABLES = ("models", "datasets", "vtab", "expected")  # files under recipes/ that are not recipes
 PRESETS = {
     "data": "datasets.yaml",
     "model": "models.yaml",

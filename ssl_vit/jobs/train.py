@@ -10,7 +10,7 @@ from ..callbacks import Callback
 from ..data import loaders
 from ..data.workers import InterruptibleLoader, report_lost_workers
 from ..hub import background
-from ..runs import console
+from ..runs import console, expected
 from ..runs.folder import Run
 from ..runs.identity import recipe_hash
 from ..runs.trackers import MetricsLog, TensorBoard, WarningLog
@@ -116,6 +116,10 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
     seed = nonfinite.stream_seed(job.recipe.seed, state.rollbacks)
     others = _callbacks(job) if accelerator.is_main_process else [WarningLog(run)]
     callbacks = loop.Callbacks([_StepReporter(watchdog), *others])
+    if accelerator.is_main_process:
+        curve = _expected_curve(job)
+        if curve is not None:
+            callbacks.add(expected.CurveCheck(curve, callbacks.note, callbacks.warn))
     for batch in job.held_out.batches:
         for name in batch.unreadable:
             callbacks.warn(f"a held-out image was replaced by the next: {name}")
@@ -151,6 +155,14 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
     finally:
         saver.close()
         callbacks.close()
+
+
+def _expected_curve(job: Job) -> expected.ExpectedCurve | None:
+    """The range of this recipe's first steps; None where it is unknown, and for a stream, whose
+    images are not counted."""
+    if job.state.stream:
+        return None
+    return expected.find(job.recipe, len(job.splits.train))
 
 
 def _loader(job: Job, seed: int) -> DataLoader:

@@ -65,6 +65,9 @@ class ProgressBar(Callback):
         if "validation/loss" in row:
             self.progress.console.print(_held_out(row), highlight=False, markup=False)
 
+    def on_note(self, text: str) -> None:
+        self.progress.console.print(text, highlight=False, markup=False)
+
     def on_warning(self, text: str) -> None:
         self.progress.console.print(f"warning: {text}", highlight=False, markup=False)
 
@@ -99,6 +102,9 @@ class ProgressLines(Callback):
         self.printed_at = time.monotonic()
         left = (self.printed_at - self.started_at) / max(1, step - self.start) * (self.steps - step)
         print(f"step {step:>6}/{self.steps}  {self.row}  left {duration(left)}", flush=True)
+
+    def on_note(self, text: str) -> None:
+        print(text, flush=True)
 
     def on_warning(self, text: str) -> None:
         print(f"warning: {text}", flush=True)

@@ -46,7 +46,10 @@ class WarningLog(_RetryingWriter):
 
 
 class MetricsLog(WarningLog):
-    """Writes warnings to log.txt and rows to metrics.jsonl."""
+    """Writes notes and warnings to log.txt and rows to metrics.jsonl."""
+
+    def on_note(self, text: str) -> None:
+        self._write(lambda: self.run.write_log(text))
 
     def on_row(self, row: Row) -> None:
         self._write(lambda: self.run.append(row))

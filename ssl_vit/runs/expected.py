@@ -1,0 +1,109 @@
+"""Early warning: whether a run's first steps lie within the range expected of its recipe.
+
+`recipes/expected.yaml` holds the ranges, which benchmarks/expected.py measures over several seeds.
+No torch here.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..callbacks import Callback, Row
+from ..config.identity import computed_values
+from ..config.parsing import load_yaml
+from ..config.recipe_files import RECIPES
+from ..config.resolve import resolve
+from ..config.schema import Recipe
+
+PATH = RECIPES / "expected.yaml"
+METRICS = ("loss", "accuracy")
+# Computed, but small beside the seeds (precision), or where the same images come from
+NOT_COMPARED = frozenset(
+    (
+        "seed",
+        "compute.precision",
+        "data.hub",
+        "data.verified",
+        "data.train",
+        "data.test",
+        "data.image_column",
+        "data.label_column",
+    )
+)
+
+
+class ExpectedCurve(NamedTuple):
+    """The ranges of one recipe's first steps.
+
+    Attributes:
+        options: the recipe.
+        seeds: how many were measured.
+        steps: {step: {metric: its lowest and highest expected value}}, of the mean over the
+            log.every steps that end there.
+    """
+
+    options: list[str]
+    seeds: int
+    steps: dict[int, dict[str, tuple[float, float]]]
+
+
+def find(recipe: Recipe, images: int) -> ExpectedCurve | None:
+    """The curve of a recipe, whatever its seed, precision and devices; None where there is none.
+
+    Args:
+        images: of the training split.
+    """
+    own = _compared(recipe)
+    for entry in load_yaml(PATH).get("curves") or []:
+        if entry["images"] != images or entry["log_every"] != recipe.log.every:
+            continue
+        if _compared(resolve(entry["options"])) == own:
+            steps = {
+                step: {name: (low, high) for name, (low, high) in ranges.items()}
+                for step, ranges in entry["steps"].items()
+            }
+            return ExpectedCurve(entry["options"], entry["seeds"], steps)
+    return None
+
+
+def _compared(recipe: Recipe) -> dict[str, object]:
+    values = computed_values(recipe)
+    return {key: value for key, value in values.items() if key not in NOT_COMPARED}
+
+
+class CurveCheck(Callback):
+    """Compares a run's rows with the expected curve.
+
+    Args:
+        curve: of the run's recipe.
+        note: gets a line at each step that lies within the ranges.
+        warn: gets a line where a metric does not.
+    """
+
+    def __init__(
+        self, curve: ExpectedCurve, note: Callable[[str], None], warn: Callable[[str], None]
+    ) -> None:
+        self.curve = curve
+        self.note = note
+        self.warn = warn
+
+    def on_row(self, row: Row) -> None:
+        ranges = self.curve.steps.get(row["step"], {})
+        measured = {name: row[name] for name in ranges if name in row}
+        if not measured:
+            return
+        of = f"{self.curve.seeds} seeds of {' '.join(self.curve.options)}"
+        outside = [
+            f"{name} {value:.4g} is outside {ranges[name][0]:.4g} to {ranges[name][1]:.4g}"
+            for name, value in measured.items()
+            if not math.isfinite(value) or not ranges[name][0] <= value <= ranges[name][1]
+        ]
+        if outside:
+            where = f"step {row['step']}: {', '.join(outside)}"
+            self.warn(f"{where}, the range expected from {of}; see docs/guide.md")
+            return
+        inside = [
+            f"{name} {value:.4g} ({ranges[name][0]:.4g} to {ranges[name][1]:.4g})"
+            for name, value in measured.items()
+        ]
+        self.note(f"step {row['step']}: {', '.join(inside)} as expected from {of}")
