@@ -2,8 +2,9 @@
 must give the same tables.
 
     python benchmarks/same_tables.py kills=5 out=FOLDER
+    python benchmarks/same_tables.py kills=0 out=FOLDER recipe=study/gap_imagenet_small cifar10=IMAGES tinyimagenet=IMAGES
 
-The tables are the report's without what a clock says (hours). SIGKILL goes to the study alone,
+With `recipe=` another study and its options, twice. The tables are the report's without what a clock says (hours). SIGKILL goes to the study alone,
 whose runs end with it.
 """
 
@@ -17,21 +18,26 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WORDS = (
+SHORT = (
     "recipe=study/gap",
     "seeds=2",
     "optim.steps=40",
     "optim.warmup=4",
     "checkpoint.every=10",
     "eval.every=40",
+    "probe.steps=50",
+    "parallel=2",
 )
+OWN = ("kills", "out", "seed")
 
 
-def study(out: Path, name: str) -> subprocess.Popen:
-    words = [*WORDS, "probe.steps=50", "parallel=2", f"out={out}", f"name={name}"]
+def study(options: list[str], out: Path, name: str) -> subprocess.Popen:
     with (out / f"{name}.txt").open("a") as log:
         return subprocess.Popen(
-            [sys.executable, "tools/study.py", *words], cwd=ROOT, stdout=log, stderr=log
+            [sys.executable, "tools/study.py", *options, f"out={out}", f"name={name}"],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
         )
 
 
@@ -48,17 +54,21 @@ def tables(folder: Path) -> list[str]:
 
 
 def main() -> None:
-    words = dict(word.split("=", 1) for word in sys.argv[1:])
-    kills, out = int(words.get("kills", 5)), Path(words.get("out", "runs/same_tables")).resolve()
+    given = dict(word.split("=", 1) for word in sys.argv[1:])
+    kills = int(given.get("kills", 5))
+    out = Path(given.get("out", "runs/same_tables")).resolve()
+    options = [f"{key}={value}" for key, value in given.items() if key not in OWN]
+    if "recipe" not in given:
+        options = [*SHORT, *options]
     out.mkdir(parents=True)
-    random.seed(int(words.get("seed", 0)))
-    assert study(out, "whole").wait() == 0, (out / "whole.txt").read_text()[-2000:]
+    random.seed(int(given.get("seed", 0)))
+    assert study(options, out, "whole").wait() == 0, (out / "whole.txt").read_text()[-2000:]
     for _ in range(kills):
-        process = study(out, "killed")
+        process = study(options, out, "killed")
         time.sleep(20 + 30 * random.random())
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert study(out, "killed").wait() == 0, (out / "killed.txt").read_text()[-2000:]
+    assert study(options, out, "killed").wait() == 0, (out / "killed.txt").read_text()[-2000:]
     one, other = tables(out / "whole"), tables(out / "killed")
     again = sum(
         "resumed after step" in log.read_text() for log in (out / "killed" / "logs").glob("*.txt")
