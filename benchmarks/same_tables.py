@@ -2,10 +2,10 @@
 must give the same tables.
 
     python benchmarks/same_tables.py kills=5 out=FOLDER
-    python benchmarks/same_tables.py kills=0 out=FOLDER recipe=study/gap_imagenet_small cifar10=IMAGES tinyimagenet=IMAGES
+    python benchmarks/same_tables.py kills=0 recipe=study/NAME PLACE=IMAGES out=FOLDER
 
-With `recipe=` another study and its options, twice. The tables are the report's without what a clock says (hours). SIGKILL goes to the study alone,
-whose runs end with it.
+With `recipe=` another study and its options. The tables are the report's without what a clock
+says (hours). SIGKILL goes to the study alone, whose runs end with it.
 """
 
 import json
