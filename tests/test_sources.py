@@ -278,6 +278,31 @@ def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_spli
     assert supervised_classes(found) == 4
 
 
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("other", ["train-b", "validation"])
+def test_labels_of_files_that_name_different_classes_are_not_used(tmp_path, window, other):
+    """The same number is another class there: a supervised run would learn a mixture."""
+    swapped = datasets.ClassLabel(names=NAMED["label"].names[::-1])
+    features = {
+        "train-a": NAMED,
+        other: datasets.Features({"image": datasets.Image(), "label": swapped}),
+    }
+    for first, (name, own) in enumerate(features.items()):
+        numbers = range(10 * first, 10 * first + 8)
+        rows = {"image": cells(numbers), "label": [0, 1] * 4}
+        parquet(tmp_path / f"{name}.parquet", rows, own)
+    found = load(tmp_path, window=window)
+    assert set(everything(found).values()) == {-1} and len(everything(found)) == 16
+    assert "its files name different classes: labels are not used" in found.guesses[0]
+    assert "its files name different classes" in the_error(
+        tmp_path, window=window, label_column="label"
+    )
+    streamed = sources.load(
+        Data(name="own", path=str(tmp_path), stream=True, validation=4), test=False
+    )
+    assert "its files name different classes: labels are not used" in streamed.guesses[0]
+
+
 def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
     rows = {
         "image": cells(range(100)),

@@ -118,10 +118,13 @@ def find_splits(data: Data) -> FoundSplits:
         return _tables(saved, data, contents.skipped, guesses)
     everything = [file for some in contents.files.values() for file in some]
     shard_index.index_files(everything, shard_index.group_rows)  # names one that is cut off
+    different = _different_classes(contents, data)
+    guesses = contents.guesses + different
+    labelled = not different
     if data.window:
-        return _in_place(contents, data)
+        return _in_place(contents._replace(guesses=guesses), data, labelled)
     opened = _opened(lambda: _load("parquet", contents.files, stream=False), data)
-    return _tables(opened, data, contents.skipped, contents.guesses)
+    return _tables(opened, data, contents.skipped, guesses, labelled)
 
 
 def find_streams(data: Data) -> FoundStreams:
@@ -133,6 +136,7 @@ def find_streams(data: Data) -> FoundStreams:
     datasets.disable_progress_bars()
     skipped: list[str] = []
     guesses: list[str] = []
+    labelled = True
     if not data.path:
         opened = _opened(lambda: datasets.load_dataset(data.hub, streaming=True), data)
     else:
@@ -149,10 +153,13 @@ def find_streams(data: Data) -> FoundStreams:
             opened = {name: _as_stream(rows) for name, rows in tables.items()}
         else:
             kind = "parquet" if contents.kind == "parquet" else "webdataset"
+            if kind == "parquet":
+                guesses += _different_classes(contents, data)
+                labelled = len(guesses) == len(contents.guesses)
             opened = _opened(lambda: _load(kind, contents.files, stream=True), data)
 
     def opener(rows: datasets.IterableDataset) -> Callable[[int], Stream]:
-        return lambda seed: _stream(rows, data, guesses, seed)
+        return lambda seed: _stream(rows, data, labelled, guesses, seed)
 
     return FoundStreams({name: opener(rows) for name, rows in opened.items()}, skipped, guesses)
 
@@ -217,13 +224,45 @@ def _tars(contents: FolderContents, data: Data) -> FoundSplits:
     return FoundSplits(splits, contents.skipped, contents.guesses)
 
 
+def _different_classes(contents: FolderContents, data: Data) -> list[str]:
+    """What is noted of parquet files that name different classes, as those of two data sets do:
+    one number is two classes there, so that only objectives without labels can use them.
+
+    Raises:
+        UserError: they do, and data.label_column asks for their labels.
+    """
+
+    def names_in(file: Path) -> tuple[str, ...]:
+        features = datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(file))
+        label = columns.find(features, data, location(data))[1]
+        return tuple(columns.class_names(features, label))
+
+    everything = [file for some in contents.files.values() for file in some]
+    with ThreadPoolExecutor(shard_index.READERS) as pool:
+        named = set(pool.map(names_in, everything)) - {()}
+    if len(named) < 2:
+        return []
+    text = "its files name different classes"
+    if data.label_column:
+        raise UserError(f"data.label_column={data.label_column}: {location(data)}: {text}")
+    return [f"{text}: labels are not used"]
+
+
+def _columns(features: dict[str, Any], data: Data, labelled: bool) -> tuple[str, str | None]:
+    """As `columns.find`; without labels the label column is None."""
+    image, label = columns.find(features, data, location(data))
+    return image, label if labelled else None
+
+
 def _tables(
-    opened: dict[str, Any], data: Data, skipped: list[str], guesses: list[str]
+    opened: dict[str, Any],
+    data: Data,
+    skipped: list[str],
+    guesses: list[str],
+    labelled: bool = True,
 ) -> FoundSplits:
     """Splits read by `datasets`. Labels that are texts have the same classes in all splits."""
-    named = {
-        name: columns.find(rows.features, data, location(data)) for name, rows in opened.items()
-    }
+    named = {name: _columns(rows.features, data, labelled) for name, rows in opened.items()}
     found = {
         name: set(rows.unique(label))
         for name, rows in opened.items()
@@ -252,13 +291,13 @@ def _text_classes(found: dict[str, set[Any]], rows: int, data: Data) -> tuple[li
     return texts, []
 
 
-def _in_place(contents: FolderContents, data: Data) -> FoundSplits:
+def _in_place(contents: FolderContents, data: Data, labelled: bool) -> FoundSplits:
     """Parquet files that are read in place, for data.window."""
     features = {
         name: datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(some[0]))
         for name, some in contents.files.items()
     }
-    named = {name: columns.find(known, data, location(data)) for name, known in features.items()}
+    named = {name: _columns(known, data, labelled) for name, known in features.items()}
     found: dict[str, set[Any]] = {}
     for name, some in contents.files.items():
         label = named[name][1]
@@ -283,11 +322,13 @@ def _in_place(contents: FolderContents, data: Data) -> FoundSplits:
     return FoundSplits(splits, contents.skipped, contents.guesses + more)
 
 
-def _stream(rows: datasets.IterableDataset, data: Data, guesses: list[str], seed: int) -> Stream:
+def _stream(
+    rows: datasets.IterableDataset, data: Data, labelled: bool, guesses: list[str], seed: int
+) -> Stream:
     """A split as a stream. Labels that are texts are refused or left out: their classes are known
     only when all are read."""
     rows = rows if rows.features else rows._resolve_features()
-    image, label = columns.find(rows.features, data, location(data))
+    image, label = _columns(rows.features, data, labelled)
     if label and columns.holds_texts(rows.features[label]):
         text = "its labels are texts, which a stream cannot number before it has read all of them"
         if data.label_column:
