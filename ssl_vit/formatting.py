@@ -75,6 +75,12 @@ TO_BEAT = {
     "chance_loss": "loss {:.3f} (guessing)",
     "chance": "accuracy {:.1%} (guessing)",
 }
+# The baselines of a metric: of a loss the lowest counts, of an accuracy the highest
+BASELINES = {
+    "loss": ("entropy", "variance", "neighbors_error", "chance_loss"),
+    "accuracy_masked": ("commonest", "neighbors"),
+    "accuracy": ("chance",),
+}
 
 
 def typed(*words: Any) -> str:
@@ -116,17 +122,27 @@ def duration(seconds: float) -> str:
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
 
 
-def format_metrics(values: Mapping[str, float]) -> str:
-    """The losses and accuracies among `values` ({name: value}, in joint training mpp/loss) as text;
-    of an accuracy that is split by kind of patch only the parts."""
+def format_metrics(
+    values: Mapping[str, float], baselines: Mapping[str, float] | None = None
+) -> str:
+    """The losses and accuracies among `values` ({name: value}, in joint training mpp/loss) as text,
+    each with the best of its baselines; of an accuracy that is split by kind of patch only the
+    parts."""
     split = [name for name in values if f"{name}_masked" in values and name.endswith("accuracy")]
     shown = [name for name in values if name.rpartition("/")[2] in MEASURED and name not in split]
-    return ", ".join(_format_metric(name, values[name]) for name in shown)
+    return ", ".join(_format_metric(name, values[name], baselines or {}) for name in shown)
 
 
-def _format_metric(name: str, value: float) -> str:
-    share = name.rpartition("/")[2] in SHARES
-    return f"{name.replace('_', ' ')} {value:{'.1%' if share else '.3f'}}"
+def _format_metric(name: str, value: float, baselines: Mapping[str, float]) -> str:
+    part, slash, last = name.rpartition("/")
+    form = ".1%" if last in SHARES else ".3f"
+    text = f"{name.replace('_', ' ')} {value:{form}}"
+    known = [baselines.get(f"{part}{slash}{one}") for one in BASELINES.get(last, ())]
+    rivals = [one for one in known if one is not None]
+    if not rivals:
+        return text
+    best = max(rivals) if last in SHARES else min(rivals)
+    return f"{text} (to beat {best:{form}})"
 
 
 def format_baselines(values: Mapping[str, float]) -> str:

@@ -96,6 +96,23 @@ def test_held_out_results_are_told_at_once(clock, capsys):
     assert [text.split(":")[0][:11] for text in printed(capsys)] == ["step      9", "held out at"]
 
 
+def test_held_out_results_stand_beside_the_best_baseline(clock, capsys):
+    """Of a loss the lowest, of an accuracy the highest; each objective's own."""
+    baselines = {"entropy": 5.0, "commonest": 0.015, "neighbors": 0.125, "supervised/chance": 0.1}
+    lines = console.ProgressLines(0, 100, baselines)
+    lines.on_row(held_out(7) | {"validation/supervised/accuracy": 0.25})
+    (text,) = printed(capsys)
+    assert "loss 2.500 (to beat 5.000), accuracy masked 50.0% (to beat 12.5%), accuracy r" in text
+    assert text.endswith("accuracy kept 100.0%, supervised/accuracy 25.0% (to beat 10.0%)")
+
+
+def test_a_line_has_the_memory(clock, capsys):
+    lines = console.ProgressLines(0, 10)
+    clock.now += 60
+    lines.on_row(row(5, memory_gib=1.26))
+    assert "data wait 7%  1.3 GiB  left" in printed(capsys)[0]
+
+
 def test_held_out_results_do_not_quieten_the_steps(clock, capsys):
     lines = console.ProgressLines(0, 100)
     clock.now += 3

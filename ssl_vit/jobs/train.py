@@ -243,7 +243,8 @@ def _callbacks(job: Job) -> list[Callback]:
     callbacks: list[Callback] = [MetricsLog(job.run)]
     if job.recipe.log.tensorboard:
         callbacks.append(TensorBoard(job.run.tensorboard, job.run.rows()))
-    callbacks.append(console.progress(job.state.step, job.recipe.optim.steps))
+    baselines = {name: value for name, (value, _) in job.held_out.baselines.items()}
+    callbacks.append(console.progress(job.state.step, job.recipe.optim.steps, baselines))
     if job.pusher:
         callbacks.append(job.pusher)
     return callbacks

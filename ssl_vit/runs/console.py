@@ -3,7 +3,7 @@ terminal."""
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -34,6 +34,8 @@ def _summary(row: Row) -> str:
         if name in row
     ]
     speed = f"{row['images_per_s']:,.0f} images/s  data wait {row['data_wait']:.0%}"
+    if "memory_gib" in row:
+        speed += f"  {row['memory_gib']:.1f} GiB"
     loss = f"loss {row['loss']:.3f}" if "loss" in row else "no labels seen"
     return "  ".join([loss, *shares[:1], speed])
 
@@ -41,7 +43,13 @@ def _summary(row: Row) -> str:
 class ProgressBar(Callback):
     """Callback that draws a progress bar; close() it before anything else is printed."""
 
-    def __init__(self, start: int, steps: int, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        start: int,
+        steps: int,
+        baselines: Mapping[str, float] | None = None,
+        console: Console | None = None,
+    ) -> None:
         # on a narrow screen only the summary is truncated
         whole = Column(no_wrap=True, min_width=7)
         columns = (
@@ -52,6 +60,7 @@ class ProgressBar(Callback):
                 "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
             ),
         )
+        self.baselines = baselines or {}
         self.progress = Progress(*columns, console=console or Console(file=sys.stdout))
         self.progress.start()
         self.task = self.progress.add_task("", total=steps, completed=start)
@@ -63,7 +72,8 @@ class ProgressBar(Callback):
         if "images_per_s" in row:
             self.progress.update(self.task, description=_summary(row))
         if "validation/loss" in row:
-            self.progress.console.print(_held_out(row), highlight=False, markup=False)
+            text = _held_out(row, self.baselines)
+            self.progress.console.print(text, highlight=False, markup=False)
 
     def on_note(self, text: str) -> None:
         self.progress.console.print(text, highlight=False, markup=False)
@@ -78,7 +88,10 @@ class ProgressBar(Callback):
 class ProgressLines(Callback):
     """Callback that prints a line every few seconds."""
 
-    def __init__(self, start: int, steps: int) -> None:
+    def __init__(
+        self, start: int, steps: int, baselines: Mapping[str, float] | None = None
+    ) -> None:
+        self.baselines = baselines or {}
         self.start = start
         self.steps = steps
         self.row = ""
@@ -96,7 +109,7 @@ class ProgressLines(Callback):
             if time.monotonic() - self.printed_at >= LINE_INTERVAL or row["step"] == self.steps:
                 self._print(row["step"])
         if "validation/loss" in row:
-            print(_held_out(row), flush=True)
+            print(_held_out(row, self.baselines), flush=True)
 
     def _print(self, step: int) -> None:
         self.printed_at = time.monotonic()
@@ -110,15 +123,24 @@ class ProgressLines(Callback):
         print(f"warning: {text}", flush=True)
 
 
-def _held_out(row: Row) -> str:
+def _held_out(row: Row, baselines: Mapping[str, float]) -> str:
     values = {
         name.removeprefix("validation/"): value
         for name, value in row.items()
         if name.startswith("validation/")
     }
-    return f"held out at step {row['step']}: {format_metrics(values)}"
+    return f"held out at step {row['step']}: {format_metrics(values, baselines)}"
 
 
-def progress(start: int, steps: int) -> ProgressBar | ProgressLines:
-    """A bar on a terminal, else lines."""
-    return ProgressBar(start, steps) if sys.stdout.isatty() else ProgressLines(start, steps)
+def progress(
+    start: int, steps: int, baselines: Mapping[str, float] | None = None
+) -> ProgressBar | ProgressLines:
+    """A bar on a terminal, else lines.
+
+    Args:
+        start: step that training begins at.
+        steps: of the whole run.
+        baselines: {name: value} that held-out metrics are printed beside.
+    """
+    kind = ProgressBar if sys.stdout.isatty() else ProgressLines
+    return kind(start, steps, baselines)
