@@ -77,7 +77,8 @@ def test_links_lead_somewhere(document: Path) -> None:
 )
 def test_every_task_of_a_study_resolves(study: Path, tmp_path: Path) -> None:
     places = [f"{place}={tmp_path}" for place in read(study).places]
-    check(parse_request([f"recipe=study/{study.stem}", *places]).plan)
+    request = parse_request([f"recipe=study/{study.stem}", *places])
+    check(request.study, request.plan)
 
 
 def tree(text: str) -> set[str]:

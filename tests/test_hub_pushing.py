@@ -431,9 +431,10 @@ def test_each_task_of_a_study_has_a_repository_of_its_own(tmp_path: Path) -> Non
             "sweep",
             "corruption.rate=0.25,0.5",
         ]
-        plan = parse_request(words).plan
+        request = parse_request(words)
+        plan = request.plan
         made = {task.options["hub.repo"] for task in plan.values() if task.tool == "pretrain"}
-        check(plan)
+        check(request.study, plan)
         assert len(made) == 4 and all(
             name.startswith(repository[:80]) and hub_files.NAME.fullmatch(name) for name in made
         )

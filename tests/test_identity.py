@@ -448,7 +448,8 @@ def test_a_studys_file_runs_no_plugin_of_its_own(tmp_path: Path) -> None:
     refused = the_error(parse_request, [f"recipe={study}"])
     assert f"plugin={plugin}: " in refused and "the study's file" in refused
     assert "command line" in refused and not ran.exists()
-    plans.check(parse_request([f"recipe={study}", f"plugin={plugin}"]).plan)
+    request = parse_request([f"recipe={study}", f"plugin={plugin}"])
+    plans.check(request.study, request.plan)
     assert ran.read_text() == "x"
 
 

@@ -295,6 +295,49 @@ def test_a_rate_is_judged_on_images_that_no_share_has_learned(shards, was, now, 
             plans._check_unseen(before, after, "x")
 
 
+JOINT = {"data.validation": 0.1, "data.validation_from": "train"}
+
+
+@pytest.mark.parametrize(
+    ("pretrain", "learned"),
+    [
+        ({"recipe": "supervised", "data.share": 0.1}, "0.1"),
+        ({"recipe": "supervised"}, "1"),
+        ({"recipe": "joint", "data.labelled": 0.2, **JOINT}, "0.2"),
+        ({"recipe": "supervised", "data": "cifar10", "data.size": 64}, None),  # other images
+        ({"recipe": "supervised", "data.share": 0.01}, None),
+        ({"recipe": "mpp"}, None),
+    ],
+)
+def test_weights_that_have_learned_more_labels_than_the_share_are_refused(pretrain, learned):
+    """Two steps before, too: an arm that goes through another fine-tuning."""
+    parts = LABELS["parts"] | {
+        "pretrain": {"tool": "pretrain", "options": pretrain, "by_arm": {"mpp": {}}},
+        "between": {
+            "tool": "finetune",
+            "options": {"recipe": "finetune", "data.share": 0.01, "init": "{pretrain}"},
+            "by_arm": {"mpp": {}},
+        },
+        "final": LABELS["parts"]["final"]
+        | {
+            "best": None,
+            "by_arm": {"mpp": {"init": "{between}"}, "scratch": {"init": "{scratch}"}},
+        },
+    }
+    kept = {name: parts[name] for name in ("pretrain", "scratch", "between", "final")}
+    shares = [{"share": 0.01, "steps": 90}, {"share": 1, "steps": 400}]
+    report = {"final": "final", "baseline": "scratch", "candidate": "mpp"}
+    study = build(LABELS | {"labels": shares, "parts": kept, "report": report}, "x")
+    plan = plans.tasks(study, {}, {})
+    if learned is None:
+        plans.check(study, plan)
+        return
+    with pytest.raises(UserError) as caught:
+        plans.check(study, plan)
+    text = f"arm mpp: data.share=0.01: part pretrain has learned {learned} of the labels"
+    assert text in str(caught.value)
+
+
 SHARES = np.array([0.01, 0.1, 1.0])
 
 

@@ -188,6 +188,10 @@ def bench(tmp_path, monkeypatch):
     return made
 
 
+def check_study(study):
+    return plans.check(study, plans.tasks(study, {}, {}))
+
+
 def altered(*changes):
     """GAP with (path, value) changes; a value of ... removes."""
     study = copy.deepcopy(GAP)
@@ -408,12 +412,12 @@ def test_refused_words_are_named_with_their_part_and_arm():
     with pytest.raises(
         UserError, match=r"part sweep, arm scratch: optim\.lr=-1\.0: expected a number above 0"
     ):
-        plans.check(plans.tasks(build(study, "x"), {}, {}))
+        check_study(build(study, "x"))
     study = altered(("parts/pretrain/by_arm/mpp/corruption.rat", 0.5))
     with pytest.raises(
         UserError, match=r"part pretrain, arm mpp: unknown key corruption\.rat; did you mean"
     ):
-        plans.check(plans.tasks(build(study, "x"), {}, {}))
+        check_study(build(study, "x"))
 
 
 def test_a_model_comes_from_the_run_that_is_needed():
@@ -422,12 +426,12 @@ def test_a_model_comes_from_the_run_that_is_needed():
     study = altered(("parts/pretrain/options", SMALL | {"data.size": 48, "model": "vit_n8"}))
     for part, size in (("final", 24), ("sweep", 24), ("probe", 24)):
         study["parts"][part]["options"]["data.size"] = size
-    plans.check(plans.tasks(build(study, "x"), {}, {}))
+    check_study(build(study, "x"))
     study["parts"]["probe"]["options"]["data.size"] = 20
     with pytest.raises(
         UserError, match=r"part probe, arm scratch: data\.size=20: no multiple .* model\.patch=8"
     ):
-        plans.check(plans.tasks(build(study, "x"), {}, {}))
+        check_study(build(study, "x"))
 
 
 @given(
@@ -711,15 +715,10 @@ def test_a_smaller_task_goes_before_one_that_does_not_fit(bench, monkeypatch):
 
 
 def test_each_value_of_a_grid_has_its_own_need(bench):
-    plan = plans.tasks(
-        build(
-            altered(("parts/sweep/grid", {"optim.batch": [4096, 16]}), ("parts/final/best", ...)),
-            "x",
-        ),
-        {},
-        {},
-    )
-    made = plans.check(plan)
+    changes = ("parts/sweep/grid", {"optim.batch": [4096, 16]}), ("parts/final/best", ...)
+    study = build(altered(*changes), "x")
+    plan = plans.tasks(study, {}, {})
+    made = plans.check(study, plan)
     assert {
         made[name].optim.batch for name in plan if name.startswith("sweep") and "4096" in name
     } == {4096}
@@ -739,7 +738,7 @@ def test_two_arms_that_train_the_same_are_refused():
     with pytest.raises(
         UserError, match="part pretrain, arm model=vit_n8: another arm trains the very same"
     ):
-        plans.check(plans.tasks(build(study, "x"), {}, {}))
+        check_study(build(study, "x"))
 
 
 def test_a_sweep_that_lost_a_run_is_made_again_before_anything_is_called_stale(bench, capsys):

@@ -56,7 +56,7 @@ def main(options: list[str]) -> int:
     request = parse_request(options)
     if "only" in request.own:
         return run_one(request)  # whose tool checks its options itself
-    recipes = check(request.plan)
+    recipes = check(request.study, request.plan)
     with Run(Recipe(name=request.name, out=request.own.get("out", "runs"))).lock():
         write_plan(request.study, request.name, request.plan, request.folder)
         for warning in _check_finished(request):

@@ -12,7 +12,7 @@ from ..config import parsing
 from ..config.identity import computed_values
 from ..config.recipe_files import file_values, find_recipe
 from ..config.resolve import resolve
-from ..config.schema import OBJECTIVES, USES_LABELS, Recipe
+from ..config.schema import OBJECTIVES, USES_LABELS, Data, Recipe
 from ..errors import UserError
 from . import match_compute
 from .spec import PLACEHOLDER, Part, Study
@@ -152,15 +152,17 @@ def _name(part: str, arm: str, seed: int, values: dict[str, Any]) -> str:
     return "-".join([part, arm, str(seed), *grid]).replace("/", "_")
 
 
-def check(plan: Plan) -> dict[str, Recipe]:
+def check(study: Study, plan: Plan) -> dict[str, Recipe]:
     """Resolve and check every task's options; {task: its recipe}.
 
     A task that starts from another task's run has that run's model; what else such a run decides is
     checked when it is there.
 
     Raises:
-        UserError: options are wrong, or two arms train the same; it names part and arm.
+        UserError: options are wrong, two arms train the same, or weights have learned more labels
+            than the share that their part stands for; it names part and arm.
     """
+    shares = {part: one.share for one in study.labels.points for part in (one.final, *one.extra)}
     recipes: dict[str, Recipe] = {}
     known: dict[tuple[str, str, str], Recipe] = {}  # seeds do not differ
     for task in plan.values():
@@ -170,6 +172,8 @@ def check(plan: Plan) -> dict[str, Recipe]:
             known[same] = _recipe(task, values, plan, recipes)
             _check_distinct(task, values, known)
         recipes[task.name] = known[same]
+        if task.part in shares:
+            _check_labels_seen(task, shares[task.part], plan, recipes)
     return recipes
 
 
@@ -228,6 +232,30 @@ def model_options(recipe: Recipe) -> dict[str, str]:
     return {f"model.{key}": text(value) for key, value in values.items() if key != "name"}
 
 
+def _check_labels_seen(task: Task, share: float, plan: Plan, recipes: dict[str, Recipe]) -> None:
+    """Check that the weights a task starts from have learned no more of its images' labels than the
+    share of them that it stands for.
+
+    Raises:
+        UserError: they have.
+    """
+    before = origin(task, plan)
+    while before is not None:
+        recipe = recipes[before.name]
+        learned = min(recipe.data.share, recipe.data.labelled)
+        if _learned_labels(recipe, recipes[task.name].data) and learned > share:
+            text = f"part {before.part} has learned {learned:g} of the labels"
+            raise UserError(f"part {task.part}, arm {task.arm}: data.share={share:g}: {text}")
+        before = origin(before, plan)
+
+
+def _learned_labels(recipe: Recipe, data: Data) -> bool:
+    """Whether a recipe trains on labels of the images of `data`."""
+    place = ("name", "path", "hub", "train")
+    same_images = all(getattr(recipe.data, key) == getattr(data, key) for key in place)
+    return same_images and bool(USES_LABELS & set(OBJECTIVES[recipe.objective]))
+
+
 def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
     """Check that a sweep is not judged on labels that its initial weights were trained on.
 
@@ -236,9 +264,7 @@ def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
     """
     was = before.data
     now = sweep.data
-    place = ("name", "path", "hub", "train")
-    same_images = all(getattr(was, key) == getattr(now, key) for key in place)
-    learned = USES_LABELS & set(OBJECTIVES[before.objective]) and same_images
+    learned = _learned_labels(before, now)
     # the held-out images depend on the share only where they are cut off it
     cuts = [
         (data.validation, data.window, 1 if data.validation_from == "train" else data.share)
