@@ -33,6 +33,7 @@ TOOLS = {
     "evaluate": Tool("measure a frozen encoder", "jobs.cli", "evaluate", long=True),
     "study": Tool("run many runs that depend on one another", "studies.command", long=True),
     "report": Tool("write a study's report", "reports.command"),
+    "figures": Tool("draw what encoders have learned", "jobs.draw_figures"),
     "overlap": Tool("find a study's test images among its training images", "jobs.find_overlap"),
     "plan": Tool("estimate time, memory and price of a run or a study", "planning.plan"),
     "shards": Tool("convert images into pre-resized parquet shards", "jobs.make_shards"),

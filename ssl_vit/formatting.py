@@ -29,6 +29,13 @@ def text_line(text: Any) -> str:
     return " ".join(visible_text(text).split())
 
 
+def figure_label(text: Any) -> str:
+    """Text as a label of a figure that shows it as it is: matplotlib reads a formula between
+    dollars, and hides a label with a leading underscore."""
+    escaped = text_line(text).replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
+
+
 def escape_markdown(text: Any) -> str:
     """Text escaped for a part of a line, or of a table's cell."""
     found = INLINE.sub(r"\\\1", text_line(text))

@@ -48,6 +48,7 @@ WITHOUT_TORCH = (
     "hub.manifest",
     "hub.push",
     "jobs.cli",
+    "jobs.draw_figures",
     "jobs.make_shards",
     "studies.command",
     "planning.plan",

@@ -1,13 +1,221 @@
-"""The image of held-out predictions shows what was hidden, given and told."""
+"""Figures of what a model has learned, checked by numbers against slow, plain implementations."""
 
+from functools import partial
+
+import matplotlib.cbook
 import numpy as np
+import pytest
 import torch
+from sklearn.decomposition import PCA
+from timm.layers import HybridEmbed
+from timm.models.vision_transformer import ParallelScalingBlock, VisionTransformer
 
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.data.batching import Batch
-from ssl_vit.inspection import mpp
+from ssl_vit.inspection import attention, drawing, embeddings, mpp, plots, projections
+from ssl_vit.inspection.base import UnavailableError
 from ssl_vit.models import encoder
 from ssl_vit.objectives import MaskedPatchPrediction, corruption, targets
+
+
+def vit(**changes) -> encoder.Encoder:
+    """A Vision Transformer of timm's of 4 x 4 patches, none of whose weights is zero or one."""
+    torch.manual_seed(0)
+    args = {"img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 3, "num_heads": 4}
+    backbone = VisionTransformer(**args | changes, num_classes=0)
+    for parameter in backbone.parameters():
+        torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.3)
+    return encoder.Encoder(backbone, [0.5] * 3, [0.5] * 3).eval()
+
+
+def images(count: int = 3) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=generator)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"qk_norm": True}, {"reg_tokens": 2, "no_embed_class": True}, {"class_token": False}],
+    ids=["plain", "norms of queries and keys", "registers", "no class token"],
+)
+def test_attention_is_what_timm_computes_without_fused_kernels(changes: dict) -> None:
+    changes = changes | ({"global_pool": "avg"} if "class_token" in changes else {})
+    net = vit(**changes)
+    wanted = []
+    for block in net.backbone.blocks:
+        block.attn.fused_attn = False
+        block.attn.attn_drop.register_forward_hook(lambda *all: wanted.append(all[2]))
+    with torch.no_grad():
+        feature_BTD = net(net.patch(images()))
+    for block in net.backbone.blocks:
+        block.attn.fused_attn = True
+        block.attn.attn_drop._forward_hooks.clear()
+    found = list(attention.attention_maps(net, images()))
+    assert len(found) == len(wanted) == 3
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.shape == (3, 4, 16 + net.prefix, 16 + net.prefix)
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+    assert found[0].std() > 0.01  # no uniform attention, which would prove little
+    assert not any(module._forward_pre_hooks for module in net.modules())
+    with torch.no_grad():
+        torch.testing.assert_close(net(net.patch(images())), feature_BTD, atol=1e-4, rtol=1e-4)
+
+
+def test_another_kind_of_block_is_named() -> None:
+    with pytest.raises(UnavailableError, match="block 1 is a ParallelScalingBlock"):
+        next(attention.attention_maps(vit(block_fn=ParallelScalingBlock), images()))
+
+
+def test_attention_distance_of_hand_made_maps() -> None:
+    """Four patches of 4 pixels in a square, after a class token: neighbours are 4 apart, opposite
+    ones 4 times the root of 2."""
+    distance_NN = attention.patch_distances((2, 2), 4)
+    far = 4 * 2**0.5
+    wanted = [[0, 4, 4, far], [4, 0, far, 4], [4, far, 0, 4], [far, 4, 4, 0]]
+    torch.testing.assert_close(distance_NN, torch.tensor(wanted))
+    maps_1HTT = torch.zeros(1, 4, 5, 5)
+    maps_1HTT[0, 0, 1:, 1:] = torch.eye(4)  # each patch reads itself
+    maps_1HTT[0, 1, :, 0] = 0.6  # the class token's share has no distance
+    maps_1HTT[0, 1, :, 1:] = 0.1
+    maps_1HTT[0, 2, 1:, 1:] = torch.eye(4)  # the first patch reads the last, a quarter the second
+    maps_1HTT[0, 2, 1, 1:] = torch.tensor([0, 0.25, 0, 0.75])
+    maps_1HTT[0, 3, :, 0] = 1  # nothing but the class token
+    found_H = attention.attention_distance(maps_1HTT, distance_NN)[0]
+    wanted_H = torch.tensor([0, (8 + far) / 4, (0.25 * 4 + 0.75 * far) / 4, torch.nan])
+    torch.testing.assert_close(found_H, wanted_H, equal_nan=True)
+
+
+def test_the_patches_of_a_grid_that_is_no_square_have_their_own_places() -> None:
+    distance_NN = attention.patch_distances((2, 3), 8)
+    for i in range(6):
+        for j in range(6):
+            down, right = i // 3 - j // 3, i % 3 - j % 3
+            assert distance_NN[i, j].item() == pytest.approx(8 * (down**2 + right**2) ** 0.5)
+
+
+def test_rollout_of_two_layers_is_that_of_a_plain_loop() -> None:
+    maps = torch.rand(2, 3, 2, 5, 5, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    found_BTT = attention.rollout(maps)
+    for b in range(3):
+        layers = []
+        for layer in range(2):
+            mixed = [[0.0] * 5 for _ in range(5)]
+            for t in range(5):
+                for s in range(5):
+                    mixed[t][s] = sum(maps[layer, b, h, t, s].item() for h in range(2)) / 2
+                    mixed[t][s] += t == s
+                total = sum(mixed[t])
+                mixed[t] = [value / total for value in mixed[t]]
+            layers.append(mixed)
+        for t in range(5):
+            for s in range(5):
+                wanted = sum(layers[1][t][k] * layers[0][k][s] for k in range(5))
+                assert found_BTT[b, t, s].item() == pytest.approx(wanted, abs=1e-6)
+    token_BN = attention.feature_rollout(found_BTT, 1, "token")
+    assert torch.equal(token_BN, found_BTT[:, 0, 1:])
+    torch.testing.assert_close(
+        attention.feature_rollout(found_BTT, 1, "avg"),
+        torch.stack([found_BTT[:, row, 1:] for row in range(1, 5)]).mean(0),
+    )
+
+
+@pytest.mark.parametrize("shape", [(40, 12), (12, 40)])
+def test_principal_components_are_scikit_learns_up_to_their_sign(shape: tuple[int, int]) -> None:
+    scale = torch.linspace(3, 0.1, shape[1])
+    x_ND = scale * torch.randn(shape, generator=torch.Generator().manual_seed(0)) + 5
+    found = projections.principal_components(x_ND, 6)
+    wanted = PCA(6, svd_solver="full").fit(x_ND.double().numpy())
+    signs = np.sign((found.direction_KD.numpy() * wanted.components_).sum(1, keepdims=True))
+    np.testing.assert_allclose(found.direction_KD.numpy(), signs * wanted.components_, atol=1e-6)
+    np.testing.assert_allclose(found.variance_K.numpy(), wanted.explained_variance_ratio_)
+    places = wanted.transform(x_ND.double().numpy())
+    np.testing.assert_allclose(found.project(x_ND).numpy(), signs.T * places, atol=1e-5)
+    for direction in found.direction_KD:
+        assert direction[direction.abs().argmax()] > 0
+    most = projections.principal_components(x_ND, 99)
+    assert len(most.direction_KD) == len(most.variance_K) == min(shape[0] - 1, shape[1])
+
+
+def test_filters_are_the_components_of_the_projection_as_images() -> None:
+    net = vit()
+    found = embeddings.filter_components(net)
+    assert found.component_KPPC.shape == (28, 4, 4, 3)
+    weight_D3PP = net.backbone.patch_embed.proj.weight.detach().double().numpy()
+    wanted = PCA(28, svd_solver="full").fit(weight_D3PP.reshape(32, -1))
+    images_K3PP = wanted.components_.reshape(28, 3, 4, 4)
+    ours_K3PP = found.component_KPPC.permute(0, 3, 1, 2).numpy()
+    signs = np.sign((ours_K3PP * images_K3PP).sum((1, 2, 3), keepdims=True))
+    np.testing.assert_allclose(ours_K3PP, signs * images_K3PP, atol=1e-6)
+    np.testing.assert_allclose(found.variance_K.numpy(), wanted.explained_variance_ratio_)
+
+
+def test_a_convolutional_stem_has_no_filters_to_draw() -> None:
+    stem = torch.nn.Conv2d(3, 8, 4, 4)
+    net = vit(embed_layer=partial(HybridEmbed, backbone=stem), patch_size=1)
+    with pytest.raises(UnavailableError, match="convolutional stem"):
+        embeddings.filter_components(net)
+    assert len(list(attention.attention_maps(net, images()))) == 3  # the other figures are there
+
+
+def test_similarity_of_a_sinusoidal_grid() -> None:
+    """Positions (cos y, sin y, cos x, sin x): the cosine of two is the mean of those of their
+    distances along the two axes. The class token's is that of patch 6."""
+    net = vit()
+    step = 0.7
+    for n in range(16):
+        y, x = step * torch.tensor(n // 4), step * torch.tensor(n % 4)
+        place = torch.stack([y.cos(), y.sin(), x.cos(), x.sin()])
+        net.backbone.pos_embed.data[0, 1 + n] = place.repeat(8) * (1 + n)  # lengths do not count
+    net.backbone.pos_embed.data[0, 0] = net.backbone.pos_embed.data[0, 1 + 6]
+    found = embeddings.position_similarity(net)
+    for i in range(16):
+        for j in range(16):
+            down, right = i // 4 - j // 4, i % 4 - j % 4
+            wanted = (np.cos(step * down) + np.cos(step * right)) / 2
+            assert found.patch_NN[i, j].item() == pytest.approx(wanted, abs=1e-6)
+    torch.testing.assert_close(found.class_N, found.patch_NN[6])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"class_token": False, "global_pool": "avg"}, {"no_embed_class": True, "reg_tokens": 2}],
+)
+def test_a_class_token_without_a_position_has_no_similarity(changes: dict) -> None:
+    found = embeddings.position_similarity(vit(**changes))
+    assert found.patch_NN.shape == (16, 16) and found.class_N is None
+    torch.testing.assert_close(found.patch_NN.diagonal(), torch.ones(16).double())
+
+
+def test_an_encoder_without_positions_is_named() -> None:
+    with pytest.raises(UnavailableError, match="no position embeddings"):
+        embeddings.position_similarity(vit(pos_embed="none"))
+
+
+def test_one_colour_is_one_feature_in_all_images() -> None:
+    generator = torch.Generator().manual_seed(0)
+    feature_BPD = torch.randn(5, 16, 8, generator=generator) * torch.linspace(4, 0.5, 8)
+    feature_BPD[3, 7] = feature_BPD[0, 2]
+    found = projections.patch_colors(feature_BPD)
+    assert found.color_BP3.shape == (5, 16, 3) and found.color_BP3.dtype == torch.uint8
+    assert torch.equal(found.color_BP3[3, 7], found.color_BP3[0, 2])
+    flat_ND = feature_BPD.flatten(0, 1).double().numpy()
+    places_N3 = PCA(3, svd_solver="full").fit_transform(flat_ND)
+    for channel in range(3):
+        color_N = found.color_BP3[..., channel].flatten().double().numpy()
+        low, high = np.quantile(places_N3[:, channel], [0.01, 0.99])
+        wanted_N = 255 * (places_N3[:, channel] - low) / (high - low)
+        if np.corrcoef(color_N, wanted_N)[0, 1] < 0:  # the other sign
+            wanted_N = 255 - wanted_N
+        np.testing.assert_allclose(color_N, wanted_N.clip(0, 255), atol=0.51)
+
+
+def test_few_or_equal_images_have_no_map() -> None:
+    with pytest.raises(UnavailableError, match="8 images, there are 7"):
+        projections.image_map(torch.randn(7, 4))
+    with pytest.raises(UnavailableError, match="the same for all images"):
+        projections.image_map(torch.ones(9, 4))
+    x_BD = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(projections.image_map(x_BD), projections.image_map(x_BD))
 
 
 def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
@@ -48,3 +256,86 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
                 assert torch.equal(saw[b][at], image[b][other if kind == corruption.RANDOM else at])
             assert (predicted[b][at] == targets.class_color(scores[b, k, 0])[:, None, None]).all()
     assert seen_kinds == {corruption.MASK, corruption.RANDOM, corruption.KEEP}
+
+
+@pytest.mark.parametrize("name", ["mean_color", "grid_color", "pixels"])
+def test_error_and_certainty_lie_on_the_corrupted_patches(name: str) -> None:
+    net = vit(patch_size=8, img_size=32)
+    target = targets.BUILDERS[name](8, [0.5] * 3, [0.5] * 3)
+    objective = MaskedPatchPrediction(net, target, rate=0.4, mask=0.5, random=0.3, source="image")
+    torch.nn.init.normal_(objective.head.weight, std=0.3)
+    image = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
+    batch = Batch(image, torch.zeros(3), torch.arange(3), torch.arange(3) * 7919)
+    found = mpp.reconstruct(objective, batch)
+    drawn = objective.sample_corruption(batch)
+    with torch.no_grad():
+        output_BKA = objective.patch_logits(batch, drawn)
+    _, _, predicted, true = found.panels_B43HW.float().unbind(1)
+    assert (found.certainty_BHW is None) == (name == "pixels")
+    cells = {"mean_color": 1, "grid_color": 4, "pixels": 1}[name]
+    for b in range(3):
+        corrupted = dict(zip(drawn.corrupted_BK[b].tolist(), range(99), strict=False))
+        for n in range(16):
+            rows = slice(8 * (n // 4), 8 * (n // 4) + 8)
+            columns = slice(8 * (n % 4), 8 * (n % 4) + 8)
+            error = found.error_BHW[b, rows, columns]
+            if n not in corrupted:
+                assert error.isnan().all() and found.kind_BN[b, n] == mpp.UNCORRUPTED
+                continue
+            k = corrupted[n]
+            assert found.kind_BN[b, n] == drawn.kind_BK[b, k]
+            wanted = (predicted - true)[b, :, rows, columns].abs().mean(0) / 255
+            torch.testing.assert_close(error, wanted)
+            if found.certainty_BHW is None:
+                continue
+            certainty = found.certainty_BHW[b, rows, columns]
+            for y in range(8):
+                for x in range(8):
+                    cell = y * cells // 8 * cells + x * cells // 8
+                    logits = output_BKA[b, k, 512 * cell : 512 * cell + 512]
+                    probability = logits.exp().max() / logits.exp().sum()
+                    assert certainty[y, x].item() == pytest.approx(probability.item(), rel=1e-4)
+
+
+def test_frames_lie_on_the_edges_of_their_patches_alone() -> None:
+    image = np.full((32, 32, 3), 7, np.uint8)
+    random_RC = np.zeros((4, 4), bool)
+    random_RC[1, 2] = True
+    found = drawing.framed(image, random_RC, np.zeros((4, 4), bool))
+    assert found.shape == (96, 96, 3)
+    changed = (found != 7).any(-1)
+    assert changed[24:48, 48:72].any() and not changed[:24].any() and not changed[:, :48].any()
+    assert tuple(found[24, 48]) == drawing.RANDOM_FRAME and not changed[36, 60]
+
+
+AWKWARD = [
+    "a --><script>",
+    "$x^2$ and $\\frac{1}{",
+    "_hidden",
+    "<b>&amp;</b>",
+    "a\\$b$",
+    "100% \u202eevil",
+]
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+def test_labels_and_classes_are_plain_text(text: str) -> None:
+    """No formula, and nothing that matplotlib hides or fails on."""
+    data = {
+        "place": np.zeros((2, 2)),
+        "label": np.array([0, 1]),
+        "classes": np.array([text, "other"]),
+        "pool": np.array("token"),
+    }
+    figure = plots.image_map([(text, data)])
+    shown = [figure.axes[0].get_title(), *(one.get_text() for one in figure.legends[0].texts)]
+    assert not any(matplotlib.cbook.is_math_text(one) for one in shown)
+    for one in shown[:2]:
+        plain = one.replace(r"\$", "$").partition("\n")[0].replace("\ufffd", "\u202e")
+        assert len(plain.strip()) > 3
+        assert plain.strip() == text[: len(plain.strip())]
+    group = drawing.PanelGroup(text, ["one"], [[np.zeros((8, 8, 3), np.uint8)]], note=text)
+    for drawn in (figure, drawing.panels([group], caption=text)):
+        for form in ("png", "svg"):
+            first = drawing.rendered(drawn, form)
+            assert len(first) > 1000 and b"<b>" not in first and b"<script>" not in first

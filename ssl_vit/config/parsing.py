@@ -172,6 +172,22 @@ def yaml_value(text: str) -> Any:
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
+def yaml_texts(text: str) -> list[str]:
+    """A list's text, as YAML writes lists, as the texts of its elements: 010 stays 010.
+
+    Raises:
+        ValueError: it is no list of texts.
+    """
+    try:
+        _check_depth(text)
+        found = yaml.load(text, Loader=yaml.BaseLoader)  # texts, lists and mappings only
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    if not fits(found, [str]):
+        raise ValueError("not a list of texts")
+    return cast(list[str], found)
+
+
 def _text(path: Path) -> str:
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("not a regular file")  # reading a pipe would block

@@ -1,87 +1,97 @@
-"""Figure of masked patch prediction: original images, corrupted input, predicted and true
-patches."""
+"""Reconstruction by masked patch prediction: original images, corrupted input, predicted and true
+patches, error and certainty; and the figure of them that a run ends with.
+
+Legend: B images, N patches, K corrupted patches of each image, H W the image's height and width.
+"""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from einops import rearrange, repeat
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ..data.batching import Batch
 from ..objectives import MaskedPatchPrediction, corruption
 
 GREY = 128
-GAP = 16  # of a panel's width: the white space between panels
 TITLES = ("original", "corrupted", "predicted", "true")
+UNCORRUPTED = -1  # beside corruption.MASK, RANDOM and KEEP
+
+
+class Reconstruction(NamedTuple):
+    """What was hidden, given and predicted.
+
+    Attributes:
+        panels_B43HW: uint8, the columns of TITLES. Corrupted: masked patches grey, random ones
+            showing their source patch. Predicted: predictions for corrupted patches, the input
+            elsewhere. True: the ground truth of every patch.
+        kind_BN: int64, MASK, RANDOM or KEEP of corrupted patches, UNCORRUPTED of others.
+        error_BHW: mean over the channels of |predicted - true| in [0, 1], of the colours as they
+            are shown; NaN in uncorrupted patches.
+        certainty_BHW: the probability that the model gives its prediction; NaN in uncorrupted
+            patches. None for a target without probabilities.
+    """
+
+    panels_B43HW: Tensor
+    kind_BN: Tensor
+    error_BHW: Tensor
+    certainty_BHW: Tensor | None
+
+
+@torch.no_grad()
+def reconstruct(objective: MaskedPatchPrediction, batch: Batch) -> Reconstruction:
+    """The objective's predictions for the corruption that the images' keys give."""
+    target = objective.target
+    patch = objective.encoder.patch_size
+    height, width = objective.encoder.grid
+    drawn = objective.sample_corruption(batch)
+    output_BKA = objective.patch_logits(batch, drawn)
+    pixels_BNX = rearrange(batch.image, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch)
+    saw_BNX = corruption.apply(pixels_BNX, drawn, torch.full_like(pixels_BNX[0, 0], GREY))
+    predicted_BKX = _filled(target.render(target.predict(output_BKA)), patch)
+    corrupted_BKX = drawn.corrupted_BK[..., None].expand_as(predicted_BKX)
+    predicted_BNX = saw_BNX.scatter(1, corrupted_BKX, predicted_BKX)
+    true_BNX = _filled(target.render(target.ground_truth(batch.image)), patch)
+    four = torch.stack([pixels_BNX, saw_BNX, predicted_BNX, true_BNX], 1)
+    shape = {"h": height, "w": width, "p": patch, "q": patch}
+    panels_B43HW = rearrange(four, "b v (h w) (p q c) -> b v c (h p) (w q)", **shape)
+
+    def placed(value_BKX: Tensor) -> Tensor:
+        """Values of corrupted patches' pixels at their places, NaN elsewhere: (B, H, W)."""
+        empty_BNX = value_BKX.new_full((*true_BNX.shape[:2], patch * patch), torch.nan)
+        whole_BNX = empty_BNX.scatter(1, corrupted_BKX[..., : patch * patch], value_BKX)
+        return rearrange(whole_BNX, "b (h w) (p q) -> b (h p) (w q)", **shape)
+
+    true_BKX = corruption.gather_corrupted(true_BNX, drawn)
+    difference_BKX = (predicted_BKX.float() - true_BKX.float()).abs() / 255
+    error_BKX = rearrange(difference_BKX, "b k (x c) -> b k x c", c=3).mean(-1)
+    certainty = target.certainty(output_BKA)
+    certainty_BHW = None
+    if certainty is not None:
+        certainty_BHW = placed(_filled(certainty[..., None], patch))
+    kind_BN = torch.full_like(pixels_BNX[..., 0], UNCORRUPTED, dtype=torch.int64)
+    kind_BN = kind_BN.scatter(1, drawn.corrupted_BK, drawn.kind_BK)
+    return Reconstruction(panels_B43HW, kind_BN, placed(error_BKX), certainty_BHW)
 
 
 def panels(objective: MaskedPatchPrediction, batch: Batch) -> Tensor:
-    """The four columns of each image: uint8 (B, 4, 3, H, W).
-
-    Corrupted: masked patches grey, random ones showing their source patch. Predicted: predictions
-    for corrupted patches, the input elsewhere. True: the ground truth of every patch.
-    """
-    target = objective.target
-    patch = objective.encoder.patch_size
-    grid = objective.encoder.grid
-    drawn, predicted_BK = objective.predict(batch)
-    pixels_BNX = rearrange(batch.image, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch)
-    saw_BNX = corruption.apply(pixels_BNX, drawn, torch.full_like(pixels_BNX[0, 0], GREY))
-    predicted_BKX = _filled(target.render(predicted_BK), patch)
-    predicted_BNX = saw_BNX.scatter(
-        1, drawn.corrupted_BK[..., None].expand_as(predicted_BKX), predicted_BKX
-    )
-    true_BNX = _filled(target.render(target.ground_truth(batch.image)), patch)
-    four = torch.stack([pixels_BNX, saw_BNX, predicted_BNX, true_BNX], 1)
-    return rearrange(four, "b v (h w) (p q c) -> b v c (h p) (w q)", h=grid[0], p=patch, q=patch)
+    """The columns of TITLES for each image: uint8 (B, 4, 3, H, W)."""
+    return reconstruct(objective, batch).panels_B43HW
 
 
 def _filled(small_BNcc3: Tensor, patch: int) -> Tensor:
-    """Small images of patches brought to the patch's side: uint8 (B, N, P P 3)."""
+    """Small images of patches, (B, N, c, c, C), brought to the patch's side: (B, N, P P C)."""
     side = patch // small_BNcc3.shape[2]
     return repeat(small_BNcc3, "b n p q c -> b n (p s q t c)", s=side, t=side)
 
 
-def page(panels_BVCHW: Tensor) -> Tensor:
-    """The panels of all images side by side, two images to a row, white between them: uint8
-    (H, W, 3)."""
-    halves = min(2, len(panels_BVCHW))
-    gap = max(1, panels_BVCHW.shape[-1] // GAP)
-    spaced = pad(panels_BVCHW, (0, gap, 0, gap), value=255)
-    missing = -len(spaced) % halves
-    spaced = torch.cat([spaced, torch.full_like(spaced[:missing], 255)])
-    whole = rearrange(spaced, "(r n) v c h w -> (r h) (n v w) c", n=halves)
-    return whole[:-gap, :-gap]
-
-
 def save_figure(objective: MaskedPatchPrediction, batch: Batch, path: Path) -> None:
-    """Write the columns of up to eight images, two images to a row of the page, as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    """Write the columns of TITLES of up to eight images, two images to a row, as a PNG."""
+    from . import drawing  # matplotlib, which training does without until its end
 
-    panels_BVCHW = panels(objective, batch.map(lambda x: x[:8])).cpu()
-    columns = len(TITLES) * min(2, len(panels_BVCHW))
-    image = page(panels_BVCHW).numpy()
-    height, width, _ = image.shape
-    # one axis: one for each panel takes ten times as long
-    figure = Figure(
-        figsize=(1.5 * columns + 0.3, 1.5 * columns * height / width + 0.4), layout="constrained"
-    )
-    FigureCanvasAgg(figure)
-    axis = figure.subplots()
-    axis.axis("off")
-    axis.imshow(image, interpolation="nearest")
-    for column in range(columns):
-        centre = (column + 0.5) * width / columns
-        title = TITLES[column % len(TITLES)]
-        axis.annotate(
-            title,
-            (centre, 0),
-            (0, 4),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=9,
-        )
-    figure.savefig(path, dpi=110)
+    panels_BV3HW = panels(objective, batch.map(lambda x: x[:8])).cpu()
+    rows_BVHW3 = rearrange(panels_BV3HW, "b v c h w -> b v h w c").numpy()
+    halves = [rows_BVHW3[start::2] for start in range(min(2, len(rows_BVHW3)))]
+    groups = [drawing.PanelGroup("", TITLES, list(map(list, half))) for half in halves]
+    path.write_bytes(drawing.rendered(drawing.panels(groups), "png"))

@@ -109,6 +109,32 @@ HELP = {
         },
         "also",
     ),
+    "figures": ToolHelp(
+        "Draw what encoders have learned, side by side: filters, positions, attention distance,"
+        " rollout, the class token's attention, features and, of MPP, the reconstruction. Each"
+        " figure is a .png, a .svg and a .npz with its data.",
+        (
+            "python tools/figures.py init=runs/mpp",
+            "python tools/figures.py init=scratch,runs/mpp data=cifar10 data.path=PATH",
+            "python tools/figures.py init=timm:vit_tiny_patch16_224 model=vit_ti16 data.path=PATH",
+        ),
+        {
+            "init=PLACE,PLACE": "One encoder or several: scratch, a run's folder,"
+            " an export's folder, timm:NAME, hf-hub:USER/NAME or a Google .npz file. scratch beside"
+            " a run is what that run began with.",
+            "data=NAME, data.KEY=VALUE": "The images, as for training (pretrain --help); their test"
+            " split, else the held-out images. Default: those of the first run.",
+            "model=NAME": "The model of scratch alone, timm: and .npz files.",
+            "figures=NAME,NAME": "Only these: filters, positions, attention_distance,"
+            " attention_rollout, class_attention, feature_map, image_map, reconstruction.",
+            "images=N": "Images that distances and projections are computed over (128).",
+            "shown=N": "Images that figures show (6).",
+            "out=FOLDER name=TEXT": "Write to FOLDER/TEXT. Default: figures/ in the folder of the"
+            " one run; of several encoders runs/figures-LABELS.",
+            "seed=N": "Of fresh weights; default: the run's.",
+            "plugin=FILE": "Python file that adds the run's target.",
+        },
+    ),
     "overlap": ToolHelp(
         "Find test images of a study that are also among its training images: the same pixels, or "
         "a perceptual hash that is near. Needs pip install 'ssl_vit[overlap]'.",

@@ -68,6 +68,10 @@ class Encoder(Backbone):
     def patches(self) -> int:
         return self.grid[0] * self.grid[1]
 
+    @property
+    def has_class_token(self) -> bool:
+        return self.backbone.cls_token is not None
+
     def patch(self, pixels_B3HW: Tensor) -> Tensor:
         """Patch embeddings (B, N, D) of uint8 pixels, before positions (paper, 3.1: the linear
         projection E)."""
@@ -78,12 +82,15 @@ class Encoder(Backbone):
         norm (paper, 3.1)."""
         return self.backbone.norm(self._up_to(x_BND, len(self.backbone.blocks)))
 
+    def embed(self, x_BND: Tensor) -> Tensor:
+        """Tokens (B, T, D) that the first block receives: class token, patches, positions (paper,
+        equation 1)."""
+        backbone = self.backbone
+        return backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND)))
+
     def _up_to(self, x_BND: Tensor, layer: int) -> Tensor:
         """Features (B, T, D) after block number `layer`, from 1."""
-        backbone = self.backbone
-        return backbone.blocks[:layer](
-            backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND)))
-        )
+        return self.backbone.blocks[:layer](self.embed(x_BND))
 
     def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
         """One feature (B, D) an image: its class token ("token") or the mean of its patches
@@ -135,7 +142,11 @@ def timm_args(model: Model, size: int) -> dict[str, Any]:
 
 
 def build_backbone(
-    model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
+    model: Model,
+    data: Data,
+    dropout: float = 0.0,
+    drop_path: float = 0.0,
+    class_token: bool = True,
 ) -> Backbone:
     """The encoder of `build_encoder`, or a convolutional network with fresh weights.
 
@@ -143,7 +154,7 @@ def build_backbone(
         UserError: model.timm is no such architecture.
     """
     if not model.convolutional:
-        return build_encoder(model, data, dropout, drop_path)
+        return build_encoder(model, data, dropout, drop_path, class_token)
     try:
         backbone = timm.create_model(model.timm, num_classes=0, drop_path_rate=drop_path)
     except Exception as error:
@@ -154,13 +165,22 @@ def build_backbone(
 
 
 def build_encoder(
-    model: Model, data: Data, dropout: float = 0.0, drop_path: float = 0.0
+    model: Model,
+    data: Data,
+    dropout: float = 0.0,
+    drop_path: float = 0.0,
+    class_token: bool = True,
 ) -> Encoder:
     """An encoder with fresh weights (timm's `weight_init="jax"`) from torch's global generator; no
     classifier.
 
     Dropout follows every dense layer but qkv, and the positions (paper, appendix B.1); drop path
     rises linearly from 0 in the first block (Huang et al., 2016).
+
+    Args:
+        model, data: architecture; image size and normalisation.
+        dropout, drop_path: rates while training.
+        class_token: refuse an architecture that has none, as training and evaluation need one.
 
     Raises:
         UserError: model.timm is no such architecture.
@@ -172,8 +192,9 @@ def build_encoder(
     except Exception as error:  # whatever timm makes of another architecture's arguments
         why = " ".join((str(error) or repr(error)).split())[:200]
         raise UserError(f"model.timm={model.timm}: {EXPECTED}; timm: {why}") from None
-    plain = type(backbone) is VisionTransformer and backbone.cls_token is not None
-    if not plain or isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
+    plain = type(backbone) is VisionTransformer
+    lacks_token = plain and class_token and backbone.cls_token is None
+    if not plain or lacks_token or isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
         raise UserError(f"model.timm={model.timm}: {EXPECTED}")
     embed: Any = backbone.patch_embed
     stem = embed.proj.in_channels if model.hybrid else 0

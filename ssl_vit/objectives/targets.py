@@ -123,6 +123,11 @@ class Target(nn.Module, ABC):
     def predict(self, output_BKA: Tensor) -> Tensor:
         """The prediction, in the form of `ground_truth`."""
 
+    def certainty(self, output_BKA: Tensor) -> Tensor | None:
+        """The probability that the model gives its prediction: (B, K, c, c) in [0, 1], for each of
+        the patch's c x c cells; None for a target without probabilities, such as a regression."""
+        return None
+
     @abstractmethod
     def render(self, truth_BN: Tensor) -> Tensor:
         """Ground truths or predictions as images of patches: uint8 (B, N, c, c, 3) for some c that
@@ -171,6 +176,10 @@ class Colors(Target):
 
     def predict(self, output_BKA: Tensor) -> Tensor:
         return rearrange(output_BKA, "b k (a c) -> b k a c", c=COLORS).argmax(-1)
+
+    def certainty(self, output_BKA: Tensor) -> Tensor:
+        logits = rearrange(output_BKA.float(), "b k (p q c) -> b k p q c", p=self.cells, c=COLORS)
+        return logits.softmax(-1).amax(-1)
 
     def render(self, truth_BN: Tensor) -> Tensor:
         return class_color(rearrange(truth_BN, "b n (p q) -> b n p q", p=self.cells))

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
 
-from ..formatting import text_line
+from ..formatting import figure_label as label
 
 # Okabe and Ito's, which readers with any colour vision can distinguish
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
@@ -204,13 +204,6 @@ def grid(means: Grid, style: Style) -> str:
     _dress(axis, style, means.x, means.y, means.label)
     axis.grid(False)
     return _svg(figure)
-
-
-def label(text: str) -> str:
-    """Text of a study's file as a label that shows it as it is: no formula between dollars, nothing
-    hidden by a leading underscore."""
-    escaped = text_line(text).replace("$", r"\$")
-    return f" {escaped}" if escaped.startswith("_") else escaped
 
 
 def _figure(style: Style, width: float, height: float) -> Figure:

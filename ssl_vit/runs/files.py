@@ -5,16 +5,16 @@ import os
 from pathlib import Path
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's text, or leave it as it was.
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file's content, or leave it as it was.
 
     Raises:
         OSError: it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
-    with temporary.open("x", encoding="utf-8") as file:
-        file.write(text)
+    with temporary.open("xb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

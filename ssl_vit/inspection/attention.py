@@ -1,0 +1,101 @@
+"""Attention maps, recomputed from what each block's attention receives; and what the paper shows of
+them: mean distance (4.5, D.7), rollout (4.5, D.8), the class token's attention.
+
+Legend: B images, H heads, T tokens (prefix + N), N patches, D width.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from einops import rearrange
+from timm.models.vision_transformer import Attention
+from torch import Tensor, nn
+
+from ..models.encoder import Encoder
+from .base import UnavailableError
+
+
+@torch.no_grad()
+def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
+    """Yield each block's attention, float32 (B, H, T, T): row t holds the weights with which token
+    t reads all tokens.
+
+    The forward pass is the encoder's own, fused kernels included; a hook that is removed again
+    passes each attention's input on, from which its queries and keys are computed a second time.
+
+    Raises:
+        UnavailableError: a block's attention is not timm's standard one.
+    """
+    x_BTD = encoder.embed(encoder.patch(image_B3HW))
+    for number, block in enumerate(encoder.backbone.blocks, 1):
+        attention = getattr(block, "attn", None)
+        # exactly: a subclass may add biases or rotate queries
+        if type(attention) is not Attention:
+            found = type(block if attention is None else attention).__name__
+            raise UnavailableError(f"block {number} is a {found}, without timm's Attention")
+        received: list[Tensor] = []
+        handle = attention.register_forward_pre_hook(
+            lambda _, inputs, kept=received: kept.append(inputs[0])
+        )
+        try:
+            x_BTD = block(x_BTD)
+        finally:
+            handle.remove()
+        yield attention_weights(attention, received[0])
+
+
+def attention_weights(attention: nn.Module, x_BTD: Tensor) -> Tensor:
+    """Softmax of the scaled products of queries and keys, (B, H, T, T) (paper, equation 6), with
+    the norms of queries and keys where the architecture has them."""
+    projected = attention.qkv(x_BTD)  # type: ignore[operator]
+    query_BHTd, key_BHTd, _ = rearrange(
+        projected, "b t (part h d) -> part b h t d", part=3, h=attention.num_heads
+    )
+    query_BHTd = attention.q_norm(query_BHTd) * attention.scale  # type: ignore[operator]
+    key_BHTd = attention.k_norm(key_BHTd)  # type: ignore[operator]
+    return (query_BHTd @ key_BHTd.transpose(-2, -1)).float().softmax(-1)
+
+
+def patch_distances(grid: tuple[int, int], patch: int) -> Tensor:
+    """Distance in pixels between the centres of all pairs of patches: (N, N)."""
+    rows, columns = torch.meshgrid(*(torch.arange(side) for side in grid), indexing="ij")
+    place_N2 = patch * torch.stack([rows.flatten(), columns.flatten()], 1).double()
+    return torch.cdist(place_N2, place_N2).float()
+
+
+def attention_distance(attention_BHTT: Tensor, distance_NN: Tensor) -> Tensor:
+    """Mean distance in pixels over which each head reads in each image: (B, H).
+
+    The distance between a patch and all patches, weighted by attention, and averaged over the
+    patches (paper, D.7). Other tokens have no place: weights are normalised over the patches. NaN
+    where no patch reads any patch.
+    """
+    prefix = attention_BHTT.shape[-1] - len(distance_NN)
+    among_BHNN = attention_BHTT[:, :, prefix:, prefix:]
+    weighted_BHN = (among_BHNN * distance_NN).sum(-1) / among_BHNN.sum(-1)
+    return weighted_BHN.nanmean(-1)
+
+
+def rollout(attention_maps: Iterable[Tensor]) -> Tensor:
+    """How much of each input token is in each output token: (B, T, T), rows sum to 1.
+
+    Each block's attention is averaged over heads, the identity is added for the residual
+    connection, rows are normalised, and the matrices of all blocks are multiplied (paper, D.8;
+    Abnar and Zuidema, 2020, section 3.1).
+    """
+    rolled_BTT: Tensor | None = None
+    for attention_BHTT in attention_maps:
+        mean_BTT = attention_BHTT.mean(1)
+        mixed_BTT = mean_BTT + torch.eye(mean_BTT.shape[-1], device=mean_BTT.device)
+        mixed_BTT = mixed_BTT / mixed_BTT.sum(-1, keepdim=True)
+        rolled_BTT = mixed_BTT if rolled_BTT is None else mixed_BTT @ rolled_BTT
+    assert rolled_BTT is not None
+    return rolled_BTT
+
+
+def feature_rollout(rolled_BTT: Tensor, prefix: int, pool: str) -> Tensor:
+    """The share of each patch in an image's feature, (B, N): in the class token ("token"), or in
+    the mean of the patches ("avg")."""
+    if pool == "token":
+        return rolled_BTT[:, 0, prefix:]
+    return rolled_BTT[:, prefix:, prefix:].mean(1)

@@ -1,0 +1,143 @@
+"""The figures of an encoder: how each is computed and drawn. To add one: two functions and a line
+in FIGURES."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from einops import rearrange
+from matplotlib.figure import Figure
+
+from ..objectives import corruption
+from . import attention, embeddings, mpp, plots, projections
+from .base import Arrays, Subject, UnavailableError
+
+
+class FigureKind(NamedTuple):
+    """`compute` gives the data of one encoder, or raises UnavailableError; `draw` takes those of
+    several, each with its label."""
+
+    compute: Callable[[Subject], Arrays]
+    draw: Callable[[Sequence[tuple[str, Arrays]]], Figure]
+
+
+def _images(subject: Subject) -> np.ndarray:
+    """The images that are shown: uint8 (B, H, W, 3)."""
+    return rearrange(subject.shown.image, "b c h w -> b h w c").cpu().numpy()
+
+
+def _filters(subject: Subject) -> Arrays:
+    found = embeddings.filter_components(subject.encoder)
+    return {
+        "components": found.component_KPPC.cpu().numpy(),
+        "variance": found.variance_K.cpu().numpy(),
+    }
+
+
+def _positions(subject: Subject) -> Arrays:
+    found = embeddings.position_similarity(subject.encoder)
+    rows, columns = subject.encoder.grid
+    similarity_NN = found.patch_NN.cpu().numpy()
+    arrays: dict[str, np.ndarray] = {}
+    arrays["patches"] = similarity_NN.reshape(rows, columns, rows, columns)
+    if found.class_N is not None:
+        arrays["class"] = found.class_N.cpu().numpy().reshape(rows, columns)
+    return arrays
+
+
+def _attention_distance(subject: Subject) -> Arrays:
+    encoder = subject.encoder
+    distance_NN = attention.patch_distances(encoder.grid, encoder.patch_size)
+    distance_NN = distance_NN.to(subject.shown.image.device)
+    parts = []
+    for batch in subject.batches:
+        maps = attention.attention_maps(encoder, batch.image)
+        distances_BH = [attention.attention_distance(one, distance_NN) for one in maps]
+        parts.append(torch.stack(distances_BH, 1))
+    distance_BLH = torch.cat(parts)
+    return {
+        "distance": distance_BLH.nanmean(0).cpu().numpy(),
+        "uniform": distance_NN.mean().cpu().numpy(),
+        "images": np.array(len(distance_BLH)),
+    }
+
+
+def _attention_rollout(subject: Subject) -> Arrays:
+    encoder = subject.encoder
+    rolled_BTT = attention.rollout(attention.attention_maps(encoder, subject.shown.image))
+    pool = subject.pool if encoder.has_class_token else "avg"
+    share_BN = attention.feature_rollout(rolled_BTT, encoder.prefix, pool)
+    return {
+        "images": _images(subject),
+        "rollout": share_BN.unflatten(1, encoder.grid).cpu().numpy(),
+        "pool": np.array(pool),
+    }
+
+
+def _class_attention(subject: Subject) -> Arrays:
+    encoder = subject.encoder
+    if not encoder.has_class_token:
+        raise UnavailableError("it has no class token")
+    *_, last_BHTT = attention.attention_maps(encoder, subject.shown.image)
+    read_BHN = last_BHTT[:, :, 0, encoder.prefix :]
+    return {
+        "images": _images(subject),
+        "attention": read_BHN.unflatten(2, encoder.grid).cpu().numpy(),
+        "pool": np.array(subject.pool),
+    }
+
+
+@torch.no_grad()
+def _feature_map(subject: Subject) -> Arrays:
+    encoder = subject.encoder
+    parts = [encoder(encoder.patch(batch.image))[:, encoder.prefix :] for batch in subject.batches]
+    found = projections.patch_colors(torch.cat(parts))
+    shown = found.color_BP3[: len(subject.shown.image)]
+    return {
+        "images": _images(subject),
+        "colors": shown.unflatten(1, encoder.grid).cpu().numpy(),
+        "variance": found.variance_3.cpu().numpy(),
+    }
+
+
+@torch.no_grad()
+def _image_map(subject: Subject) -> Arrays:
+    pool = subject.pool if subject.encoder.has_class_token else "avg"
+    parts = [subject.encoder.feature(batch.image, pool) for batch in subject.batches]
+    return {
+        "place": projections.image_map(torch.cat(parts)).numpy(),
+        "label": torch.cat([batch.label for batch in subject.batches]).cpu().numpy(),
+        "classes": np.array(subject.classes, dtype=np.str_),
+        "pool": np.array(pool),
+    }
+
+
+def _reconstruction(subject: Subject) -> Arrays:
+    if subject.mpp is None:
+        raise UnavailableError("it has no heads of masked patch prediction")
+    found = mpp.reconstruct(subject.mpp, subject.shown)
+    kind_BRC = found.kind_BN.unflatten(1, subject.encoder.grid).cpu().numpy()
+    arrays = {
+        "panels": rearrange(found.panels_B43HW, "b v c h w -> b v h w c").cpu().numpy(),
+        "masked": kind_BRC == corruption.MASK,
+        "random": kind_BRC == corruption.RANDOM,
+        "kept": kind_BRC == corruption.KEEP,
+        "error": found.error_BHW.cpu().numpy(),
+    }
+    if found.certainty_BHW is not None:
+        arrays["certainty"] = found.certainty_BHW.cpu().numpy()
+    return arrays
+
+
+# name of the files -> the figure
+FIGURES = {
+    "filters": FigureKind(_filters, plots.filters),
+    "positions": FigureKind(_positions, plots.positions),
+    "attention_distance": FigureKind(_attention_distance, plots.attention_distance),
+    "attention_rollout": FigureKind(_attention_rollout, plots.attention_rollout),
+    "class_attention": FigureKind(_class_attention, plots.class_attention),
+    "feature_map": FigureKind(_feature_map, plots.feature_map),
+    "image_map": FigureKind(_image_map, plots.image_map),
+    "reconstruction": FigureKind(_reconstruction, plots.reconstruction),
+}

@@ -1,0 +1,65 @@
+"""The embedding of patches: principal components of its filters, similarity of its positions
+(paper, 4.5, Figure 7).
+
+Legend: D width, C channels, P patch side, N patches, K components.
+"""
+
+from typing import NamedTuple
+
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..models.encoder import Encoder
+from .base import UnavailableError
+from .projections import principal_components
+
+COMPONENTS = 28  # paper, Figure 7 (left)
+
+
+class Filters(NamedTuple):
+    """Principal components of the filters as images, (K, P, P, C) of unit norm, and the share of
+    the filters' variance along each, (K,)."""
+
+    component_KPPC: Tensor
+    variance_K: Tensor
+
+
+def filter_components(encoder: Encoder, count: int = COMPONENTS) -> Filters:
+    """The first principal components of the D filters that embed patches of pixels.
+
+    Raises:
+        UnavailableError: patches are no patches of pixels.
+    """
+    projection = getattr(encoder.backbone.patch_embed, "proj", None)
+    if not isinstance(projection, nn.Conv2d) or projection.in_channels != 3:
+        raise UnavailableError("its patches come from a convolutional stem, not from pixels")
+    filter_DX = rearrange(projection.weight.detach(), "d c p q -> d (p q c)")
+    found = principal_components(filter_DX, count)
+    side = projection.kernel_size[0]
+    images = rearrange(found.direction_KD, "k (p q c) -> k p q c", p=side, c=3)
+    return Filters(images, found.variance_K)
+
+
+class Positions(NamedTuple):
+    """Cosine similarity of each patch's position embedding with those of all patches, (N, N), row
+    by row; and of the class token's with them, (N,), where it has one."""
+
+    patch_NN: Tensor
+    class_N: Tensor | None
+
+
+def position_similarity(encoder: Encoder) -> Positions:
+    """Cosine similarities of the position embeddings, at the encoder's image size.
+
+    Raises:
+        UnavailableError: it has no position embeddings.
+    """
+    backbone = encoder.backbone
+    if backbone.pos_embed is None:
+        raise UnavailableError("it has no position embeddings")
+    prefix = 0 if backbone.no_embed_class else encoder.prefix
+    unit_TD = F.normalize(backbone.pos_embed.detach()[0].double(), dim=-1)
+    patch_ND = unit_TD[prefix:]
+    with_class = prefix and encoder.has_class_token
+    return Positions(patch_ND @ patch_ND.T, patch_ND @ unit_TD[0] if with_class else None)

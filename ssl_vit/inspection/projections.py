@@ -1,0 +1,99 @@
+"""Features in few dimensions: principal components, patches as colours, images as points.
+
+Legend: N rows, D width, K components, B images, P patches of an image.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .base import UnavailableError
+
+CLIPPED = 0.01  # share of the patches at each end of a colour channel's range
+PERPLEXITY = 30  # of t-SNE (van der Maaten and Hinton, 2008, section 2: 5 to 50)
+FEWEST = 8  # images on which t-SNE is worth drawing
+
+
+class Components(NamedTuple):
+    """Mean (D,), unit directions (K, D) and the share of the variance along each (K,), the largest
+    first, float64."""
+
+    mean_D: Tensor
+    direction_KD: Tensor
+    variance_K: Tensor
+
+    def project(self, x_ND: Tensor) -> Tensor:
+        """Coordinates (N, K)."""
+        return (x_ND.double() - self.mean_D) @ self.direction_KD.T
+
+
+def principal_components(x_ND: Tensor, count: int) -> Components:
+    """The first `count` principal components of the rows, fewer where there are not so many. The
+    entry of largest magnitude of each is positive, so that its sign does not depend on the
+    library."""
+    rows, width = x_ND.shape
+    x_ND = x_ND.double()
+    mean_D = x_ND.mean(0)
+    centred_ND = x_ND - mean_D
+    if rows > width:  # the smaller of the two problems
+        value_D, vector_DD = torch.linalg.eigh(centred_ND.T @ centred_ND)
+        square_K = value_D.flip(0).clamp(min=0)
+        direction_KD = vector_DD.T.flip(0)
+    else:
+        _, scale_K, direction_KD = torch.linalg.svd(centred_ND, full_matrices=False)
+        square_K = scale_K.square()
+    kept = max(1, min(count, rows - 1, width))
+    direction_KD = direction_KD[:kept]
+    largest_K1 = direction_KD.gather(1, direction_KD.abs().argmax(1, keepdim=True))
+    total = square_K.sum().clamp(min=torch.finfo(torch.float64).tiny)
+    return Components(mean_D, direction_KD * largest_K1.sign(), square_K[:kept] / total)
+
+
+class PatchColors(NamedTuple):
+    """Patches as colours, uint8 (B, P, 3), and the share of the variance that each channel shows,
+    (3,)."""
+
+    color_BP3: Tensor
+    variance_3: Tensor
+
+
+def patch_colors(feature_BPD: Tensor) -> PatchColors:
+    """Patch features along their first three principal components, as red, green and blue. One
+    projection and one range for all images: the same colour is the same feature in each.
+
+    Raises:
+        UnavailableError: features have fewer than three dimensions.
+    """
+    flat_ND = feature_BPD.flatten(0, 1)
+    found = principal_components(flat_ND, 3)
+    if len(found.direction_KD) < 3:
+        raise UnavailableError("expected features of at least 3 dimensions and 4 patches")
+    place_N3 = found.project(flat_ND)
+    low_3, high_3 = torch.quantile(
+        place_N3[:: 1 + len(place_N3) // 2**20],  # torch sorts at most 2^24 values
+        torch.tensor([CLIPPED, 1 - CLIPPED], dtype=torch.float64, device=place_N3.device),
+        dim=0,
+    )
+    span_3 = (high_3 - low_3).clamp(min=1e-12)
+    color_N3 = (255 * (place_N3 - low_3) / span_3).round().clamp(0, 255).to(torch.uint8)
+    return PatchColors(color_N3.unflatten(0, feature_BPD.shape[:2]), found.variance_K)
+
+
+def image_map(feature_BD: Tensor) -> Tensor:
+    """Places (B, 2) of images by t-SNE of their features, the same each time.
+
+    Raises:
+        UnavailableError: scikit-learn is not installed, or there are few images.
+    """
+    if len(feature_BD) < FEWEST:
+        raise UnavailableError(f"t-SNE needs {FEWEST} images, there are {len(feature_BD)}")
+    if torch.equal(feature_BD.amin(0), feature_BD.amax(0)):
+        raise UnavailableError("its features are the same for all images")
+    try:
+        from sklearn.manifold import TSNE
+    except ImportError:
+        raise UnavailableError("t-SNE needs pip install 'ssl_vit[figures]'") from None
+    perplexity = min(PERPLEXITY, (len(feature_BD) - 1) / 3)
+    tsne = TSNE(perplexity=perplexity, init="pca", learning_rate="auto", random_state=0)
+    return torch.from_numpy(tsne.fit_transform(feature_BD.float().cpu().numpy()))

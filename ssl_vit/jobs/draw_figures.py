@@ -1,0 +1,234 @@
+"""The figures tool: what encoders have learned, several side by side. Torch is imported late.
+
+FOLDER/  FIGURE.png  FIGURE.svg  FIGURE.npz (its data)  figures.json (of which encoders and images)
+"""
+
+import hashlib
+import io
+import json
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..config import parsing, values
+from ..config.fields import LONGEST_NAME, is_name
+from ..config.init_source import CHOICES
+from ..errors import UserError, suggest
+from ..runs.files import write_atomically
+
+if TYPE_CHECKING:
+    from ..inspection.base import Arrays, Subject
+    from .encoders import NamedEncoder
+
+NAMES = (
+    "filters",
+    "positions",
+    "attention_distance",
+    "attention_rollout",
+    "class_attention",
+    "feature_map",
+    "image_map",
+    "reconstruction",
+)
+RECORD = "figures.json"
+# The tool's own numbers -> default and largest value
+NUMBERS = {"images": (128, 4096), "shown": (6, 64)}
+# Keys of recipes that it uses, by the first part of those in groups
+USED = ("data", "model", "seed", "plugin")
+LONGEST_DEFAULT_NAME = 120  # bytes
+Found = dict[str, list[tuple[str, "Arrays"]]]  # each figure's encoders: label and data
+
+
+@dataclass(frozen=True)
+class FigureOptions:
+    """Which figures, of which encoders and images; `recipe` holds the options of recipes."""
+
+    init: tuple[str, ...]
+    figures: Sequence[str]
+    images: int
+    shown: int
+    out: str | None
+    name: str | None
+    recipe: dict[str, str]
+
+
+def parse_options(arguments: list[str]) -> FigureOptions:
+    """The options, checked; nothing is looked up.
+
+    Raises:
+        UserError: an option is wrong.
+    """
+    given = values.parse(arguments)
+    if "init" not in given:
+        raise UserError(f"init= is missing; one or several, init=scratch,runs/mpp; {CHOICES}")
+    places = _list("init", given.pop("init"))
+    figures = _list("figures", given.pop("figures")) if "figures" in given else NAMES
+    for figure in figures:
+        if figure not in NAMES:
+            raise UserError(f"figures={figure}: unknown; {suggest(figure, NAMES)}")
+    numbers = {
+        key: _number(key, given.pop(key, str(default))) for key, (default, _) in NUMBERS.items()
+    }
+    out = given.pop("out") if "out" in given else None
+    name = given.pop("name") if "name" in given else None
+    known = ("init", "figures", *NUMBERS, "out", "name", *USED, "data.*", "model.*")
+    for key, text in given.items():
+        if key.split(".")[0] not in USED:
+            raise UserError(f"{key}={text}: unknown; {suggest(key, known)}")
+        if key not in ("data", "model"):
+            values.check_key(key)
+    return FigureOptions(
+        places, figures, numbers["images"], numbers["shown"], out, name, recipe=given
+    )
+
+
+def _list(key: str, text: str) -> tuple[str, ...]:
+    """The texts of an option: one, several with commas, or a list in brackets, where a text with a
+    comma can be quoted. A text that is a path that exists is one."""
+    if not text.startswith("["):
+        found = [text] if _exists(text) else text.split(",")
+    else:
+        try:
+            found = parsing.yaml_texts(text)
+        except ValueError:
+            raise UserError(f"{key}={text}: expected one, or a list such as [a,b]") from None
+    if not found or not all(found):
+        raise UserError(f"{key}={text}: expected one, or a list such as [a,b]")
+    return tuple(found)
+
+
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):  # a name too long
+        return False
+
+
+def _number(key: str, text: str) -> int:
+    _, largest = NUMBERS[key]
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and 1 <= int(text) <= largest):
+        raise UserError(f"{key}={text}: expected a whole number from 1 to {largest:,}")
+    return int(text)
+
+
+def main(arguments: list[str]) -> None:
+    """Compute and draw the figures.
+
+    Raises:
+        UserError: an option, an encoder or the images do not suit, no figure can be made, or the
+            folder holds something else.
+    """
+    options = parse_options(arguments)
+    start = time.perf_counter()
+    from . import encoders
+
+    named = encoders.resolve_all(options.init, options.recipe)
+    identities = [one.identity for one in named]
+    folder = _folder(options, named)
+    record = _read_record(folder, identities)
+    images = encoders.find_images(named, options.recipe)
+    there = len(images.source)
+    count = min(options.images, there)
+    print(f"images      {images.name}, {images.split}: {count:,} of {there:,}", flush=True)
+    if count < options.images:
+        print(f"warning: images={options.images}: there are {there:,}; all are used", flush=True)
+    found: Found = {name: [] for name in options.figures}
+    for one in named:
+        print(f"encoder     {one.label}: {one.describe()}", flush=True)
+        subject = encoders.load_subject(one, images, count, min(options.shown, count))
+        _compute(one.label, subject, found)
+    drawn = {name: data for name, data in found.items() if data}
+    if not drawn:
+        raise UserError(f"init={options.init[0]}: none of these figures can be made")
+    for name in found:
+        record.pop(name, None)
+    record |= {name: {"images": f"{images.name}, {images.split}", "count": count} for name in drawn}
+    content = {"encoders": identities, "figures": record}
+    try:
+        _write(folder, drawn, found.keys() - drawn.keys())
+        write_atomically(folder / RECORD, json.dumps(content, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"out={folder.parent}: {folder}: {error.strerror or error}") from None
+    seconds = time.perf_counter() - start
+    print(f"finished    {len(drawn)} figures (.png, .svg, .npz) in {seconds:.0f} s: {folder}")
+
+
+def _folder(options: FigureOptions, named: Sequence["NamedEncoder"]) -> Path:
+    """Where the figures are written: into the folder of the one run, unless out= or name= is given.
+
+    Raises:
+        UserError: no folder can have that name, or it holds something else.
+    """
+    run = named[0].run
+    if len(named) == 1 and run and options.out is None and options.name is None:
+        return run / "figures"
+    out = parsing.parse_path("runs" if options.out is None else options.out, "out")
+    name = options.name
+    if name is None:
+        name = "figures-" + "-".join(re.sub(r"\W", "_", one.label) for one in named)
+        if len(name.encode()) > LONGEST_DEFAULT_NAME:
+            name = f"figures-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    if not is_name(name) or len(name.encode()) > LONGEST_NAME:
+        raise UserError(f"name={name}: expected a folder's name")
+    folder = out / name
+    try:
+        holds_other = folder.exists() and not (folder / RECORD).exists() and any(folder.iterdir())
+    except OSError as error:
+        raise UserError(f"out={out}: {folder}: {error.strerror}") from None
+    if holds_other:
+        raise UserError(f"name={name}: {folder} holds something else; give another name=")
+    return folder
+
+
+def _read_record(folder: Path, identities: list[str]) -> dict[str, Any]:
+    """{figure: its images} of the folder's figures.
+
+    Raises:
+        UserError: they are of other encoders.
+    """
+    try:
+        found = parsing.read_json(folder / RECORD, {"encoders": [str], "figures": {str: object}})
+    except (OSError, ValueError):  # none, or damaged: the figures can be drawn again
+        return {}
+    if folder.name != "figures" and found["encoders"] != identities:
+        others = ", ".join(found["encoders"])
+        raise UserError(f"name={folder.name}: {folder} is of {others}; give another name=")
+    return dict(found["figures"])
+
+
+def _compute(label: str, subject: "Subject", found: Found) -> None:
+    """Add an encoder's data to each figure; print which it lacks, and why."""
+    from ..inspection.base import UnavailableError
+    from ..inspection.collection import FIGURES
+
+    for name, data in found.items():
+        try:
+            data.append((label, FIGURES[name].compute(subject)))
+        except UnavailableError as error:
+            print(f"left out    {name}: {label}: {error}", flush=True)
+
+
+def _write(folder: Path, drawn: Found, absent: Iterable[str]) -> None:
+    """Write each figure and its data; remove those of an earlier call that cannot be made now."""
+    from ..inspection import drawing
+    from ..inspection.collection import FIGURES
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in drawn.items():
+        figure = FIGURES[name].draw(data)
+        files = {form: drawing.rendered(figure, form) for form in ("svg", "png")}
+        arrays: dict[str, Any] = {"encoders": np.array([label for label, _ in data])}
+        for number, (_, values_of_one) in enumerate(data):
+            arrays |= {f"{key}_{number}": value for key, value in values_of_one.items()}
+        packed = io.BytesIO()
+        np.savez_compressed(packed, **arrays)
+        for suffix, content in {"npz": packed.getvalue(), **files}.items():
+            write_atomically(folder / f"{name}.{suffix}", content)
+    for name in absent:
+        for suffix in ("npz", "svg", "png"):
+            (folder / f"{name}.{suffix}").unlink(missing_ok=True)

@@ -1,0 +1,255 @@
+"""Several encoders side by side: what each option of `init=` means, its label, the images that all
+are shown, and each encoder ready to be inspected."""
+
+import copy
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors.torch import load_file
+
+from .. import objectives
+from ..config import export_files, recipe_files, values
+from ..config.init_source import InitSource
+from ..config.resolve import resolve
+from ..config.schema import Data, Recipe
+from ..config.validate import check_place
+from ..data import layout, loaders, sources
+from ..data.base import Source
+from ..data.batching import Batch, BatchLayout
+from ..errors import UserError
+from ..inspection.base import Subject
+from ..models import weights
+from ..models.encoder import Encoder, build_backbone
+from ..objectives import MaskedPatchPrediction
+from .setup import objective_settings
+
+DEFAULT_SIZE = 224  # pixels, where the weights come without a config.json
+LARGEST_BATCH = 32
+ATTENTION_BYTES = 2**28  # of a block's attention maps, at most, of a batch
+PLACES = {"data", "data.path", "data.hub"}
+BROUGHT = ("data.mean", "data.std")  # options for the encoders that do not state them
+
+
+@dataclass
+class NamedEncoder:
+    """An encoder of `init=`. `identity` is the place in full, `pool` the feature of an image that
+    it was trained to give, `run` the folder of the run that made it, None where no run did."""
+
+    source: InitSource
+    identity: str
+    label: str
+    recipe: Recipe
+    pool: str
+    run: Path | None
+
+    def describe(self) -> str:
+        model = self.recipe.model.name or self.recipe.model.timm
+        fresh = f", fresh weights of seed {self.recipe.seed}" if self.source.is_scratch else ""
+        return f"{model} at {self.recipe.data.size} px{fresh}"
+
+
+def resolve_all(places: Sequence[str], given: Mapping[str, str]) -> list[NamedEncoder]:
+    """The encoders that the places name, in that order.
+
+    Each has its own image size, normalisation and evaluation's preprocessing. `scratch` beside
+    others is fresh weights of the first of them that describes its model, with its seed: what its
+    run began with.
+
+    Args:
+        places: as `init=`.
+        given: options of recipes. `model=` is for those that do not describe theirs.
+
+    Raises:
+        UserError: a place is given twice or holds no encoder; an option is wrong or has no use.
+    """
+    found: dict[str, NamedEncoder] = {}
+    for place in places:
+        if place in found:
+            raise UserError(f"init=[{','.join(places)}]: {place} is given twice")
+        source = InitSource(place)
+        if not source.is_scratch:
+            found[place] = _resolved(source, given)
+    owners = [one for one in found.values() if _describes_model(one.source)]
+    names_model = [key for key in given if key.split(".")[0] == "model"]
+    if names_model and len(owners) == len(found) and "scratch" not in places:
+        key = names_model[0]
+        raise UserError(f"{key}={given[key]}: every encoder of init= describes its own model")
+    if "scratch" in places:
+        owner = owners[0] if owners and not names_model else None
+        found["scratch"] = _scratch(owner, given)
+    named = [found[place] for place in places]
+    for identity, count in Counter(one.identity for one in named).items():
+        if count > 1:
+            raise UserError(f"init=[{','.join(places)}]: {identity} is given twice")
+    for one, label in zip(named, labels([one.identity for one in named]), strict=True):
+        one.label = label
+        if one.recipe.model.convolutional:
+            raise UserError(
+                f"init={one.source.place}: expected a Vision Transformer;"
+                f" {one.recipe.model.timm} has no patches and no attention"
+            )
+    return named
+
+
+def _describes_model(source: InitSource) -> bool:
+    return "model.width" in source.described_values()
+
+
+def _resolved(source: InitSource, given: Mapping[str, str]) -> NamedEncoder:
+    """An encoder with weights; at its own image size unless data.size= is given."""
+    described = source.described_values()
+    own = {
+        key: text
+        for key, text in given.items()
+        if not ("model.width" in described and key.split(".")[0] == "model")
+        and not (key in BROUGHT and key in described)
+    }
+    folder = source.fetch_export("config.json", "preprocessor_config.json")
+    size = None if folder is None else export_files.image_size(folder)
+    own.setdefault("data.size", str(size or DEFAULT_SIZE))
+    recipe = _recipe(source.place, own)
+    located = source.locate()
+    identity = source.place
+    if source.is_local:
+        identity = str(Path(located.run or located.export or source.place).resolve())
+    return NamedEncoder(source, identity, "", recipe, source.pooling(), located.run)
+
+
+def _recipe(place: str, options: Mapping[str, str]) -> Recipe:
+    words = [f"{key}={text}" for key, text in options.items()]
+    return resolve(["recipe=evaluate", f"init={place}", *words], here=False)
+
+
+def _scratch(owner: NamedEncoder | None, given: Mapping[str, str]) -> NamedEncoder:
+    """Fresh weights; of the owner's model, for its images and with its seed, if there is one."""
+    if owner is None:
+        recipe = _recipe("scratch", given)
+        return NamedEncoder(InitSource("scratch"), "scratch", "", recipe, "token", None)
+    recipe = copy.deepcopy(owner.recipe)
+    recipe.init = "scratch"
+    if owner.run and "seed" not in given:
+        recipe.seed = recipe_files.read(owner.run / "recipe.yaml").seed
+    return NamedEncoder(InitSource("scratch"), "scratch", "", recipe, owner.pool, None)
+
+
+def labels(identities: Sequence[str]) -> list[str]:
+    """The shortest ends of paths that are different from one another; other names as they are."""
+    parts = [list(Path(one).parts) if one.startswith("/") else [one] for one in identities]
+    lengths = [1] * len(parts)
+    while True:
+        found = [str(Path(*part[-n:])) for part, n in zip(parts, lengths, strict=True)]
+        counts = Counter(found)
+        longer = [
+            n + (counts[label] > 1 and n < len(part))
+            for part, label, n in zip(parts, found, lengths, strict=True)
+        ]
+        if longer == lengths:
+            return found
+        lengths = longer
+
+
+class ImageSet(NamedTuple):
+    """The images that all encoders are shown, and the names of their data set and split."""
+
+    source: Source
+    name: str
+    split: str
+
+
+def find_images(named: Sequence[NamedEncoder], given: Mapping[str, str]) -> ImageSet:
+    """The test split, else the held-out images, of the images that the options name; without such
+    options, of those that the first run was trained on.
+
+    Raises:
+        UserError: the images are not on this machine, or cannot be read.
+    """
+    data = named[0].recipe.data
+    run = next((one.run for one in named if one.run), None)
+    if run is not None and not PLACES & given.keys():
+        data = recipe_files.read(run / "recipe.yaml").data
+        for key, text in given.items():
+            if key.startswith("data."):
+                setattr(data, key.removeprefix("data."), values.typed(key, text))
+    check_place(data)
+    test = None if data.stream else _test_split(data)
+    splits = sources.load(data, test=test is not None)
+    for text in splits.guesses:
+        print(f"warning: {text}", flush=True)
+    if splits.test is not None:
+        return ImageSet(splits.test, data.name, f"split {test}")
+    if data.validation == 0:
+        return ImageSet(splits.validation, data.name, "training images")
+    return ImageSet(splits.validation, data.name, "held-out images")
+
+
+def _test_split(data: Data) -> str | None:
+    """The name of the split to test on; None where there is none with images."""
+    found = sources.every_split(data).splits
+    chosen = layout.choose(data.test, found)
+    return chosen if chosen is not None and len(found[chosen]) else None
+
+
+def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) -> Subject:
+    """The encoder with its weights and, for masked patch prediction, its heads; and `count` images
+    of the set, the same for every encoder.
+
+    Raises:
+        UserError: the weights are missing, damaged or another model's; images cannot be read.
+    """
+    recipe = one.recipe
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(recipe.seed)
+    network = build_backbone(recipe.model, recipe.data, class_token=False)
+    assert isinstance(network, Encoder)  # resolve_all refuses others
+    if not one.source.is_scratch:
+        weights.load_weights(network, one.source)
+    objective = _load_mpp(network, one)
+    tokens = network.patches + network.prefix
+    fitting = ATTENTION_BYTES // (4 * recipe.model.heads * tokens**2)
+    size = max(shown, min(LARGEST_BATCH, fitting))
+    batch_layout = BatchLayout(size, size, 0, 1)
+    batches = loaders.held_out_batches(images.source, recipe.data, batch_layout, count)
+    batches = [batch.map(lambda values: values.to(device)) for batch in batches]
+    for text in (text for batch in batches for text in batch.unreadable):
+        print(f"warning: replaced by the next image: {text}", flush=True)
+    network.to(device).eval()
+    if objective is not None:
+        objective.to(device).eval()
+    first: Batch = batches[0].map(lambda values: values[:shown])
+    return Subject(network, one.pool, batches, first, objective, images.source.classes)
+
+
+def _load_mpp(network: Encoder, one: NamedEncoder) -> MaskedPatchPrediction | None:
+    """The objective of the run that made the weights, with its heads; of a joint run, that part.
+    None for an encoder that was made otherwise, or whose target a plugin would have to add.
+
+    Raises:
+        UserError: the heads are damaged.
+    """
+    export, run = one.source.locate()
+    path = export / "heads.safetensors" if run and export else None
+    if run is None or path is None or not path.exists():
+        return None
+    made = recipe_files.read(run / "recipe.yaml")
+    trained = made.objective == "mpp" or (made.objective == "joint" and made.joint.mpp > 0)
+    if not trained or made.target not in objectives.targets.BUILDERS:
+        return None
+    try:
+        heads = {
+            name.removeprefix("parts.mpp."): value
+            for name, value in load_file(path).items()
+            if not name.startswith("parts.supervised.")
+        }
+        built = objectives.BUILDERS["mpp"](objective_settings(made), network, 0)
+        missing = built.load_state_dict(heads, strict=False).missing_keys
+    except Exception as error:  # whatever a damaged file causes
+        text = " ".join(str(error).split())[:200]
+        raise UserError(f"init={one.source.place}: {path}: {text}") from None
+    if missing := [name for name in missing if not name.startswith("encoder.")]:
+        raise UserError(f"init={one.source.place}: {path} lacks {', '.join(missing)}")
+    assert isinstance(built, MaskedPatchPrediction)
+    return built

@@ -1,0 +1,207 @@
+"""tools/figures.py: which encoders, which images, what is written, what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from conftest import TINY, altered
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+import ssl_vit
+from ssl_vit.errors import UserError
+from ssl_vit.inspection.collection import FIGURES
+from ssl_vit.jobs import draw_figures, encoders
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run whose weights are still those it began with."""
+    out = tmp_path_factory.mktemp("runs")
+    new = ("optim.steps=2", "optim.warmup=1", "optim.lr=1e-9", "optim.weight_decay=0", "seed=3")
+    ssl_vit.pretrain(altered(TINY, *new, f"out={out}", "name=mpp"))
+    return out / "mpp"
+
+
+def exported(folder: Path, name: str, **args) -> Path:
+    """An export in timm's own format."""
+    torch.manual_seed(0)
+    sizes = {"patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2, "mlp_ratio": 2.0}
+    args = sizes | {"img_size": 16} | args
+    model = timm.create_model(name, num_classes=0, **args)
+    folder.mkdir()
+    save_file(model.state_dict(), folder / "model.safetensors", {"format": "pt"})
+    cfg = {"input_size": [3, 16, 16], "mean": [0.4] * 3, "std": [0.2] * 3, "crop_pct": 0.9}
+    config = {"architecture": name, "num_classes": 0, "model_args": args, "pretrained_cfg": cfg}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def folder_of_images(folder: Path, classes: list[str], sizes: list[tuple[int, int]]) -> Path:
+    for split in ("train", "test"):
+        for name in classes:
+            (folder / split / name).mkdir(parents=True)
+            for number, size in enumerate(sizes):
+                noise = np.random.default_rng(number).integers(0, 256, (*size, 3), dtype=np.uint8)
+                Image.fromarray(noise).save(folder / split / name / f"{number}.png")
+    return folder
+
+
+def refusal(*options: str) -> str:
+    with pytest.raises(UserError) as caught:
+        draw_figures.main(list(options))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_names_are_those_of_the_figures() -> None:
+    """They are written out, so that --help and mistakes are answered without torch."""
+    assert tuple(FIGURES) == draw_figures.NAMES
+
+
+def test_before_and_after_and_another_library_s_model_side_by_side(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    other = exported(tmp_path / "a $weird$ <b>", "vit_tiny_patch16_224", init_values=None)
+    draw_figures.main(
+        [f"init=[scratch,{run},'{other}']", "images=9", "shown=2", f"out={tmp_path}", "name=f"]
+    )
+    text = capsys.readouterr().out
+    assert "images      shapes, split test: 9 of 5,000" in text
+    assert "left out    reconstruction: scratch: it has no heads" in text
+    assert text.splitlines()[-1].startswith("finished    8 figures")
+    assert text.splitlines()[-1].endswith(f": {tmp_path}/f")
+    arrays = {}
+    for name in FIGURES:
+        for suffix in ("png", "svg"):
+            assert (tmp_path / "f" / f"{name}.{suffix}").stat().st_size > 2000
+        with np.load(tmp_path / "f" / f"{name}.npz") as file:
+            arrays[name] = dict(file)
+    labels = ["scratch", "mpp", "a $weird$ <b>"]
+    assert arrays["filters"]["encoders"].tolist() == labels
+    assert arrays["reconstruction"]["encoders"].tolist() == ["mpp"]
+    # scratch is what the run began with, its seed included
+    for name, key in (("positions", "patches"), ("attention_distance", "distance")):
+        before, after, another = (arrays[name][f"{key}_{number}"] for number in range(3))
+        np.testing.assert_allclose(before, after, rtol=1e-3, atol=1e-4)
+        assert before.shape != another.shape or abs(before - another).max() > 1e-3
+    # a head that has learned nothing is certain of nothing
+    certainty = arrays["reconstruction"]["certainty_0"]
+    np.testing.assert_allclose(certainty[~np.isnan(certainty)], 1 / 512, rtol=1e-3)
+    images = [arrays["attention_rollout"][f"images_{number}"] for number in range(3)]
+    assert np.array_equal(images[0], images[1]) and images[0].shape == (2, 16, 16, 3)
+    assert not np.array_equal(images[0], images[2])  # a crop of 0.9: its own preprocessing
+    assert np.corrcoef(images[0].ravel(), images[2].ravel())[0, 1] > 0.7  # of the same images
+    pools = [arrays["attention_rollout"][f"pool_{number}"].item() for number in range(3)]
+    assert pools == ["avg", "avg", "token"]
+    record = json.loads((tmp_path / "f" / "figures.json").read_text())
+    assert record["encoders"] == ["scratch", str(run), str(other)]
+    assert record["figures"]["filters"] == {"images": "shapes, split test", "count": 9}
+
+
+def test_a_run_alone_has_its_figures_in_its_folder(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Beside the one it ends with; a figure that cannot be made any more is not left behind."""
+    mine = shutil.copytree(run, tmp_path / "mine")
+    draw_figures.main([f"init={mine}", "figures=filters,reconstruction", "images=3"])
+    text = capsys.readouterr().out
+    assert f": {mine}/figures" in text and "3 of 5,000" in text
+    stems = {path.stem for path in (mine / "figures").iterdir()}
+    assert stems == {"predictions", "filters", "reconstruction", "figures"}
+    (mine / "export" / "heads.safetensors").unlink()
+    draw_figures.main([f"init={mine}", "figures=[positions,reconstruction]", "images=3"])
+    stems = {path.stem for path in (mine / "figures").iterdir()}
+    assert stems == {"predictions", "filters", "positions", "figures"}
+    record = json.loads((mine / "figures" / "figures.json").read_text())
+    assert record["figures"].keys() == {"filters", "positions"}
+
+
+def test_without_a_class_token_the_other_figures_are_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """On images of other sizes, fewer than asked for, of classes with names of all kinds."""
+    images = folder_of_images(
+        tmp_path / "images", ["$x^2$", "_hidden", "<b>&amp;"], [(40, 20), (7, 9), (16, 16)]
+    )
+    other = exported(tmp_path / "gap", "vit_base_patch16_siglip_gap_224")
+    assert "cls_token" not in load_file(other / "model.safetensors")
+    draw_figures.main([f"init={other}", f"data.path={images}", f"out={tmp_path}", "name=f"])
+    text = capsys.readouterr().out
+    assert "warning: images=128: there are 9; all are used" in text
+    assert "left out    class_attention: gap: it has no class token" in text
+    left = {path.stem for path in (tmp_path / "f").glob("*.svg")}
+    assert left == set(FIGURES) - {"class_attention", "reconstruction"}
+    with np.load(tmp_path / "f" / "positions.npz") as file:
+        assert "class_0" not in file
+    with np.load(tmp_path / "f" / "attention_rollout.npz") as file:
+        assert file["pool_0"].item() == "avg"
+    with pytest.raises(UserError, match="class token"):  # training still refuses it
+        ssl_vit.pretrain(altered(TINY, "model.timm=vit_base_patch16_siglip_gap_224"))
+
+
+def test_a_place_may_have_a_comma_in_its_name(tmp_path: Path) -> None:
+    def places(text: str) -> list[str]:
+        return list(draw_figures.parse_options([f"init={text}"]).init)
+
+    (tmp_path / "a,b").mkdir()
+    assert places(f"{tmp_path}/a,b") == [f"{tmp_path}/a,b"]
+    assert places(f"{tmp_path}/a,c") == [f"{tmp_path}/a", "c"]
+    assert places(f"['{tmp_path}/a,b', 010]") == [f"{tmp_path}/a,b", "010"]
+
+
+def test_labels_are_the_shortest_that_differ() -> None:
+    same = ["/r/a/export", "/r/b/export", "scratch", "/r/c"]
+    assert encoders.labels(same) == ["a/export", "b/export", "scratch", "c"]
+    assert encoders.labels(["scratch", "/r/scratch"]) == ["scratch", "r/scratch"]
+    assert encoders.labels(["/x/m", "/y/x/m"]) == ["/x/m", "y/x/m"]
+    assert encoders.labels(["timm:a/b", "hf-hub:u/b"]) == ["timm:a/b", "hf-hub:u/b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ([], "init= is missing"),
+        (["init=["], "expected one, or a list"),
+        (["init=[]"], "expected one, or a list"),
+        (["init=scratch,"], "expected one, or a list"),
+        (["init=[{a: b}]"], "expected one, or a list"),
+        (["init=[scratch,scratch]"], "scratch is given twice"),
+        (["init=nowhere"], "init=nowhere: no such folder or file"),
+        (["init=scratch", "images=0"], "images=0: expected a whole number from 1"),
+        (["init=scratch", "shown=1e3"], "shown=1e3: expected a whole number"),
+        (["init=scratch", "figures=fliters"], "did you mean filters?"),
+        (["init=scratch", "optim.lr=1"], "optim.lr=1: unknown"),
+        (["init=scratch", "data.sise=1"], "did you mean data.size?"),
+        (["init=scratch", "data.path=nowhere"], "nowhere: no such file or folder"),
+        (["init=scratch", "model=bit_r50x1"], "resnetv2_50x1_bit has no patches"),
+        (["init=scratch", "name=../up"], "name=../up: expected a folder's name"),
+        (["init=scratch", "figures=reconstruction", "images=2"], "none of these figures"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(
+    options: list[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert text in refusal(*options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_written_over_and_no_option_is_ignored(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("mine")
+    place = [f"out={tmp_path}", "figures=filters", "images=2"]
+    assert "holds something else" in refusal(f"init={run}", "name=notes", *place)
+    assert (tmp_path / "notes" / "mine.txt").read_text() == "mine"
+    draw_figures.main([f"init={run}", "name=f", *place])
+    before = (tmp_path / "f" / "filters.npz").read_bytes()
+    assert f"is of {run}; give another name=" in refusal(f"init=[scratch,{run}]", "name=f", *place)
+    assert (tmp_path / "f" / "filters.npz").read_bytes() == before
+    assert "every encoder of init= describes its own" in refusal(
+        f"init={run}", "model=vit_n8", *place
+    )
+    assert "is given twice" in refusal(f"init=[{run},{run}/export]", *place)

@@ -1,0 +1,14 @@
+"""Draw what encoders have learned, several side by side.
+
+python tools/figures.py init=scratch,runs/mpp
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ssl_vit.__main__ import main
+
+if __name__ == "__main__":
+    main(["figures", *sys.argv[1:]])
