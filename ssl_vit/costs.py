@@ -72,8 +72,9 @@ PUBLISHED: dict[str, dict[str, int]] = {
 }
 
 
-# outputs of MPP's head for each patch (paper, B.1.2); 3 P^2 for the target pixels
+# outputs of MPP's head for each patch (paper, B.1.2)
 HEAD_OUTPUTS = {"mean_color": 512, "grid_color": 16 * 512}
+PIXEL_TARGETS = ("pixels", "pixels_l1")  # 3 P^2 outputs
 
 
 # bytes of activations per pixel in a ResNet-50's stem, float32; measured: 2,172 with stages
@@ -148,7 +149,7 @@ def parameters(recipe: Recipe) -> int:
 
 def head_outputs(recipe: Recipe) -> int:
     """Outputs of MPP's head for each patch; 0 for a plugin's target, which is not known here."""
-    if recipe.target == "pixels":
+    if recipe.target in PIXEL_TARGETS:
         return 3 * recipe.model.patch**2
     return HEAD_OUTPUTS.get(recipe.target, 0)
 

@@ -27,6 +27,7 @@ CURVES = {
     "mpp": SHORT,
     "mpp_grid_color": [*SHORT, "target=grid_color"],
     "mpp_pixels": [*SHORT, "target=pixels"],
+    "simmim": altered(SHORT, "recipe=simmim"),
     "supervised": altered(SHORT, "recipe=supervised"),
     "joint": altered(SHORT, "recipe=joint"),
 }

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from ssl_vit.config.schema import Data
+from ssl_vit.config.schema import Data, Model
 from ssl_vit.data import sources
-from ssl_vit.objectives import targets
+from ssl_vit.data.batching import Batch
+from ssl_vit.models import encoder
+from ssl_vit.objectives import MaskedPatchPrediction, targets
 
 
 def exact_class(sums, pixels):
@@ -333,3 +335,51 @@ def test_a_painted_truth_has_the_colors_of_its_patch(target):
     own = image.float().unfold(2, 4, 4).unfold(3, 4, 4).mean((-2, -1)).flatten(2).permute(0, 2, 1)
     # the middle of a bin is 16 from its edge
     assert (painted.float().mean((2, 3)) - own).abs().max() <= 20
+
+
+def test_simmim_loss_is_the_authors_formula():
+    """Xie et al. (2022, equation 1), over whole images: the absolute error where the mask is, over
+    its pixels and the three channels."""
+    torch.manual_seed(0)
+    patch, grid, rate = 4, 6, 0.6
+    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    data = Data(size=patch * grid, mean=mean, std=std)
+    network = encoder.build_encoder(Model(patch=patch, width=32, depth=1, heads=2, mlp=64), data)
+    target = targets.BUILDERS["pixels_l1"](patch, mean, std)
+    objective = MaskedPatchPrediction(
+        network, target, rate=rate, mask=1.0, random=0.0, source="image", side=2
+    )
+    torch.nn.init.normal_(objective.head.weight, std=0.1)
+    image = torch.randint(256, (3, 3, patch * grid, patch * grid), dtype=torch.uint8)
+    batch = Batch(image, torch.zeros(3).long(), torch.arange(3), torch.arange(3))
+    step = objective(batch)
+
+    # by pixels: the mask repeated over each patch, the outputs of the head put at their places
+    drawn = objective.sample_corruption(batch)
+    output_BKA = objective.patch_logits(batch, drawn).detach().numpy()
+    normalized = (image.numpy() / 255 - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
+    masked = np.zeros((3, 1, patch * grid, patch * grid))
+    rebuilt = np.zeros_like(normalized)
+    for b in range(3):
+        for k, place in enumerate(drawn.corrupted_BK[b].tolist()):
+            rows = slice(place // grid * patch, (place // grid + 1) * patch)
+            columns = slice(place % grid * patch, (place % grid + 1) * patch)
+            masked[b, :, rows, columns] = 1
+            rebuilt[b, :, rows, columns] = (
+                output_BKA[b, k].reshape(patch, patch, 3).transpose(2, 0, 1)
+            )
+    error = np.abs(normalized - rebuilt) * masked
+    assert masked.mean() == round(rate * grid**2) / grid**2
+    assert step.loss.item() == pytest.approx(error.sum() / masked.sum() / 3, rel=1e-5)
+
+
+def test_the_baselines_of_absolute_error_are_absolute():
+    """By hand: one channel alone differs from the mean, by 0.5 in the model's range."""
+    target = targets.BUILDERS["pixels_l1"](2, [0.5] * 3, [0.5] * 3)
+    image = torch.full((1, 3, 2, 4), 255, dtype=torch.uint8)
+    image[:, 0, :, :2] = 0  # the first patch's red: -1 where the other's is 1
+    target.fit_baselines([image])
+    assert target.mean_3.tolist() == [0.0, 1.0, 1.0]
+    found = target.baselines(image, torch.tensor([[True, False]]))
+    assert found["variance"].tolist() == [[pytest.approx(1 / 3), pytest.approx(1 / 3)]]
+    assert found["neighbors_error"][0, 0].item() == pytest.approx(2 / 3)

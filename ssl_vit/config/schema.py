@@ -19,7 +19,7 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each u
 # groups whose objectives need labels; the last for a plugin's
 USES_LABELS = {"supervised", "probe", "labels"}
 MEASURES = ["few_shot", "linear", "knn", "top1"]  # the last with the head that a run trained
-TARGETS = ["mean_color", "grid_color", "pixels"]
+TARGETS = ["mean_color", "grid_color", "pixels", "pixels_l1"]
 EMBEDDED = "shapes"
 SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
 
@@ -372,7 +372,7 @@ class Recipe:
     target: str = option(
         "mean_color",
         "Masked patch prediction: what is predicted (mean colour, colours of 4 x 4 cells, or all"
-        " pixels).",
+        " pixels by squared or by absolute error).",
         choices=TARGETS,
     )
     supervised: Supervised = group(Supervised, "Training on labels.")

@@ -26,6 +26,7 @@ TARGETS = {
     "mean_color": "its mean colour, 3 bits a channel (one of 512)",
     "grid_color": "the 3-bit mean colours of 4 x 4 cells (512 each)",
     "pixels": "its pixels, by squared error",
+    "pixels_l1": "its pixels, by absolute error",
 }
 TERMS = Path(__file__).with_name("terms.yaml")
 # highest board power in the data sheets; the first name contained in the device's counts

@@ -186,15 +186,29 @@ class Colors(Target):
 
 
 class Pixels(Target):
-    """Target 3: the patch's pixels in the model's input range, by squared error."""
+    """Target 3: the patch's pixels in the model's input range.
+
+    Args:
+        patch: side in pixels.
+        mean, std: normalise the model's input, one value a channel.
+        error: of a difference, elementwise: squared (B.1.2) or absolute (SimMIM: Xie et al., 2022,
+            section 3.4).
+    """
 
     mean_3: Tensor
 
-    def __init__(self, patch: int, mean: list[float], std: list[float]) -> None:
+    def __init__(
+        self,
+        patch: int,
+        mean: list[float],
+        std: list[float],
+        error: Callable[[Tensor], Tensor] = torch.square,
+    ) -> None:
         super().__init__()
         self.patch = patch
         self.mean = mean
         self.std = std
+        self.error = error
         self.num_outputs = 3 * patch**2
         self.register_buffer("mean_3", torch.zeros(3))
 
@@ -202,7 +216,7 @@ class Pixels(Target):
         return pixels(image_B3HW, self.patch, self.mean, self.std)
 
     def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
-        return {"loss": (output_BKA - truth_BK).square().mean(-1)}
+        return {"loss": self.error(output_BKA - truth_BK).mean(-1)}
 
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
         means = [
@@ -216,8 +230,8 @@ class Pixels(Target):
         std, mean = (torch.tensor(v, device=sums_BN3.device) for v in (self.std, self.mean))
         near_BN3 = (sums_BN3 / count_BN[..., None] / 255 - mean) / std
         return {
-            "variance": (truth_BNX3 - self.mean_3).square().mean((-2, -1)),
-            "neighbors_error": (truth_BNX3 - near_BN3[:, :, None]).square().mean((-2, -1)),
+            "variance": self.error(truth_BNX3 - self.mean_3).mean((-2, -1)),
+            "neighbors_error": self.error(truth_BNX3 - near_BN3[:, :, None]).mean((-2, -1)),
         }
 
     def predict(self, output_BKA: Tensor) -> Tensor:
@@ -236,4 +250,5 @@ BUILDERS: dict[str, Callable[[int, list[float], list[float]], Target]] = {
     "mean_color": lambda patch, mean, std: Colors(patch, cells=1),
     "grid_color": lambda patch, mean, std: Colors(patch, cells=4),
     "pixels": Pixels,
+    "pixels_l1": lambda patch, mean, std: Pixels(patch, mean, std, error=torch.abs),
 }
