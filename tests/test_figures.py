@@ -144,6 +144,20 @@ def test_without_a_class_token_the_other_figures_are_made(
         ssl_vit.pretrain(altered(TINY, "model.timm=vit_base_patch16_siglip_gap_224"))
 
 
+def test_the_heads_of_a_joint_run_are_those_of_its_mpp(tmp_path: Path) -> None:
+    new = ("recipe=joint", "optim.steps=2", "optim.warmup=1", "target=grid_color")
+    ssl_vit.pretrain(altered(TINY, *new, f"out={tmp_path}", "name=joint"))
+    (one,) = encoders.resolve_all([str(tmp_path / "joint")], {})
+    subject = encoders.load_subject(one, encoders.find_images([one], {}), count=2, shown=1)
+    heads = load_file(tmp_path / "joint" / "export" / "heads.safetensors")
+    assert subject.mpp is not None and subject.mpp.encoder is subject.encoder
+    assert not subject.mpp.training and not subject.encoder.training
+    assert torch.equal(subject.mpp.mask_token, heads["parts.mpp.mask_token"])
+    assert torch.equal(subject.mpp.head.weight, heads["parts.mpp.head.weight"])
+    arrays = FIGURES["reconstruction"].compute(subject)
+    assert arrays["panels"].shape == (1, 4, 16, 16, 3) and arrays["certainty"].shape == (1, 16, 16)
+
+
 def test_a_place_may_have_a_comma_in_its_name(tmp_path: Path) -> None:
     def places(text: str) -> list[str]:
         return list(draw_figures.parse_options([f"init={text}"]).init)

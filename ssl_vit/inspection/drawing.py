@@ -72,7 +72,8 @@ def panels(groups: Sequence[PanelGroup], caption: str = "", bottom: float = 0.0)
     widths = [inch * block.shape[1] for block in blocks]
     titles = [wrapped(one.label, width) for one, width in zip(groups, widths, strict=True)]
     offset = 17 + (12 if any(group.note for group in groups) else 0)  # points, of the labels
-    head = (offset + 12 * max(title.count("\n") + 1 for title in titles)) / 72 + 0.1
+    lines = max(len(title.splitlines()) for title in titles)
+    head = (offset + 12 * lines) / 72 + 0.1
     width = inch * page.shape[1]
     under = wrapped(caption, width, CAPTION_LENGTH) if caption else ""
     foot = bottom + (0.15 + 0.14 * (under.count("\n") + 1) if caption else MARGIN)
@@ -139,7 +140,7 @@ def resized(image_HW3: np.ndarray, side: int) -> np.ndarray:
 def wrapped(text: str, width: float, characters: int = LINE_LENGTH) -> str:
     """A label in lines that fit into a width in inches, whole: a shortened one may be another's."""
     length = max(6, round(characters * width))
-    return "\n".join(map(figure_label, textwrap.wrap(text, length))) or " "
+    return "\n".join(map(figure_label, textwrap.wrap(text, length)))
 
 
 def heat(value_HW: np.ndarray, low: float, high: float, colours: str = HEAT) -> np.ndarray:

@@ -11,6 +11,9 @@ from torch import Tensor
 from .base import UnavailableError
 
 CLIPPED = 0.01  # share of the patches at each end of a colour channel's range
+FITTED = (
+    2**16
+)  # patches, evenly over all images, that the colours' projection is fitted to, at most
 PERPLEXITY = 30  # of t-SNE (van der Maaten and Hinton, 2008, section 2: 5 to 50)
 FEWEST = 8  # images on which t-SNE is worth drawing
 
@@ -66,18 +69,17 @@ def patch_colors(feature_BPD: Tensor) -> PatchColors:
         UnavailableError: features have fewer than three dimensions.
     """
     flat_ND = feature_BPD.flatten(0, 1)
-    found = principal_components(flat_ND, 3)
+    sample_ND = flat_ND[:: -(-len(flat_ND) // FITTED)]
+    found = principal_components(sample_ND, 3)
     if len(found.direction_KD) < 3:
         raise UnavailableError("expected features of at least 3 dimensions and 4 patches")
-    place_N3 = found.project(flat_ND)
-    low_3, high_3 = torch.quantile(
-        place_N3[:: 1 + len(place_N3) // 2**20],  # torch sorts at most 2^24 values
-        torch.tensor([CLIPPED, 1 - CLIPPED], dtype=torch.float64, device=place_N3.device),
-        dim=0,
-    )
+    ends = torch.tensor([CLIPPED, 1 - CLIPPED], dtype=torch.float64, device=flat_ND.device)
+    low_3, high_3 = torch.quantile(found.project(sample_ND), ends, dim=0)
     span_3 = (high_3 - low_3).clamp(min=1e-12)
-    color_N3 = (255 * (place_N3 - low_3) / span_3).round().clamp(0, 255).to(torch.uint8)
-    return PatchColors(color_N3.unflatten(0, feature_BPD.shape[:2]), found.variance_K)
+    # image by image: all in float64 would take several times the features' memory
+    share_BP3 = torch.stack([(found.project(x_PD) - low_3) / span_3 for x_PD in feature_BPD])
+    color_BP3 = (255 * share_BP3).round().clamp(0, 255).to(torch.uint8)
+    return PatchColors(color_BP3, found.variance_K)
 
 
 def image_map(feature_BD: Tensor) -> Tensor:

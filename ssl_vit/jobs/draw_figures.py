@@ -37,7 +37,7 @@ NAMES = (
 )
 RECORD = "figures.json"
 # The tool's own numbers -> default and largest value
-NUMBERS = {"images": (128, 4096), "shown": (6, 64)}
+NUMBERS = {"images": (128, 2048), "shown": (6, 64)}
 # Keys of recipes that it uses, by the first part of those in groups
 USED = ("data", "model", "seed", "plugin")
 LONGEST_DEFAULT_NAME = 120  # bytes
@@ -155,7 +155,8 @@ def main(arguments: list[str]) -> None:
     except OSError as error:
         raise UserError(f"out={folder.parent}: {folder}: {error.strerror or error}") from None
     seconds = time.perf_counter() - start
-    print(f"finished    {len(drawn)} figures (.png, .svg, .npz) in {seconds:.0f} s: {folder}")
+    number = "1 figure" if len(drawn) == 1 else f"{len(drawn)} figures"
+    print(f"finished    {number} (.png, .svg, .npz) in {seconds:.0f} s: {folder}")
 
 
 def _folder(options: FigureOptions, named: Sequence["NamedEncoder"]) -> Path:

@@ -236,7 +236,11 @@ def _load_mpp(network: Encoder, one: NamedEncoder) -> MaskedPatchPrediction | No
         return None
     made = recipe_files.read(run / "recipe.yaml")
     trained = made.objective == "mpp" or (made.objective == "joint" and made.joint.mpp > 0)
-    if not trained or made.target not in objectives.targets.BUILDERS:
+    if not trained:
+        return None
+    if made.target not in objectives.targets.BUILDERS:
+        text = f"target={made.target} is a plugin's; add plugin=FILE to draw its reconstruction"
+        print(f"warning: init={one.source.place}: {text}", flush=True)
         return None
     try:
         heads = {
