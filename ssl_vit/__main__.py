@@ -32,7 +32,7 @@ TOOLS = {
     "finetune": Tool("fine-tune an encoder on labels", "jobs.cli", "finetune", long=True),
     "evaluate": Tool("measure a frozen encoder", "jobs.cli", "evaluate", long=True),
     "study": Tool("run many runs that depend on one another", "studies.command", long=True),
-    "report": Tool("write a study's report", "reports.command"),
+    "report": Tool("write the page of a run, a study or a folder of runs", "reports.command"),
     "figures": Tool("draw what encoders have learned", "jobs.draw_figures"),
     "overlap": Tool("find a study's test images among its training images", "jobs.find_overlap"),
     "plan": Tool("estimate time, memory and price of a run or a study", "planning.plan"),

@@ -129,6 +129,15 @@ def duration(seconds: float) -> str:
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
 
 
+def rounded_count(count: int) -> str:
+    """A count in words: 19.3 thousand, 86.6 million."""
+    sizes = {"billion": 1e9, "million": 1e6, "thousand": 1e3}
+    for name, size in sizes.items():
+        if count >= size:
+            return f"{count / size:.3g} {name}"
+    return str(count)
+
+
 def format_metrics(
     values: Mapping[str, float], baselines: Mapping[str, float] | None = None
 ) -> str:

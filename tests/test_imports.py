@@ -27,10 +27,10 @@ ORDER = (
     "evaluation",
     "inspection",
     "hub",
+    "reports",
     "jobs",
     "studies",
     "planning",
-    "reports",
 )
 WITHOUT_TORCH = (
     "errors",

@@ -79,6 +79,7 @@ def test_a_run_leaves_what_the_design_says(unbroken: Path) -> None:
         "export",
         "figures",
         "checkpoints",
+        "report.html",
     }
     assert names <= {p.name for p in unbroken.iterdir()}
     result = json.loads((unbroken / "result.json").read_text())

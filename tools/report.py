@@ -1,6 +1,8 @@
-"""Write a study's report.md and one self-contained report.html into its folder.
+"""Write the page of a run, the report of a study, or the page over all runs of a folder.
 
-python tools/report.py runs/gap
+python tools/report.py runs/mpp
+python tools/report.py runs/mpp --serve
+python tools/report.py runs
 python tools/report.py runs/gap --json
 """
 

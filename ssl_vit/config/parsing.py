@@ -46,6 +46,7 @@ ENVIRONMENT = {
     "packages?": ({str: object}, type(None)),
     "revision?": TEXT,
     "plugin?": ({str: object}, type(None)),
+    "recipe_file?": ({"name": str, "differs": {str: object}}, type(None)),
 }
 SCALAR = (str, int, float, bool, type(None))
 NAMES = ([str], type(None))

@@ -6,6 +6,7 @@ replace the whole group), all other options in any order.
 """
 
 import copy
+import dataclasses
 import hashlib
 import importlib.util
 import sys
@@ -17,7 +18,7 @@ from ..errors import UserError
 from . import recipe_files, uses, values
 from .identity import computed_values
 from .init_source import InitSource
-from .parsing import parse_path
+from .parsing import flatten, parse_path
 from .recipe_files import FileValues, without_group
 from .schema import EMBEDDED, OPTIONS, Recipe
 from .validate import check, check_place
@@ -79,6 +80,37 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         check_place(recipe.data)
     _make_paths_absolute(recipe)
     return recipe
+
+
+def recipe_file(options: Iterable[str], recipe: Recipe) -> dict[str, Any]:
+    """What environment.json records about the recipe file that a run's options name.
+
+    Args:
+        options: those that `resolve` made the recipe of.
+        recipe: that recipe.
+
+    Returns:
+        `name`, without the folder of a file that is not one of recipes/; and `differs`: {dotted
+        key: the file's value} of the keys that the run has another value of, but for its name and
+        what belongs to one machine or one person.
+    """
+    name = values.parse(options)["recipe"]
+    file = recipe_files.load(recipe_files.find_recipe(name))
+    before = flatten(dataclasses.asdict(values.build(file.presets | file.own)))
+    now = flatten(dataclasses.asdict(recipe))
+    unlisted = {"name", *(key for key, option in OPTIONS.items() if option.private)}
+    differs = {
+        key: value for key, value in before.items() if value != now[key] and key not in unlisted
+    }
+    return {
+        "name": Path(name).name if name.endswith((".yaml", ".yml")) else name,
+        "differs": differs,
+    }
+
+
+def defaults() -> dict[str, Any]:
+    """{dotted key: its default}."""
+    return flatten(dataclasses.asdict(Recipe()))
 
 
 def _with_model(known: dict[str, Any], name: str | None, start: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,13 @@ from ..config.identity import NOT_COMPUTED
 from ..config.parsing import flatten
 from ..config.resolve import without_private
 from ..config.schema import EMBEDDED, OBJECTIVES, Data, Recipe
-from ..formatting import duration, escape_markdown, escape_opening, inline_code
+from ..formatting import (
+    duration,
+    escape_markdown,
+    escape_opening,
+    inline_code,
+    rounded_count,
+)
 from ..runs.folder import Run
 from . import measures
 from .measures import table
@@ -308,8 +314,8 @@ def _cost(
 ) -> dict[str, str]:
     """Size of the encoder and, once the run has finished, its compute and energy; `facts` is
     environment.json."""
-    size = _rounded(costs.encoder_parameters(recipe))
-    adds = _rounded(costs.multiply_adds(recipe))
+    size = rounded_count(costs.encoder_parameters(recipe))
+    adds = rounded_count(costs.multiply_adds(recipe))
     work = f"It has {size} parameters and needs {adds} multiply-adds an image."
     if result is None:
         return {"compute": work}
@@ -324,15 +330,6 @@ def _cost(
         + (f", after {before:.2g} for the weights that it started from." if before > 0 else ".")
     )
     return {"compute": f"{work} {trained} {_energy(hours, device, facts.get('threads') or 1)}"}
-
-
-def _rounded(count: int) -> str:
-    """A count in words: 19.3 thousand, 86.6 million."""
-    sizes = {"billion": 1e9, "million": 1e6, "thousand": 1e3}
-    for name, size in sizes.items():
-        if count >= size:
-            return f"{count / size:.3g} {name}"
-    return str(count)
 
 
 def _took(seconds: float) -> str:

@@ -66,31 +66,44 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+class ResultRow(NamedTuple):
+    """A metric of the model as texts."""
+
+    name: str
+    meaning: str
+    split: str
+    value: str
+    interval: str
+    n: str
+
+
+HEAD = ("measure", "what it is", "split", "value", "95% interval", "n")
+
+
 def results(metrics: Mapping[str, Any]) -> str:
     """The table of the model's metrics; empty if there are none."""
     rows = [
+        (inline_code(row.name), row.meaning, escape_markdown(row.split), *row[3:])
+        for row in result_rows(metrics)
+    ]
+    return table(HEAD, rows) if rows else ""
+
+
+def result_rows(metrics: Mapping[str, Any]) -> list[ResultRow]:
+    """The model's metrics, without the baselines."""
+    return [
         _row(name, entry)
         for name, entry in metrics.items()
         if _last(name) not in (*BASELINES, COUNTED)
     ]
-    return (
-        table(("measure", "what it is", "split", "value", "95% interval", "n"), rows)
-        if rows
-        else ""
-    )
 
 
-def _row(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(name: str, entry: Mapping[str, Any]) -> ResultRow:
     value, n = entry["value"], entry.get("n") or 0
     interval = proportion(value, n) if _last(name) in SHARES and n else None
     text = f"{interval.low:.2%} to {interval.high:.2%}" if interval else "-"
-    return (
-        inline_code(name),
-        _meaning(_last(name)),
-        escape_markdown(entry["split"]),
-        number(name, value),
-        text,
-        f"{n:,}",
+    return ResultRow(
+        name, _meaning(_last(name)), entry["split"], number(name, value), text, f"{n:,}"
     )
 
 
@@ -163,19 +176,26 @@ def comparisons(metrics: Mapping[str, Any]) -> Iterator[Comparison]:
             yield Comparison(name, entry["value"], measures[0], own["value"], own.get("n") or 0)
 
 
+BASELINES_HEAD = ("baseline", "it guesses", "its value", "the model's", "measure")
+
+
 def baselines(fought: Sequence[Comparison]) -> str:
-    head = ("baseline", "it guesses", "its value", "the model's", "measure")
     rows = [
-        (
-            inline_code(one.baseline),
-            BASELINES[_last(one.baseline)].guess,
-            number(one.measure, one.there),
-            number(one.measure, one.here),
-            inline_code(one.measure),
-        )
-        for one in fought
+        (inline_code(first), *values, inline_code(last))
+        for first, *values, last in map(baseline_row, fought)
     ]
-    return table(head, rows)
+    return table(BASELINES_HEAD, rows)
+
+
+def baseline_row(one: Comparison) -> tuple[str, ...]:
+    """A baseline beside the model's metric, as texts."""
+    return (
+        one.baseline,
+        BASELINES[_last(one.baseline)].guess,
+        number(one.measure, one.there),
+        number(one.measure, one.here),
+        one.measure,
+    )
 
 
 def verdict(fought: Sequence[Comparison]) -> str:

@@ -112,7 +112,8 @@ def _run(options: Options | Recipe, job: cli.JobKind) -> dict[str, Any]:
         given = _listed(options)
         recipe = resolving.resolve(given, here=False)
     job.check(recipe, given)
-    run, result = cli.open_run(recipe)
+    made_of = None if isinstance(options, Recipe) else given
+    run, result = cli.open_run(recipe, made_of)
     return job.run(run) if result is None else result
 
 

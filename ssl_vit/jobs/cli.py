@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..config.init_source import CHOICES, SCRATCH
-from ..config.resolve import resolve
+from ..config.resolve import recipe_file, resolve
 from ..config.schema import Recipe
 from ..config.validate import check_place
 from ..errors import UserError, report_errors
@@ -50,7 +50,7 @@ def _main(options: list[str], job: JobKind) -> None:
     with report_errors():
         recipe = resolve(options, here=False)
         job.check(recipe, options)
-        run, result = open_run(recipe)
+        run, result = open_run(recipe, options)
     if result is None:
         with report_errors(everywhere=True):
             result = job.run(run)
@@ -60,13 +60,15 @@ def _main(options: list[str], job: JobKind) -> None:
             print(json.dumps({"folder": str(run.folder), **result}))
 
 
-def open_run(recipe: Recipe) -> tuple[Run, Result | None]:
-    """The recipe's run, and its result where it has finished.
+def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Result | None]:
+    """The recipe's run, and its result where it has finished; `options` are those that the recipe
+    was made of, None for none.
 
     Raises:
         UserError: the folder holds another run, or the images are not where the recipe says.
     """
     run = Run(recipe)
+    run.recipe_file = recipe_file(options, recipe) if options else None
     run.reconcile()
     result = run.result()
     if result is None:
@@ -133,6 +135,8 @@ def _conclude(run: Run, result: Result) -> None:
     _print_metrics(result)
     for image in sorted(run.figures.glob("*.png")):
         print(f"image       {image}")
+    if (run.folder / "report.html").exists():
+        print(f"page        {run.folder / 'report.html'}")
     print(
         f"curves      "
         f"{typed(sys.executable, '-m', 'tensorboard.main', f'--logdir={run.folder.parent}')}"

@@ -97,6 +97,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     )
     result["pool"] = pool
     run.finish(result)
+    finish.write_page(run)
     accelerator.wait_for_everyone()
     return result
 

@@ -13,6 +13,7 @@ from ..data.workers import InterruptibleLoader
 from ..evaluation import classify
 from ..models import weights
 from ..objectives import Objective
+from ..runs.folder import Run
 from ..runs.identity import initial_weights, recipe_hash
 from ..runs.trackers import WarningLog
 from ..training import loop
@@ -47,6 +48,7 @@ def _write(job: Job, trained: Objective, test_metrics: Metrics) -> dict[str, Any
     result = _result(job, test_metrics)
     run.finish(result)
     run.write_log("finished")
+    write_page(run)
     if job.pusher:
         job.pusher.finish()
     return result
@@ -111,6 +113,17 @@ def _draw(job: Job, trained: Objective) -> None:
     except Exception as error:
         job.run.write_log(f"warning: no figures: {error!r}")
         print(f"warning: no figures: {error!r}", flush=True)
+
+
+def write_page(run: Run) -> None:
+    """Write report.html; a failure is a warning."""
+    try:
+        from ..reports import run_page  # half a second of imports, which only the end needs
+
+        run_page.write(run.folder)
+    except Exception as error:
+        run.write_log(f"warning: no report.html: {error!r}")
+        print(f"warning: no report.html: {error!r}", flush=True)
 
 
 def _result(job: Job, test_metrics: Metrics) -> dict[str, Any]:

@@ -82,9 +82,21 @@ HELP = {
         "also",
     ),
     "report": ToolHelp(
-        "Write report.md and a self-contained report.html into a study's folder.",
-        ("python tools/report.py runs/gap", "python tools/report.py runs/gap --json"),
-        {"FOLDER": "The study's folder.", **JSON},
+        "Write pages that need no other file: of a run its report.html, of a study its report.md"
+        " and report.html, of a folder of runs the index.html that compares them.",
+        (
+            "python tools/report.py runs/mpp",
+            "python tools/report.py runs/mpp --serve",
+            "python tools/report.py runs/gap --json",
+            "python tools/report.py runs",
+        ),
+        {
+            "FOLDER": "A folder of a run (also one that goes on or was cut off), a study or runs.",
+            "--serve": "Serve the pages and renew them while the runs go on; nothing is written.",
+            "--port=N": "The port of --serve (8421; 0: any that is free).",
+            "--host=ADDRESS": "Where --serve listens (127.0.0.1: this machine alone).",
+            **JSON,
+        },
     ),
     "plan": ToolHelp(
         "Estimate what a run or a study costs before it runs: parameters, FLOPs, memory, "

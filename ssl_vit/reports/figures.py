@@ -3,7 +3,7 @@
 A figure is a function of (study, numbers) that yields none or one; a section shows it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from . import plots
@@ -11,7 +11,7 @@ from .axes import Axes, arm_label, axes, format_value
 from .load import FinishedRun, StudyResults
 from .measures import Measure, Result, obstacles
 from .numbers import Numbers
-from .pages import Figure
+from .pages import POINTS, Chart, Figure, Line, thinned
 from .wording import unit
 
 
@@ -174,7 +174,24 @@ def learning_curves(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     caption = "Learning curves: each seed a thin line, the mean of an arm a thick one. "
     caption += "Arms whose losses in pre-training do not compare have axes of their own."
     order = [arm_label(arm, numbers.settings) for arm in study.plan["arms"]]
-    yield figure("learning_curves", caption, lambda style: plots.learning(panels, order, style))
+    found = figure("learning_curves", caption, lambda style: plots.learning(panels, order, style))
+    yield found._replace(charts=tuple(_chart(panel, order) for panel in panels))
+
+
+def _chart(panel: plots.LearningPanel, order: Sequence[str]) -> Chart:
+    """A panel for the page's script: the same curves, the means in front."""
+    seeds = []
+    means = []
+    for arm, curves in panel.arms.items():
+        group = order.index(arm)
+        mean = plots.mean_curve(curves)
+        kind = "points" if len(mean.steps) <= POINTS else "line"
+        means.append(Line(arm, *thinned(mean.steps, mean.values), kind, group))
+        seeds += [
+            Line(f"{arm}, {i + 1}", *thinned(one.steps, one.values), "seed", group)
+            for i, one in enumerate(curves)
+        ]
+    return Chart(f"{panel.title}: {panel.label}", [*means, *seeds])
 
 
 def _learning_panels(study: StudyResults, numbers: Numbers) -> Iterator[plots.LearningPanel | None]:

@@ -1,13 +1,28 @@
-"""What a page is made of (sections of text, lists, tables, commands and figures), and how it is
+"""What a page is made of (sections of text, tables, commands, figures and charts), and how it is
 written: as Markdown, and as one HTML page that needs no other file. No torch here."""
 
 import base64
+import functools
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import urllib.parse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
-from ..formatting import code_block, escape_markdown, escape_opening, visible_text
+from ..formatting import code_block, escape_markdown, escape_opening, text_line, visible_text
+
+ASSETS = Path(__file__).with_name("assets")
+# Points of a line in a page: two for each of the screen's columns that a chart is wide
+DRAWN = 600
+POINTS = 20  # values up to which each is drawn as a point
 
 
 class Text(NamedTuple):
@@ -21,30 +36,92 @@ class Listing(NamedTuple):
     lines: list[str]
 
 
-class Table(NamedTuple):
-    """The first `labels` columns are text, the others numbers; `marked` rows stand apart."""
+class Cell(NamedTuple):
+    """A table's cell: a link to another page, or a text that is sorted by `value`."""
 
-    head: list[str]
-    rows: list[list[str]]
+    text: str
+    href: str = ""
+    value: float | None = None
+
+
+class Table(NamedTuple):
+    """The first `labels` columns are text, the others numbers; `marked` rows stand apart. With
+    `search`, its label, the HTML table can be sorted and searched."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
     labels: int = 1
     marked: frozenset[int] = frozenset()
+    search: str = ""
 
 
 class Commands(NamedTuple):
     lines: list[str]
 
 
+class Line(NamedTuple):
+    """A line of a chart. `kind` is "line", "points" (few values, joined), "seed" (thin, one of
+    several) or "level" (a constant, dashed); `group` is the number of its colour, None for its
+    place among the lines."""
+
+    name: str
+    steps: Sequence[float]
+    values: Sequence[float]
+    kind: str = "line"
+    group: int | None = None
+
+
+class Chart(NamedTuple):
+    """Lines by step, drawn by the page's script; they can be zoomed and read as a table."""
+
+    title: str
+    lines: Sequence[Line]
+
+
 class Figure(NamedTuple):
     """SVG text for light pages and dark ones. `path` is that of the light one, from the page's
-    folder."""
+    folder. In HTML `charts`, where there are any, take the place of the SVG."""
 
     path: str
     caption: str
     light: str
     dark: str
+    charts: tuple[Chart, ...] = ()
 
 
-Block = Text | Listing | Table | Commands | Figure
+class Image(NamedTuple):
+    """A PNG; `alt` describes it to those who do not see it."""
+
+    png: bytes
+    caption: str
+    alt: str
+
+
+class Fold(NamedTuple):
+    """Blocks that are shown once the reader opens them."""
+
+    summary: str
+    blocks: "list[Block]"
+
+
+class Comparison(NamedTuple):
+    """A table of runs, of which the reader picks some to see their curves in one chart and how
+    their recipes differ.
+
+    Attributes:
+        table: a row a run.
+        runs: their names, in the order of the rows.
+        curves: {metric: one line a run, None where the run lacks it}.
+        recipes: {key: one value a run, as text}, of the keys whose values differ.
+    """
+
+    table: Table
+    runs: list[str]
+    curves: dict[str, list[Line | None]]
+    recipes: dict[str, list[str]]
+
+
+Block = Text | Listing | Table | Commands | Chart | Figure | Image | Fold | Comparison
 
 
 class Section(NamedTuple):
@@ -55,12 +132,13 @@ class Section(NamedTuple):
 
 
 def markdown(title: str, sections: list[Section]) -> str:
-    """A page as Markdown. Text is escaped, so that names of others cannot become markup."""
+    """A page as Markdown. Text is escaped, so that names of others cannot become markup. Blocks
+    that exist in HTML alone are left out."""
     parts = [f"# {escape_opening(title)}"]
     for section in sections:
         parts += [f"## {escape_opening(section.title)}"] if section.title else []
         parts += [_markdown(block) for block in section.blocks]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _markdown(block: Block) -> str:
@@ -75,11 +153,13 @@ def _markdown(block: Block) -> str:
             return code_block(lines, "bash")
         case Figure():
             return f"![{escape_markdown(block.caption)}]({block.path})"
+    return ""
 
 
 def _table(table: Table) -> str:
     """Columns as wide as their widest cell, so that the text reads as a table too."""
-    rows = [[escape_markdown(cell) for cell in row] for row in (table.head, *table.rows)]
+    plain = [[cell_of(cell).text for cell in row] for row in (table.head, *table.rows)]
+    rows = [[escape_markdown(cell) for cell in row] for row in plain]
     widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(table.head))]
     left = [i < table.labels for i in range(len(widths))]
 
@@ -97,21 +177,175 @@ def _table(table: Table) -> str:
     return "\n".join([line(rows[0]), line(ruler), *map(line, rows[1:])])
 
 
-def html(title: str, sections: list[Section]) -> str:
-    """A page as HTML with its figures inside, light or dark as the browser prefers."""
-    loader = FileSystemLoader(Path(__file__).parent)
+def cell_of(cell: str | Cell) -> Cell:
+    return cell if isinstance(cell, Cell) else Cell(cell)
+
+
+def html(title: str, sections: list[Section], above: str = "", live: bool = False) -> str:
+    """A page as HTML with its figures, scripts and styles inside; light or dark as the browser
+    prefers.
+
+    The page's policy lets the browser run these scripts and styles alone, and load nothing: even a
+    name that slipped through the escaping would do nothing.
+
+    Args:
+        title: of the page, its first heading.
+        sections: in their order.
+        above: link to the page over this one, empty for none.
+        live: whether the page asks the server that it came from for newer versions.
+    """
+    scripts, styles = _assets()
+    environment = _environment()
+    rendered = environment.get_template("page.html.j2").render(
+        title=title,
+        sections=sections,
+        above=above,
+        live=live,
+        scripts=[Markup(text) for text in scripts],
+        styles=[Markup(text) for text in styles],
+        policy=_policy(scripts, styles, live),
+    )
+    return rendered + "\n"
+
+
+@functools.cache
+def _environment() -> Environment:
     environment = Environment(
-        loader=loader,
+        loader=FileSystemLoader(ASSETS),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=visible_text,
+        # what is marked as markup are the package's own files, and JSON
+        finalize=lambda value: value if isinstance(value, Markup) else visible_text(value),
     )
     environment.filters["embedded"] = _embedded
+    environment.filters["embedded_png"] = _embedded_png
+    environment.filters["json"] = _json
+    environment.filters["cell"] = cell_of
     environment.tests["of"] = lambda block, kind: type(block).__name__ == kind
-    return environment.get_template("report.html.j2").render(title=title, sections=sections) + "\n"
+    return environment
+
+
+@functools.cache
+def _assets() -> tuple[list[str], list[str]]:
+    """Scripts and styles. uPlot's banner is replaced by its licence, which has to go along."""
+    licence = (ASSETS / "uPlot.LICENSE").read_text(encoding="utf-8")
+    library = (ASSETS / "uPlot.iife.min.js").read_text(encoding="utf-8")
+    banner, end, code = library.partition("*/")
+    version = re.search(r"v[\d.]+", banner)
+    library = f"/* uPlot {version[0] if version else ''}\n\n{licence}{end}{code}"
+    own = (ASSETS / "page.js").read_text(encoding="utf-8")
+    styles = ["uPlot.min.css", "page.css"]
+    return [library, own], [(ASSETS / name).read_text(encoding="utf-8") for name in styles]
+
+
+def _policy(scripts: Sequence[str], styles: Sequence[str], live: bool) -> str:
+    """The Content-Security-Policy of a page."""
+    hashes = [" ".join(map(_source, texts)) for texts in (scripts, styles)]
+    load = "connect-src 'self'; " if live else ""
+    return (
+        f"default-src 'none'; {load}img-src data:; script-src {hashes[0]}; style-src {hashes[1]}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _source(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def _embedded(svg: str) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
+def _embedded_png(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def _json(block: Chart | Comparison) -> Markup:
+    """A chart's or a comparison's data, for the script. No character in it can end the element."""
+    if isinstance(block, Chart):
+        data: Any = {"title": text_line(block.title), "lines": [_line(one) for one in block.lines]}
+    else:
+        steps: list[list[float]] = []
+        data = {
+            "runs": [text_line(name) for name in block.runs],
+            "curves": {
+                text_line(metric): [line and _shared(line, steps) for line in lines]
+                for metric, lines in block.curves.items()
+            },
+            "steps": steps,
+            "recipes": {
+                text_line(key): [text_line(value) for value in values]
+                for key, values in block.recipes.items()
+            },
+        }
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _line(line: Line) -> dict[str, Any]:
+    return {
+        "name": text_line(line.name),
+        "x": [_short(step) for step in line.steps],
+        "y": [_short(value) for value in line.values],
+        "kind": line.kind,
+        "group": line.group,
+    }
+
+
+def _shared(line: Line, steps: list[list[float]]) -> dict[str, Any]:
+    """As `_line`, its steps as their place in `steps`: most runs write rows at the same ones."""
+    known = _line(line)
+    if known["x"] not in steps:
+        steps.append(known["x"])
+    return known | {"x": steps.index(known["x"])}
+
+
+def _short(value: float) -> float | None:
+    """Six digits, more than a screen shows; what is not finite is a gap."""
+    if not math.isfinite(value):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.6g}")
+
+
+def thinned(
+    steps: Sequence[float], values: Sequence[float], most: int = DRAWN
+) -> tuple[list[float], list[float]]:
+    """At most `most` points of a line, more than 4: its ends, and of each stretch of equally many
+    points the lowest and the highest, so that no peak is lost; what is not finite counts as a peak
+    too."""
+    if len(steps) <= most:
+        return list(steps), list(values)
+    stretches = (most - 2) // 2
+    last = len(steps) - 1
+    chosen = {0, last}
+
+    def height(at: int) -> float:
+        return values[at] if math.isfinite(values[at]) else math.inf
+
+    for i in range(stretches):
+        stretch = range(1 + i * (last - 1) // stretches, 1 + (i + 1) * (last - 1) // stretches)
+        chosen |= {min(stretch, key=height), max(stretch, key=height)}
+    kept = sorted(chosen)
+    return [steps[at] for at in kept], [values[at] for at in kept]
+
+
+def averaged(
+    steps: Sequence[float], values: Sequence[float], most: int
+) -> tuple[list[float], list[float]]:
+    """At most `most` points of a line: the means of as many stretches of it, each at its last step;
+    a stretch with a value that is not finite is a gap."""
+    if len(steps) <= most:
+        return list(steps), list(values)
+    ends = [(i + 1) * len(steps) // most for i in range(most)]
+    stretches = [values[start:end] for start, end in itertools.pairwise([0, *ends])]
+    return [steps[end - 1] for end in ends], [sum(one) / len(one) for one in stretches]
+
+
+def quoted(name: str) -> str:
+    """A folder's or file's name as a part of a link."""
+    return urllib.parse.quote(os.fsencode(name), safe="")

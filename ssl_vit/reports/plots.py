@@ -169,16 +169,22 @@ def _draw_curves(axis: Axes, arm: str, curves: Sequence[Curve], colour: str) -> 
     """One arm's seeds and their mean."""
     for curve in curves:
         axis.plot(curve.steps, curve.values, color=colour, linewidth=0.7, alpha=0.6)
-    found = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
-    common = sorted(set.intersection(*(set(values) for values in found)))
+    mean = mean_curve(curves)
     axis.plot(
-        common,
-        [float(np.mean([values[step] for values in found])) for step in common],
+        mean.steps,
+        mean.values,
         color=colour,
         linewidth=2,
         label=label(arm),
-        marker="o" if len(common) == 1 else None,
+        marker="o" if len(mean.steps) == 1 else None,
     )
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """The mean over seeds at the steps that all of them have."""
+    found = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
+    common = sorted(set.intersection(*(set(values) for values in found)))
+    return Curve(common, [float(np.mean([values[step] for values in found])) for step in common])
 
 
 def grid(means: Grid, style: Style) -> str:

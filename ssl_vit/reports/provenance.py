@@ -1,22 +1,24 @@
 """How the runs of a report were made: commands, machines, versions, dates. No torch here."""
 
 import shlex
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 from ..config import parsing
 from ..errors import UserError
 from ..formatting import sharded
-from .load import FinishedRun, StudyResults
+from .load import StudyResults
 from .numbers import Numbers
 from .pages import Block, Commands, Listing, Table, Text
+
+SHARDING = {"strategy": str, "machines": int, "offload?": {str: str}}
 
 
 def section(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     """Commands, where study.json has them; hardware and versions; when."""
     yield from commands(study.plan["tasks"])
     runs = list(study.finished.values())
-    yield Listing(sorted({machine(run) for run in runs}))
+    yield Listing(sorted({machine(run.environment) for run in runs}))
     finished = sorted(run.result["finished"] for run in runs)
     hours = sum(run.result["device_hours"] for run in runs)
     yield Text(
@@ -75,15 +77,15 @@ def commands(tasks: list[dict[str, Any]]) -> Iterator[Block]:
         yield Commands(list(found.values()))
 
 
-def machine(run: FinishedRun) -> str:
-    """Where a run was made and with what."""
-    environment = run.environment
+def machine(environment: Mapping[str, Any]) -> str:
+    """Where a run was made and with what, from its environment.json."""
     host = environment.get("host") or {}
     cpu = host.get("cpu", "unknown processor")
     device = f"{environment.get('processes', 1)} x {environment.get('device', 'unknown device')}"
     device += f" ({cpu})"
-    if isinstance(environment.get("sharding"), dict):  # not recorded by older runs
-        device += f", {sharded(environment['sharding'])}"
+    sharding = environment.get("sharding")
+    if parsing.fits(sharding, SHARDING):  # not recorded by older runs
+        device += f", {sharded(cast(dict[str, Any], sharding))}"
     packages = environment.get("packages") or {}
     versions = ", ".join(f"{package} {version}" for package, version in packages.items())
     whole = environment.get("revision") or "unknown"

@@ -3,7 +3,7 @@
 runs/NAME/
     recipe.yaml  environment.json  metrics.jsonl  log.txt  result.json
     checkpoints/  export/  figures/  tensorboard/
-    predictions.npz (of the test split)  not_finite.json (skipped updates)
+    predictions.npz (of the test split)  not_finite.json (skipped updates)  report.html
     hub/  hub.json (uploads)
 """
 
@@ -33,6 +33,7 @@ OWN = (
     "result.json",
     "predictions.npz",
     "not_finite.json",
+    "report.html",
     "checkpoints",
     "export",
     "figures",
@@ -61,12 +62,15 @@ class Run:
     Attributes:
         recipe: completed by `reconcile`.
         folder: and the paths in it: `checkpoints`, `export`, `figures`, `metrics`, ...
+        recipe_file: what environment.json records of the recipe file (resolve.recipe_file); None
+            where the recipe came from none.
         held: the locked folder, while this process holds the lock.
         moved: description of what happened to the folder if it was moved or removed, else "".
     """
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        self.recipe_file: dict[str, Any] | None = None
         self.held: lock.HeldFolder | None = None
         self.moved = ""
         self._set_folder(Path(recipe.out) / recipe.name)
@@ -110,6 +114,8 @@ class Run:
         environment = environment | identity.file_hashes(self.recipe)
         environment["recipe"] = recipe_hash(self.recipe)
         environment["options"] = identity.result_options(self.recipe)
+        if origin := self._first_recipe_file():
+            environment["recipe_file"] = origin
         try:
             for folder in (self.figures, self.checkpoints):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -122,6 +128,12 @@ class Run:
             raise UserError(
                 f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}"
             ) from None
+
+    def _first_recipe_file(self) -> dict[str, Any] | None:
+        """That of the folder's first start, also where the run is resumed from its recipe.yaml."""
+        if not (self.folder / "environment.json").exists():
+            return self.recipe_file
+        return self.environment().get("recipe_file")
 
     def result(self) -> dict[str, Any] | None:
         """The content of result.json; None if the run has not finished.

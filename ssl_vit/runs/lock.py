@@ -90,6 +90,21 @@ def is_run(folder: Path) -> bool:
     return (folder / "recipe.yaml").is_file() and (folder / "environment.json").is_file()
 
 
+def is_held(folder: Path) -> bool:
+    """Whether another process writes the folder, as far as the lock file tells: its holder is alive
+    on this machine, or updates it from another one. Nothing is locked; not for the process that
+    holds it, whose lock ends when it closes the file."""
+    path = folder / "lock"
+    try:
+        holder = json.loads(path.read_text(errors="replace"))
+        age = time.time() - path.stat().st_mtime
+    except (OSError, ValueError, RecursionError):
+        return False
+    if not isinstance(holder, dict):
+        return False
+    return _alive(holder) or (holder.get("host") != socket.gethostname() and age < DEAD_AFTER)
+
+
 @contextmanager
 def hold(folder: Path, out: str, gone: Callable[[], None]) -> Iterator[HeldFolder]:
     """Keep other writers out of a folder while the body runs.

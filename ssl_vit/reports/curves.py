@@ -1,0 +1,114 @@
+"""Rows of metrics.jsonl -> charts. No torch here."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..hub.measures import BASELINES
+from .pages import POINTS, Chart, Line, averaged, thinned
+
+Rows = Sequence[Mapping[str, Any]]
+HELD_OUT = "validation/"
+
+
+class Group(NamedTuple):
+    """Metrics of one chart: those whose name, without `validation/`, matches."""
+
+    title: str
+    pattern: re.Pattern[str]
+
+
+GROUPS = (
+    Group("Loss", re.compile(r"loss")),
+    Group("Accuracy", re.compile(r"accuracy|accuracy_masked")),
+    Group("Loss by kind of patch", re.compile(r"loss_\w+")),
+    Group("Accuracy by kind of patch", re.compile(r"accuracy_\w+")),
+    Group("Loss of each part", re.compile(r"\w+/loss")),
+    Group("Accuracy of each part", re.compile(r"\w+/(accuracy|accuracy_masked)")),
+    Group("Probes of the frozen features", re.compile(r"(probe[/_])?(few_shot_\d+|linear|knn)")),
+    Group("Learning rate", re.compile(r"lr")),
+    Group("Norm of the gradient", re.compile(r"grad_norm")),
+    Group("Images per second", re.compile(r"images_per_s")),
+    Group("Share of time waiting for data", re.compile(r"data_wait")),
+    Group("Memory, GiB", re.compile(r"memory_gib")),
+)
+# No curves: what counts along, or is the same at each step
+LEFT_OUT = ("step", "images", "seconds", "corrupted")
+# Baselines beside the curves that they are compared with
+BESIDE = {
+    "Loss": ("entropy", "variance", "neighbors_error", "chance_loss"),
+    "Accuracy": ("commonest", "neighbors", "chance"),
+}
+
+
+def charts(rows: Rows) -> list[Chart]:
+    """All metrics of a run: groups of them in the order of GROUPS, the others one by one. A metric
+    of held-out images is in the chart of its namesake in training."""
+    names = [name for name in _names(rows) if _last(name) not in (*LEFT_OUT, *BASELINES)]
+    by_title: dict[str, list[str]] = {group.title: [] for group in GROUPS}
+    for name in names:
+        by_title.setdefault(_title(name), []).append(name)
+    found = []
+    for title, members in by_title.items():
+        lines = [line for line in (curve(rows, name) for name in members) if line]
+        if lines:
+            found.append(Chart(title, [*lines, *_levels(rows, title)]))
+    return found
+
+
+def _title(name: str) -> str:
+    stem = name.removeprefix(HELD_OUT)
+    return next((group.title for group in GROUPS if group.pattern.fullmatch(stem)), stem)
+
+
+def _names(rows: Rows) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def metric_names(rows: Rows) -> list[str]:
+    """The metrics that have curves: those of held-out images, then those of training."""
+    names = [name for name in _names(rows) if _last(name) not in (*LEFT_OUT, *BASELINES)]
+    return sorted(names, key=lambda name: not name.startswith(HELD_OUT))
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def curve(rows: Rows, name: str) -> Line | None:
+    """A metric by step; None where no row has it."""
+    steps, values = _known(rows, name)
+    return Line(written(name), *thinned(steps, values), _kind(steps)) if steps else None
+
+
+def mean_curve(rows: Rows, name: str, label: str, most: int) -> Line | None:
+    """A metric by step as means of at most `most` stretches; None where no row has it."""
+    steps, values = _known(rows, name)
+    return Line(label, *averaged(steps, values, most), _kind(steps)) if steps else None
+
+
+def _known(rows: Rows, name: str) -> tuple[list[int], list[float]]:
+    known = [row for row in rows if name in row]
+    return [row["step"] for row in known], [row[name] for row in known]
+
+
+def _kind(steps: Sequence[int]) -> str:
+    return "points" if len(steps) <= POINTS else "line"
+
+
+def written(name: str) -> str:
+    """A metric's name for readers."""
+    held_out = name.startswith(HELD_OUT)
+    return name.removeprefix(HELD_OUT).replace("_", " ") + (", held out" if held_out else "")
+
+
+def _levels(rows: Rows, title: str) -> Iterator[Line]:
+    """The baselines of a chart, as constants over its steps."""
+    for name in BESIDE.get(title, ()):
+        known = [row for row in rows if f"{HELD_OUT}{name}" in row]
+        values = [row[f"{HELD_OUT}{name}"] for row in known]
+        if values and math.isfinite(values[-1]):
+            ends = [rows[0]["step"], rows[-1]["step"]]
+            called = f"baseline: {BASELINES[name].called}"
+            yield Line(called, ends, [values[-1]] * 2, "level")

@@ -1,0 +1,174 @@
+"""Reads one run's folder as far as it is there: a run that is going on, was cut off or lost files
+has a page too. No torch here."""
+
+import re
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config import parsing
+from ..config.schema import Recipe
+from ..errors import UserError
+from ..runs import lock
+from ..runs.folder import Run
+
+FILES = ("recipe.yaml", "environment.json", "metrics.jsonl", "result.json")
+WARNING = re.compile(r"\S+ \S+ warning: (.*)")
+STARTED = re.compile(r"(\S+ \S+) started at step (\d+)")
+LOG_END = 2**20  # bytes of log.txt that are read, from its end
+NOT_FINITE = {"steps": {str: object}}
+
+
+class RunRecord(NamedTuple):
+    """What a run's folder holds.
+
+    Attributes:
+        values: {dotted key: value} of recipe.yaml; empty where it cannot be read.
+        environment: environment.json; empty where it cannot be read.
+        result: result.json; None unless the run has finished.
+        rows: of metrics.jsonl.
+        running: whether a process writes the folder.
+        started: the times at which the run was started, as log.txt has them.
+        warnings: the last ones of log.txt.
+        not_finite: steps whose update was skipped.
+        problems: files that are missing or damaged.
+        updated: when the newest of its files was written.
+    """
+
+    folder: Path
+    values: dict[str, Any]
+    environment: dict[str, Any]
+    result: dict[str, Any] | None
+    rows: list[dict[str, Any]]
+    running: bool
+    started: list[str]
+    warnings: list[str]
+    not_finite: list[int]
+    problems: list[str]
+    updated: datetime | None
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @property
+    def state(self) -> str:
+        if self.result is not None:
+            return "finished"
+        return "running" if self.running else "not finished"
+
+    @property
+    def step(self) -> int:
+        """The last step that a row is of; 0 without rows."""
+        return self.rows[-1]["step"] if self.rows else 0
+
+    @property
+    def steps(self) -> int | None:
+        """The steps that it is to make; None where that is not known."""
+        steps = self.values.get("optim.steps")
+        return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
+
+    def latest(self) -> tuple[int, dict[str, float]]:
+        """The last row with held-out metrics: its step and {name: value}; (0, {}) without one."""
+        for row in reversed(self.rows):
+            found = {
+                name.removeprefix("validation/"): value
+                for name, value in row.items()
+                if name.startswith("validation/")
+            }
+            if found:
+                return row["step"], found
+        return 0, {}
+
+    def metrics(self) -> dict[str, Any]:
+        """{name: {"value", "split", "n"}} of result.json; of a run that has not finished those of
+        its last row with held-out metrics, without n."""
+        if self.result is not None:
+            return self.result["metrics"]
+        _, values = self.latest()
+        return {name: {"value": value, "split": "validation"} for name, value in values.items()}
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run's, or what is left of one."""
+    study = (folder / "study.json").exists()
+    return not study and any((folder / name).is_file() for name in FILES)
+
+
+def read_run(folder: Path) -> RunRecord:
+    """The run in a folder; what cannot be read is named in `problems`."""
+    problems: list[str] = []
+    run = Run(Recipe(out=str(folder.parent), name=folder.name))
+    values = _values(folder, problems)
+    environment = _object(folder / "environment.json", parsing.ENVIRONMENT, problems) or {}
+    result = None
+    if (folder / "result.json").exists():
+        result = _object(folder / "result.json", parsing.RESULT, problems)
+    rows: list[dict[str, Any]] = []
+    try:
+        rows = run.rows()
+    except OSError as error:
+        problems.append(f"metrics.jsonl cannot be read: {error.strerror}")
+    log = _log_lines(run.log)
+    return RunRecord(
+        folder=folder,
+        values=values,
+        environment=environment,
+        result=result,
+        rows=rows,
+        running=result is None and lock.is_held(folder),
+        started=[found[1] for found in map(STARTED.match, log) if found],
+        warnings=[found[1] for found in map(WARNING.match, log) if found],
+        not_finite=_not_finite(folder / "not_finite.json", problems),
+        problems=problems,
+        updated=_updated(folder),
+    )
+
+
+def _values(folder: Path, problems: list[str]) -> dict[str, Any]:
+    path = folder / "recipe.yaml"
+    if not path.exists():
+        problems.append("recipe.yaml is missing")
+        return {}
+    try:
+        return parsing.flatten(parsing.load_yaml(path))
+    except UserError:
+        problems.append("recipe.yaml is damaged")
+        return {}
+
+
+def _object(path: Path, shape: dict[Any, Any], problems: list[str]) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = parsing.read_json(path, shape)
+    except FileNotFoundError:
+        problems.append(f"{path.name} is missing")
+    except (OSError, ValueError):
+        problems.append(f"{path.name} is damaged")
+    else:
+        return found
+    return None
+
+
+def _log_lines(path: Path) -> list[str]:
+    with suppress(OSError), path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - LOG_END))
+        return file.read().decode(errors="replace").splitlines()
+    return []
+
+
+def _not_finite(path: Path, problems: list[str]) -> list[int]:
+    """The steps of not_finite.json."""
+    if not path.exists():
+        return []
+    steps = (_object(path, NOT_FINITE, problems) or {}).get("steps", {})
+    return sorted(int(step) for step in steps if step.isascii() and step.isdigit())
+
+
+def _updated(folder: Path) -> datetime | None:
+    times = []
+    for name in (*FILES, "log.txt"):
+        with suppress(OSError):
+            times.append((folder / name).stat().st_mtime)
+    return datetime.fromtimestamp(max(times), UTC) if times else None

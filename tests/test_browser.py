@@ -1,0 +1,249 @@
+"""The pages in a browser: they load nothing, raise no error, and sort, search, zoom and overlay; they
+fit a phone, follow the colour scheme, and axe finds nothing serious.
+
+SSL_VIT_CHROMIUM names the browser, such as Debian's /usr/bin/chromium; `pip install -e '.[browser]'`
+has the rest.
+"""
+
+import json
+import os
+from contextlib import contextmanager
+
+import pytest
+import test_pages as made
+import test_report as arms
+
+from ssl_vit import reports
+from ssl_vit.reports import index_page, run_page
+
+CHROMIUM = os.environ.get("SSL_VIT_CHROMIUM")
+if not CHROMIUM:
+    pytest.skip("SSL_VIT_CHROMIUM names no browser", allow_module_level=True)
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs the extra [browser]")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs [browser]")
+
+PHONE = {"width": 400, "height": 800}
+SCREEN = {"width": 1280, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        # the sandbox of Chromium does not start as root, as in containers
+        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Runs, one of which has names that look like markup, and a study."""
+    runs = tmp_path_factory.mktemp("browser") / "runs"
+    made.make_run(runs / "first", "corruption.rate=0.25", metrics=made.rows(200))
+    made.make_run(runs / "second", "corruption.rate=0.75", metrics=made.rows(40), finished=False)
+    made.make_run(
+        runs / "third", metrics=[], found={"loss": {"value": 10.5, "split": "validation"}}
+    )
+    made.evil_run(runs / "<b>\"'|&")
+    study = arms.study(runs / "gap")
+    for path in study.glob("final-*"):
+        lines = "".join(json.dumps(row) + "\n" for row in made.rows())
+        (path / "metrics.jsonl").write_text(lines)
+    reports.write(study)
+    index_page.write(runs)
+    return runs
+
+
+@contextmanager
+def opened(browser, address, **settings):
+    """A page that is ready; afterwards: it has raised no error and loaded nothing but itself."""
+    context = browser.new_context(**{"viewport": SCREEN, "color_scheme": "light"} | settings)
+    page = context.new_page()
+    wrong = []
+    loaded = []
+    page.on("console", lambda message: wrong.append(message.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: wrong.append(dialog.message))
+    page.on("request", lambda request: loaded.append(request.url))
+    page.goto(address)
+    page.wait_for_selector("html[data-ready]")
+    yield page
+    assert not wrong
+    origin = address.rpartition("/")[0] if address.startswith("http") else address
+    assert all(url.startswith((origin, "data:")) for url in loaded)
+    assert len(loaded) == 1 + sum(url.startswith("data:") for url in loaded) or origin != address
+    context.close()
+
+
+PAGES = ["first/report.html", "%3Cb%3E%22'%7C&/report.html", "gap/report.html", "index.html"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing_serious(name, scheme, browser, folder):
+    """On a phone, with everything opened that can be."""
+    with opened(browser, f"file://{folder}/{name}", viewport=PHONE, color_scheme=scheme) as page:
+        for summary in page.locator("summary").all():
+            summary.click()
+        for box in page.locator("input[data-run]").all()[:3]:
+            box.check()
+        page.locator(".tools button[aria-expanded]").first.click()
+        found = axe.Axe().run(page).response["violations"]
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert not serious, [(one["id"], one["nodes"][0]["html"][:200]) for one in serious]
+        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+        assert page.locator("main b, main i").count() == 0
+
+
+def test_charts_zoom_by_mouse_keyboard_and_button(browser, folder):
+    with opened(browser, f"file://{folder}/first/report.html") as page:
+        chart = page.locator(".chart[data-chart=Loss]")
+        plot = chart.locator(".plot")
+
+        def shown():
+            return [float(plot.get_attribute(f"data-{end}")) for end in ("from", "to")]
+
+        assert shown() == [10, 2000]
+        plot.scroll_into_view_if_needed()
+        box = plot.locator(".u-over").bounding_box()
+        middle = box["y"] + box["height"] / 2
+        page.mouse.move(box["x"] + box["width"] * 0.25, middle)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.5, middle, steps=4)
+        page.mouse.up()
+        assert shown() == pytest.approx([507, 1005], abs=15)
+        chart.get_by_role("button", name="Show all steps").click()
+        assert shown() == [10, 2000]
+        chart.get_by_role("button", name="Zoom in").click()
+        assert shown()[1] - shown()[0] == pytest.approx(995, abs=1)
+        plot.focus()
+        page.keyboard.press("0")
+        assert shown() == [10, 2000]
+        page.keyboard.press("+")
+        assert shown()[1] - shown()[0] == pytest.approx(995, abs=1)
+        page.keyboard.press("0")
+        page.keyboard.press("ArrowRight")
+        assert chart.locator("[aria-live]").inner_text().startswith("step 10: loss 5.9,")
+
+
+def test_a_chart_shows_values_at_the_cursor_and_as_a_table(browser, folder):
+    with opened(browser, f"file://{folder}/first/report.html") as page:
+        chart = page.locator(".chart[data-chart=Loss]")
+        loss = chart.locator(".keys button").first
+        assert loss.inner_text() == "loss -14", "the last value, without the cursor"
+        chart.scroll_into_view_if_needed()
+        box = chart.locator(".u-over").bounding_box()
+        page.mouse.move(box["x"] + 1, box["y"] + 20)
+        assert loss.inner_text() == "loss 5.9"
+        chart.get_by_role("button", name="Values as a table").click()
+        assert chart.locator("tbody tr").count() == 200
+        assert chart.locator("tbody tr").nth(9).inner_text().split() == ["100", "5", "4", "4.1"]
+        loss.click()
+        assert loss.get_attribute("aria-pressed") == "false"
+        chart.get_by_role("button", name="Values as a table").click()
+        assert chart.locator("tbody tr").count() == 0
+        lr = page.locator(".chart[data-chart='Learning rate']")
+        lr.get_by_role("button", name="Logarithmic scale").click()
+        assert not chart.get_by_role("button", name="Logarithmic scale").count(), "below zero"
+
+
+def names(page):
+    return [one.inner_text() for one in page.locator("table.sortable tbody tr:visible a").all()]
+
+
+def test_the_table_of_runs_sorts_and_searches(browser, folder):
+    with opened(browser, f"file://{folder}/index.html") as page:
+        page.get_by_role("searchbox").fill("SHAPES mpp first")
+        assert names(page) == ["first"]
+        page.get_by_role("searchbox").fill("mpp shapes")
+        assert set(names(page)) == {"first", "second", "third"}
+        head = page.locator("th", has_text="held-out loss")
+        head.get_by_role("button").click()
+        assert head.get_attribute("aria-sort") == "ascending"
+        assert names(page) == ["second", "first", "third"], "1, 2.25, 10.5: by number"
+        head.get_by_role("button").focus()
+        page.keyboard.press("Enter")
+        assert names(page) == ["third", "first", "second"]
+        page.locator("th", has_text="steps").get_by_role("button").click()
+        assert names(page)[0] == "second", "400 is less than 1,000"
+        page.get_by_role("searchbox").fill("nothing of the kind")
+        assert names(page) == []
+        assert (
+            "0 of" in page.locator("label.search", has=page.get_by_role("searchbox")).inner_text()
+        )
+
+
+def test_runs_are_laid_over_each_other(browser, folder):
+    with opened(browser, f"file://{folder}/index.html") as page:
+        for name in ("first", "second"):
+            page.get_by_label(f"compare {name}", exact=True).check()
+        page.get_by_label("Curve").select_option("loss")
+        keys = page.locator(".comparison .keys button").all_inner_texts()
+        assert [text.split()[0] for text in keys] == ["first", "second"]
+        differ = page.locator("table.recipes tbody tr").all_inner_texts()
+        assert [text.split() for text in differ] == [["corruption.rate", "0.25", "0.75"]]
+        page.get_by_label("compare third", exact=True).check()
+        assert page.locator("table.recipes thead th").count() == 4
+        assert page.locator(".comparison .keys button").count() == 2, "the third has no curves"
+        page.get_by_label("compare <b>\"'|&", exact=True).check()
+        assert "<b>\"'|&" in page.locator(".comparison").inner_text()
+        for box in page.locator("input[data-run]").all():
+            box.uncheck()
+        assert page.locator(".comparison .plot").count() == 0
+
+
+def test_the_colours_follow_the_scheme(browser, folder):
+    with opened(browser, f"file://{folder}/first/report.html") as page:
+
+        def look():
+            ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            return ground, page.evaluate("document.querySelector('canvas').toDataURL()")
+
+        light = look()
+        page.emulate_media(color_scheme="dark")
+        page.wait_for_timeout(100)
+        dark = look()
+        assert light[0] == "rgb(255, 255, 255)" and dark[0] == "rgb(20, 23, 28)"
+        assert light[1] != dark[1]
+
+
+def test_wide_tables_scroll_inside_their_box(browser, folder):
+    with opened(browser, f"file://{folder}/gap/report.html", viewport=PHONE) as page:
+        wide = [
+            box
+            for box in page.locator(".scroll").all()
+            if box.evaluate("one => one.scrollWidth > one.clientWidth")
+        ]
+        assert wide and all(box.bounding_box()["width"] <= PHONE["width"] for box in wide)
+        wide[0].focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("one => one.scrollLeft > 0", arg=wide[0].element_handle())
+
+
+def test_a_served_page_follows_its_run(browser, tmp_path):
+    folder = made.make_run(tmp_path / "made", finished=False)
+    with made.served(folder) as port, opened(browser, f"http://127.0.0.1:{port}/") as page:
+        page.locator("summary", has_text="keys of recipe.yaml").click()
+        page.get_by_role("searchbox").fill("depth")
+        chart = page.locator(".chart[data-chart=Loss]")
+        chart.get_by_role("button", name="Zoom in").click()
+        before = chart.locator(".plot").get_attribute("data-to")
+        page.wait_for_selector(".live:has-text('read')")
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": 900, "loss": 0.5}) + "\n")
+        page.wait_for_selector("text=after step 900 of 1,000", timeout=20_000)
+        assert page.locator("details[open]").count() == 1
+        assert page.get_by_role("searchbox").input_value() == "depth"
+        assert chart.locator(".plot").get_attribute("data-to") == before
+        assert chart.locator(".keys button").first.inner_text() == "loss 0.5"
+
+
+def test_a_page_is_whole_without_scripts(browser, folder):
+    run_page.write(folder / "first")
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"file://{folder}/first/report.html")
+    assert "50.00%" in page.inner_text("main")
+    assert page.locator("noscript").first.inner_text().startswith("This chart is drawn by")
+    context.close()

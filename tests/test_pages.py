@@ -1,0 +1,592 @@
+"""Pages of runs and of folders of runs: their numbers, what is left of a run that was cut off, names
+that look like markup, and the server."""
+
+import base64
+import hashlib
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from urllib.parse import unquote
+
+import pytest
+import test_report as arms
+from launching import ROOT
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from ssl_vit import reports
+from ssl_vit.config import resolve
+from ssl_vit.config.schema import dump
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import finish
+from ssl_vit.reports import command, curves, index_page, pages, run_page, run_sections, serve
+from ssl_vit.reports.pages import Chart, Line, Section, Text, averaged, thinned
+from ssl_vit.reports.run_record import read_run
+from ssl_vit.runs import lock
+from ssl_vit.runs.folder import Run
+from ssl_vit.runs.trackers import TensorBoard
+
+EVIL = "<script>alert(1)</script></script><!--\"'|`&lt; **b** \u202e"
+OPTIONS = ["recipe=mpp", "optim.steps=1000", "optim.batch=64", "model.depth=2"]
+VOID = ("meta", "img", "source", "input", "br")
+BASELINES = {"entropy": 4.1, "commonest": 0.07, "neighbors": 0.16}
+
+
+class Parsed(HTMLParser):
+    """A page as a browser reads it: tags, links, tables, data and the rest of its text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.linked, self.labels = [], set(), [], []
+        self.tables, self.data, self.scripts, self.styles, self.text = [], [], [], [], ""
+        self.policy = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.tags.add(tag)
+        self.open += [] if tag in VOID else [tag]
+        self.linked += [given[key] for key in ("src", "srcset", "href") if key in given]
+        self.labels += [given[key] for key in ("alt", "aria-label") if key in given]
+        assert not [key for key in given if key.startswith("on")]
+        if tag == "meta" and given.get("http-equiv"):
+            self.policy = given["content"]
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        if tag == "script":
+            (self.data if given.get("type") == "application/json" else self.scripts).append("")
+            self.into = self.data if given.get("type") == "application/json" else self.scripts
+        if tag == "style":
+            self.styles.append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        where = self.open[-1] if self.open else ""
+        if where == "script":
+            self.into[-1] += data
+        elif where == "style":
+            self.styles[-1] += data
+        else:
+            self.text += data
+            if {"td", "th"} & set(self.open):
+                self.tables[-1][-1][-1] += data
+
+    def table(self, head):
+        """The rows below the head that begins so."""
+        return next(rows for rows in self.tables if rows[0][: len(head)] == list(head))[1:]
+
+    def chart(self, title):
+        found = [json.loads(text) for text in self.data]
+        return next(one for one in found if one.get("title") == title)
+
+
+def rows(count=20, **more):
+    """Rows of metrics.jsonl, each tenth with held-out metrics."""
+    made = []
+    for i in range(1, count + 1):
+        row = {
+            "step": 10 * i,
+            "images": 640 * i,
+            "loss": 6 - i / 10,
+            "accuracy_masked": i / 100,
+            "lr": 1e-3,
+            "images_per_s": 100.0,
+            "data_wait": 0.1,
+            "memory_gib": 1 + i / 100,
+        }
+        if i % 10 == 0:
+            row |= {f"validation/{name}": value for name, value in BASELINES.items()}
+            row |= {"validation/loss": 5 - i / 10, "validation/accuracy_masked": i / 50}
+        made.append(row | more)
+    return made
+
+
+def make_run(folder, *options, metrics=None, finished=True, found=None, environment=None):
+    """A run's folder, written by hand."""
+    folder.mkdir(parents=True)
+    given = [*OPTIONS, *options]
+    recipe = resolve.resolve([*given, "name=made", f"out={folder.parent}"], here=False)
+    recipe.name = folder.name
+    origin = resolve.recipe_file(given, recipe)
+    facts = arms.ENVIRONMENT | {"recipe_file": origin, "classes": ["cat", "dog"]}
+    facts |= {"data": {"train": "0123"}, "images": {"train": 50000}} | (environment or {})
+    (folder / "recipe.yaml").write_text(dump(recipe))
+    (folder / "environment.json").write_text(json.dumps(facts))
+    lines = rows() if metrics is None else metrics
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    (folder / "log.txt").write_text("2026-11-22 07:57:06 started at step 0 on 1 processes\n")
+    (folder / "figures").mkdir()
+    Image.new("RGB", (8, 8)).save(folder / "figures" / "predictions.png")
+    if finished:
+        result = {
+            "steps": 1000,
+            "images": 64000,
+            "exaflop": 1.5e-5,
+            "device_hours": 0.11,
+            "seconds": 398.0,
+            "finished": "2026-11-22T08:03:46+00:00",
+            "metrics": {
+                "accuracy_masked": {"value": 0.5, "n": 100, "split": "validation"},
+                "commonest": {"value": 0.07, "n": 100, "split": "validation"},
+                "neighbors": {"value": 0.45, "n": 100, "split": "validation"},
+                "loss": {"value": 2.25, "n": 100, "split": "validation"},
+            },
+        }
+        result["metrics"] |= found or {}
+        (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def page_of(folder):
+    run_page.write(folder)
+    return Parsed((folder / "report.html").read_text())
+
+
+def test_the_numbers_of_a_finished_run(tmp_path):
+    """Wilson's interval of 50 of 100 is 40.38% to 59.62% (Newcombe, 1998, method 3)."""
+    page = page_of(make_run(tmp_path / "made"))
+    head = ("measure", "what it is", "split", "value", "95% interval", "n")
+    results = {row[0]: row[2:] for row in page.table(head)}
+    assert results == {
+        "accuracy_masked": ["validation", "50.00%", "40.38% to 59.62%", "100"],
+        "loss": ["validation", "2.25", "-", "100"],
+    }
+    assert [row[0] for row in page.table(["baseline"])] == ["commonest", "neighbors"]
+    assert "1,000 steps on 64,000 images in 6 min 38 s" in page.text
+    assert "beats the commonest colour (50.00% against 7.00%)" in page.text
+    assert "cannot be told from the neighbours' mean (50.00% against 45.00%)" in page.text
+    costs = dict(row[:2] for row in page.table(["", "value"]))
+    assert costs["device-hours"] == "0.11" and costs["images per second, median"] == "100"
+    assert costs["peak memory of a device, GiB"] == "1.2"
+    assert "0: cat" in page.text and "a processor" in page.text
+    assert "Warnings" not in page.text
+
+
+def test_curves_are_the_rows_of_metrics_jsonl(tmp_path):
+    made = rows()
+    made[4]["loss"] = float("nan")
+    page = page_of(make_run(tmp_path / "made", metrics=made))
+    loss, held_out, level = page.chart("Loss")["lines"]
+    assert loss["x"] == [row["step"] for row in made]
+    assert loss["y"] == [None if i == 4 else pytest.approx(5.9 - i / 10) for i in range(20)]
+    assert (held_out["x"], held_out["y"], held_out["kind"]) == ([100, 200], [4, 3], "points")
+    assert level["kind"] == "level" and level["y"] == [4.1, 4.1] and level["x"] == [10, 200]
+    accuracy = page.chart("Accuracy")["lines"]
+    assert [line["name"] for line in accuracy][:2] == [
+        "accuracy masked",
+        "accuracy masked, held out",
+    ]
+    assert len(accuracy) == 4, "two curves and two baselines"
+    assert page.chart("Memory, GiB")["lines"][0]["y"][-1] == 1.2
+    charted = {line["name"] for text in page.data for line in json.loads(text)["lines"]}
+    assert not {"step", "images", "seconds"} & charted
+
+
+def test_tensorboard_has_the_same_scalars(tmp_path):
+    made = rows()
+    board = TensorBoard(tmp_path / "board", made)
+    board.close()
+    events = EventAccumulator(str(tmp_path / "board"))
+    events.Reload()
+    for name in curves.metric_names(made):
+        found = events.Scalars(name if "/" in name else f"train/{name}")
+        known = [row for row in made if name in row]
+        assert [one.step for one in found] == [row["step"] for row in known]
+        assert [one.value for one in found] == pytest.approx([row[name] for row in known])
+
+
+def test_a_metric_of_a_plugin_has_a_chart_of_its_own():
+    found = curves.charts([{"step": 1, "mine/one": 2.0}, {"step": 2, "validation/mine/one": 3.0}])
+    assert [(chart.title, len(chart.lines)) for chart in found] == [("mine/one", 2)]
+
+
+def test_thinning_keeps_ends_and_peaks():
+    steps = list(range(100_000))
+    values = [0.0] * len(steps)
+    values[0], values[-1], values[50_001], values[70_003] = 5.0, 6.0, 9.0, -9.0
+    values[20_000] = float("nan")
+    few_steps, few = thinned(steps, values, 600)
+    assert len(few) <= 600
+    kept = dict(zip(few_steps, few, strict=True))
+    assert (kept[0], kept[99_999], kept[50_001], kept[70_003]) == (5, 6, 9, -9)
+    assert 20_000 in kept, "a gap is not drawn over"
+    assert few_steps == sorted(few_steps)
+    assert thinned([1, 2], [3.0, 4.0], 600) == ([1, 2], [3.0, 4.0])
+    for count in (601, 602, 650, 1201):
+        few_steps, _ = thinned(range(count), [0.0] * count, 600)
+        assert few_steps[0] == 0 and few_steps[-1] == count - 1 and len(few_steps) <= 600
+
+
+def test_a_long_run_has_a_small_page(tmp_path):
+    folder = make_run(tmp_path / "made", metrics=rows(20_000))
+    assert len(run_page.render(read_run(folder))) < 300_000
+
+
+def test_what_differs_from_the_recipe_file(tmp_path):
+    page = page_of(make_run(tmp_path / "made"))
+    found = {row[0]: row[1:] for row in page.table(["key", "this run", "recipe=mpp"])}
+    assert found["model.depth"][0] == "2" and found["optim.batch"][0] == "64"
+    assert set(found) == {"model.depth", "optim.batch", "optim.steps"}
+    every = dict(page.table(["key", "value"]))
+    assert every["model.depth"] == "2" and len(every) > 90
+
+
+def test_without_a_recorded_recipe_file_it_differs_from_the_defaults(tmp_path):
+    page = page_of(make_run(tmp_path / "made", environment={"recipe_file": None}))
+    found = {row[0]: row[1:] for row in page.table(["key", "this run", "the defaults"])}
+    assert found["optim.batch"] == ["64", str(resolve.defaults()["optim.batch"])]
+    assert found["model.depth"][0] == "2"
+
+
+def test_the_recipe_file_of_the_first_start_is_kept(tmp_path):
+    """Resumed from its own recipe.yaml, nothing would differ any more."""
+    recipe = resolve.resolve([*OPTIONS, "name=made", f"out={tmp_path}"])
+    run = Run(recipe)
+    run.recipe_file = resolve.recipe_file(OPTIONS, recipe)
+    run.open({"data": {}})
+    again = Run(recipe)
+    again.recipe_file = resolve.recipe_file([f"recipe={tmp_path}/made/recipe.yaml"], recipe)
+    again.open({"data": {}})
+    kept = again.environment()["recipe_file"]
+    assert kept["name"] == "mpp" and kept["differs"]["model.depth"] > 2
+    assert "name" not in kept["differs"] and "out" not in kept["differs"]
+
+
+def test_a_run_that_goes_on(tmp_path):
+    """Until 200 of 1000 steps of 64 images, at 100 images a second: 512 seconds are left."""
+    folder = make_run(tmp_path / "made", finished=False)
+    (folder / "checkpoints" / "step-000000150").mkdir(parents=True)
+    page = page_of(folder)
+    assert "stopped after step 200 of 1,000; its newest checkpoint is of step 150" in page.text
+    assert "On held-out images at step 200" in page.text and "Continue from" in page.text
+    assert page.table(["measure", "what it is", "value"])[0][2] == "3"
+    with held_by_another_process(folder):
+        assert lock.is_held(folder)
+        page = page_of(folder)
+        assert "is running, at step 200 of 1,000, about 8 min 32 s left" in page.text
+    assert not lock.is_held(folder)
+
+
+@contextmanager
+def held_by_another_process(folder):
+    code = "import sys; from pathlib import Path; from ssl_vit.runs import lock\n"
+    code += (
+        "with lock.hold(Path(sys.argv[1]), 'x', lambda: None): print('held', flush=True); input()"
+    )
+    call = [sys.executable, "-c", code, str(folder)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(call, stdin=pipe, stdout=pipe, text=True, env=environment) as other:
+        assert other.stdout.readline() == "held\n"
+        yield
+        other.communicate("\n")
+
+
+def test_a_run_without_metrics(tmp_path):
+    folder = make_run(tmp_path / "made", metrics=[], finished=False)
+    page = page_of(folder)
+    assert "has not finished, and has no metrics" in page.text
+    assert "Curves" not in page.text and not page.data
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[1]", "[" * 5000, '{"metrics": 3}', "\x00\xff", "a: b"]
+)
+@pytest.mark.parametrize(
+    "name", ["recipe.yaml", "environment.json", "metrics.jsonl", "result.json", "not_finite.json"]
+)
+def test_a_damaged_file_is_named(name, content, tmp_path):
+    folder = make_run(tmp_path / "made")
+    (folder / name).write_text(content)
+    page = page_of(folder)
+    if name not in ("metrics.jsonl", "recipe.yaml") and content != "a: b":
+        assert f"{name} is damaged" in page.text or name == "environment.json"
+    index_page.write(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["recipe.yaml", "environment.json", "metrics.jsonl", "result.json"]
+)
+def test_a_folder_with_one_file_has_a_page(name, tmp_path):
+    whole = make_run(tmp_path / "whole")
+    folder = tmp_path / "left"
+    folder.mkdir()
+    (folder / name).write_bytes((whole / name).read_bytes())
+    page = page_of(folder)
+    assert "recipe.yaml is missing" in page.text or name == "recipe.yaml"
+
+
+def test_warnings_and_skipped_updates(tmp_path):
+    folder = make_run(tmp_path / "made")
+    with (folder / "log.txt").open("a") as log:
+        log.writelines(f"2026-11-22 08:00:0{i % 10} warning: number {i}\n" for i in range(60))
+        log.write("2026-11-22 08:01:00 started at step 500 on 1 processes\n")
+    (folder / "not_finite.json").write_text(json.dumps({"steps": {"12": [1], "7": [2]}}))
+    page = page_of(folder)
+    assert "2 steps (7, 12)" in page.text
+    assert "The last 50 of 60 warnings" in page.text
+    assert "number 59" in page.text and "number 9" not in page.text
+    assert "61 warnings: see" in page.text and "resumed once" in page.text
+
+
+def test_figures_are_inside_up_to_a_size(tmp_path, monkeypatch):
+    folder = make_run(tmp_path / "made")
+    content = (folder / "figures" / "predictions.png").read_bytes()
+    inside = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+    assert inside in page_of(folder).linked
+    monkeypatch.setattr(run_sections, "EMBEDDED", len(content) - 1)
+    page = page_of(folder)
+    assert inside not in page.linked
+    assert "Too large to be part of this page: figures/predictions.png" in page.text
+
+
+def test_nothing_is_loaded_and_nothing_else_runs(tmp_path):
+    """The policy names each script and style by its hash, and allows no address."""
+    page = page_of(make_run(tmp_path / "made"))
+    assert {one.partition(":")[0] for one in page.linked if not one.startswith("#")} == {"data"}
+    for texts, directive in ((page.scripts, "script-src"), (page.styles, "style-src")):
+        digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in texts]
+        allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
+        assert f"{directive} {allowed};" in page.policy and len(texts) == 2
+    assert page.policy.startswith("default-src 'none'; img-src data:;")
+    assert "Leon Sorokin" in page.scripts[0], "the licence of uPlot goes along"
+
+
+def evil_run(folder, finished=True):
+    """A run whose every name that others choose looks like markup."""
+    metrics = [row | {EVIL: 1.0, f"validation/{EVIL}": 2.0} for row in rows()]
+    found = {EVIL: {"value": 1.0, "n": 3, "split": EVIL}}
+    environment = {"classes": [EVIL], "device": EVIL, "host": {"cpu": EVIL, "system": EVIL}}
+    environment |= {"data": {EVIL: EVIL}, "packages": {EVIL: EVIL}}
+    environment |= {"recipe_file": {"name": EVIL, "differs": {"data.name": EVIL}}}
+    make_run(folder, metrics=metrics, found=found, environment=environment, finished=finished)
+    text = (folder / "recipe.yaml").read_text()
+    (folder / "recipe.yaml").write_text(text.replace("shapes", json.dumps(EVIL)))
+    with (folder / "log.txt").open("a") as log:
+        log.write(f"2026-11-22 08:00:00 warning: {EVIL}\n")
+    (folder / "figures" / "predictions.png").rename(folder / "figures" / "<b>'.png")
+    return folder
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_names_are_shown_as_text(finished, tmp_path):
+    """In the page, the index, and the data inside their scripts."""
+    plain = page_of(make_run(tmp_path / "plain", finished=finished))
+    folder = evil_run(tmp_path / "runs" / "<b>\"'|&", finished)
+    page = page_of(folder)
+    seen = EVIL.replace("\u202e", "\ufffd")
+    assert page.tags <= plain.tags | {"details", "summary"} and len(page.scripts) == 2
+    assert page.text.count(seen) > 8 and "\u202e" not in page.text + "".join(page.data)
+    assert [line["name"] for line in page.chart(seen.replace("\ufffd", "\ufffd"))["lines"]]
+    assert "<b>\"'|&" in page.text
+    index_page.write(tmp_path / "runs")
+    index = Parsed((tmp_path / "runs" / "index.html").read_text())
+    assert "b" not in index.tags and len(index.scripts) == 2
+    assert index.tables[-1][1][1] == "<b>\"'|&"
+    (data,) = index.data
+    assert json.loads(data)["runs"] == ["<b>\"'|&"] and "<" not in data
+    link = next(one for one in index.linked if one.endswith("report.html"))
+    assert (tmp_path / "runs" / unquote(link)).exists()
+
+
+def test_the_index_of_a_folder(tmp_path):
+    make_run(tmp_path / "first", "corruption.rate=0.25")
+    make_run(tmp_path / "second #2", "corruption.rate=0.75", finished=False)
+    arms.study(tmp_path / "gap")
+    records = index_page.write(tmp_path)
+    page = Parsed((tmp_path / "index.html").read_text())
+    table = page.table(["compare", "run", "state"])
+    assert len(table) == len(records) and table[0][1:3] == ["first", "finished"]
+    second = next(row for row in table if row[1] == "second #2")
+    assert second[2] == "not finished" and "200 of 1,000" in second
+    assert {row[1] for row in table} >= {"gap/pretrain-mpp-0", "gap/final-scratch-1"}
+    assert page.table(["study"]) == [["gap", "A gap made up", "39 of 39", "none yet"]]
+    (data,) = page.data
+    found = json.loads(data)
+    at = [found["runs"].index(name) for name in ("first", "second #2")]
+    assert [found["recipes"]["corruption.rate"][i] for i in at] == ["0.25", "0.75"]
+    assert "name" not in found["recipes"] and "out" not in found["recipes"]
+    assert found["curves"]["loss, held out"][at[0]]["y"] == [4, 3]
+    assert found["curves"]["loss, held out"][found["runs"].index("gap/final-mpp-0")] is None
+    local = [one for one in page.linked if not one.startswith(("#", "data:"))]
+    assert local and all((tmp_path / unquote(one)).exists() for one in local)
+    assert "../index.html" in Parsed((tmp_path / "first" / "report.html").read_text()).linked
+    assert (tmp_path / "gap" / "index.html").exists()
+
+
+def test_a_page_is_written_again_only_if_its_run_went_on(tmp_path):
+    folder = make_run(tmp_path / "made")
+    index_page.write(tmp_path)
+    before = (folder / "report.html").stat()
+    index_page.write(tmp_path)
+    assert (folder / "report.html").stat().st_ino == before.st_ino
+    os.utime(folder / "metrics.jsonl", (before.st_mtime + 1, before.st_mtime + 1))
+    index_page.write(tmp_path)
+    assert (folder / "report.html").stat().st_ino != before.st_ino
+
+
+def test_many_runs_fit_into_an_index(tmp_path):
+    """A hundred runs of 600 rows."""
+    record = read_run(make_run(tmp_path / "0", metrics=rows(600)))
+    records = [record._replace(folder=tmp_path / str(i)) for i in range(100)]
+    text = index_page.render(tmp_path, records, [])
+    assert len(text) < 1_500_000
+    (data,) = Parsed(text).data
+    found = json.loads(data)
+    curve = found["curves"]["loss"][7]
+    steps = found["steps"][curve["x"]]
+    assert len(steps) == len(curve["y"]) > 100 and steps[-1] == 6000
+
+
+def test_averages_are_of_whole_stretches():
+    values = [1.0, 3.0, 5.0, 7.0, float("nan"), 9.0, 2.0]
+    steps, means = averaged(range(7), values, 3)
+    assert steps == [1, 3, 6] and means[:2] == [2, 6] and means[2] != means[2]
+    assert averaged([4], [5.0], 3) == ([4], [5.0])
+
+
+def test_markdown_leaves_out_what_only_a_browser_draws():
+    chart = Chart("loss", [Line("a", [1], [2.0])])
+    text = pages.markdown("t", [Section("", [Text("one"), chart, Text("two")])])
+    assert text == "# t\n\none\n\ntwo\n"
+
+
+@contextmanager
+def served(folder):
+    with serve.server(folder, port=0) as found:
+        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield found.server_port
+        finally:
+            found.shutdown()
+            thread.join()
+
+
+def get(port, path="/", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), answer.headers.get("ETag")
+    finally:
+        connection.close()
+
+
+def test_the_server_follows_a_run(tmp_path):
+    folder = make_run(tmp_path / "made", finished=False)
+    with served(folder) as port:
+        status, text, tag = get(port)
+        assert status == 200 and "connect-src 'self'" in Parsed(text).policy
+        assert get(port, **{"If-None-Match": tag})[0] == 304
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": 900, "loss": 0.5}) + "\n")
+        status, text, _ = get(port, **{"If-None-Match": tag})
+        assert status == 200 and "after step 900 of 1,000" in text
+        assert Parsed(text).chart("Loss")["lines"][0]["x"][-1] == 900
+    assert not (folder / "report.html").exists(), "a server writes nothing"
+
+
+def test_the_server_of_a_folder_serves_pages_alone(tmp_path):
+    make_run(tmp_path / "runs" / "made")
+    arms.study(tmp_path / "runs" / "gap")
+    (tmp_path / "secret").mkdir()
+    make_run(tmp_path / "secret" / "run")
+    with served(tmp_path / "runs") as port:
+        assert "made/report.html" in Parsed(get(port)[1]).linked
+        assert "1,000 steps on" in get(port, "/made/report.html")[1]
+        assert "A gap made up" in get(port, "/gap/report.html")[1]
+        assert "final-mpp-0/report.html" in Parsed(get(port, "/gap/index.html")[1]).linked
+        for path in (
+            "/made/recipe.yaml",
+            "/made/nothing/",
+            "/../secret/run/report.html",
+            "/%2e%2e/secret/run/report.html",
+            "/..%2fsecret/run/report.html",
+            "//etc/report.html",
+            "/made%00/report.html",
+            "/made/figures/predictions.png",
+        ):
+            assert get(port, path)[0] == 404, path
+        assert get(port, Host="evil.example")[0] == 403
+        assert get(port, Host=f"localhost:{port}")[0] == 200
+
+
+def test_the_server_of_a_study_without_runs_says_why_there_is_no_report(tmp_path):
+    folder = arms.study(tmp_path / "gap")
+    for path in folder.glob("*/result.json"):
+        path.unlink()
+    with served(folder) as port:
+        assert "39 of 39 tasks are not finished" in get(port)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ([], "expected one folder"),
+        (["a", "b"], "expected one folder"),
+        (["--nothing", "a"], "expected one folder"),
+        (["missing"], "no such folder"),
+        (["{}"], "none is there"),
+        (["{}", "--serve", "--port=x"], "--port=x: expected a whole number"),
+        (["{}", "--serve", "--port=70000"], "--port=70000: expected a whole number"),
+    ],
+)
+def test_wrong_options_are_one_line(options, error, tmp_path):
+    with pytest.raises(UserError, match=re.escape(error)) as raised:
+        command.main([option.format(tmp_path) for option in options])
+    assert "\n" not in str(raised.value)
+
+
+def test_the_command(tmp_path, capsys):
+    folder = make_run(tmp_path / "made", found={"bad": {"value": float("nan"), "split": "test"}})
+    command.main([str(folder), "--json"])
+    *lines, last = capsys.readouterr().out.splitlines()
+    found = json.loads(last)
+    assert found["state"] == "finished" and found["metrics"]["bad"]["value"] is None
+    assert lines[-1].endswith("made/report.html")
+    command.main([str(tmp_path), "--json"])
+    assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]) == 1
+    study = arms.study(tmp_path / "gap")
+    command.main([str(study)])
+    assert "index.html" in capsys.readouterr().out
+    assert "index.html" in Parsed((study / "report.html").read_text()).linked
+
+
+def test_a_page_that_cannot_be_written_does_not_end_a_run(tmp_path, monkeypatch, capsys):
+    folder = make_run(tmp_path / "made")
+    run = Run(resolve.resolve([*OPTIONS, "name=made", f"out={tmp_path}"]))
+    finish.write_page(run)
+    assert (folder / "report.html").exists()
+    monkeypatch.setattr(run_page, "read_run", lambda folder: 1 / 0)
+    finish.write_page(run)
+    assert "warning: no report.html: ZeroDivisionError" in capsys.readouterr().out
+    assert "warning: no report.html" in (folder / "log.txt").read_text()
+
+
+def test_a_study_has_charts_of_its_curves(tmp_path):
+    """Two arms: their means in front, then each seed in its arm's colour."""
+    folder = arms.study(tmp_path / "gap")
+    for path in folder.glob("final-*"):
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    reports.write(folder)
+    page = Parsed((folder / "report.html").read_text())
+    lines = next(json.loads(text) for text in page.data)["lines"]
+    means = [line for line in lines if line["kind"] != "seed"]
+    assert [line["name"] for line in means] == list(arms.ARMS)
+    assert [line["group"] for line in lines[3:6]] == [lines[0]["group"]] * 3
+    assert means[0]["y"] == lines[3]["y"], "all seeds are alike here"
