@@ -339,3 +339,18 @@ def test_labels_and_classes_are_plain_text(text: str) -> None:
         for form in ("png", "svg"):
             first = drawing.rendered(drawn, form)
             assert len(first) > 1000 and b"<b>" not in first and b"<script>" not in first
+
+
+def test_tiles_of_a_large_grid_are_numbered_by_their_patches() -> None:
+    """Of 20 x 20 patches every second one has a tile; each shows its similarity with all."""
+    similarity = np.random.default_rng(0).uniform(-1, 1, (20, 20, 20, 20))
+    figure = plots.positions([("large", {"patches": similarity})])
+    axis = figure.axes[0]
+    page = axis.images[0].get_array()
+    assert page.shape == (10 * 21 - 1, 10 * 21 - 1)
+    for place, text in zip(axis.get_yticks(), axis.get_yticklabels(), strict=True):
+        row = int(text.get_text()) - 1
+        top = int(place) // 21 * 21
+        assert np.array_equal(page[top : top + 20, :20], similarity[row, 0])
+    assert axis.get_yticklabels()[0].get_text() == "1"
+    assert axis.get_yticklabels()[-1].get_text() == "19"

@@ -32,6 +32,8 @@ from .drawing import (
 
 Labelled = Sequence[tuple[str, Arrays]]  # an encoder's label and its data
 WIDTH = 3.4  # inches for each encoder
+LARGEST = 10.0  # inches for each encoder, at most
+MOST_TILES = 16  # patches on a side of the grid of tiles
 ERROR_HEAT = "magma"
 LARGEST_ERROR = 0.5  # of a channel's range, at the end of the error's colours
 POINTS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")  # Okabe and Ito's
@@ -70,22 +72,19 @@ def filters(data: Labelled) -> Figure:
 
 def positions(data: Labelled) -> Figure:
     """A tile for each patch: similarity of its position embedding with those of all (paper, Figure
-    7, centre); below, the class token's."""
+    7, centre); of large grids every second or third patch. Below, the class token's."""
     has_class = any("class" in arrays for _, arrays in data)
-    # a tile's cells have at least two pixels
-    side = max(
-        WIDTH,
-        2.3
-        * max(arrays["patches"].shape[1] * (arrays["patches"].shape[3] + 1) for _, arrays in data)
-        / DPI,
-    )
+    steps = [-(-len(arrays["patches"]) // MOST_TILES) for _, arrays in data]
+    chosen = [
+        arrays["patches"][::step, ::step] for (_, arrays), step in zip(data, steps, strict=True)
+    ]
+    pixels = max(tiles.shape[1] * (tiles.shape[3] + 1) for tiles in chosen)
+    side = min(LARGEST, max(WIDTH, 2.3 * pixels / DPI))  # a cell has at least two pixels
     figure, axes = _row(len(data), side, 1.25 * side if has_class else side)
-    for axis, (label, arrays) in zip(axes[0], data, strict=True):
-        similarity = arrays["patches"]
-        rows, columns, height, width = similarity.shape
-        page = tiled(similarity, np.nan)
+    for axis, (label, arrays), tiles, step in zip(axes[0], data, chosen, steps, strict=True):
+        page = tiled(tiles, np.nan)
         if "class" in arrays:
-            scale = max(1, round(rows / 4))
+            scale = max(1, round(len(tiles) / 4))
             tile = arrays["class"].repeat(scale, 0).repeat(scale, 1)
             below = np.full((len(tile) + len(page) // 4, page.shape[1]), np.nan)
             below[-len(tile) :, : tile.shape[1]] = tile
@@ -93,20 +92,23 @@ def positions(data: Labelled) -> Figure:
             axis.text(1.2 * tile.shape[1], middle, "class token", va="center", fontsize=8)
             page = np.concatenate([page, below])
         axis.imshow(page, vmin=-1, vmax=1, cmap=HEAT, interpolation="nearest")
-        _number(axis, rows, columns, height + 1, width + 1)
+        _number(axis, tiles.shape, step)
         _title(axis, label, side, "patches by row and column")
     _scale(figure, axes, HEAT, -1, 1, "cosine similarity")
     return figure
 
 
-def _number(axis: Axes, rows: int, columns: int, height: int, width: int) -> None:
-    """Number the tiles from 1, at most seven of them."""
+def _number(axis: Axes, shape: tuple[int, ...], step: int) -> None:
+    """Number the tiles by their patches, from 1, at most seven of them; `shape` is that of the
+    tiles, of which each is the `step`-th patch after the one before."""
+    rows, columns, height, width = shape
     for count, size, place in (
-        (columns, width, axis.set_xticks),
-        (rows, height, axis.set_yticks),
+        (columns, width + 1, axis.set_xticks),
+        (rows, height + 1, axis.set_yticks),
     ):
-        chosen = np.unique(np.linspace(1, count, min(count, 7)).round().astype(int))
-        place((chosen - 0.5) * size - 1, [str(number) for number in chosen], fontsize=7)
+        chosen = np.unique(np.linspace(0, count - 1, min(count, 7)).round().astype(int))
+        labels = [str(number * step + 1) for number in chosen]
+        place((chosen + 0.5) * size - 1, labels, fontsize=7)
     axis.spines[:].set_visible(False)
     axis.xaxis.tick_top()
     axis.tick_params(length=0, pad=1)
