@@ -25,7 +25,16 @@ from ssl_vit.config import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
-from ssl_vit.reports import command, curves, index_page, pages, run_page, run_sections, serve
+from ssl_vit.reports import (
+    command,
+    curves,
+    index_page,
+    pages,
+    plots,
+    run_page,
+    run_sections,
+    serve,
+)
 from ssl_vit.reports.pages import Chart, Line, Section, Text, averaged, thinned
 from ssl_vit.reports.run_record import read_run
 from ssl_vit.runs import lock
@@ -149,6 +158,13 @@ def make_run(folder, *options, metrics=None, finished=True, found=None, environm
         result["metrics"] |= found or {}
         (folder / "result.json").write_text(json.dumps(result))
     return folder
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """A study's figures take seconds, and are tested elsewhere."""
+    for name in ("points", "learning", "grid"):
+        monkeypatch.setattr(plots, name, lambda *arguments: "<svg/>")
 
 
 def page_of(folder):
@@ -318,6 +334,22 @@ def test_a_damaged_file_is_named(name, content, tmp_path):
     index_page.write(tmp_path)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 1e308, 0])
+def test_numbers_that_cannot_be_have_a_page(value, tmp_path):
+    """A share above 1 has no interval, no clock shows a time of NaN."""
+    folder = make_run(tmp_path / "made", metrics=rows(loss=value, images_per_s=value))
+    result = json.loads((folder / "result.json").read_text())
+    result |= dict.fromkeys(("seconds", "images", "exaflop", "device_hours"), value)
+    for entry in result["metrics"].values():
+        entry["value"] = value
+    (folder / "result.json").write_text(json.dumps(result))
+    page = page_of(folder)
+    assert page.table(["measure"])[0][4] == ("0.00% to 3.70%" if value == 0 else "-")
+    index_page.write(tmp_path)
+    (folder / "result.json").unlink()
+    assert "stopped after step 200" in page_of(folder).text
+
+
 @pytest.mark.parametrize(
     "name", ["recipe.yaml", "environment.json", "metrics.jsonl", "result.json"]
 )
@@ -434,9 +466,12 @@ def test_a_page_is_written_again_only_if_its_run_went_on(tmp_path):
     before = (folder / "report.html").stat()
     index_page.write(tmp_path)
     assert (folder / "report.html").stat().st_ino == before.st_ino
-    os.utime(folder / "metrics.jsonl", (before.st_mtime + 1, before.st_mtime + 1))
-    index_page.write(tmp_path)
-    assert (folder / "report.html").stat().st_ino != before.st_ino
+    for name in ("metrics.jsonl", "figures"):
+        before = (folder / "report.html").stat()
+        os.utime(folder / name, (before.st_mtime + 1, before.st_mtime + 1))
+        index_page.write(tmp_path)
+        assert (folder / "report.html").stat().st_ino != before.st_ino
+        os.utime(folder / name, (0, 0))
 
 
 def test_many_runs_fit_into_an_index(tmp_path):
@@ -478,7 +513,7 @@ def served(folder):
 
 
 def get(port, path="/", **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
@@ -501,7 +536,7 @@ def test_the_server_follows_a_run(tmp_path):
     assert not (folder / "report.html").exists(), "a server writes nothing"
 
 
-def test_the_server_of_a_folder_serves_pages_alone(tmp_path):
+def test_the_server_of_a_folder_serves_pages_alone(tmp_path, undrawn):
     make_run(tmp_path / "runs" / "made")
     arms.study(tmp_path / "runs" / "gap")
     (tmp_path / "secret").mkdir()
@@ -552,7 +587,7 @@ def test_wrong_options_are_one_line(options, error, tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(tmp_path, capsys, undrawn):
     folder = make_run(tmp_path / "made", found={"bad": {"value": float("nan"), "split": "test"}})
     command.main([str(folder), "--json"])
     *lines, last = capsys.readouterr().out.splitlines()
@@ -578,7 +613,7 @@ def test_a_page_that_cannot_be_written_does_not_end_a_run(tmp_path, monkeypatch,
     assert "warning: no report.html" in (folder / "log.txt").read_text()
 
 
-def test_a_study_has_charts_of_its_curves(tmp_path):
+def test_a_study_has_charts_of_its_curves(tmp_path, undrawn):
     """Two arms: their means in front, then each seed in its arm's colour."""
     folder = arms.study(tmp_path / "gap")
     for path in folder.glob("final-*"):

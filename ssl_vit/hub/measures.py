@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..formatting import MEASURED, SHARES, escape_markdown, inline_code
-from ..stats import proportion
+from ..stats import Interval, proportion
 
 KINDS = {
     "masked": "of patches under the mask token",
@@ -100,11 +100,16 @@ def result_rows(metrics: Mapping[str, Any]) -> list[ResultRow]:
 
 def _row(name: str, entry: Mapping[str, Any]) -> ResultRow:
     value, n = entry["value"], entry.get("n") or 0
-    interval = proportion(value, n) if _last(name) in SHARES and n else None
+    interval = _interval(value, n) if _last(name) in SHARES else None
     text = f"{interval.low:.2%} to {interval.high:.2%}" if interval else "-"
     return ResultRow(
         name, _meaning(_last(name)), entry["split"], number(name, value), text, f"{n:,}"
     )
+
+
+def _interval(share: float, n: int) -> Interval | None:
+    """The share's interval; None without cases, and for what is no share."""
+    return proportion(share, n) if n > 0 and 0 <= share <= 1 else None
 
 
 def _last(name: str) -> str:
@@ -141,7 +146,7 @@ class Comparison(NamedTuple):
         """Whether the model beats it; for a share, OPEN if its interval contains the baseline."""
         if _last(self.measure).startswith("loss"):
             return WON if self.here < self.there else LOST
-        low, high = proportion(self.here, self.n) if self.n else (self.here, self.here)
+        low, high = _interval(self.here, self.n) or (self.here, self.here)
         if low <= self.there <= high:
             return OPEN
         return WON if self.here > self.there else LOST

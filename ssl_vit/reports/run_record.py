@@ -168,7 +168,7 @@ def _not_finite(path: Path, problems: list[str]) -> list[int]:
 
 def _updated(folder: Path) -> datetime | None:
     times = []
-    for name in (*FILES, "log.txt"):
+    for name in (*FILES, "log.txt", "not_finite.json", "figures"):
         with suppress(OSError):
             times.append((folder / name).stat().st_mtime)
     return datetime.fromtimestamp(max(times), UTC) if times else None

@@ -22,7 +22,7 @@ from .run_wording import sentences
 
 WARNINGS = 50  # lines of log.txt that are shown, the last ones
 STEPS = 20  # skipped updates that are named
-EMBEDDED = 4 * 2**20  # bytes of figures inside a page
+EMBEDDED = 3 * 2**19  # bytes of figures inside a page, 2 MiB as base64
 UNKNOWN = "not recorded"
 
 
@@ -107,8 +107,9 @@ def figures(record: RunRecord) -> Iterator[Block]:
             named.append(f"figures/{path.name}")
             continue
         left -= len(png)
-        title = path.stem.replace("_", " ")
-        yield Image(png, f"figures/{path.name}", f"{title}, a figure of the run {record.name}")
+        title = path.stem.replace("_", " ").capitalize()
+        alt = f"{title}, a figure of the run {record.name}"
+        yield Image(png, f"{title} (figures/{path.name})", alt)
     if named:
         yield Text(f"Too large to be part of this page: {', '.join(named)}.")
 

@@ -80,7 +80,8 @@ def course(record: RunRecord) -> str:
             images = record.result.get("images")
             seen = f" on {images:,.0f} images" if images else ""
             trained = f"after {record.result['steps']:,} steps{seen} in"
-        took = duration(record.result["seconds"])
+        seconds = record.result["seconds"]
+        took = duration(seconds) if math.isfinite(seconds) else "an unknown time"
         return f"It finished on {_when(record.result['finished'])}, {trained} {took}{times}."
     of = f" of {record.steps:,}" if record.steps else ""
     if record.running:
@@ -139,7 +140,7 @@ def outcome(record: RunRecord) -> str:
 def _headline(name: str, entry: dict[str, Any]) -> str:
     value, n = entry["value"], entry.get("n") or 0
     text = f"{TITLES[name]} on the {entry['split']} split is {value:.2%}"
-    if not n or not 0 <= value <= 1:
+    if n < 1 or not 0 <= value <= 1:
         return text
     interval = proportion(value, n)
     return f"{text} (95% interval {interval.low:.2%} to {interval.high:.2%}, n = {n:,})"
