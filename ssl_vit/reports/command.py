@@ -8,6 +8,7 @@ from typing import Any, cast
 from .. import reports
 from ..config.parsing import parse_path
 from ..errors import UserError
+from ..formatting import text_line
 from . import index_page, run_page, run_wording, serve
 from .run_page import INDEX, PAGE
 from .run_record import RunRecord, is_run
@@ -62,7 +63,7 @@ def _write(folder: Path) -> dict[str, Any]:
     if is_run(folder):
         record = run_page.write(folder)
         for sentence in run_wording.sentences(record):
-            print(sentence)
+            print(text_line(sentence))  # no control character of a name reaches the terminal
         print(f"report      {folder / PAGE}")
         return _summary(record)
     records = index_page.write(folder)

@@ -120,23 +120,22 @@ def recipe(record: RunRecord) -> Iterator[Block]:
     if not values:
         return
     origin = record.environment.get("recipe_file")
-    if isinstance(origin, dict) and isinstance(origin.get("differs"), dict):
+    if origin:
         before = origin["differs"]
-        source = f"recipe={origin.get('name')}"
-    else:
-        known = defaults()
-        before = {key: known[key] for key in values if key in known and known[key] != values[key]}
+        source = f"recipe={origin['name']}"
+    else:  # of an older version, or made in Python without a recipe file
+        before = {key: value for key, value in defaults().items() if counts(key)}
         source = "the defaults"
     rows = [
         [key, _value(values[key]), _value(before[key])]
         for key in values
-        if key in before and values[key] != before[key] and counts(key)
+        if key in before and values[key] != before[key]
     ]
     if rows:
         yield Text(f"What differs from {source}:")
         yield Table(["key", "this run", source], rows, labels=3)
     else:
-        yield Text(f"Nothing that is computed differs from {source}.")
+        yield Text(f"Nothing differs from {source}.")
     every = [[key, _value(value)] for key, value in values.items()]
     table = Table(["key", "value"], every, labels=2, search="Search the keys")
     yield Fold(f"All {len(every)} keys of recipe.yaml", [table])

@@ -337,22 +337,26 @@
     for (const element of document.querySelectorAll(".comparison")) new Comparison(element);
   };
 
+  const fields = () => [...document.querySelectorAll("input, select")];
+  const label = field => field.getAttribute("aria-label") ?? field.closest("label").firstChild.textContent;
+
   // What the reader has opened, typed, picked and zoomed into
   const keep = () => ({
     open: [...document.querySelectorAll("details[open] > summary")].map(one => one.textContent),
-    fields: [...document.querySelectorAll("input, select")].map(one => one.type === "checkbox" ? one.checked : one.value),
+    fields: new Map(fields().map(one => [label(one), one.type === "checkbox" ? one.checked : one.value])),
     charts: new Map(drawn.map(chart => [chart.title, chart.state()])),
     sorted: [...document.querySelectorAll("th[aria-sort]")].map(one => [one.textContent, one.getAttribute("aria-sort")]),
     scroll: [scrollX, scrollY],
   });
   const restore = kept => {
     for (const one of document.querySelectorAll("details > summary")) one.parentNode.open = kept.open.includes(one.textContent);
-    const fields = [...document.querySelectorAll("input, select")];
-    if (fields.length === kept.fields.length) fields.forEach((one, i) => {
-      if (one.type === "checkbox") one.checked = kept.fields[i];
-      else if (kept.fields[i]) one.value = kept.fields[i];
+    for (const one of fields()) {
+      const property = one.type === "checkbox" ? "checked" : "value";
+      const before = kept.fields.get(label(one));
+      if (before === undefined || before === one[property]) continue;
+      one[property] = before;
       one.dispatchEvent(new Event(one.type === "search" ? "input" : "change"));
-    });
+    }
     for (const chart of drawn) if (kept.charts.has(chart.title)) chart.restore(kept.charts.get(chart.title));
     for (const [text, order] of kept.sorted) {
       const button = [...document.querySelectorAll("th button")].find(one => one.textContent === text);
