@@ -174,6 +174,7 @@ def test_the_table_of_runs_sorts_and_searches(browser, folder):
 
 def test_runs_are_laid_over_each_other(browser, folder):
     with opened(browser, f"file://{folder}/index.html") as page:
+        assert not page.get_by_label("Curve").is_visible(), "nothing is picked"
         for name in ("first", "second"):
             page.get_by_label(f"compare {name}", exact=True).check()
         page.get_by_label("Curve").select_option("loss")

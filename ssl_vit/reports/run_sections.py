@@ -70,9 +70,13 @@ def results(record: RunRecord) -> Iterator[Block]:
         return
     if record.result is None:
         yield Text(f"The run has not finished; these are of step {record.latest()[0]:,}.")
-        yield Table(["measure", "what it is", "value"], [[*row[:2], row.value] for row in rows], 2)
+        yield Table(["measure", "value"], [[row.name, row.value] for row in rows])
     else:
-        yield Table(measures.HEAD, rows, labels=3)
+        head = ["measure", "split", "value", "95% interval", "n"]
+        yield Table(head, [[row.name, *row[2:]] for row in rows], labels=2)
+    meanings = [f"{row.name}: {row.meaning}" for row in rows if row.meaning != "-"]
+    if meanings:  # no column, which would push the values off a phone
+        yield Fold("What the measures are", [Listing(meanings)])
     fought = list(measures.comparisons(metrics))
     if fought:
         yield Table(measures.BASELINES_HEAD, [measures.baseline_row(one) for one in fought], 2)
