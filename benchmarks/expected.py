@@ -86,7 +86,7 @@ def main() -> None:
         curve = expected.find(recipe, images)
         assert curve is not None, f"{expected.PATH} has no curve of {' '.join(options)}"
         outside: list[str] = []
-        check = expected.CurveCheck(curve, print, outside.append)
+        check = expected.CurveCheck(curve, 0, print, outside.append)
         watched = Callbacks([check])
         for found in curves.values():
             for step in STEPS:

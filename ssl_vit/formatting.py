@@ -71,6 +71,17 @@ ROOT = PACKAGE.parent  # of a checkout
 INSTALLED = (PACKAGE / "recipes").is_dir()  # a wheel holds recipes/ inside the package
 # -P: a module in the working directory must not take the place of a library's
 PROGRAM = [sys.executable, "-P", "-m", PACKAGE.name]
+# Metrics that a baseline is compared with: the first of these that was measured
+PATCH_LOSS = ("loss_masked", "loss")
+COMPARED_WITH = {
+    "entropy": PATCH_LOSS,
+    "commonest": ("accuracy_masked",),
+    "neighbors": ("accuracy_masked",),
+    "variance": PATCH_LOSS,
+    "neighbors_error": PATCH_LOSS,
+    "chance_loss": ("loss",),
+    "chance": ("top1", "accuracy"),
+}
 SHARES = ("accuracy", "accuracy_masked", "accuracy_random", "accuracy_kept", "top1", "top5", "real")
 MEASURED = ("loss", *SHARES)
 TO_BEAT = {
@@ -81,12 +92,6 @@ TO_BEAT = {
     "neighbors_error": "{:.3f} (neighbours' mean)",
     "chance_loss": "loss {:.3f} (guessing)",
     "chance": "accuracy {:.1%} (guessing)",
-}
-# The baselines of a metric: of a loss the lowest counts, of an accuracy the highest
-BASELINES = {
-    "loss": ("entropy", "variance", "neighbors_error", "chance_loss"),
-    "accuracy_masked": ("commonest", "neighbors"),
-    "accuracy": ("chance",),
 }
 
 
@@ -141,23 +146,40 @@ def rounded_count(count: int) -> str:
 def format_metrics(
     values: Mapping[str, float], baselines: Mapping[str, float] | None = None
 ) -> str:
-    """The losses and accuracies among `values` ({name: value}, in joint training mpp/loss) as text,
-    each with the best of its baselines; of an accuracy that is split by kind of patch only the
-    parts."""
+    """The losses and accuracies among `values` ({name: value}, in joint training mpp/loss) as text;
+    of an accuracy that is split by kind of patch only the parts. With `baselines`, named alike,
+    each metric that has one stands beside the best of its own."""
+    compared = _compared(values, baselines or {})
     split = [name for name in values if f"{name}_masked" in values and name.endswith("accuracy")]
-    shown = [name for name in values if name.rpartition("/")[2] in MEASURED and name not in split]
-    return ", ".join(_format_metric(name, values[name], baselines or {}) for name in shown)
+    shown = [
+        name
+        for name in values
+        if name in compared or (name.rpartition("/")[2] in MEASURED and name not in split)
+    ]
+    return ", ".join(_format_metric(name, values[name], compared.get(name, [])) for name in shown)
 
 
-def _format_metric(name: str, value: float, baselines: Mapping[str, float]) -> str:
-    part, slash, last = name.rpartition("/")
-    form = ".1%" if last in SHARES else ".3f"
+def _compared(
+    values: Mapping[str, float], baselines: Mapping[str, float]
+) -> dict[str, list[float]]:
+    """{metric: the values of its baselines}."""
+    found: dict[str, list[float]] = {}
+    for name, value in baselines.items():
+        part, slash, last = name.rpartition("/")
+        measured = (f"{part}{slash}{metric}" for metric in COMPARED_WITH.get(last, ()))
+        metric = next((metric for metric in measured if metric in values), None)
+        if metric is not None:
+            found.setdefault(metric, []).append(value)
+    return found
+
+
+def _format_metric(name: str, value: float, baselines: list[float]) -> str:
+    share = name.rpartition("/")[2] in SHARES
+    form = ".1%" if share else ".3f"
     text = f"{name.replace('_', ' ')} {value:{form}}"
-    known = [baselines.get(f"{part}{slash}{one}") for one in BASELINES.get(last, ())]
-    rivals = [one for one in known if one is not None]
-    if not rivals:
+    if not baselines:
         return text
-    best = max(rivals) if last in SHARES else min(rivals)
+    best = max(baselines) if share else min(baselines)
     return f"{text} (to beat {best:{form}})"
 
 

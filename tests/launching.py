@@ -114,7 +114,7 @@ def launch(*command: str, stderr: bool = False, cwd: Path = ROOT, **environment:
 
 def free_port() -> int:
     """A port below those that the system gives out by itself, which another process may be given
-    before ours listens; each test process has its own."""
+    before ours listens; test processes begin at different ones."""
     while True:
         port = 10_000 + (os.getpid() * 257 + next(PORTS)) % 20_000
         with socket.socket() as tried:

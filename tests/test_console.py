@@ -100,17 +100,19 @@ def test_held_out_results_stand_beside_the_best_baseline(clock, capsys):
     """Of a loss the lowest, of an accuracy the highest; each objective's own."""
     baselines = {"entropy": 5.0, "commonest": 0.015, "neighbors": 0.125, "supervised/chance": 0.1}
     lines = console.ProgressLines(0, 100, baselines)
-    lines.on_row(held_out(7) | {"validation/supervised/accuracy": 0.25})
+    supervised = {"validation/supervised/accuracy": 0.25}
+    lines.on_row(held_out(7) | {"validation/loss_masked": 2.75} | supervised)
     (text,) = printed(capsys)
-    assert "loss 2.500 (to beat 5.000), accuracy masked 50.0% (to beat 12.5%), accuracy r" in text
-    assert text.endswith("accuracy kept 100.0%, supervised/accuracy 25.0% (to beat 10.0%)")
+    assert "loss 2.500, accuracy masked 50.0% (to beat 12.5%), accuracy random 12.5%" in text
+    # measured on masked patches, as the loss of these
+    assert "loss masked 2.750 (to beat 5.000), supervised/accuracy 25.0% (to beat 10.0%)" in text
 
 
 def test_a_line_has_the_memory(clock, capsys):
     lines = console.ProgressLines(0, 10)
     clock.now += 60
     lines.on_row(row(5, memory_gib=1.26))
-    assert "data wait 7%  1.3 GiB  left" in printed(capsys)[0]
+    assert "data wait 7%  peak 1.3 GiB  left" in printed(capsys)[0]
 
 
 def test_held_out_results_do_not_quieten_the_steps(clock, capsys):

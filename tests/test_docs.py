@@ -77,7 +77,10 @@ def test_links_lead_somewhere(document: Path) -> None:
     "study", sorted((ROOT / "recipes" / "study").glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_every_task_of_a_study_resolves(study: Path, tmp_path: Path) -> None:
-    places = [f"{place}={tmp_path}" for place in read(study).places]
+    folders = {place: tmp_path / place for place in read(study).places}
+    for folder in folders.values():
+        folder.mkdir()
+    places = [f"{place}={folder}" for place, folder in folders.items()]
     request = parse_request([f"recipe=study/{study.stem}", *places])
     check(request.study, request.plan)
 

@@ -32,13 +32,13 @@ def curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def checked(row: dict) -> tuple[list[str], list[str]]:
+def checked(row: dict, start: int = 0) -> tuple[list[str], list[str]]:
     """Notes and warnings about a row."""
     curve = expected.find(resolve(TINY), IMAGES)
     assert curve is not None
     notes: list[str] = []
     warnings: list[str] = []
-    expected.CurveCheck(curve, notes.append, warnings.append).on_row(row)
+    expected.CurveCheck(curve, start, notes.append, warnings.append).on_row(row)
     return notes, warnings
 
 
@@ -72,6 +72,13 @@ def test_a_row_is_compared_at_its_step(curves: Path) -> None:
     assert "step 4: loss 5 (1 to 9), accuracy 0.2 (0 to 1)" in notes[0]
     assert checked({"step": 6, "loss": 100.0, "accuracy": 0.2}) == ([], [])
     assert checked({"step": 4, "validation/loss": 5.0}) == ([], [])
+
+
+def test_a_row_of_other_steps_is_not_compared(curves: Path) -> None:
+    """The mean over fewer steps, after a resumption, or without steps that were left out."""
+    row = {"step": 4, "loss": 5.0, "accuracy": 0.2}
+    assert checked(row, start=2)[0] and checked(row, start=3) == ([], [])
+    assert checked(row | {"left_out": 1}) == ([], [])
 
 
 @pytest.mark.parametrize("loss", [0.99, 9.01, math.nan, math.inf])

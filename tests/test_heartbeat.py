@@ -192,17 +192,19 @@ with watchdog:
     assert f"error: process {victim} on ? gave no sign of life for 3 s" in output
 
 
-def test_a_lost_process_is_named_where_the_exchange_of_heartbeats_has_failed(
+def test_a_process_that_can_no_longer_exchange_heartbeats_blames_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(heartbeat, "INTERVAL", 0.01)
     monkeypatch.setattr(heartbeat, "key_value_store", lambda name: None)  # every use of it fails
     monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
     named = threading.Event()
-    watchdog = heartbeat.Watchdog(0, 2, 0.05)
-    monkeypatch.setattr(watchdog, "_abort", lambda verdict: named.set())
+    verdicts: list[str] = []
+    watchdog = heartbeat.Watchdog(0, 2, 60)
+    monkeypatch.setattr(watchdog, "_abort", lambda verdict: (verdicts.append(verdict), named.set()))
     with watchdog:
         assert named.wait(60)
+    assert "this process can no longer exchange heartbeats" in verdicts[0]
 
 
 def test_a_process_leaves_where_the_first_one_has_finished_before_its_first_heartbeat(

@@ -16,7 +16,7 @@ from test_report import IMAGES, finish, predict, task, write
 
 from ssl_vit import costs, reports
 from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data
+from ssl_vit.config.schema import Data, Recipe
 from ssl_vit.data import sources
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
@@ -295,15 +295,17 @@ def test_a_rate_is_judged_on_images_that_no_share_has_learned(shards, was, now, 
             plans._check_unseen(before, after, "x")
 
 
+OTHER = "another share's labels"
 JOINT = {"data.validation": 0.1, "data.validation_from": "train"}
 
 
 @pytest.mark.parametrize(
     ("pretrain", "learned"),
     [
-        ({"recipe": "supervised", "data.share": 0.1}, "0.1"),
-        ({"recipe": "supervised"}, "1"),
-        ({"recipe": "joint", "data.labelled": 0.2, **JOINT}, "0.2"),
+        ({"recipe": "supervised", "data.share": 0.1}, "0.1 of the labels"),
+        ({"recipe": "supervised"}, "1 of the labels"),
+        ({"recipe": "joint", "data.labelled": 0.2, **JOINT}, "0.2 of the labels"),
+        ({"recipe": "supervised", "data.share": 0.01, "data.validation": 0.1}, OTHER),
         ({"recipe": "supervised", "data": "cifar10", "data.size": 64}, None),  # other images
         ({"recipe": "supervised", "data.share": 0.01}, None),
         ({"recipe": "mpp"}, None),
@@ -334,8 +336,30 @@ def test_weights_that_have_learned_more_labels_than_the_share_are_refused(pretra
         return
     with pytest.raises(UserError) as caught:
         plans.check(study, plan)
-    text = f"arm mpp: data.share=0.01: part pretrain has learned {learned} of the labels"
+    text = f"arm mpp: data.share=0.01: part pretrain has learned {learned}"
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "same"),
+    [
+        ({"path": "IMAGES"}, {"path": "IMAGES"}, True),
+        ({"name": "own", "path": "IMAGES"}, {"path": "IMAGES/."}, True),
+        ({}, {"path": "IMAGES"}, True),  # from the Hub
+        ({"train": "training"}, {}, True),
+        ({"train": "validation"}, {}, False),
+        ({"name": "own", "path": "OTHER"}, {"path": "IMAGES"}, False),
+        ({"name": "tinyimagenet"}, {}, False),
+    ],
+)
+def test_the_same_images_are_known_by_name_or_place(tmp_path, was, now, same):
+    def data(values):
+        placed = {key: text.replace("IMAGES", str(tmp_path)) for key, text in values.items()}
+        return Data(**{"name": "cifar10"} | placed)
+
+    recipe = Recipe(objective="supervised", data=data(was))
+    assert plans._learned_labels(recipe, data(now)) == same
+    assert not plans._learned_labels(Recipe(objective="mpp", data=data(was)), data(now))
 
 
 SHARES = np.array([0.01, 0.1, 1.0])

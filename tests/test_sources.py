@@ -278,29 +278,74 @@ def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_spli
     assert supervised_classes(found) == 4
 
 
-@pytest.mark.parametrize("window", [None, 4])
-@pytest.mark.parametrize("other", ["train-b", "validation"])
-def test_labels_of_files_that_name_different_classes_are_not_used(tmp_path, window, other):
-    """The same number is another class there: a supervised run would learn a mixture."""
-    swapped = datasets.ClassLabel(names=NAMED["label"].names[::-1])
-    features = {
-        "train-a": NAMED,
-        other: datasets.Features({"image": datasets.Image(), "label": swapped}),
-    }
-    for first, (name, own) in enumerate(features.items()):
+def named_files(folder, **names):
+    """Parquet files of eight images each; with names, labels are 0, 1, 0, ... of these classes."""
+    for first, (file, classes) in enumerate(names.items()):
         numbers = range(10 * first, 10 * first + 8)
+        kind = datasets.ClassLabel(names=classes) if classes else datasets.Value("int64")
+        features = datasets.Features({"image": datasets.Image(), "label": kind})
         rows = {"image": cells(numbers), "label": [0, 1] * 4}
-        parquet(tmp_path / f"{name}.parquet", rows, own)
-    found = load(tmp_path, window=window)
+        parquet(folder / f"{file.replace('_', '-')}.parquet", rows, features)
+    return folder
+
+
+ANT, TNA = ["ant", "bee"], ["bee", "ant"]
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("second", [TNA, []])
+def test_labels_of_files_that_name_different_classes_are_not_used(tmp_path, window, second):
+    """The same number is another class there: a supervised run would learn a mixture."""
+    folder = named_files(tmp_path, train_a=ANT, train_b=second)
+    found = load(folder, window=window)
     assert set(everything(found).values()) == {-1} and len(everything(found)) == 16
-    assert "its files name different classes: labels are not used" in found.guesses[0]
-    assert "its files name different classes" in the_error(
-        tmp_path, window=window, label_column="label"
-    )
+    note = "split train: its files name different classes: labels are not used"
+    assert note in found.guesses[0]
+    with pytest.raises(UserError, match=r"no labels in its train split \(its files name diff"):
+        supervised_classes(found)
     streamed = sources.load(
-        Data(name="own", path=str(tmp_path), stream=True, validation=4), test=False
+        Data(name="own", path=str(folder), stream=True, validation=4), test=False
     )
-    assert "its files name different classes: labels are not used" in streamed.guesses[0]
+    assert note in streamed.guesses[0]
+    assert streamed.train.label_range == (-1, -1)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("others", [ANT, [*ANT, "cat"], []])
+def test_splits_whose_numbers_mean_the_same_keep_their_labels(tmp_path, window, others):
+    folder = named_files(tmp_path, train=[*ANT, "cat"], test=others)
+    found = sources.load(Data(name="own", path=str(folder), window=window), test=True)
+    assert found.train.label_range == found.test.label_range == (0, 1) and not found.guesses
+    assert supervised_classes(found) == 3
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_split_that_is_not_used_takes_no_labels_away(tmp_path, window):
+    folder = named_files(tmp_path, train=ANT, validation=ANT, test=TNA)
+    found = sources.load(Data(name="own", path=str(folder), window=window), test=False)
+    assert supervised_classes(found) == 2
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_splits_that_name_different_classes_are_refused(tmp_path, saved):
+    folder = named_files(tmp_path, train=ANT, test=TNA)
+    if saved:
+        splits = {
+            split: datasets.Dataset.from_parquet(str(folder / f"{split}.parquet"))
+            for split in ("train", "test")
+        }
+        folder = tmp_path / "saved"
+        datasets.DatasetDict(splits).save_to_disk(folder)
+    with pytest.raises(UserError, match="its splits name different classes; train: ant, bee"):
+        supervised_classes(sources.load(Data(name="own", path=str(folder)), test=True))
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_files_with_other_columns_are_named(tmp_path, window):
+    parquet(tmp_path / "train-a.parquet", {"image": cells(range(8))})
+    parquet(tmp_path / "train-b.parquet", {"img": cells(range(8))})
+    text = "files of its split train have different columns: image and img"
+    assert text in the_error(tmp_path, window=window)
 
 
 def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):

@@ -3,9 +3,10 @@ folders."""
 
 import glob
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import datasets
@@ -13,9 +14,10 @@ import pyarrow.parquet
 
 from ..config.schema import Data
 from ..errors import UserError
-from . import columns, files, layout, shard_index, shards
+from . import columns, files, layout, schemas, shard_index, shards
 from .base import Source
 from .layout import ROLE, Tree
+from .schemas import SplitClasses
 from .streaming import Stream
 from .table import Table
 
@@ -25,6 +27,7 @@ OTHERS = {"tar": "tars", "images": "images"}
 # From this many images on, texts of which more than half are different are captions, not classes,
 # unless data.label_column names them
 CAPTIONS = 100
+NOTHING: Mapping[str, SplitClasses] = MappingProxyType({})
 
 
 class FolderContents(NamedTuple):
@@ -118,13 +121,11 @@ def find_splits(data: Data) -> FoundSplits:
         return _tables(saved, data, contents.skipped, guesses)
     everything = [file for some in contents.files.values() for file in some]
     shard_index.index_files(everything, shard_index.group_rows)  # names one that is cut off
-    different = _different_classes(contents, data)
-    guesses = contents.guesses + different
-    labelled = not different
+    classes = _file_classes(contents, data)
     if data.window:
-        return _in_place(contents._replace(guesses=guesses), data, labelled)
+        return _in_place(contents, data, classes)
     opened = _opened(lambda: _load("parquet", contents.files, stream=False), data)
-    return _tables(opened, data, contents.skipped, guesses, labelled)
+    return _tables(opened, data, contents.skipped, contents.guesses, classes)
 
 
 def find_streams(data: Data) -> FoundStreams:
@@ -136,7 +137,7 @@ def find_streams(data: Data) -> FoundStreams:
     datasets.disable_progress_bars()
     skipped: list[str] = []
     guesses: list[str] = []
-    labelled = True
+    classes: Mapping[str, SplitClasses] = NOTHING
     if not data.path:
         opened = _opened(lambda: datasets.load_dataset(data.hub, streaming=True), data)
     else:
@@ -154,14 +155,15 @@ def find_streams(data: Data) -> FoundStreams:
         else:
             kind = "parquet" if contents.kind == "parquet" else "webdataset"
             if kind == "parquet":
-                guesses += _different_classes(contents, data)
-                labelled = len(guesses) == len(contents.guesses)
+                classes = _file_classes(contents, data)
+                guesses = list(contents.guesses)
             opened = _opened(lambda: _load(kind, contents.files, stream=True), data)
 
-    def opener(rows: datasets.IterableDataset) -> Callable[[int], Stream]:
-        return lambda seed: _stream(rows, data, labelled, guesses, seed)
+    def opener(name: str, rows: datasets.IterableDataset) -> Callable[[int], Stream]:
+        return lambda seed: _stream(rows, data, classes.get(name), guesses, seed)
 
-    return FoundStreams({name: opener(rows) for name, rows in opened.items()}, skipped, guesses)
+    streams = {name: opener(name, rows) for name, rows in opened.items()}
+    return FoundStreams(streams, skipped, guesses)
 
 
 def _image_stream(source: Source) -> datasets.IterableDataset:
@@ -224,34 +226,35 @@ def _tars(contents: FolderContents, data: Data) -> FoundSplits:
     return FoundSplits(splits, contents.skipped, contents.guesses)
 
 
-def _different_classes(contents: FolderContents, data: Data) -> list[str]:
-    """What is noted of parquet files that name different classes, as those of two data sets do:
-    one number is two classes there, so that only objectives without labels can use them.
-
-    Raises:
-        UserError: they do, and data.label_column asks for their labels.
-    """
-
-    def names_in(file: Path) -> tuple[str, ...]:
-        features = datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(file))
-        label = columns.find(features, data, location(data))[1]
-        return tuple(columns.class_names(features, label))
-
-    everything = [file for some in contents.files.values() for file in some]
-    with ThreadPoolExecutor(shard_index.READERS) as pool:
-        named = set(pool.map(names_in, everything)) - {()}
-    if len(named) < 2:
-        return []
-    text = "its files name different classes"
-    if data.label_column:
-        raise UserError(f"data.label_column={data.label_column}: {location(data)}: {text}")
-    return [f"{text}: labels are not used"]
+def _file_classes(contents: FolderContents, data: Data) -> dict[str, SplitClasses]:
+    """The classes of parquet files' splits; labels that cannot be used are noted as guesses."""
+    found = schemas.find_classes(contents.files, data, location(data))
+    contents.guesses.extend(
+        f"split {split}: {one.unusable}: labels are not used"
+        for split, one in found.items()
+        if one.unusable
+    )
+    return found
 
 
-def _columns(features: dict[str, Any], data: Data, labelled: bool) -> tuple[str, str | None]:
-    """As `columns.find`; without labels the label column is None."""
+class _FoundColumns(NamedTuple):
+    """The image and the label column, the names of the classes, and what is said where labels are
+    missing."""
+
+    image: str
+    label: str | None
+    classes: list[str]
+    about: str
+
+
+def _columns(features: dict[str, Any], data: Data, known: SplitClasses | None) -> _FoundColumns:
+    """Of a split with these features; `known`: its classes by its files."""
     image, label = columns.find(features, data, location(data))
-    return image, label if labelled else None
+    if known is None:
+        known = SplitClasses(columns.class_names(features, label), "")
+    if known.unusable:
+        return _FoundColumns(image, None, [], f" ({known.unusable})")
+    return _FoundColumns(image, label, known.names, columns.described(features))
 
 
 def _tables(
@@ -259,24 +262,26 @@ def _tables(
     data: Data,
     skipped: list[str],
     guesses: list[str],
-    labelled: bool = True,
+    classes: Mapping[str, SplitClasses] = NOTHING,
 ) -> FoundSplits:
     """Splits read by `datasets`. Labels that are texts have the same classes in all splits."""
-    named = {name: _columns(rows.features, data, labelled) for name, rows in opened.items()}
+    named = {
+        name: _columns(rows.features, data, classes.get(name)) for name, rows in opened.items()
+    }
     found = {
         name: set(rows.unique(label))
         for name, rows in opened.items()
-        if (label := named[name][1]) and columns.holds_texts(rows.features[label])
+        if (label := named[name].label) and columns.holds_texts(rows.features[label])
     }
     count = sum(len(opened[name]) for name in found)
     texts, more = _text_classes(found, count, data)
     splits: dict[str, Source] = {}
     for name, rows in opened.items():
-        image, label = named[name]
+        image, label, known, about = named[name]
         if name in found:
-            splits[name] = Table(rows, image, label if texts else None, texts)
-        else:
-            splits[name] = Table(rows, image, label)
+            label = label if texts else None
+            known = texts
+        splits[name] = Table(rows, image, label, about, known, texts=name in found)
     return FoundSplits(splits, skipped, guesses + more)
 
 
@@ -291,16 +296,18 @@ def _text_classes(found: dict[str, set[Any]], rows: int, data: Data) -> tuple[li
     return texts, []
 
 
-def _in_place(contents: FolderContents, data: Data, labelled: bool) -> FoundSplits:
+def _in_place(
+    contents: FolderContents, data: Data, classes: Mapping[str, SplitClasses]
+) -> FoundSplits:
     """Parquet files that are read in place, for data.window."""
     features = {
         name: datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(some[0]))
         for name, some in contents.files.items()
     }
-    named = {name: _columns(known, data, labelled) for name, known in features.items()}
+    named = {name: _columns(known, data, classes.get(name)) for name, known in features.items()}
     found: dict[str, set[Any]] = {}
     for name, some in contents.files.items():
-        label = named[name][1]
+        label = named[name].label
         if label and columns.holds_texts(features[name][label]):
             with ThreadPoolExecutor(shard_index.READERS) as pool:
                 each = pool.map(lambda file, of=label: shards.column_of(file, of).unique(), some)
@@ -313,27 +320,30 @@ def _in_place(contents: FolderContents, data: Data, labelled: bool) -> FoundSpli
     texts, more = _text_classes(found, rows, data)
     splits: dict[str, Source] = {}
     for name, some in contents.files.items():
-        image, label = named[name]
-        class_info = columns.class_names(features[name], label), columns.described(features[name])
+        image, label, known, about = named[name]
         if name in found:
-            class_info = texts, class_info[1]
+            known = texts
             label = label if texts else None
-        splits[name] = shards.Parquet(some, image, label, *class_info, texts=name in found)
+        splits[name] = shards.Parquet(some, image, label, known, about, texts=name in found)
     return FoundSplits(splits, contents.skipped, contents.guesses + more)
 
 
 def _stream(
-    rows: datasets.IterableDataset, data: Data, labelled: bool, guesses: list[str], seed: int
+    rows: datasets.IterableDataset,
+    data: Data,
+    known: SplitClasses | None,
+    guesses: list[str],
+    seed: int,
 ) -> Stream:
     """A split as a stream. Labels that are texts are refused or left out: their classes are known
     only when all are read."""
     rows = rows if rows.features else rows._resolve_features()
-    image, label = _columns(rows.features, data, labelled)
+    image, label, classes, about = _columns(rows.features, data, known)
     if label and columns.holds_texts(rows.features[label]):
         text = "its labels are texts, which a stream cannot number before it has read all of them"
         if data.label_column:
             raise UserError(f"data.label_column={label}: {text}; expected data.stream=false")
         guesses.append(f"column {label}: {text}: they are not used")
         label = None
-    class_info = columns.class_names(rows.features, label), columns.described(rows.features)
+    class_info = classes if label else [], about
     return Stream(rows, image, label, class_info, location(data), seed)

@@ -1,6 +1,6 @@
 """The recipe's `data` -> one Source per split (embedded, shards, image folder, Hub)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ..config.schema import EMBEDDED, OBJECTIVES, USES_LABELS, Data
 from ..errors import UserError, suggest
-from . import formats, layout, synthetic
+from . import formats, layout, schemas, synthetic
 from .base import PartlyLabelled, ReadUnits, ShardedSource, ShardedSubset, Source, Subset
 from .formats import FoundSplits, FoundStreams
 from .layout import HELD_OUT
@@ -339,6 +339,19 @@ def num_classes(splits: Splits, data: Data, objective: str) -> int:
     return count_classes(splits, data, objective)
 
 
+def _check_same_classes(named: Mapping[str, Source], data: Data) -> None:
+    """Check that a label's number is the same class in all splits that name their classes.
+
+    Raises:
+        UserError: it is not.
+    """
+    lists = {split: source.classes for split, source in named.items() if source.classes}
+    if schemas.same_numbers(list(lists.values())):
+        return
+    parts = [f"{split}: {', '.join(classes[:3])} ..." for split, classes in lists.items()]
+    raise UserError(f"data={data.name}: its splits name different classes; {'; '.join(parts)}")
+
+
 def count_classes(splits: Splits, data: Data, objective: str) -> int:
     """The number of classes: data.classes, else the number of their names, else of the labels.
 
@@ -348,6 +361,7 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     named = {"train": splits.train, "validation": splits.validation}
     if splits.test:
         named["test"] = splits.test
+    _check_same_classes(named, data)
     for split, source in named.items():
         low, high = source.label_range
         if high < 0:

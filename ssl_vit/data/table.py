@@ -6,28 +6,30 @@ import datasets
 import numpy as np
 import pyarrow.compute
 
-from . import columns, shards
+from . import shards
 from .base import ReadUnits, file_bytes, relative_paths
 
 
 class Table:
-    """A split of a `datasets.Dataset`; images stay encoded. With `classes` the labels are texts,
-    names of these classes."""
+    """A split of a `datasets.Dataset`; images stay encoded. `about` ends the error that there are
+    no labels. With `texts` the labels are texts, each the name of its class."""
 
     def __init__(
         self,
         rows: datasets.Dataset,
         image: str,
         label: str | None,
-        classes: list[str] | None = None,
+        about: str,
+        classes: list[str],
+        texts: bool,
     ) -> None:
-        self.classes = classes or columns.class_names(rows.features, label)
-        self.number = {name: i for i, name in enumerate(classes)} if classes else None
+        self.classes = classes
+        self.number = {name: i for i, name in enumerate(classes)} if texts else None
         kept = [image] + ([label] if label else [])
         self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
         self.image = image
         self.label = label
-        self.columns = columns.described(rows.features)
+        self.columns = about
 
     @property
     def label_range(self) -> tuple[int, int]:

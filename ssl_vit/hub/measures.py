@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..formatting import MEASURED, SHARES, escape_markdown, inline_code
+from ..formatting import COMPARED_WITH, MEASURED, SHARES, escape_markdown, inline_code
 from ..stats import Interval, proportion
 
 KINDS = {
@@ -28,35 +28,24 @@ class Baseline(NamedTuple):
     Attributes:
         called: its name.
         guess: what it predicts.
-        beside: metrics that it is compared with: the first of these that was measured.
     """
 
     called: str
     guess: str
-    beside: tuple[str, ...]
 
 
-PATCH_LOSS = ("loss_masked", "loss")
 BASELINES = {
     "entropy": Baseline(
-        "the training colours' entropy", "how often each colour occurs in training", PATCH_LOSS
+        "the training colours' entropy", "how often each colour occurs in training"
     ),
-    "commonest": Baseline(
-        "the commonest colour", "the commonest training colour, always", ("accuracy_masked",)
-    ),
-    "neighbors": Baseline(
-        "the neighbours' mean",
-        "the mean colour of the nearest intact patches",
-        ("accuracy_masked",),
-    ),
-    "variance": Baseline("the training mean", "the mean training colour, always", PATCH_LOSS),
+    "commonest": Baseline("the commonest colour", "the commonest training colour, always"),
+    "neighbors": Baseline("the neighbours' mean", "the mean colour of the nearest intact patches"),
+    "variance": Baseline("the training mean", "the mean training colour, always"),
     "neighbors_error": Baseline(
-        "the neighbours' mean", "the mean colour of the nearest intact patches", PATCH_LOSS
+        "the neighbours' mean", "the mean colour of the nearest intact patches"
     ),
-    "chance_loss": Baseline(
-        "the loss of guessing", "the same probability for every class", ("loss",)
-    ),
-    "chance": Baseline("guessing", "any class at random", ("top1", "accuracy")),
+    "chance_loss": Baseline("the loss of guessing", "the same probability for every class"),
+    "chance": Baseline("guessing", "any class at random"),
 }
 
 
@@ -169,7 +158,7 @@ def comparisons(metrics: Mapping[str, Any]) -> Iterator[Comparison]:
         measures = (
             [
                 measure
-                for stem in known.beside
+                for stem in COMPARED_WITH[_last(name)]
                 for measure in (part + stem, stem)
                 if measure in metrics
             ]

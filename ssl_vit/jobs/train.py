@@ -119,7 +119,8 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
     if accelerator.is_main_process:
         curve = _expected_curve(job)
         if curve is not None:
-            callbacks.add(expected.CurveCheck(curve, callbacks.note, callbacks.warn))
+            check = expected.CurveCheck(curve, state.step, callbacks.note, callbacks.warn)
+            callbacks.add(check)
     for batch in job.held_out.batches:
         for name in batch.unreadable:
             callbacks.warn(f"a held-out image was replaced by the next: {name}")

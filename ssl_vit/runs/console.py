@@ -35,7 +35,7 @@ def _summary(row: Row) -> str:
     ]
     speed = f"{row['images_per_s']:,.0f} images/s  data wait {row['data_wait']:.0%}"
     if "memory_gib" in row:
-        speed += f"  {row['memory_gib']:.1f} GiB"
+        speed += f"  peak {row['memory_gib']:.1f} GiB"
     loss = f"loss {row['loss']:.3f}" if "loss" in row else "no labels seen"
     return "  ".join([loss, *shares[:1], speed])
 

@@ -38,12 +38,14 @@ class ExpectedCurve(NamedTuple):
     Attributes:
         options: the recipe.
         seeds: how many were measured.
+        log_every: steps that a row is the mean of.
         steps: {step: {metric: its lowest and highest expected value}}, of the mean over the
-            log.every steps that end there.
+            log_every steps that end there.
     """
 
     options: list[str]
     seeds: int
+    log_every: int
     steps: dict[int, dict[str, tuple[float, float]]]
 
 
@@ -62,7 +64,7 @@ def find(recipe: Recipe, images: int) -> ExpectedCurve | None:
                 step: {name: (low, high) for name, (low, high) in ranges.items()}
                 for step, ranges in entry["steps"].items()
             }
-            return ExpectedCurve(entry["options"], entry["seeds"], steps)
+            return ExpectedCurve(entry["options"], entry["seeds"], recipe.log.every, steps)
     return None
 
 
@@ -76,21 +78,29 @@ class CurveCheck(Callback):
 
     Args:
         curve: of the run's recipe.
+        start: the step that this process begins at. A row is compared if all its steps are later,
+            and none of them was left out.
         note: gets a line at each step that lies within the ranges.
         warn: gets a line where a metric does not.
     """
 
     def __init__(
-        self, curve: ExpectedCurve, note: Callable[[str], None], warn: Callable[[str], None]
+        self,
+        curve: ExpectedCurve,
+        start: int,
+        note: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self.curve = curve
+        self.start = start
         self.note = note
         self.warn = warn
 
     def on_row(self, row: Row) -> None:
         ranges = self.curve.steps.get(row["step"], {})
         measured = {name: row[name] for name in ranges if name in row}
-        if not measured:
+        first = row["step"] - self.curve.log_every
+        if not measured or first < self.start or row.get("left_out"):
             return
         of = f"{self.curve.seeds} seeds of {' '.join(self.curve.options)}"
         outside = [

@@ -13,6 +13,7 @@ from ..config.identity import computed_values
 from ..config.recipe_files import file_values, find_recipe
 from ..config.resolve import resolve
 from ..config.schema import OBJECTIVES, USES_LABELS, Data, Recipe
+from ..data.layout import ROLE
 from ..errors import UserError
 from . import match_compute
 from .spec import PLACEHOLDER, Part, Study
@@ -233,7 +234,7 @@ def model_options(recipe: Recipe) -> dict[str, str]:
 
 
 def _check_labels_seen(task: Task, share: float, plan: Plan, recipes: dict[str, Recipe]) -> None:
-    """Check that the weights a task starts from have learned no more of its images' labels than the
+    """Check that the weights a task starts from have learned no other labels of its images than the
     share of them that it stands for.
 
     Raises:
@@ -242,18 +243,31 @@ def _check_labels_seen(task: Task, share: float, plan: Plan, recipes: dict[str, 
     before = origin(task, plan)
     while before is not None:
         recipe = recipes[before.name]
+        data = recipes[task.name].data
         learned = min(recipe.data.share, recipe.data.labelled)
-        if _learned_labels(recipe, recipes[task.name].data) and learned > share:
-            text = f"part {before.part} has learned {learned:g} of the labels"
+        same_cut = _cut(recipe.data, learned) == _cut(data, share)
+        if _learned_labels(recipe, data) and (learned > share or (share < 1 and not same_cut)):
+            which = f"{learned:g} of the labels" if learned > share else "another share's labels"
+            text = f"part {before.part} has learned {which}"
             raise UserError(f"part {task.part}, arm {task.arm}: data.share={share:g}: {text}")
         before = origin(before, plan)
 
 
 def _learned_labels(recipe: Recipe, data: Data) -> bool:
-    """Whether a recipe trains on labels of the images of `data`."""
-    place = ("name", "path", "hub", "train")
-    same_images = all(getattr(recipe.data, key) == getattr(data, key) for key in place)
+    """Whether a recipe trains on labels of the images of `data`: those of the same name, wherever
+    they are, or in the same place, whatever their name."""
+    own = recipe.data
+    roles = {ROLE.get(name.lower(), name) for name in (own.train, data.train)}
+    paths = {None if path is None else str(Path(path).resolve()) for path in (own.path, data.path)}
+    same_place = own.path is not None and len(paths) == 1
+    same_images = len(roles) == 1 and (own.name == data.name or same_place)
     return same_images and bool(USES_LABELS & set(OBJECTIVES[recipe.objective]))
+
+
+def _cut(data: Data, share: float) -> tuple[object, ...]:
+    """What decides which images a share of the labels are, and which are held out; these depend on
+    the share only where they are cut off it."""
+    return data.validation, data.window, 1 if data.validation_from == "train" else share
 
 
 def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
@@ -265,12 +279,7 @@ def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
     was = before.data
     now = sweep.data
     learned = _learned_labels(before, now)
-    # the held-out images depend on the share only where they are cut off it
-    cuts = [
-        (data.validation, data.window, 1 if data.validation_from == "train" else data.share)
-        for data in (was, now)
-    ]
-    same_cut = cuts[0] == cuts[1] and now.validation != 0
+    same_cut = _cut(was, was.share) == _cut(now, now.share) and now.validation != 0
     if learned and not same_cut and not isinstance(now.validation, str):
         there = f"data.share={was.share:g} data.validation={was.validation}"
         there += f" data.validation_from={was.validation_from} data.window={was.window}"

@@ -210,9 +210,13 @@ class Watchdog:
             self.peers[rank] = PeerStatus(heartbeat, now, now if moved else last.moved_at)
 
     def _watch(self) -> None:
-        """Also where the exchange blocks or has failed: then the other is silent."""
+        """Look for a lost process until this one is done. Where the exchange blocks, the others
+        count as silent."""
         while not self.done.is_set():
-            if verdict := self.verdict or self._diagnose():
+            verdict = self.verdict or self._diagnose()
+            if not self.exchange_thread.is_alive():
+                verdict = f"this process can no longer exchange heartbeats; {RESUME_HINT}"
+            if verdict:
                 self._abort(verdict)
             self.done.wait(INTERVAL)
         self.exchange_thread.join(DEAD_AFTER_ERROR)  # it blocks where the store has gone
