@@ -8,8 +8,9 @@
 numbers: corruption, targets, losses and gradients on the device against the CPU. runs: whole runs
 by the tools (no synchronisation between logging steps, nothing recompiled, repeated, stopped and
 resumed, DDP, ZeRO 2 and FSDP2 on one process). speed: a step against the matrix products and the
-attention in it. Every result is written to FOLDER/PART.json at once, so that a call that is cut off
-leaves what it measured; a check that raises is recorded and the next one goes on.
+attention in it. `only=TEXT` takes the checks with that in their names. Every result is written to
+FOLDER/PART.json at once, so that a call that is cut off leaves what it measured; a check that
+raises is recorded and the next one goes on.
 """
 
 import json
@@ -92,7 +93,8 @@ def main() -> None:
     }
     out = Path(given["out"]).resolve()
     models = given.get("models", "").split(",") if given.get("models") else None
-    checks = parts[given["part"]](device, out, models)
+    every = parts[given["part"]](device, out, models)
+    checks = {name: check for name, check in every.items() if given.get("only", "") in name}
     path = out / f"{given['part']}.json"
     holds = run_checks(checks, path, device, float(given.get("limit", LIMIT)))
     print(f"{path}: {'all hold' if holds else 'NOT all hold'}")

@@ -92,7 +92,9 @@ class Runs:
         return [f"{key}={value}" for key, value in options.items()]
 
     def environment(self) -> dict[str, str]:
-        hidden = {} if self.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+        hidden = {}
+        if self.device == "cpu":
+            hidden = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
         return os.environ | hidden | {"PYTHONPATH": str(ROOT)}
 
     def start(self, command: list[str]) -> subprocess.Popen:
@@ -166,9 +168,9 @@ class Runs:
         whole = losses(self.train("twice_1"))
         file = str(ROOT / "launch" / f"{way}.yaml")
         launcher = ["-m", "accelerate.commands.launch", "--config_file", file]
-        tool = ["--num_processes", "1", "-m", "ssl_vit", "pretrain", *self.words(way, {})]
-        cpu = ["--use_cpu"] if self.device == "cpu" else []
-        self.finish(self.start([*launcher, *cpu, *tool]))
+        launcher += ["--num_processes", "1", *(["--cpu"] if self.device == "cpu" else [])]
+        tool = [str(ROOT / "tools" / "pretrain.py"), *self.words(way, {})]
+        self.finish(self.start([*launcher, *tool]))
         theirs = losses(self.out / way)
         worst = max(abs(a / b - 1) for a, b in zip(whole, theirs, strict=True))
         recorded = json.loads((self.out / way / "environment.json").read_text())
@@ -186,7 +188,8 @@ class Runs:
             command, cwd=ROOT, env=self.environment(), capture_output=True, text=True, check=True
         )
         planned = json.loads(made.stdout.strip().splitlines()[-1])
-        return {"peak, GiB": peak, "planned": planned.get("memory")}
+        expected = sum(planned["tensor_bytes"]["DDP"].values()) / 2**30
+        return {"peak, GiB": peak, "planned, GiB": round(expected, 3)}
 
 
 def losses(folder: Path) -> list[float]:
