@@ -313,6 +313,15 @@ def held_by_another_process(folder):
         other.communicate("\n")
 
 
+@pytest.mark.parametrize("seed", ["", ".nan", "null", "[1]", "3"])
+def test_the_command_with_another_seed(seed, tmp_path):
+    folder = make_run(tmp_path / "made")
+    text = (folder / "recipe.yaml").read_text()
+    (folder / "recipe.yaml").write_text(re.sub(r"(?m)^seed: 0$", f"seed: {seed}", text))
+    found = re.findall(r"name=made-again .*seed=(\d+)", page_of(folder).text)
+    assert found == ["4" if seed == "3" else "1"]
+
+
 def test_a_run_without_metrics(tmp_path):
     folder = make_run(tmp_path / "made", metrics=[], finished=False)
     page = page_of(folder)

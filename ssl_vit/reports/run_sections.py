@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from ..config import parsing
 from ..config.fields import is_name
 from ..config.identity import counts
 from ..config.resolve import defaults
@@ -256,8 +257,9 @@ def go_on(record: RunRecord) -> Iterator[Block]:
         yield Commands([_launch(tool, *options, *place)])
         return
     yield Text("Repeat it with another seed:")
+    seed = values["seed"] if parsing.fits(values.get("seed"), int) else 0
     again = [f"name={folder.name}-again", f"out={folder.parent}"]
-    yield Commands([_launch(tool, *options, *again, f"seed={int(values.get('seed', 0)) + 1}")])
+    yield Commands([_launch(tool, *options, *again, f"seed={seed + 1}")])
     if tool != "evaluate" and (folder / "export").exists():
         yield Text("Fine-tune the encoder on labels, or measure it frozen:")
         yield Commands(
