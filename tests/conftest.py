@@ -8,7 +8,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
+from launching import FEW_BASELINE_IMAGES
 from launching import ROOT as ROOT
+
+from ssl_vit.jobs import train
 
 TINY = [
     *(
@@ -53,6 +56,12 @@ SLOWEST_FIRST = [
     "test_frozen.py",
     "test_stalls.py",
 ]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_baseline_images() -> None:
+    """Those of the product take a third of a tiny run; real processes keep them."""
+    train.BASELINE_IMAGES = FEW_BASELINE_IMAGES
 
 
 def pytest_configure(config: pytest.Config) -> None:

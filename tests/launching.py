@@ -29,6 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 NUMBER = struct.Struct("i")  # of a process, then its exit status
+FEW_BASELINE_IMAGES = 128  # that a tiny run's baselines are fitted on
 LONGEST = 1 << 17  # bytes of a request
 ADDRESS = "SSL_VIT_TESTS_SERVER"  # environment variable: name of the server's abstract socket
 PORTS = itertools.count()
@@ -295,7 +296,9 @@ if __name__ == "__main__":
     sys.path[0] = str(ROOT)
     import ssl_vit.jobs.cli
     import ssl_vit.jobs.evaluate
-    import ssl_vit.jobs.train  # noqa: F401
+    import ssl_vit.jobs.train
+
+    ssl_vit.jobs.train.BASELINE_IMAGES = FEW_BASELINE_IMAGES
 
     listener, alive = map(int, arguments)
     _run(*_serve(socket.socket(fileno=listener), alive))

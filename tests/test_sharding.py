@@ -54,7 +54,6 @@ from ssl_vit.runs.folder import Run
 from ssl_vit.config.resolve import resolve
 
 inspection.save_figures = lambda *given: None  # neither is compared, and both take longer than the training
-job.BASELINE_IMAGES = 32
 gc.freeze()  # what is imported is looked through in every collection, of which Accelerate and DeepSpeed ask for two a run
 start = distributed._start
 
