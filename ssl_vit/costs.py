@@ -3,6 +3,8 @@
 from . import rng
 from .config.schema import EMBEDDED, SIZES, Data, Recipe
 
+DECODER_MLP = 4  # the MLP of a masked autoencoder's decoder over its width
+
 
 def tokens(recipe: Recipe) -> int:
     """Tokens of a training image: its patches and the class token."""
@@ -17,30 +19,60 @@ def encoder_parameters(recipe: Recipe) -> int:
     if model.convolutional:
         return model.stem_size
     inputs = model.stem_width or 3 * model.patch**2
-    # qkv and projection, MLP, two norms
-    block = 4 * d * (d + 1) + 2 * d * model.mlp + model.mlp + d + 4 * d
+    block = _block_parameters(d, model.mlp)
     patches = (inputs + 1) * d
     class_and_positions = (1 + tokens(recipe)) * d
     norm = 2 * d
     return model.stem_size + patches + class_and_positions + model.depth * block + norm
 
 
-def multiply_adds(recipe: Recipe) -> int:
+def _block_parameters(width: int, mlp: int) -> int:
+    """Of a transformer block: qkv and projection, MLP, two norms."""
+    return 4 * width * (width + 1) + 2 * width * mlp + mlp + width + 4 * width
+
+
+def encoder_multiply_adds(recipe: Recipe, visible: int | None = None) -> int:
     """Multiply-adds of one image's forward pass through the encoder, without norms, biases and the
-    objective's head.
+    objective's head; with `visible`, its blocks see so many of the patches.
 
     Patch embedding, then per block the four D x D projections, the two T x T products and the MLP.
     Six times this times the number of images gives the paper's Table 6 (B/16, 7 epochs of JFT: 224
     exaFLOP).
     """
     model = recipe.model
-    t = tokens(recipe)
     stem = model.stem_work * recipe.data.size**2
     if model.convolutional:
         return stem
-    block = 4 * t * model.width**2 + 2 * t * t * model.width + 2 * t * model.width * model.mlp
+    patches = tokens(recipe) - 1
+    t = 1 + (patches if visible is None else visible)
     inputs = model.stem_width or 3 * model.patch**2
-    return stem + (t - 1) * inputs * model.width + model.depth * block
+    blocks = model.depth * _block_multiply_adds(t, model.width, model.mlp)
+    return stem + patches * inputs * model.width + blocks
+
+
+def _block_multiply_adds(t: int, width: int, mlp: int) -> int:
+    """Of a transformer block on `t` tokens."""
+    return 4 * t * width**2 + 2 * t * t * width + 2 * t * width * mlp
+
+
+def multiply_adds(recipe: Recipe) -> int:
+    """Multiply-adds of one image's forward pass in this run: the encoder's, and of a masked
+    autoencoder those on the visible patches and the decoder's with its head. With `joint`, of one
+    part."""
+    if recipe.objective != "mae":
+        return encoder_multiply_adds(recipe)
+    mae = recipe.mae
+    masked = masked_patches(recipe)
+    t = tokens(recipe)
+    enter = (t - masked) * recipe.model.width * mae.width
+    blocks = mae.depth * _block_multiply_adds(t, mae.width, DECODER_MLP * mae.width)
+    head = masked * mae.width * head_outputs(recipe)
+    return encoder_multiply_adds(recipe, visible=t - 1 - masked) + enter + blocks + head
+
+
+def masked_patches(recipe: Recipe) -> int:
+    """Patches of an image that a masked autoencoder masks."""
+    return rng.rounded_count(recipe.mae.rate, tokens(recipe) - 1)
 
 
 def encoder_passes(recipe: Recipe) -> int:
@@ -72,9 +104,9 @@ PUBLISHED: dict[str, dict[str, int]] = {
 }
 
 
-# outputs of MPP's head for each patch (paper, B.1.2)
+# outputs of the head for each patch (paper, B.1.2)
 HEAD_OUTPUTS = {"mean_color": 512, "grid_color": 16 * 512}
-PIXEL_TARGETS = ("pixels", "pixels_l1")  # 3 P^2 outputs
+PIXEL_TARGETS = ("pixels", "pixels_l1", "normalized_pixels")  # 3 P^2 outputs
 
 
 # bytes of activations per pixel in a ResNet-50's stem, float32; measured: 2,172 with stages
@@ -139,8 +171,16 @@ def parameters(recipe: Recipe) -> int:
     size (no data.classes)."""
     d = recipe.model.width
     hidden = d * (d + 1) if recipe.supervised.hidden else 0
+    mae = recipe.mae
+    decoder = (
+        (d + 1) * mae.width  # to its width
+        + mae.width  # mask token
+        + mae.depth * _block_parameters(mae.width, DECODER_MLP * mae.width)
+        + 2 * mae.width  # norm
+    )
     heads = {
         "mpp": d + (d + 1) * head_outputs(recipe),
+        "mae": decoder + (mae.width + 1) * head_outputs(recipe),
         "supervised": (d + 1) * (recipe.data.classes or 0) + hidden,
     }
     trained = trained_objectives(recipe)
@@ -148,7 +188,7 @@ def parameters(recipe: Recipe) -> int:
 
 
 def head_outputs(recipe: Recipe) -> int:
-    """Outputs of MPP's head for each patch; 0 for a plugin's target, which is not known here."""
+    """Outputs of the head for each patch; 0 for a plugin's target, which is not known here."""
     if recipe.target in PIXEL_TARGETS:
         return 3 * recipe.model.patch**2
     return HEAD_OUTPUTS.get(recipe.target, 0)
@@ -163,30 +203,45 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
     qkv, of the projection and of the MLP, 6 T D w; around the GELU 2 T M w; where attention is not
     fused its matrices, A T^2 w; where there is dropout its masks, 2 T D + T M, of one byte on a GPU
     and w on a CPU. Then the image, the embedded patches, the last norm, the head. A ResNet's stem
-    takes STEM_BYTES a pixel, in proportion to its width.
+    takes STEM_BYTES a pixel, in proportion to its width. A masked autoencoder's blocks see the
+    visible patches; its decoder's, without dropout, all.
     """
     model = recipe.model
-    t = tokens(recipe)
     if model.convolutional:
         return round(STEM_BYTES * recipe.data.size**2 * max(1.0, model.width / 2048))
     w = 2 if recipe.compute.precision == "bfloat16" else 4
     mask = (1 if fused else w) if recipe.optim.dropout else 0
-    matrices = 0 if fused else w * model.heads * t * t
-    block = (
-        8 * t * model.width
-        + w * (6 * model.width + 2 * model.mlp) * t
-        + matrices
-        + mask * (2 * model.width + model.mlp) * t
-    )
+    t = tokens(recipe)
+    seen = t - masked_patches(recipe) if recipe.objective == "mae" else t
+    block = _block_bytes(seen, model.width, model.mlp, w, mask)
+    block += 0 if fused else w * model.heads * seen * seen
     stem = STEM_BYTES * recipe.data.size**2 if model.hybrid else w * 3 * recipe.data.size**2
-    ends = stem + 8 * t * model.width + (4 * t * model.width if mask else 0)
-    corrupted = rng.rounded_count(recipe.corruption.rate, t - 1)
-    head = (
-        corrupted * (w * model.width + 4 * head_outputs(recipe))
-        if "mpp" in trained_objectives(recipe)
-        else 4 * (recipe.data.classes or 0)
-    )
+    ends = stem + 8 * seen * model.width + (4 * t * model.width if mask else 0)
+    head = _head_bytes(recipe, w, fused)
     return encoder_passes(recipe) * (ends + model.depth * block) + head
+
+
+def _block_bytes(t: int, width: int, mlp: int, w: int, mask: int) -> int:
+    """Of a block on `t` tokens without its attention matrices; see `activation_bytes`."""
+    return 8 * t * width + w * (6 * width + 2 * mlp) * t + mask * (2 * width + mlp) * t
+
+
+def _head_bytes(recipe: Recipe, w: int, fused: bool) -> int:
+    """Of what follows the encoder; see `activation_bytes`."""
+    trained = trained_objectives(recipe)
+    t = tokens(recipe)
+    if "mpp" in trained:
+        corrupted = rng.rounded_count(recipe.corruption.rate, t - 1)
+        return corrupted * (w * recipe.model.width + 4 * head_outputs(recipe))
+    if "mae" not in trained:
+        return 4 * (recipe.data.classes or 0)
+    mae = recipe.mae
+    masked = masked_patches(recipe)
+    block = _block_bytes(t, mae.width, DECODER_MLP * mae.width, w, mask=0)
+    block += 0 if fused else w * mae.heads * t * t
+    enter = (t - masked) * w * recipe.model.width
+    ends = 8 * t * mae.width + masked * (w * mae.width + 4 * head_outputs(recipe))
+    return enter + mae.depth * block + ends
 
 
 def memory_bytes(

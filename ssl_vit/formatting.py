@@ -79,6 +79,7 @@ COMPARED_WITH = {
     "neighbors": ("accuracy_masked",),
     "variance": PATCH_LOSS,
     "neighbors_error": PATCH_LOSS,
+    "zero": PATCH_LOSS,
     "chance_loss": ("loss",),
     "chance": ("top1", "accuracy"),
 }
@@ -90,6 +91,7 @@ TO_BEAT = {
     "neighbors": "{:.1%} (neighbours' mean)",
     "variance": "loss {:.3f} (the training mean)",
     "neighbors_error": "{:.3f} (neighbours' mean)",
+    "zero": "loss {:.3f} (each patch's own mean)",
     "chance_loss": "loss {:.3f} (guessing)",
     "chance": "accuracy {:.1%} (guessing)",
 }

@@ -84,6 +84,26 @@ CHANGED = {
     "momentum of AdamW": (["optim.momentum=0.5"], "optim.name=adamw has no use for it"),
     "columns of drawn images": (["data.image_column=x"], "generated and has no columns"),
     "MPP on a hybrid": (["model=r50_vit_b16", "data.size=64"], "needs patches of pixels"),
+    "a masked autoencoder on a hybrid": (
+        ["recipe=mae", "model=r50_vit_b16", "data.size=64"],
+        "objective=mae needs patches of pixels",
+    ),
+    "no visible patch": (
+        ["recipe=mae", "mae.rate=0.99"],
+        "mae.rate=0.99: leaves none of an image's 16 patches visible; expected at most 0.937",
+    ),
+    "a decoder whose heads do not divide": (
+        ["recipe=mae", "mae.width=66"],
+        "mae.width=66: no multiple of mae.heads=4",
+    ),
+    "a decoder without room for positions": (
+        ["recipe=mae", "mae.width=66", "mae.heads=3"],
+        "mae.width=66: expected a multiple of 4",
+    ),
+    "corruption of a masked autoencoder": (
+        ["recipe=mae", "corruption.rate=0.3"],
+        "objective=mae has no use for it",
+    ),
     "joint on a hybrid": (
         ["recipe=joint", "model=r50_vit_b16", "data.size=64"],
         "needs patches of pixels",

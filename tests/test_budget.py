@@ -56,9 +56,10 @@ def held(words, size, fused=False):
     recipe = resolve([*words, f"optim.batch={size}"])
     torch.manual_seed(0)
     net = encoder.build_backbone(recipe.model, recipe.data, recipe.optim.dropout)
-    for block in net.backbone.blocks:
-        block.attn.fused_attn = fused
     objective = objectives.build(objective_settings(recipe), net, 10)
+    for module in objective.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = fused
     averaged, (optimizer, _) = (
         optim.averaged(objective, recipe.optim.average),
         optim.build(objective, recipe.optim),
@@ -108,6 +109,8 @@ def held(words, size, fused=False):
         (["recipe=mpp", "optim.average=0.99"], False),
         (["recipe=mpp", "target=grid_color"], True),
         (["recipe=mpp", "target=pixels", "model=vit_n4", "compute.precision=bfloat16"], True),
+        (["recipe=mae", "optim.average=0.99"], False),
+        (["recipe=mae", "data.size=64", "compute.precision=bfloat16"], True),
         (["recipe=supervised"], False),  # with dropout, whose masks take one byte on a GPU alone
         (["recipe=joint", "compute.precision=bfloat16"], False),
         (["recipe=finetune", "data.size=64"], False),  # SGD

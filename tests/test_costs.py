@@ -1,13 +1,20 @@
 """What a run costs: against the paper's Table 6 and torch's own count."""
 
+import dataclasses
+
 import pytest
 import timm
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ssl_vit import costs, formatting
+from ssl_vit import costs, formatting, objectives
 from ssl_vit.config.operation import Compute
+from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model, Recipe
+from ssl_vit.data.batching import Batch
+from ssl_vit.jobs.setup import objective_settings
+from ssl_vit.models import encoder
+from ssl_vit.studies import plan, spec
 
 JFT, IMAGENET = 303_000_000, 1_281_167
 B = {"width": 768, "depth": 12, "heads": 12, "mlp": 3072}
@@ -72,6 +79,44 @@ def test_multiply_adds_are_those_that_torch_counts(name, size, model):
     assert 2 * costs.multiply_adds(recipe(size, **model)) == pytest.approx(
         counted(name, img_size=size), rel=0.01
     )
+
+
+@pytest.mark.parametrize("own", [["recipe=mae"], ["recipe=paper/mae_b16_imagenet"]])
+def test_a_masked_autoencoder_is_counted_as_torch_counts_it(own):
+    """Forward, of the encoder on the visible patches and the decoder on all, with its head; and its
+    parameters."""
+    mae = resolve([*own, "compute.precision=float32"], here=False)
+    with torch.device("meta"):
+        net = encoder.build_encoder(mae.model, mae.data)
+        objective = objectives.build(objective_settings(mae), net, 0)
+        image = torch.empty(1, 3, mae.data.size, mae.data.size, dtype=torch.uint8)
+        one = torch.zeros(1, dtype=torch.int64)
+    for module in objective.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = False
+    with FlopCounterMode(display=False) as counter:
+        objective(Batch(image, one, one, one))
+    assert 2 * costs.multiply_adds(mae) == pytest.approx(counter.get_total_flops(), rel=0.01)
+    assert costs.parameters(mae) == sum(
+        p.numel() for p in objective.parameters() if p.requires_grad
+    )
+    assert costs.exaflop(mae, 10**18) == pytest.approx(6 * costs.multiply_adds(mae))
+    whole = costs.encoder_multiply_adds(mae)
+    assert costs.multiply_adds(mae) < whole
+    assert costs.multiply_adds(dataclasses.replace(mae, objective="probe")) == whole
+
+
+def test_arms_at_equal_exaflop_give_a_masked_autoencoder_more_steps(tmp_path):
+    """As many as its cost has fewer multiply-adds than MPP's."""
+    text = "title: t\nseeds: [0]\nmatch: exaflop\nvary: {objective: [mpp, mae]}\nparts:\n"
+    text += "  pretrain: {tool: pretrain, options: {recipe: mae, objective: mpp}}\n"
+    text += "report: {probes: []}\n"
+    (tmp_path / "study.yaml").write_text(text)
+    tasks = plan.tasks(spec.read(tmp_path / "study.yaml"), {}, {})
+    steps = {task.arm: int(task.options.get("optim.steps", 900)) for task in tasks.values()}
+    cost = [costs.multiply_adds(resolve([f"recipe={name}"])) for name in ("mpp", "mae")]
+    ratio = cost[0] / cost[1]
+    assert sorted(steps.values()) == [900, round(900 * ratio)] and ratio > 1.5
 
 
 def test_forward_and_backward_are_three_forwards():

@@ -51,6 +51,7 @@ def batch_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dic
             f"mpp_{name}": ["recipe=joint", "joint.supervised=0", size]
             for name, size in sizes.items()
         },
+        **{f"mae_{name}": ["recipe=mae", size] for name, size in sizes.items()},
         **{f"labels_{name}": ["recipe=joint", "joint.mpp=0", size] for name, size in sizes.items()},
     }
     words = {
@@ -67,7 +68,13 @@ def batch_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dic
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("one", "two"), ("plain", "plain_two"), ("plain", "plain_two_passes")]
+    ("one", "other"),
+    [
+        ("one", "two"),
+        ("plain", "plain_two"),
+        ("plain", "plain_two_passes"),
+        ("mae_alone", "mae_two"),
+    ],
 )
 def test_losses_are_the_same_however_the_batch_is_spread(
     batch_layout: dict[str, list[dict]], one: str, other: str

@@ -28,6 +28,7 @@ CURVES = {
     "mpp_grid_color": [*SHORT, "target=grid_color"],
     "mpp_pixels": [*SHORT, "target=pixels"],
     "simmim": altered(SHORT, "recipe=simmim"),
+    "mae": altered(SHORT, "recipe=mae"),
     "supervised": altered(SHORT, "recipe=supervised"),
     "joint": altered(SHORT, "recipe=joint"),
 }

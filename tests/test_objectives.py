@@ -184,6 +184,7 @@ def test_what_a_part_of_weight_0_has_to_itself_is_frozen(
         ["recipe=supervised", "optim.drop_path=0.9"],
         ["recipe=joint", "joint.mpp=0"],
         ["recipe=joint", "joint.supervised=0"],
+        ["recipe=mae", "model.timm=vit_base_patch14_reg4_dinov2"],
     ],
 )
 def test_every_weight_that_is_trained_gets_a_gradient(tiny: list[str], own: list[str]) -> None:

@@ -236,6 +236,14 @@ def test_a_loss_in_other_units_is_not_shown(tmp_path, undrawn, key):
     assert "held-out loss: arm" not in text
 
 
+def test_a_masked_autoencoder_has_a_difficulty_of_its_own():
+    recipes = [
+        {"objective": "mae", "mae.rate": rate, "mae.depth": depth, "corruption.rate": rate}
+        for rate, depth in ((0.5, 1), (0.75, 2))
+    ]
+    assert comparable.question_keys("loss", recipes) == ([], ["mae.rate"])
+
+
 def test_a_part_of_a_joint_loss_compares_where_the_sum_does_not():
     recipes = [
         {"objective": "joint", "joint.mpp": weight, "corruption.rate": 0.5} for weight in (0.1, 1.0)

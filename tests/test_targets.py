@@ -337,6 +337,40 @@ def test_a_painted_truth_has_the_colors_of_its_patch(target):
     assert (painted.float().mean((2, 3)) - own).abs().max() <= 20
 
 
+def test_normalized_pixels_are_patch_by_patch():
+    """Each patch by numpy: its mean and unbiased variance over all values; zero costs its mean
+    square, and nothing where it is grey all over."""
+    mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
+    target = targets.BUILDERS["normalized_pixels"](4, mean, std)
+    image = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
+    plain = targets.BUILDERS["normalized_pixels"](4, [0.5] * 3, [0.5] * 3)
+    image[0, :, 4:, :4] = 100
+    found = target.ground_truth(image).numpy()
+    zero = target.baselines(image, torch.zeros(2, 4, dtype=torch.bool))["zero"]
+    for b in range(2):
+        for n in range(4):
+            cut = image[b, :, 4 * (n // 2) : 4 * (n // 2) + 4, 4 * (n % 2) : 4 * (n % 2) + 4]
+            values = (cut.permute(1, 2, 0).double().numpy() / 255 - mean) / std
+            wanted = (values - values.mean()) / np.sqrt(values.var(ddof=1) + 1e-6)
+            np.testing.assert_allclose(found[b, n], wanted.ravel(), atol=1e-4)
+            assert zero[b, n].item() == pytest.approx((wanted**2).mean(), abs=1e-4)
+    assert plain.baselines(image, torch.zeros(2, 4, dtype=torch.bool))["zero"][0, 2] == 0
+    output = torch.zeros(2, 4, 48)
+    loss = target.metrics(output, target.ground_truth(image))["loss"]
+    torch.testing.assert_close(loss, zero)
+
+
+def test_a_normalized_patch_is_painted_without_its_brightness():
+    """Mid-grey is the patch's mean: twice the contrast and other brightness look the same."""
+    target = targets.BUILDERS["normalized_pixels"](4, [0.5] * 3, [0.5] * 3)
+    dim = torch.randint(40, 70, (1, 3, 4, 4), dtype=torch.uint8)
+    painted = [target.render(target.ground_truth(image)) for image in (dim, 3 * dim + 10)]
+    assert torch.equal(*painted)
+    assert painted[0].shape == (1, 1, 4, 4, 3)
+    assert painted[0].double().mean().item() == pytest.approx(128, abs=0.5)
+    assert painted[0].double().std().item() == pytest.approx(48, abs=0.5)
+
+
 def test_simmim_loss_is_the_authors_formula():
     """Xie et al. (2022, equation 1), over whole images: the absolute error where the mask is, over
     its pixels and the three channels."""

@@ -411,7 +411,14 @@ def test_tensorboard_says_what_metrics_jsonl_says(
 
 
 @pytest.mark.parametrize(
-    "words", [["recipe=supervised"], ["recipe=joint"], ["target=grid_color"], ["recipe=simmim"]]
+    "words",
+    [
+        ["recipe=supervised"],
+        ["recipe=joint"],
+        ["target=grid_color"],
+        ["recipe=simmim"],
+        ["recipe=mae"],
+    ],
 )
 def test_every_objective_and_target_trains_resumes_and_is_exported(
     words: list[str], tiny: list[str], monkeypatch

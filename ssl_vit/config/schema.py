@@ -12,6 +12,7 @@ from .operation import Checkpoint, Compute, Eval, Hub, Log
 
 OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each uses
     "mpp": ("corruption", "target"),
+    "mae": ("mae", "target"),
     "supervised": ("supervised",),
     "joint": ("corruption", "target", "supervised", "joint"),
     "probe": ("probe",),  # no training: tools/evaluate.py on a frozen encoder
@@ -19,7 +20,7 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each u
 # groups whose objectives need labels; the last for a plugin's
 USES_LABELS = {"supervised", "probe", "labels"}
 MEASURES = ["few_shot", "linear", "knn", "top1"]  # the last with the head that a run trained
-TARGETS = ["mean_color", "grid_color", "pixels", "pixels_l1"]
+TARGETS = ["mean_color", "grid_color", "pixels", "pixels_l1", "normalized_pixels"]
 EMBEDDED = "shapes"
 SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
 
@@ -187,6 +188,14 @@ class Corruption:
         above=0,
         requires=("corruption.shape", "patches"),
     )
+
+
+@dataclass
+class Mae:
+    rate: float = option(0.75, "Share of the patches that are masked.", above=0, below=1)
+    width: int = option(512, "Decoder: embedding width.", above=0, maximum=65536)
+    depth: int = option(8, "Decoder: number of transformer blocks.", above=0, maximum=1000)
+    heads: int = option(16, "Decoder: attention heads.", above=0, maximum=65536)
 
 
 @dataclass
@@ -371,10 +380,12 @@ class Recipe:
     corruption: Corruption = group(Corruption, "Masked patch prediction: what is corrupted.")
     target: str = option(
         "mean_color",
-        "Masked patch prediction: what is predicted (mean colour, colours of 4 x 4 cells, or all"
-        " pixels by squared or by absolute error).",
+        "Masked patch prediction and masked autoencoder: what is predicted (mean colour, colours of"
+        " 4 x 4 cells, or all pixels by squared or by absolute error, or normalised by the patch's"
+        " own mean and variance).",
         choices=TARGETS,
     )
+    mae: Mae = group(Mae, "Masked autoencoder: what is masked, and the decoder.")
     supervised: Supervised = group(Supervised, "Training on labels.")
     joint: Joint = group(Joint, "Weights of the losses of objective=joint.")
     probe: Probe = group(Probe, "Measuring a frozen encoder.")

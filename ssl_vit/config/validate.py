@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from .. import rng
 from ..errors import UserError, suggest
 from .operation import Compute
 from .parsing import flatten
@@ -43,6 +44,8 @@ def check(recipe: Recipe) -> None:
     _check_shares(recipe.corruption)
     _check_sizes(recipe.data, recipe.model)
     _check_side(recipe)
+    if recipe.objective == "mae":
+        _check_decoder(recipe)
     _check_feature(recipe)
     _check_lengths(recipe.optim, recipe.compute)
     layer = recipe.probe.layer
@@ -183,6 +186,20 @@ def _check_side(recipe: Recipe) -> None:
     grid = recipe.data.size // recipe.model.patch
     reason = f"expected less than {grid}: an image has {grid} x {grid} patches"
     _require(side == 1 or side < grid, "corruption.side", side, reason)
+
+
+def _check_decoder(recipe: Recipe) -> None:
+    """Check that the encoder sees a patch and that the decoder's width divides."""
+    mae = recipe.mae
+    patches = (recipe.data.size // recipe.model.patch) ** 2
+    masked = rng.rounded_count(mae.rate, patches)
+    most = math.floor(1000 * (1 - 1 / patches)) / 1000
+    reason = f"leaves none of an image's {patches} patches visible; expected at most {most:g}"
+    _require(masked < patches, "mae.rate", mae.rate, reason)
+    reason = f"no multiple of mae.heads={mae.heads}"
+    _require(mae.width % mae.heads == 0, "mae.width", mae.width, reason)
+    reason = "expected a multiple of 4: sines and cosines of row and column"
+    _require(mae.width % 4 == 0, "mae.width", mae.width, reason)
 
 
 def _check_feature(recipe: Recipe) -> None:

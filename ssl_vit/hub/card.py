@@ -33,6 +33,8 @@ TARGETS = {
     "grid_color": "the 3-bit mean colours of 4 x 4 cells (512 each)",
     "pixels": "its pixels, by squared error",
     "pixels_l1": "its pixels, by absolute error",
+    "normalized_pixels": "its pixels, normalised by the patch's own mean and variance, by squared"
+    " error",
 }
 TERMS = Path(__file__).with_name("terms.yaml")
 # highest board power in the data sheets; the first name contained in the device's counts
@@ -65,7 +67,8 @@ def _metadata(recipe: Recipe, classifies: bool, result: Mapping[str, Any] | None
     """The YAML block that the Hub reads (huggingface.co/docs/hub/model-cards, metadata)."""
     data = recipe.data
     task = "image-classification" if classifies else "image-feature-extraction"
-    objective = {"mpp": "masked-patch-prediction"}.get(recipe.objective, recipe.objective)
+    names = {"mpp": "masked-patch-prediction", "mae": "masked-autoencoder"}
+    objective = names.get(recipe.objective, recipe.objective)
     metadata: dict[str, Any] = {
         "library_name": "timm",
         "pipeline_tag": task,
@@ -177,6 +180,8 @@ def _feature(config: Mapping[str, Any], recipe: Recipe) -> str:
         return f"The {config['num_classes']:,} logits are a linear layer's on the {on}."
     if config["global_pool"] == "token":
         return "The feature is the class token."
+    if recipe.objective == "mae":
+        return "The feature is the mean of the patches."
     return "The feature is the mean of the patches, as the class token got no loss."
 
 
@@ -245,13 +250,19 @@ def _terms(data: Data) -> dict[str, str]:
 def _objective(recipe: Recipe) -> str:
     c = recipe.corruption
     s = recipe.supervised
+    target = TARGETS.get(recipe.target, escape_markdown(recipe.target))
     mpp = (
         f"Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2): "
         f"{c.rate:.0%} of an image's patches are"
         f" corrupted, {c.mask:.0%} of them by a learned mask token, {c.random:.0%} by another "
         f"patch, {c.keep:.0%} left as they"
-        f" are; of each the encoder predicts "
-        f"{TARGETS.get(recipe.target, escape_markdown(recipe.target))}."
+        f" are; of each the encoder predicts {target}."
+    )
+    m = recipe.mae
+    mae = (
+        f"Masked autoencoder (He et al., 2022): {m.rate:.0%} of an image's patches are masked;"
+        f" the encoder sees the others alone, and a decoder of {m.depth} blocks, {m.width} wide,"
+        f" which is not part of the export, predicts of each masked patch {target}."
     )
     labels = (
         f"Classification with "
@@ -260,6 +271,7 @@ def _objective(recipe: Recipe) -> str:
     )
     texts = {
         "mpp": mpp,
+        "mae": mae,
         "supervised": labels,
         "joint": f"The weighted sum of two losses. {mpp} {labels}",
     }
@@ -315,7 +327,7 @@ def _cost(
     """Size of the encoder and, once the run has finished, its compute and energy; `facts` is
     environment.json."""
     size = rounded_count(costs.encoder_parameters(recipe))
-    adds = rounded_count(costs.multiply_adds(recipe))
+    adds = rounded_count(costs.encoder_multiply_adds(recipe))
     work = f"It has {size} parameters and needs {adds} multiply-adds an image."
     if result is None:
         return {"compute": work}

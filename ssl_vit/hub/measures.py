@@ -44,6 +44,7 @@ BASELINES = {
     "neighbors_error": Baseline(
         "the neighbours' mean", "the mean colour of the nearest intact patches"
     ),
+    "zero": Baseline("each patch's own mean", "zero for every normalised pixel"),
     "chance_loss": Baseline("the loss of guessing", "the same probability for every class"),
     "chance": Baseline("guessing", "any class at random"),
 }

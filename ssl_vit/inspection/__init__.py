@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..data.batching import Batch
-from ..objectives import Joint, MaskedPatchPrediction, Objective
+from ..objectives import Joint, Objective, PatchPrediction
 from . import mpp
 
 
@@ -12,5 +12,5 @@ def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
     below."""
     parts = objective.parts.values() if isinstance(objective, Joint) else [objective]
     for part in parts:
-        if isinstance(part, MaskedPatchPrediction):
+        if isinstance(part, PatchPrediction):
             mpp.save_figure(part, batch, folder / "predictions.png")

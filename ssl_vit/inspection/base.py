@@ -7,7 +7,7 @@ import numpy as np
 
 from ..data.batching import Batch
 from ..models.encoder import Encoder
-from ..objectives import MaskedPatchPrediction
+from ..objectives import PatchPrediction
 
 Arrays = Mapping[str, np.ndarray]  # the data of a figure, by name
 
@@ -24,8 +24,8 @@ class Subject(NamedTuple):
         pool: which feature of an image it was trained to give: "token" or "avg".
         batches: the images that statistics are computed over.
         shown: the first of them, which figures show.
-        mpp: the objective it was trained with, if that is masked patch prediction; the encoder is
-            part of it.
+        patches: the objective it was trained with, if that predicts patches (MPP, masked
+            autoencoder); the encoder is part of it.
         classes: names of the images' classes, if they have any.
     """
 
@@ -33,5 +33,5 @@ class Subject(NamedTuple):
     pool: str
     batches: Sequence[Batch]
     shown: Batch
-    mpp: MaskedPatchPrediction | None = None
+    patches: PatchPrediction | None = None
     classes: Sequence[str] = ()

@@ -114,9 +114,9 @@ def _image_map(subject: Subject) -> Arrays:
 
 
 def _reconstruction(subject: Subject) -> Arrays:
-    if subject.mpp is None:
-        raise UnavailableError("it has no heads of masked patch prediction")
-    found = mpp.reconstruct(subject.mpp, subject.shown)
+    if subject.patches is None:
+        raise UnavailableError("it has no heads that predict patches")
+    found = mpp.reconstruct(subject.patches, subject.shown)
     kind_BRC = found.kind_BN.unflatten(1, subject.encoder.grid).cpu().numpy()
     arrays = {
         "panels": rearrange(found.panels_B43HW, "b v c h w -> b v h w c").cpu().numpy(),

@@ -1,5 +1,5 @@
-"""Reconstruction by masked patch prediction: original images, corrupted input, predicted and true
-patches, error and certainty; and the figure of them that a run ends with.
+"""Reconstruction by MPP or a masked autoencoder: original images, corrupted input, predicted and
+true patches, error and certainty; and the figure of them that a run ends with.
 
 Legend: B images, N patches, K corrupted patches of each image, H W the image's height and width.
 """
@@ -12,7 +12,7 @@ from einops import rearrange, repeat
 from torch import Tensor
 
 from ..data.batching import Batch
-from ..objectives import MaskedPatchPrediction, corruption
+from ..objectives import PatchPrediction, corruption
 
 GREY = 128
 TITLES = ("original", "corrupted", "predicted", "true")
@@ -40,7 +40,7 @@ class Reconstruction(NamedTuple):
 
 
 @torch.no_grad()
-def reconstruct(objective: MaskedPatchPrediction, batch: Batch) -> Reconstruction:
+def reconstruct(objective: PatchPrediction, batch: Batch) -> Reconstruction:
     """The objective's predictions for the corruption that the images' keys give."""
     target = objective.target
     patch = objective.encoder.patch_size
@@ -75,7 +75,7 @@ def reconstruct(objective: MaskedPatchPrediction, batch: Batch) -> Reconstructio
     return Reconstruction(panels_B43HW, kind_BN, placed(error_BKX), certainty_BHW)
 
 
-def panels(objective: MaskedPatchPrediction, batch: Batch) -> Tensor:
+def panels(objective: PatchPrediction, batch: Batch) -> Tensor:
     """The columns of TITLES for each image: uint8 (B, 4, 3, H, W)."""
     return reconstruct(objective, batch).panels_B43HW
 
@@ -86,7 +86,7 @@ def _filled(small_BNcc3: Tensor, patch: int) -> Tensor:
     return repeat(small_BNcc3, "b n p q c -> b n (p s q t c)", s=side, t=side)
 
 
-def save_figure(objective: MaskedPatchPrediction, batch: Batch, path: Path) -> None:
+def save_figure(objective: PatchPrediction, batch: Batch, path: Path) -> None:
     """Write the columns of TITLES of up to eight images, two images to a row, as a PNG."""
     from . import drawing  # matplotlib, which training does without until its end
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from safetensors.torch import load_file
 
-from .. import objectives
+from .. import costs, objectives
 from ..config import export_files, recipe_files, values
 from ..config.init_source import InitSource
 from ..config.resolve import resolve
@@ -24,7 +24,7 @@ from ..errors import UserError
 from ..inspection.base import Subject
 from ..models import weights
 from ..models.encoder import Encoder, build_backbone
-from ..objectives import MaskedPatchPrediction
+from ..objectives import PatchPrediction
 from .setup import objective_settings
 
 DEFAULT_SIZE = 224  # pixels, where the weights come without a config.json
@@ -194,7 +194,7 @@ def _test_split(data: Data) -> str | None:
 
 
 def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) -> Subject:
-    """The encoder with its weights and, for masked patch prediction, its heads; and `count` images
+    """The encoder with its weights and, where it predicts patches, its heads; and `count` images
     of the set, the same for every encoder.
 
     Raises:
@@ -207,7 +207,7 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     assert isinstance(network, Encoder)  # resolve_all refuses others
     if not one.source.is_scratch:
         weights.load_weights(network, one.source)
-    objective = _load_mpp(network, one)
+    objective = _load_patches(network, one)
     tokens = network.patches + network.prefix
     fitting = ATTENTION_BYTES // (4 * recipe.model.heads * tokens**2)
     size = max(shown, min(LARGEST_BATCH, fitting))
@@ -223,7 +223,7 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     return Subject(network, one.pool, batches, first, objective, images.source.classes)
 
 
-def _load_mpp(network: Encoder, one: NamedEncoder) -> MaskedPatchPrediction | None:
+def _load_patches(network: Encoder, one: NamedEncoder) -> PatchPrediction | None:
     """The objective of the run that made the weights, with its heads; of a joint run, that part.
     None for an encoder that was made otherwise, or whose target a plugin would have to add.
 
@@ -235,7 +235,7 @@ def _load_mpp(network: Encoder, one: NamedEncoder) -> MaskedPatchPrediction | No
     if run is None or path is None or not path.exists():
         return None
     made = recipe_files.read(run / "recipe.yaml")
-    trained = made.objective == "mpp" or (made.objective == "joint" and made.joint.mpp > 0)
+    trained = [name for name in costs.trained_objectives(made) if name in ("mpp", "mae")]
     if not trained:
         return None
     if made.target not in objectives.targets.BUILDERS:
@@ -248,12 +248,12 @@ def _load_mpp(network: Encoder, one: NamedEncoder) -> MaskedPatchPrediction | No
             for name, value in load_file(path).items()
             if not name.startswith("parts.supervised.")
         }
-        built = objectives.BUILDERS["mpp"](objective_settings(made), network, 0)
+        built = objectives.BUILDERS[trained[0]](objective_settings(made), network, 0)
         missing = built.load_state_dict(heads, strict=False).missing_keys
     except Exception as error:  # whatever a damaged file causes
         text = " ".join(str(error).split())[:200]
         raise UserError(f"init={one.source.place}: {path}: {text}") from None
     if missing := [name for name in missing if not name.startswith("encoder.")]:
         raise UserError(f"init={one.source.place}: {path} lacks {', '.join(missing)}")
-    assert isinstance(built, MaskedPatchPrediction)
+    assert isinstance(built, PatchPrediction)
     return built

@@ -167,6 +167,7 @@ def objective_settings(recipe: Recipe) -> ObjectiveSettings:
         corruption=recipe.corruption,
         supervised=recipe.supervised,
         joint=recipe.joint,
+        mae=recipe.mae,
         mean=recipe.data.mean,
         std=recipe.data.std,
     )

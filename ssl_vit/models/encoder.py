@@ -1,7 +1,8 @@
 """A timm Vision Transformer in two steps: patch(pixels) -> x_BND, forward(x_BND) -> h_BTD. Patch
 embeddings are corrupted between the two.
 
-Legend: B batch, N patches, T tokens (prefix + N), D width, H W the image's height and width.
+Legend: B batch, N patches, V visible patches of each image, T tokens (prefix + N or V), D width,
+H W the image's height and width.
 """
 
 from abc import ABC, abstractmethod
@@ -77,10 +78,16 @@ class Encoder(Backbone):
         projection E)."""
         return self.backbone.patch_embed(self.normalize(pixels_B3HW))
 
-    def forward(self, x_BND: Tensor) -> Tensor:
+    def forward(self, x_BND: Tensor, visible_BV: Tensor | None = None) -> Tensor:
         """Normalised features (B, T, D) of patch embeddings: class token, positions, blocks, final
-        norm (paper, 3.1)."""
-        return self.backbone.norm(self._up_to(x_BND, len(self.backbone.blocks)))
+        norm (paper, 3.1).
+
+        Args:
+            x_BND: the embeddings of all patches.
+            visible_BV: int64, the patches that the blocks see, each with its own position, in this
+                order after the prefix tokens (He et al., 2022, section 3); None: all patches.
+        """
+        return self.backbone.norm(self._up_to(x_BND, len(self.backbone.blocks), visible_BV))
 
     def embed(self, x_BND: Tensor) -> Tensor:
         """Tokens (B, T, D) that the first block receives: class token, patches, positions (paper,
@@ -88,9 +95,14 @@ class Encoder(Backbone):
         backbone = self.backbone
         return backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND)))
 
-    def _up_to(self, x_BND: Tensor, layer: int) -> Tensor:
+    def _up_to(self, x_BND: Tensor, layer: int, visible_BV: Tensor | None = None) -> Tensor:
         """Features (B, T, D) after block number `layer`, from 1."""
-        return self.backbone.blocks[:layer](self.embed(x_BND))
+        token_BTD = self.embed(x_BND)
+        if visible_BV is not None:
+            index_BVD = visible_BV[..., None].expand(-1, -1, token_BTD.shape[-1])
+            visible_BVD = token_BTD[:, self.prefix :].gather(1, index_BVD)
+            token_BTD = torch.cat([token_BTD[:, : self.prefix], visible_BVD], 1)
+        return self.backbone.blocks[:layer](token_BTD)
 
     def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
         """One feature (B, D) an image: its class token ("token") or the mean of its patches
@@ -210,8 +222,13 @@ def build_encoder(
             if isinstance(child, timm.layers.DropPath):
                 setattr(parent, name, DropPath(child.drop_prob))
     backbone.fc_norm.requires_grad_(False)  # part of timm's own head, which never runs here
-    for module in backbone.modules():
-        # on a CPU the fused kernel's backward is slower (docs/speed.md)
+    choose_attention(backbone)
+    return net
+
+
+def choose_attention(network: nn.Module) -> None:
+    """Use the fused attention kernel in timm's blocks on a GPU only: on a CPU its backward is
+    slower (docs/speed.md)."""
+    for module in network.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]
-    return net

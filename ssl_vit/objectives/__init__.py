@@ -13,28 +13,48 @@ from ..models.encoder import Backbone, Encoder
 from . import targets
 from .base import Objective, ObjectiveSettings, Step
 from .joint import Joint
+from .mae import MaskedAutoencoder
 from .mpp import MaskedPatchPrediction
+from .patches import PatchPrediction
 from .supervised import Supervised
 
 __all__ = [
     "BUILDERS",
     "Joint",
+    "MaskedAutoencoder",
     "MaskedPatchPrediction",
     "Objective",
     "ObjectiveSettings",
+    "PatchPrediction",
     "Step",
     "Supervised",
     "build",
 ]
 
 
+def _target(settings: ObjectiveSettings, encoder: Encoder) -> targets.Target:
+    return targets.BUILDERS[settings.target](encoder.patch_size, settings.mean, settings.std)
+
+
+def _mae(settings: ObjectiveSettings, encoder: Backbone, classes: int) -> Objective:
+    assert isinstance(encoder, Encoder)  # config/validate.py refuses others
+    mae = settings.mae
+    return MaskedAutoencoder(
+        encoder,
+        _target(settings, encoder),
+        rate=mae.rate,
+        width=mae.width,
+        depth=mae.depth,
+        heads=mae.heads,
+    )
+
+
 def _mpp(settings: ObjectiveSettings, encoder: Backbone, classes: int) -> Objective:
     assert isinstance(encoder, Encoder)  # config/validate.py refuses others
     corruption = settings.corruption
-    target = targets.BUILDERS[settings.target](encoder.patch_size, settings.mean, settings.std)
     return MaskedPatchPrediction(
         encoder,
-        target,
+        _target(settings, encoder),
         rate=corruption.rate,
         mask=corruption.mask,
         random=corruption.random,
@@ -68,6 +88,7 @@ def _joint(settings: ObjectiveSettings, encoder: Backbone, classes: int) -> Obje
 
 BUILDERS: dict[str, Callable[[ObjectiveSettings, Backbone, int], Objective]] = {
     "mpp": _mpp,
+    "mae": _mae,
     "supervised": _supervised,
     "joint": _joint,
 }

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from ..config.schema import Corruption, Joint, Supervised
+from ..config.schema import Corruption, Joint, Mae, Supervised
 from ..data.batching import Batch
 from ..models.encoder import Backbone
 
@@ -28,6 +28,7 @@ class ObjectiveSettings:
     corruption: Corruption
     supervised: Supervised
     joint: Joint
+    mae: Mae
     mean: list[float]
     std: list[float]
 

@@ -138,6 +138,14 @@ def _blocks(key_B1: Tensor, place_N: Tensor, grid: int) -> Tensor:
     return torch.where(covers_BMN, number_M[:, None], BLOCKS).amin(1)
 
 
+def visible_patches(corruption: Corruption, patches: int) -> Tensor:
+    """The patches that are not corrupted, in their order in the image: int64 (B, N - K)."""
+    corrupted_BK = corruption.corrupted_BK
+    images, count = corrupted_BK.shape
+    is_corrupted_BN = corrupted_BK.new_zeros(images, patches).scatter(1, corrupted_BK, 1)
+    return is_corrupted_BN.argsort(dim=1, stable=True)[:, : patches - count]
+
+
 def gather_corrupted(value_BN: Tensor, corruption: Corruption) -> Tensor:
     """The corrupted patches' entries of a value (B, N, ...): (B, K, ...)."""
     index_BK = corruption.corrupted_BK

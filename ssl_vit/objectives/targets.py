@@ -1,5 +1,5 @@
-"""Targets of masked patch prediction: colour classes, computed in integers from the bytes, or
-pixels (paper, B.1.2).
+"""Targets of masked patch prediction and masked autoencoders: colour classes, computed in integers
+from the bytes, or pixels (paper, B.1.2).
 
 Legend: B batch, N patches (row by row), K corrupted patches, P patch side in pixels, H = W image
 side, A head outputs for a patch, X pixels of a patch.
@@ -243,6 +243,48 @@ class Pixels(Target):
         return (255 * (values * std + mean)).round().clamp(0, 255).to(torch.uint8)
 
 
+class NormalizedPixels(Target):
+    """The patch's pixels less their mean, over their standard deviation, by squared error
+    (`norm_pix_loss`: He et al., 2022, section 3). Mean and unbiased variance (+ 1e-6) are over the
+    patch's 3 P^2 values in the model's input range, as in the authors' code."""
+
+    EPSILON = 1e-6
+    GREY = 128  # a patch's mean as it is shown
+    CONTRAST = 48  # levels that one standard deviation is shown as
+
+    def __init__(self, patch: int, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.patch = patch
+        self.mean = mean
+        self.std = std
+        self.num_outputs = 3 * patch**2
+
+    def ground_truth(self, image_B3HW: Tensor) -> Tensor:
+        pixel_BNX = pixels(image_B3HW, self.patch, self.mean, self.std)
+        variance_BN1, mean_BN1 = torch.var_mean(pixel_BNX, -1, correction=1, keepdim=True)
+        return (pixel_BNX - mean_BN1) / (variance_BN1 + self.EPSILON).sqrt()
+
+    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
+        return {"loss": (output_BKA - truth_BK).square().mean(-1)}
+
+    def fit_baselines(self, images: Iterable[Tensor]) -> None:
+        """Nothing: each patch is its own measure."""
+
+    def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
+        """`zero`: the loss of predicting zero, each patch's own mean: (n - 1) / n of n = 3 P^2
+        values, and 0 for a patch of one grey."""
+        return {"zero": self.ground_truth(image_B3HW).square().mean(-1)}
+
+    def predict(self, output_BKA: Tensor) -> Tensor:
+        return output_BKA.float()
+
+    def render(self, truth_BN: Tensor) -> Tensor:
+        """The normalised values, without the patch's brightness and contrast: its mean as
+        mid-grey, one standard deviation as CONTRAST levels."""
+        values = rearrange(truth_BN, "b n (p q c) -> b n p q c", p=self.patch, q=self.patch)
+        return (self.GREY + self.CONTRAST * values).round().clamp(0, 255).to(torch.uint8)
+
+
 # name -> the target for patches of a side, with the model's mean and std. A new one is a class and
 # a line here, and its name in schema.TARGETS; from outside the package a plugin adds both
 # (docs/guide.md).
@@ -251,4 +293,5 @@ BUILDERS: dict[str, Callable[[int, list[float], list[float]], Target]] = {
     "grid_color": lambda patch, mean, std: Colors(patch, cells=4),
     "pixels": Pixels,
     "pixels_l1": lambda patch, mean, std: Pixels(patch, mean, std, error=torch.abs),
+    "normalized_pixels": NormalizedPixels,
 }

@@ -25,6 +25,8 @@ INIT = re.compile(r"init=\{(.+)\}")
 
 # Keys that make a loss on patches another question if their values differ,
 PATCHES = ("target", "model.patch", "data.name", "data.size")
+# (and the keys of an objective that give each arm its own difficulty),
+DIFFICULTY = {"supervised": (), "mae": ("mae.rate",)}
 # a loss on labels,
 LABELS = ("data.name", "supervised.loss", "supervised.smoothing")
 # and a loss that may be a sum
@@ -135,7 +137,6 @@ def question_keys(name: str, recipes: Sequence[Mapping[str, Any]]) -> tuple[list
         keys += PATCHES
     else:
         keys += LABELS if last == "loss" else LABELS[:1]
-    corruption = [key for key in differ if key.startswith("corruption.")]
-    if objective == "supervised":
-        corruption = []
+    own = DIFFICULTY.get(str(objective), ("corruption.",))
+    corruption = [key for key in differ if key.startswith(own)]
     return [key for key in keys if key in differ], sorted(corruption)

@@ -37,7 +37,7 @@ GROUPS = (
 LEFT_OUT = ("step", "images", "seconds", "corrupted")
 # Baselines beside the curves that they are compared with
 BESIDE = {
-    "Loss": ("entropy", "variance", "neighbors_error", "chance_loss"),
+    "Loss": ("entropy", "variance", "neighbors_error", "zero", "chance_loss"),
     "Accuracy": ("commonest", "neighbors", "chance"),
 }
 

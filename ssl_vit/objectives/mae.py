@@ -1,0 +1,118 @@
+"""Masked autoencoder (He et al., 2022): the encoder sees the unmasked patches alone; a light
+decoder gets their features, and a mask token for each other patch, and predicts the masked patches.
+
+Legend: B batch, N patches, K masked and V = N - K visible patches of each image, T tokens (prefix +
+N), P prefix tokens, D the encoder's width, W the decoder's, A head outputs for a patch.
+"""
+
+import torch
+from timm.layers import LayerNorm
+from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
+from timm.models import named_apply
+from timm.models.vision_transformer import Block, init_weights_vit_jax
+from torch import Tensor, nn
+
+from ..data.batching import Batch
+from ..models.encoder import Encoder, choose_attention
+from . import corruption
+from .patches import PatchPrediction
+from .targets import Target
+
+
+class Decoder(nn.Module):
+    """Features of the visible patches -> features of all patches (He et al., 2022, section 3).
+
+    A linear layer to the decoder's width, mask tokens in the places of the masked patches, fixed
+    positions, timm's blocks and a final norm. The prefix tokens (class token) pass through the
+    blocks too, with positions of zero, as in the authors' code.
+
+    Args:
+        encoder_width: D.
+        prefix: prefix tokens of the encoder.
+        grid: rows and columns of patches.
+        width, depth, heads: of the blocks; their MLPs are four times as wide. `width` is a multiple
+            of 4 and of `heads`.
+    """
+
+    position_TW: Tensor
+
+    def __init__(
+        self,
+        encoder_width: int,
+        prefix: int,
+        grid: tuple[int, int],
+        *,
+        width: int,
+        depth: int,
+        heads: int,
+    ) -> None:
+        super().__init__()
+        self.prefix = prefix
+        self.embed = nn.Linear(encoder_width, width)
+        self.mask_token = nn.Parameter(torch.randn(width) * 0.02)
+        self.blocks = nn.Sequential(*(Block(width, heads, qkv_bias=True) for _ in range(depth)))
+        self.norm = LayerNorm(width)
+        named_apply(init_weights_vit_jax, self)
+        choose_attention(self)
+        # sines and cosines of the row, then of the column in the authors' code; here in another
+        # order, which the layers on both sides can undo
+        position_NW = build_sincos2d_pos_embed(list(grid), width)
+        position_TW = torch.cat([position_NW.new_zeros(prefix, width), position_NW])
+        self.register_buffer("position_TW", position_TW, persistent=False)
+
+    def forward(self, h_BTD: Tensor, visible_BV: Tensor) -> Tensor:
+        """Normalised features (B, N, W) of all patches, from the encoder's (B, P + V, D)."""
+        x_BTW = self.embed(h_BTD)
+        visible_BVW = x_BTW[:, self.prefix :]
+        images, _, width = visible_BVW.shape
+        patches = len(self.position_TW) - self.prefix
+        mask_BNW = self.mask_token.to(x_BTW.dtype).expand(images, patches, width)
+        patch_BNW = mask_BNW.scatter(1, visible_BV[..., None].expand_as(visible_BVW), visible_BVW)
+        x_BTW = torch.cat([x_BTW[:, : self.prefix], patch_BNW], 1) + self.position_TW
+        return self.norm(self.blocks(x_BTW))[:, self.prefix :]
+
+
+class MaskedAutoencoder(PatchPrediction):
+    """One linear head on the decoder's features of the masked patches; the loss is the mean over
+    them, as `norm_pix_loss` of the authors' code with the target `normalized_pixels`.
+
+    Args:
+        encoder: a Vision Transformer with patches.
+        target: what is predicted of a patch, and its loss.
+        rate: share of each image's patches that are masked.
+        width, depth, heads: of the decoder.
+    """
+
+    pool = "avg"  # as in the authors' fine-tuning (--global_pool)
+
+    def __init__(
+        self, encoder: Encoder, target: Target, *, rate: float, width: int, depth: int, heads: int
+    ) -> None:
+        super().__init__(encoder, target, rate)
+        self.decoder = Decoder(
+            encoder.width, encoder.prefix, encoder.grid, width=width, depth=depth, heads=heads
+        )
+        self.head = nn.Linear(width, target.num_outputs)
+        nn.init.xavier_uniform_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def describe(self) -> str:
+        patches = self.encoder.patches
+        count = corruption.num_corrupted(self.rate, patches)
+        width = self.head.in_features
+        return (
+            f"masked autoencoder, {self.target.num_outputs} outputs a patch: {count} of {patches} "
+            f"patches masked, {patches - count} seen by the encoder; decoder of "
+            f"{len(self.decoder.blocks)} blocks, {width} wide"
+        )
+
+    def sample_corruption(self, batch: Batch) -> corruption.Corruption:
+        """The masked patches: those that MPP would corrupt at this rate."""
+        patches = self.encoder.patches
+        return corruption.sample(batch.key, patches, self.rate, mask=1.0, random=0.0)
+
+    def patch_logits(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
+        visible_BV = corruption.visible_patches(drawn, self.encoder.patches)
+        h_BTD = self.encoder(self.encoder.patch(batch.image), visible_BV)
+        h_BNW = self.decoder(h_BTD, visible_BV)
+        return self.head(corruption.gather_corrupted(h_BNW, drawn))

@@ -1,0 +1,91 @@
+"""What objectives that predict corrupted patches share: the loss, metrics by kind of corruption,
+and baselines.
+
+Legend: B batch, N patches, K corrupted patches of each image, A outputs for a patch.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from ..data.batching import Batch
+from ..models.encoder import Encoder
+from . import corruption
+from .base import Metrics, Objective, Step
+from .targets import Target
+
+KINDS = {"masked": corruption.MASK, "random": corruption.RANDOM, "kept": corruption.KEEP}
+
+
+class PatchPrediction(Objective):
+    """Predicts what each corrupted patch was; the loss is the mean over all of them.
+
+    Args:
+        encoder: a Vision Transformer with patches.
+        target: what is predicted of a patch, and its loss.
+        rate: share of each image's patches that are corrupted.
+    """
+
+    encoder: Encoder
+
+    def __init__(self, encoder: Encoder, target: Target, rate: float) -> None:
+        super().__init__(encoder)
+        self.target = target
+        self.rate = rate
+
+    @abstractmethod
+    def sample_corruption(self, batch: Batch) -> corruption.Corruption:
+        """The corruption of this batch's images, from their keys."""
+
+    @abstractmethod
+    def patch_logits(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
+        """The head's outputs (B, K, A) for the corrupted patches."""
+
+    def forward(self, batch: Batch) -> Step:
+        drawn = self.sample_corruption(batch)
+        truth_BK = corruption.gather_corrupted(self.target.ground_truth(batch.image), drawn)
+        values = self.target.metrics(self.patch_logits(batch, drawn).float(), truth_BK)
+        metrics: Metrics = {}
+        for name, value_BK in values.items():
+            metrics |= _by_kind(name, value_BK.detach(), drawn.kind_BK)
+        images, count = drawn.corrupted_BK.shape
+        num_images = torch.tensor(float(images), device=drawn.corrupted_BK.device)
+        metrics["corrupted"] = (num_images * count, num_images)
+        return Step(values["loss"].mean(), metrics)
+
+    def fit_baselines(self, batches: Iterable[Batch]) -> None:
+        self.target.fit_baselines(batch.image for batch in batches)
+
+    def baselines(self, batch: Batch) -> Metrics:
+        """The target's baselines on this batch's masked patches (docs/design.md, MPP)."""
+        drawn = self.sample_corruption(batch)
+        corrupted_BN = torch.zeros(
+            len(batch.key), self.encoder.patches, dtype=torch.bool, device=batch.key.device
+        ).scatter(1, drawn.corrupted_BK, True)
+        masked_BK = drawn.kind_BK == corruption.MASK
+        return {
+            name: _mean(corruption.gather_corrupted(value_BN, drawn), masked_BK)
+            for name, value_BN in self.target.baselines(batch.image, corrupted_BN).items()
+        }
+
+    @torch.no_grad()
+    def predict(self, batch: Batch) -> tuple[corruption.Corruption, Tensor]:
+        """The corruption, and the prediction for each corrupted patch, (B, K, ...) in the form of
+        the target's ground truth."""
+        drawn = self.sample_corruption(batch)
+        return drawn, self.target.predict(self.patch_logits(batch, drawn))
+
+
+def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
+    """(sum, count) of a value over the places where `where` holds."""
+    return (value * where).double().sum(), where.double().sum()
+
+
+def _by_kind(name: str, value_BK: Tensor, kind_BK: Tensor) -> Metrics:
+    """A metric over all corrupted patches, and split by kind."""
+    metrics = {name: _mean(value_BK, torch.ones_like(kind_BK, dtype=torch.bool))}
+    for kind, number in KINDS.items():
+        metrics[f"{name}_{kind}"] = _mean(value_BK, kind_BK == number)
+    return metrics

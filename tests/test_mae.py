@@ -1,0 +1,239 @@
+"""Masked autoencoder: its loss against a plain implementation, what the encoder sees, and a run."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, altered
+
+from ssl_vit import rng
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.data.batching import Batch
+from ssl_vit.hub import card
+from ssl_vit.jobs import draw_figures
+from ssl_vit.jobs import train as train_job
+from ssl_vit.models import encoder
+from ssl_vit.objectives import MaskedAutoencoder, MaskedPatchPrediction, corruption, targets
+from ssl_vit.runs.folder import Run
+
+MODEL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
+GRID = 4
+N = GRID**2
+
+
+def mae(rate: float = 0.75) -> MaskedAutoencoder:
+    """An objective none of whose weights is zero or one."""
+    torch.manual_seed(0)
+    net = encoder.build_encoder(MODEL, Data(size=4 * GRID))
+    target = targets.NormalizedPixels(4, [0.5] * 3, [0.5] * 3)
+    made = MaskedAutoencoder(net, target, rate=rate, width=24, depth=2, heads=2)
+    for parameter in made.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return made
+
+
+def batch(count: int = 3) -> Batch:
+    generator = np.random.default_rng(0)
+    image = generator.integers(0, 256, (count, 3, 4 * GRID, 4 * GRID), dtype=np.uint8)
+    index = np.arange(count)
+    parts = (image, np.full(count, -1), index, rng.key(0, 0, index))
+    return Batch(*map(torch.from_numpy, parts))
+
+
+def layer_norm(x: np.ndarray, weights: dict, name: str) -> np.ndarray:
+    centred = x - x.mean(-1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+    return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
+def dense(x: np.ndarray, weights: dict, name: str) -> np.ndarray:
+    return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+
+def block(x_TD: np.ndarray, weights: dict, name: str, heads: int) -> np.ndarray:
+    """A pre-norm transformer block on one image."""
+    mixed = []
+    qkv = np.split(
+        dense(layer_norm(x_TD, weights, f"{name}.norm1"), weights, f"{name}.attn.qkv"), 3, 1
+    )
+    for q, k, v in zip(*(np.split(part, heads, 1) for part in qkv), strict=True):
+        score = np.exp(q @ k.T / np.sqrt(q.shape[1]))
+        mixed.append(score / score.sum(1, keepdims=True) @ v)
+    x_TD = x_TD + dense(np.concatenate(mixed, 1), weights, f"{name}.attn.proj")
+    inner = dense(layer_norm(x_TD, weights, f"{name}.norm2"), weights, f"{name}.mlp.fc1")
+    gelu = inner * torch.special.ndtr(torch.from_numpy(inner)).numpy()
+    return x_TD + dense(gelu, weights, f"{name}.mlp.fc2")
+
+
+def sines(width: int) -> np.ndarray:
+    """Of the row and column of each patch at `width / 4` wavelengths, then their cosines."""
+    band = 1 / 10000 ** (np.arange(width // 4) / (width // 4))
+    row, column = np.divmod(np.arange(N), GRID)
+    angles = np.concatenate([np.outer(row, band), np.outer(column, band)], 1)
+    return np.concatenate([np.sin(angles), np.cos(angles)], 1)
+
+
+def plain_loss(objective: MaskedAutoencoder, given: Batch) -> float:
+    """As the authors' models_mae.py puts it, image by image: shuffle, keep the first, restore; the
+    decoder's prediction of every patch; the error averaged where the mask is 1."""
+    weights = {name: p.detach().double().numpy() for name, p in objective.named_parameters()}
+    own = "encoder.backbone."
+    order_BN = corruption.corruption_order(
+        rng.stream(given.key, corruption.STREAM)[:, None], N, "patches", 1
+    ).argsort(1)
+    errors, masks = [], []
+    for image, order in zip(given.image.double().numpy(), order_BN.numpy(), strict=True):
+        pixels = (image / 255 - 0.5) / 0.5
+        cut = pixels.reshape(3, GRID, 4, GRID, 4).transpose(1, 3, 0, 2, 4).reshape(N, 48)
+        projection = weights[f"{own}patch_embed.proj.weight"].reshape(32, 48)
+        x_ND = cut @ projection.T + weights[f"{own}patch_embed.proj.bias"]
+        position_TD = weights[f"{own}pos_embed"][0]
+        x_ND = x_ND + position_TD[1:]
+        shuffled = order[::-1]  # the last of the order are kept
+        kept = N - round(objective.rate * N)
+        token = weights[f"{own}cls_token"][0] + position_TD[:1]
+        x_TD = np.concatenate([token, x_ND[shuffled[:kept]]])
+        for number in range(2):
+            x_TD = block(x_TD, weights, f"{own}blocks.{number}", heads=4)
+        x_TW = dense(layer_norm(x_TD, weights, f"{own}norm"), weights, "decoder.embed")
+        masked = np.tile(weights["decoder.mask_token"], (N - kept, 1))
+        restored = np.concatenate([x_TW[1:], masked])[np.argsort(shuffled)] + sines(24)
+        x_TW = np.concatenate([x_TW[:1], restored])
+        for number in range(2):
+            x_TW = block(x_TW, weights, f"decoder.blocks.{number}", heads=2)
+        predicted = dense(layer_norm(x_TW, weights, "decoder.norm"), weights, "head")[1:]
+        colours_last = pixels.reshape(3, GRID, 4, GRID, 4).transpose(1, 3, 2, 4, 0).reshape(N, 48)
+        mean = colours_last.mean(1, keepdims=True)
+        wanted = (colours_last - mean) / np.sqrt(colours_last.var(1, ddof=1, keepdims=True) + 1e-6)
+        errors.append(((predicted - wanted) ** 2).mean(1))
+        masks.append(np.argsort(shuffled) >= kept)
+    return float((np.array(errors) * np.array(masks)).sum() / np.sum(masks))
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.75])
+def test_the_loss_is_that_of_a_plain_implementation(rate: float) -> None:
+    objective, given = mae(rate), batch()
+    step = objective(given)
+    wanted = plain_loss(objective, given)
+    assert wanted > 0.5
+    assert step.loss.item() == pytest.approx(wanted, rel=1e-5)
+    total, count = step.metrics["loss"]
+    assert count == 3 * rate * N and float(total / count) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_the_masked_patches_are_those_that_mpp_corrupts() -> None:
+    objective, given = mae(), batch()
+    other = MaskedPatchPrediction(
+        objective.encoder, objective.target, rate=0.75, mask=0.8, random=0.1, source="image"
+    )
+    drawn = objective.sample_corruption(given)
+    assert torch.equal(drawn.corrupted_BK, other.sample_corruption(given).corrupted_BK)
+    assert (drawn.kind_BK == corruption.MASK).all()
+    visible_BV = corruption.visible_patches(drawn, N)
+    for masked, visible in zip(drawn.corrupted_BK.tolist(), visible_BV.tolist(), strict=True):
+        assert len(masked) == 12 and len(visible) == 4
+        assert sorted({*masked, *visible}) == list(range(N)) and visible == sorted(visible)
+
+
+def test_the_encoder_sees_the_unmasked_patches_alone() -> None:
+    """A masked patch's pixels change neither the latent nor the prediction; a visible one's change
+    both."""
+    objective, given = mae(), batch()
+    drawn = objective.sample_corruption(given)
+    latents: list[torch.Tensor] = []
+    objective.decoder.register_forward_pre_hook(lambda _, values: latents.append(values[0]))
+    predicted = [objective.patch_logits(given, drawn)]
+    for places_BK in (drawn.corrupted_BK, corruption.visible_patches(drawn, N)):
+        changed = given.image.clone()
+        for b, place in enumerate(places_BK[:, 0].tolist()):
+            y, x = 4 * (place // GRID), 4 * (place % GRID)
+            changed[b, :, y : y + 4, x : x + 4] = 255 - changed[b, :, y : y + 4, x : x + 4]
+        predicted.append(objective.patch_logits(given._replace(image=changed), drawn))
+    assert latents[0].shape == (3, 1 + 4, 32)
+    assert torch.equal(latents[1], latents[0]) and torch.equal(predicted[1], predicted[0])
+    assert all(
+        (now - before).abs().max() > 1e-3
+        for now, before in zip(latents[2], latents[0], strict=True)
+    )
+    assert (predicted[2] - predicted[0]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("timm_name", ["vit_base_patch16_224", "vit_base_patch14_reg4_dinov2"])
+def test_features_of_visible_patches_follow_their_order(timm_name: str) -> None:
+    """All patches visible, in any order, is the whole image: positions go with the patches, prefix
+    tokens stay in front."""
+    torch.manual_seed(0)
+    model = Model(timm=timm_name, patch=4, width=32, depth=2, heads=4, mlp=64)
+    net = encoder.build_encoder(model, Data(size=4 * GRID)).eval()
+    x_BND = net.patch(batch().image)
+    order_BN = torch.stack([torch.randperm(N) for _ in range(3)])
+    whole_BTD = net(x_BND)
+    found_BTD = net(x_BND, order_BN)
+    for b in range(3):
+        wanted_TD = torch.cat([whole_BTD[b, : net.prefix], whole_BTD[b, net.prefix :][order_BN[b]]])
+        torch.testing.assert_close(found_BTD[b], wanted_TD, atol=1e-5, rtol=1e-4)
+
+
+def test_positions_of_the_decoder_hold_the_authors_values() -> None:
+    """Their order: for column, then row, sines, then cosines (util/pos_embed.py); ours is another,
+    and the class token's is zero as there."""
+    found = mae().decoder.position_TW.double().numpy()
+    assert not found[0].any()
+    band = 1 / 10000 ** (np.arange(6) / 6)
+    row, column = np.meshgrid(np.arange(GRID), np.arange(GRID), indexing="ij")
+    theirs = []
+    for place in (column, row):
+        angles = np.outer(place.ravel(), band)
+        theirs += [np.sin(angles), np.cos(angles)]
+    ours, wanted = (sorted(a.T.round(4).tolist()) for a in (found[1:], np.concatenate(theirs, 1)))
+    np.testing.assert_allclose(ours, wanted, atol=2e-4)
+
+
+@pytest.mark.parametrize("target", ["grid_color", "pixels_l1"])
+def test_any_target_is_learned(target: str) -> None:
+    """Adam on one batch: the loss falls by a third."""
+    torch.manual_seed(0)
+    net = encoder.build_encoder(MODEL, Data(size=4 * GRID))
+    built = targets.BUILDERS[target](4, [0.5] * 3, [0.5] * 3)
+    objective = MaskedAutoencoder(net, built, rate=0.5, width=24, depth=1, heads=2)
+    optimizer = torch.optim.Adam(objective.parameters(), lr=1e-2)
+    given, losses = batch(2), []
+    for _ in range(60):
+        optimizer.zero_grad()
+        step = objective(given)
+        step.loss.backward()
+        optimizer.step()
+        losses.append(step.loss.item())
+    assert losses[-1] < 2 / 3 * losses[0]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("mae")
+    words = altered(TINY, "recipe=mae", "optim.steps=200", "optim.lr=3e-3", "eval.every=200")
+    words = altered(words, "checkpoint.every=200", "eval.images=64", f"out={folder}", "name=run")
+    run = Run(resolve(words))
+    train_job.train(run)
+    return run
+
+
+def test_a_short_run_beats_its_baseline(trained: Run) -> None:
+    """Predicting zero of every normalised pixel costs 47 / 48 of their unbiased variance, 1, and less
+    where a patch is grey all over."""
+    metrics = {name: entry["value"] for name, entry in trained.result()["metrics"].items()}
+    assert 0.9 < metrics["zero"] < 1
+    assert metrics["loss"] < metrics["zero"] - 0.05
+    assert metrics["corrupted"] == 12
+
+
+def test_its_card_and_figures_say_what_it_is(trained: Run, capsys: pytest.CaptureFixture) -> None:
+    text = card.write(trained, trained.export)
+    assert "- masked-autoencoder" in text and "75% of an image's patches are masked" in text
+    assert "The feature is the mean of the patches." in text
+    assert "beats each patch's own mean" in text
+    draw_figures.main([f"init={trained.folder}", "figures=reconstruction", "images=2", "shown=2"])
+    assert "left out" not in capsys.readouterr().out
+    with np.load(trained.folder / "figures" / "reconstruction.npz") as file:
+        assert file["masked_0"].sum() == 2 * 12 and not file["random_0"].any()
+        error = file["error_0"]
+    assert np.isnan(error).mean() == 0.25 and np.nanmin(error) >= 0
