@@ -150,10 +150,10 @@ def test_the_heads_of_a_joint_run_are_those_of_its_mpp(tmp_path: Path) -> None:
     (one,) = encoders.resolve_all([str(tmp_path / "joint")], {})
     subject = encoders.load_subject(one, encoders.find_images([one], {}), count=2, shown=1)
     heads = load_file(tmp_path / "joint" / "export" / "heads.safetensors")
-    assert subject.mpp is not None and subject.mpp.encoder is subject.encoder
-    assert not subject.mpp.training and not subject.encoder.training
-    assert torch.equal(subject.mpp.mask_token, heads["parts.mpp.mask_token"])
-    assert torch.equal(subject.mpp.head.weight, heads["parts.mpp.head.weight"])
+    assert subject.patches is not None and subject.patches.encoder is subject.encoder
+    assert not subject.patches.training and not subject.encoder.training
+    assert torch.equal(subject.patches.mask_token, heads["parts.mpp.mask_token"])
+    assert torch.equal(subject.patches.head.weight, heads["parts.mpp.head.weight"])
     arrays = FIGURES["reconstruction"].compute(subject)
     assert arrays["panels"].shape == (1, 4, 16, 16, 3) and arrays["certainty"].shape == (1, 16, 16)
 

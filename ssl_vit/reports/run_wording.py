@@ -17,6 +17,7 @@ from .run_record import RunRecord
 
 OBJECTIVES = {
     "mpp": "Masked patch prediction",
+    "mae": "Masked autoencoding",
     "supervised": "Supervised training",
     "joint": "Masked patch prediction and supervised training together",
     "probe": "Evaluation of a frozen encoder",
