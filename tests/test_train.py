@@ -408,6 +408,9 @@ def test_tensorboard_says_what_metrics_jsonl_says(
     events.Reload()
     points = [(e.step, e.value) for e in events.Scalars("train/loss")]
     assert points == [(r["step"], pytest.approx(r["loss"])) for r in done.rows()]
+    (figure,) = events.Images("figures/predictions")
+    drawn = done.figures / "predictions.png"
+    assert figure.step == 12 and figure.encoded_image_string == drawn.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ..models import weights
 from ..objectives import Objective
 from ..runs.folder import Run
 from ..runs.identity import initial_weights, recipe_hash
-from ..runs.trackers import WarningLog
+from ..runs.trackers import WarningLog, add_figures
 from ..training import loop
 from .setup import Job, loop_settings
 
@@ -110,6 +110,9 @@ def _draw(job: Job, trained: Objective) -> None:
         with loop.autocast(job.recipe.compute.precision, job.accelerator):
             few = loop.to_device(job.held_out.batches[0], job.accelerator.device)
             inspection.save_figures(trained, few, job.run.figures)
+        if job.recipe.log.tensorboard:
+            figures = sorted(job.run.figures.glob("*.png"))
+            add_figures(job.run.tensorboard, job.state.step, figures)
     except Exception as error:
         job.run.write_log(f"warning: no figures: {error!r}")
         print(f"warning: no figures: {error!r}", flush=True)

@@ -55,29 +55,26 @@ class MetricsLog(WarningLog):
         self._write(lambda: self.run.append(row))
 
 
-class TensorBoard(_RetryingWriter):
-    """Writes rows as TensorBoard events.
+class _EventFile(_RetryingWriter):
+    """Writes TensorBoard events to a new file of a folder.
 
     Not with SummaryWriter: on a full disk its thread ends with a traceback, and closing it may
     hang.
     """
 
-    def __init__(self, folder: Path, rows: list[Row]) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
-        shutil.rmtree(folder, ignore_errors=True)
         self.path = (
-            folder / f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+            folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         )
         self._add(file_version="brain.Event:2")
-        for row in rows:
-            self.on_row(row)
 
-    def on_row(self, row: Row) -> None:
+    def add_values(self, step: int, values: list[dict[str, Any]]) -> None:
+        """Add one event; `values` are the arguments of TensorBoard's Summary.Value."""
         from tensorboard.compat.proto.summary_pb2 import Summary  # a second of imports
 
-        tags = {name: name if "/" in name else f"train/{name}" for name in row if name != "step"}
-        values = [Summary.Value(tag=tag, simple_value=row[name]) for name, tag in tags.items()]
-        self._add(step=row["step"], summary=Summary(value=values))
+        summary = Summary(value=[Summary.Value(**value) for value in values])
+        self._add(step=step, summary=summary)
 
     def _add(self, **event: Any) -> None:
         """Write one event, whole."""
@@ -92,3 +89,32 @@ class TensorBoard(_RetryingWriter):
             append(self.path, made.getvalue())
 
         self._write(write)
+
+
+class TensorBoard(_EventFile):
+    """Writes rows as TensorBoard events; those of an earlier start are written anew from `rows`."""
+
+    def __init__(self, folder: Path, rows: list[Row]) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        super().__init__(folder)
+        for row in rows:
+            self.on_row(row)
+
+    def on_row(self, row: Row) -> None:
+        tags = {name: name if "/" in name else f"train/{name}" for name in row if name != "step"}
+        self.add_values(
+            row["step"], [{"tag": tag, "simple_value": row[name]} for name, tag in tags.items()]
+        )
+
+
+def add_figures(folder: Path, step: int, figures: list[Path]) -> None:
+    """Show PNG figures in TensorBoard, each under its file's name."""
+    from PIL import Image  # not needed to start
+
+    events = _EventFile(folder)
+    for path in figures:
+        with Image.open(path) as image:
+            size = {"width": image.width, "height": image.height, "colorspace": 3}
+        figure = size | {"encoded_image_string": path.read_bytes()}
+        events.add_values(step, [{"tag": f"figures/{path.stem}", "image": figure}])
+    events.close()
