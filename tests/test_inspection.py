@@ -6,6 +6,7 @@ import matplotlib.cbook
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from sklearn.decomposition import PCA
 from timm.layers import HybridEmbed
 from timm.models.vision_transformer import ParallelScalingBlock, VisionTransformer
@@ -354,3 +355,19 @@ def test_tiles_of_a_large_grid_are_numbered_by_their_patches() -> None:
         assert np.array_equal(page[top : top + 20, :20], similarity[row, 0])
     assert axis.get_yticklabels()[0].get_text() == "1"
     assert axis.get_yticklabels()[-1].get_text() == "19"
+
+
+@pytest.mark.parametrize("encoders", [1, 2, 4])
+def test_a_legend_fits_the_figure(encoders: int) -> None:
+    arrays = {
+        "place": np.random.default_rng(0).random((20, 2)),
+        "label": np.arange(20) % 10,
+        "classes": np.array([f"automobile {number}" for number in range(10)]),
+    }
+    figure = plots.image_map([(f"run {number}", arrays) for number in range(encoders)])
+    drawn = FigureCanvasAgg(figure)
+    drawn.draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    width, _ = drawn.get_width_height()
+    assert box.x0 >= 0 and box.x1 <= width

@@ -38,6 +38,7 @@ ERROR_HEAT = "magma"
 LARGEST_ERROR = 0.5  # of a channel's range, at the end of the error's colours
 POINTS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")  # Okabe and Ito's
 MOST_CLASSES = 12  # that a legend names
+LEGEND_COLUMN = 1.2  # inches
 
 
 def _row(count: int, width: float, height: float, sharey: bool = False) -> tuple[Figure, Any]:
@@ -151,11 +152,13 @@ def attention_distance(data: Labelled) -> Figure:
 
 
 def _legend(figure: Figure, handles: Sequence[Line2D], labels: Sequence[str]) -> None:
+    """In as many columns as fit the figure's width."""
+    columns = int(figure.get_figwidth() / LEGEND_COLUMN)
     figure.legend(
         handles,
         [figure_label(text) for text in labels],
         loc="outside lower center",
-        ncols=6,
+        ncols=max(1, min(6, columns)),
         fontsize=8,
         frameon=False,
     )
