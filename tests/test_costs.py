@@ -81,7 +81,7 @@ def test_multiply_adds_are_those_that_torch_counts(name, size, model):
     )
 
 
-@pytest.mark.parametrize("own", [["recipe=mae"], ["recipe=paper/mae_b16_imagenet"]])
+@pytest.mark.parametrize("own", [["recipe=mae"], ["recipe=mae_b16"]])
 def test_a_masked_autoencoder_is_counted_as_torch_counts_it(own):
     """Forward, of the encoder on the visible patches and the decoder on all, with its head; and its
     parameters."""

@@ -380,7 +380,7 @@ def test_a_run_tells_how_it_was_sharded(trained, way: str, strategy: str, accele
     assert facts.get("deepspeed") == (version("deepspeed") if zero else None)
     text = f"{strategy} (DeepSpeed {version('deepspeed')})" if zero else strategy
     assert f"started at step 0 on 2 processes, {text}, process " in (folder / "log.txt").read_text()
-    assert f"), {text}, 1 threads" in provenance.machine(SimpleNamespace(environment=environment))
+    assert f"), {text}, 1 threads" in provenance.machine(environment)
 
 
 def test_a_run_of_one_process_is_not_sharded(tmp_path: Path) -> None:
