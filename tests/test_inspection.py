@@ -13,7 +13,7 @@ from timm.models.vision_transformer import ParallelScalingBlock, VisionTransform
 
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.data.batching import Batch
-from ssl_vit.inspection import attention, drawing, embeddings, mpp, plots, projections
+from ssl_vit.inspection import attention, drawing, embeddings, plots, projections, reconstruction
 from ssl_vit.inspection.base import UnavailableError
 from ssl_vit.models import encoder
 from ssl_vit.objectives import MaskedPatchPrediction, corruption, targets
@@ -229,7 +229,7 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
     image = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
     batch = Batch(image, torch.zeros(6), torch.arange(6), torch.arange(6) * 7919)
     drawn, scores = objective.predict(batch)
-    original, saw, predicted, true = mpp.panels(objective, batch).unbind(1)
+    original, saw, predicted, true = reconstruction.panels(objective, batch).unbind(1)
     assert torch.equal(original, image)
     classes = targets.mean_color(image, 4)
     seen_kinds = set()
@@ -252,7 +252,7 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
                 4 * (source % 4) : 4 * (source % 4) + 4,
             ]
             if kind == corruption.MASK:
-                assert (saw[b][at] == mpp.GREY).all()
+                assert (saw[b][at] == reconstruction.GREY).all()
             else:
                 assert torch.equal(saw[b][at], image[b][other if kind == corruption.RANDOM else at])
             assert (predicted[b][at] == targets.class_color(scores[b, k, 0])[:, None, None]).all()
@@ -267,7 +267,7 @@ def test_error_and_certainty_lie_on_the_corrupted_patches(name: str) -> None:
     torch.nn.init.normal_(objective.head.weight, std=0.3)
     image = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
     batch = Batch(image, torch.zeros(3), torch.arange(3), torch.arange(3) * 7919)
-    found = mpp.reconstruct(objective, batch)
+    found = reconstruction.reconstruct(objective, batch)
     drawn = objective.sample_corruption(batch)
     with torch.no_grad():
         output_BKA = objective.patch_logits(batch, drawn)
@@ -281,7 +281,7 @@ def test_error_and_certainty_lie_on_the_corrupted_patches(name: str) -> None:
             columns = slice(8 * (n % 4), 8 * (n % 4) + 8)
             error = found.error_BHW[b, rows, columns]
             if n not in corrupted:
-                assert error.isnan().all() and found.kind_BN[b, n] == mpp.UNCORRUPTED
+                assert error.isnan().all() and found.kind_BN[b, n] == reconstruction.UNCORRUPTED
                 continue
             k = corrupted[n]
             assert found.kind_BN[b, n] == drawn.kind_BK[b, k]

@@ -635,3 +635,21 @@ def test_a_study_has_charts_of_its_curves(tmp_path, undrawn):
     assert [line["name"] for line in means] == list(arms.ARMS)
     assert [line["group"] for line in lines[3:6]] == [lines[0]["group"]] * 3
     assert means[0]["y"] == lines[3]["y"], "all seeds are alike here"
+
+
+def test_a_baseline_stands_beside_the_metric_that_it_is_compared_with():
+    """That of masked patches: the loss of all corrupted ones counts patches that are seen."""
+    held_out = {"loss": 2.0, "loss_masked": 2.5, "loss_kept": 0.5, "entropy": 4.0}
+    rows = [
+        {"step": step, **{f"validation/{name}": value for name, value in held_out.items()}}
+        for step in (10, 20)
+    ]
+    found = {chart.title: [line.name for line in chart.lines] for chart in curves.charts(rows)}
+    assert found == {
+        "Loss": [
+            "loss, held out",
+            "loss masked, held out",
+            "baseline: the training colours' entropy",
+        ],
+        "Loss by kind of patch": ["loss kept, held out"],
+    }

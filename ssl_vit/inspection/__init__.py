@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..data.batching import Batch
 from ..objectives import Joint, Objective, PatchPrediction
-from . import mpp
+from . import reconstruction
 
 
 def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
@@ -13,4 +13,4 @@ def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
     parts = objective.parts.values() if isinstance(objective, Joint) else [objective]
     for part in parts:
         if isinstance(part, PatchPrediction):
-            mpp.save_figure(part, batch, folder / "predictions.png")
+            reconstruction.save_figure(part, batch, folder / "predictions.png")

@@ -10,7 +10,7 @@ from einops import rearrange
 from matplotlib.figure import Figure
 
 from ..objectives import corruption
-from . import attention, embeddings, mpp, plots, projections
+from . import attention, embeddings, plots, projections, reconstruction
 from .base import Arrays, Subject, UnavailableError
 
 
@@ -116,7 +116,7 @@ def _image_map(subject: Subject) -> Arrays:
 def _reconstruction(subject: Subject) -> Arrays:
     if subject.patches is None:
         raise UnavailableError("it has no heads that predict patches")
-    found = mpp.reconstruct(subject.patches, subject.shown)
+    found = reconstruction.reconstruct(subject.patches, subject.shown)
     kind_BRC = found.kind_BN.unflatten(1, subject.encoder.grid).cpu().numpy()
     arrays = {
         "panels": rearrange(found.panels_B43HW, "b v c h w -> b v h w c").cpu().numpy(),

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..formatting import COMPARED_WITH
 from ..hub.measures import BASELINES
 from .pages import POINTS, Chart, Line, averaged, thinned
 
@@ -20,7 +21,7 @@ class Group(NamedTuple):
 
 
 GROUPS = (
-    Group("Loss", re.compile(r"loss")),
+    Group("Loss", re.compile(r"loss|loss_masked")),
     Group("Accuracy", re.compile(r"accuracy|accuracy_masked")),
     Group("Loss by kind of patch", re.compile(r"loss_\w+")),
     Group("Accuracy by kind of patch", re.compile(r"accuracy_\w+")),
@@ -35,11 +36,6 @@ GROUPS = (
 )
 # No curves: what counts along, or is the same at each step
 LEFT_OUT = ("step", "images", "seconds", "corrupted")
-# Baselines beside the curves that they are compared with
-BESIDE = {
-    "Loss": ("entropy", "variance", "neighbors_error", "zero", "chance_loss"),
-    "Accuracy": ("commonest", "neighbors", "chance"),
-}
 
 
 def charts(rows: Rows) -> list[Chart]:
@@ -104,8 +100,10 @@ def written(name: str) -> str:
 
 
 def _levels(rows: Rows, title: str) -> Iterator[Line]:
-    """The baselines of a chart, as constants over its steps."""
-    for name in BESIDE.get(title, ()):
+    """The baselines of a chart's metrics, as constants over its steps."""
+    for name, metrics in COMPARED_WITH.items():
+        if title not in map(_title, metrics):
+            continue
         known = [row for row in rows if f"{HELD_OUT}{name}" in row]
         values = [row[f"{HELD_OUT}{name}"] for row in known]
         if values and math.isfinite(values[-1]):
