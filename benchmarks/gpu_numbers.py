@@ -95,8 +95,8 @@ def targets_are_equal(device: str) -> dict[str, Any]:
 
 
 def objective_of(recipe_name: str, size: dict[str, str]) -> Objective:
-    words = [f"{key}={value}" for key, value in size.items()]
-    recipe = resolve([f"recipe={recipe_name}", *words])
+    arguments = [f"{key}={value}" for key, value in size.items()]
+    recipe = resolve([f"recipe={recipe_name}", *arguments])
     torch.manual_seed(0)
     network = build_backbone(recipe.model, recipe.data)
     objective = objectives.build(objective_settings(recipe), network, 10)

@@ -87,7 +87,7 @@ class Runs:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
 
-    def words(self, name: str, own: dict[str, str]) -> list[str]:
+    def arguments(self, name: str, own: dict[str, str]) -> list[str]:
         options = self.options | own | {"out": str(self.out), "name": name}
         return [f"{key}={value}" for key, value in options.items()]
 
@@ -116,12 +116,12 @@ class Runs:
         """The folder of a finished run; made where it is not there yet."""
         folder = self.out / name
         if not (folder / "result.json").exists():
-            self.finish(self.start(["-m", "ssl_vit", "pretrain", *self.words(name, own or {})]))
+            self.finish(self.start(["-m", "ssl_vit", "pretrain", *self.arguments(name, own or {})]))
         return folder
 
     def watched(self, name: str, first: int, last: int, own: dict[str, str]) -> dict[str, Any]:
         facts = self.out / f"{name}.json"
-        command = ["-c", WATCHED, str(facts), str(first), str(last), *self.words(name, own)]
+        command = ["-c", WATCHED, str(facts), str(first), str(last), *self.arguments(name, own)]
         self.finish(self.start(command))
         return json.loads(facts.read_text())
 
@@ -151,7 +151,7 @@ class Runs:
         """Stopped by SIGTERM after step 5 or later; against the unbroken run."""
         whole = self.train("twice_1")
         name = "resumed"
-        process = self.start(["-m", "ssl_vit", "pretrain", *self.words(name, {})])
+        process = self.start(["-m", "ssl_vit", "pretrain", *self.arguments(name, {})])
         log = self.out / name / "metrics.jsonl"
         while process.poll() is None and (
             not log.exists() or len(log.read_text().splitlines()) < 5
@@ -169,7 +169,7 @@ class Runs:
         file = str(ROOT / "launch" / f"{way}.yaml")
         launcher = ["-m", "accelerate.commands.launch", "--config_file", file]
         launcher += ["--num_processes", "1", *(["--cpu"] if self.device == "cpu" else [])]
-        tool = [str(ROOT / "tools" / "pretrain.py"), *self.words(way, {})]
+        tool = [str(ROOT / "tools" / "pretrain.py"), *self.arguments(way, {})]
         self.finish(self.start([*launcher, *tool]))
         theirs = losses(self.out / way)
         worst = max(abs(a / b - 1) for a, b in zip(whole, theirs, strict=True))
@@ -186,9 +186,9 @@ class Runs:
         rows = (self.train("twice_1") / "metrics.jsonl").read_text().splitlines()
         peak = max(json.loads(row)["memory_gib"] for row in rows if "memory_gib" in row)
         options = {key: value for key, value in self.options.items() if key != "log.every"}
-        words = [f"{key}={value}" for key, value in options.items()]
+        arguments = [f"{key}={value}" for key, value in options.items()]
         batch = f"compute.batch={self.options['optim.batch']}"
-        command = [sys.executable, "-m", "ssl_vit", "plan", *words, batch, "--json"]
+        command = [sys.executable, "-m", "ssl_vit", "plan", *arguments, batch, "--json"]
         made = subprocess.run(
             command, cwd=ROOT, env=self.environment(), capture_output=True, text=True, check=True
         )

@@ -84,10 +84,10 @@ def measure(model: str, side: int, batch: int, device: str, out: Path) -> dict[s
     """Milliseconds of a step and of its floor in turns, images a second, and the share of the
     device's peak rate."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [f"model={model}", f"data.size={side}", f"optim.batch={batch}"]
-        words += [f"compute.batch={batch}", f"compute.compile={str(device == 'cuda').lower()}"]
-        words += ["compute.precision=bfloat16", "compute.workers=0", "recipe=mpp"]
-        run = Run(resolve([*words, f"out={folder}", "name=run"]))
+        arguments = [f"model={model}", f"data.size={side}", f"optim.batch={batch}"]
+        arguments += [f"compute.batch={batch}", f"compute.compile={str(device == 'cuda').lower()}"]
+        arguments += ["compute.precision=bfloat16", "compute.workers=0", "recipe=mpp"]
+        run = Run(resolve([*arguments, f"out={folder}", "name=run"]))
         with resources.run_session(run) as accelerator:
             splits = resources.load_splits(run.recipe, accelerator, test=False)
             job = set_up(run, accelerator, splits)

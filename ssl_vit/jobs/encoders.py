@@ -120,8 +120,8 @@ def _resolved(source: InitSource, given: Mapping[str, str]) -> NamedEncoder:
 
 
 def _recipe(place: str, options: Mapping[str, str]) -> Recipe:
-    words = [f"{key}={text}" for key, text in options.items()]
-    return resolve(["recipe=evaluate", f"init={place}", *words], here=False)
+    arguments = [f"{key}={text}" for key, text in options.items()]
+    return resolve(["recipe=evaluate", f"init={place}", *arguments], here=False)
 
 
 def _scratch(owner: NamedEncoder | None, given: Mapping[str, str]) -> NamedEncoder:
