@@ -67,7 +67,8 @@ def limits(values: list[float]) -> list[float]:
     reach = float(stats.t.isf(UNEXPECTED / 2, n - 1)) * math.sqrt(1 + 1 / n)
     middle = statistics.mean(values)
     width = reach * statistics.stdev(values)
-    return [float(f"{middle - width:.5g}"), float(f"{middle + width:.5g}")]
+    lowest = max(0.0, middle - width)  # neither a loss nor an accuracy is negative
+    return [float(f"{lowest:.5g}"), float(f"{middle + width:.5g}")]
 
 
 def main() -> None:
