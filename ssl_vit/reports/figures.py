@@ -43,7 +43,7 @@ def study_axes(study: StudyResults, numbers: Numbers) -> Axes:
 
 def shown(study: StudyResults, numbers: Numbers) -> list[Measure]:
     """The measures but for those of further shares of the labels, which have their own section."""
-    further = study.labels.keys() - {study.final}
+    further = study.points.keys() - {study.final}
     return [one for one in numbers.measures if one.part not in further]
 
 
@@ -88,12 +88,12 @@ def _point(measure: Measure, one: Result, x: list[float]) -> plots.Point:
     return plots.Point(x, [scale * value for value in one.seeds.values()], ends)
 
 
-def labels(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
+def scaling(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     """Accuracy along the study's curve, a line an arm."""
-    if numbers.labels is None:
+    if numbers.scaling is None:
         return
-    points = numbers.labels.points
-    of = numbers.labels.of
+    points = numbers.scaling.points
+    of = numbers.scaling.of
     scale = 1 if of == "compute" else 100
     lines: dict[str, list[plots.Point]] = {}
     for point in points:
@@ -111,7 +111,7 @@ def labels(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     axis = plots.XAxis(names[of][0], log=True, ticks=shares)
     caption = f"Top-1 after fine-tuning against {names[of][1]}: each seed a dot, the mean a "
     caption += "diamond with its 95% t-interval over seeds."
-    yield figure("labels", caption, lambda style: plots.points([panel], axis, list(lines), style))
+    yield figure("scaling", caption, lambda style: plots.points([panel], axis, list(lines), style))
 
 
 def _without_part(arm: str, numbers: Numbers) -> str:

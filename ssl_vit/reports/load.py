@@ -102,7 +102,7 @@ class StudyResults(NamedTuple):
         return str(self.plan.get("curve", "labels"))
 
     @property
-    def labels(self) -> dict[str, float]:
+    def points(self) -> dict[str, float]:
         """{final part: its place along the curve, a share or steps}, ascending."""
         points = self.plan.get("labels") or []
         return {one["final"]: one["share"] for one in sorted(points, key=lambda one: one["share"])}

@@ -118,7 +118,7 @@ def _fine_tuned(study: StudyResults, final: str, extra: Iterable[str]) -> Iterat
         runs |= {f"extra: {arm}, {part}": study.runs(part, arm) for arm in arms}
     every = [run for one in runs.values() for run in one.values()]
     suffix = "" if final == study.final else f" ({final})"
-    share = study.labels.get(final)
+    share = study.points.get(final)
     labels = "" if share is None else _at_place(study.curve, share)
     for name in TESTED:
         # no top-5 with five classes or fewer

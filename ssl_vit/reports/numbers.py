@@ -14,12 +14,12 @@ import numpy as np
 from .. import stats
 from ..errors import UserError, suggest
 from ..stats import Interval, McNemar, SeedSummary
-from . import benchmark, label_curve
+from . import benchmark, scaling_curve
 from .axes import format_place
 from .benchmark import Benchmark
-from .label_curve import LabelCurve
 from .load import FinishedRun, StudyResults
 from .measures import Measure, held_out, tested
+from .scaling_curve import ScalingCurve
 
 SWEPT_BY = "accuracy"  # the held-out metric of a sweep from which no task chooses
 # The main measure where the study names none
@@ -76,7 +76,7 @@ class Numbers(NamedTuple):
         main: the name of the measure that the study is judged by.
         pairs: on the main measure: arms minus the baseline, then minus the reference.
         claim: what the study's claim says is above zero.
-        labels: accuracy against the share of labels, of a study over such shares.
+        scaling: accuracy against labels, images or compute, of a study over one of them.
         benchmark: means over tasks, of a study of a benchmark's tasks.
     """
 
@@ -94,7 +94,7 @@ class Numbers(NamedTuple):
     claim: Pair | None
     sweeps: list[Sweep]
     costs: list[Cost]
-    labels: LabelCurve | None
+    scaling: ScalingCurve | None
     benchmark: Benchmark | None
 
     def measure(self, name: str) -> Measure:
@@ -128,7 +128,7 @@ def compute(study: StudyResults) -> Numbers:
         claim=_claim(study, measures, main),
         sweeps=list(_sweeps(study)),
         costs=list(_costs(study)),
-        labels=label_curve.build(study, measures),
+        scaling=scaling_curve.build(study, measures),
         benchmark=benchmark.build(study, measures),
     )
 
@@ -263,7 +263,7 @@ def _costs(study: StudyResults) -> Iterator[Cost]:
         for at, before in _pretraining(study, arm).items():
             trained = [run for runs in before.values() for run in runs]
             yield from _cost(arm, f"pre-training{at}", trained, len(before))
-        for part in study.labels or [study.final]:
+        for part in study.points or [study.final]:
             final = list(study.runs(part, arm).values())
             yield from _cost(arm, f"fine-tuning{_at(study, part)}", final, len(final))
         yield from _cost(arm, "sweep", [run for run in every if run.values])
@@ -274,9 +274,9 @@ def _costs(study: StudyResults) -> Iterator[Cost]:
 def _pretraining(study: StudyResults, arm: str) -> dict[str, dict[int, list[FinishedRun]]]:
     """{share of the labels in words: {seed: runs}} of an arm; one entry without words where the
     same runs serve every share."""
-    found = {part: study.pretraining(arm, part) for part in study.labels}
+    found = {part: study.pretraining(arm, part) for part in study.points}
     found = {part: runs for part, runs in found.items() if runs}
-    if not study.labels:
+    if not study.points:
         return {"": study.pretraining(arm)}
     of_seed: dict[int, set[str]] = {}
     for runs in found.values():
@@ -289,11 +289,11 @@ def _pretraining(study: StudyResults, arm: str) -> dict[str, dict[int, list[Fini
 
 def _at(study: StudyResults, part: str | None) -> str:
     """Which place along the curve a final part is of, in a study with one."""
-    if part not in study.labels:
+    if part not in study.points:
         return ""
     if study.curve == "compute":
-        return f", {study.labels[part]:g} steps"
-    return f", {format_place(study.labels[part], study.curve)}"
+        return f", {study.points[part]:g} steps"
+    return f", {format_place(study.points[part], study.curve)}"
 
 
 def _cost(arm: str, stage: str, runs: list[FinishedRun], seeds: int = 1) -> Iterator[Cost]:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from .. import stats
-from . import benchmark_section, figures, label_section, provenance
+from . import benchmark_section, figures, provenance, scaling_section
 from .axes import arm_label, format_value
 from .load import StudyResults, left_out
 from .measures import Measure
@@ -352,9 +352,9 @@ SECTIONS: tuple[tuple[str, Callable[[StudyResults, Numbers], Iterator[Block]]], 
     ("", first),
     ("Means over tasks", benchmark_section.section),
     ("Arms", arms),
-    ("Accuracy against labels", partial(label_section.section, "labels")),
-    ("Accuracy against images", partial(label_section.section, "images")),
-    ("Accuracy against compute", partial(label_section.section, "compute")),
+    ("Accuracy against labels", partial(scaling_section.section, "labels")),
+    ("Accuracy against images", partial(scaling_section.section, "images")),
+    ("Accuracy against compute", partial(scaling_section.section, "compute")),
     ("Differences in pairs", pairs),
     ("Measures", measures),
     ("Interaction", interaction),

@@ -6,10 +6,10 @@ from functools import partial
 from ..stats import Interval, SeedSummary
 from .axes import CURVE_OF, arm_label, format_place, format_share
 from .benchmark import Benchmark, Score
-from .label_curve import Comparison, Estimate
 from .load import StudyResults
 from .measures import Measure
 from .numbers import Numbers, Pair
+from .scaling_curve import Comparison, Estimate
 
 MINUS = "A minus B"
 SIGN = (
@@ -89,9 +89,9 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         differences = "; ".join(_difference(pair, numbers) for pair in pairs)
         label = difference_of(numbers.measure(numbers.main))
         parts.append(f"On {label}, {differences}.")
-    for found in numbers.labels.comparisons if numbers.labels else ():
+    for found in numbers.scaling.comparisons if numbers.scaling else ():
         if found.arm == study.report.get("candidate"):
-            place = numbers.labels.place(study.final) if numbers.labels else None
+            place = numbers.scaling.place(study.final) if numbers.scaling else None
             own = worth(found, numbers).get(place or 0.0)
             parts.append("; ".join(filter(None, [own, *crossings(found, numbers)])) + ".")
     if study.vary:
@@ -173,7 +173,7 @@ def worth(found: Comparison, numbers: Numbers) -> dict[float, str]:
 
 
 def _along(numbers: Numbers) -> str:
-    return numbers.labels.of if numbers.labels else "labels"
+    return numbers.scaling.of if numbers.scaling else "labels"
 
 
 def _short_place(of: str, place: float) -> str:
@@ -181,7 +181,7 @@ def _short_place(of: str, place: float) -> str:
 
 
 def _baseline(numbers: Numbers) -> str:
-    return arm_label(numbers.labels.baseline if numbers.labels else "", numbers.settings)
+    return arm_label(numbers.scaling.baseline if numbers.scaling else "", numbers.settings)
 
 
 def _factor(found: Estimate, numbers: Numbers) -> str:

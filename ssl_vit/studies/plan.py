@@ -99,7 +99,7 @@ def _check_overrides(study: Study, options: dict[str, str]) -> None:
     taken: dict[str, str] = {}
     for part in study.parts.values():
         taken |= dict.fromkeys(part.grid, f"part {part.name} sweeps")
-    taken |= dict.fromkeys(study.labels.keys, f"the study's {study.labels.of} set")
+    taken |= dict.fromkeys(study.scaling.keys, f"the study's {study.scaling.of} set")
     taken |= dict.fromkeys(benchmark_images.keys(study), "the study's benchmark sets")
     for setting in study.vary.values():
         taken |= dict.fromkeys(setting, "the study varies")
@@ -165,7 +165,7 @@ def check(study: Study, plan: Plan) -> dict[str, Recipe]:
         UserError: options are wrong, two arms train the same, or weights have learned more labels
             than the share that their part stands for; it names part and arm.
     """
-    points = study.labels.points if study.labels.of == "labels" else ()
+    points = study.scaling.points if study.scaling.of == "labels" else ()
     shares = {part: one.share for one in points for part in (one.final, *one.extra)}
     recipes: dict[str, Recipe] = {}
     known: dict[tuple[str, str, str], Recipe] = {}  # seeds do not differ

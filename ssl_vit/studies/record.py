@@ -79,10 +79,10 @@ def write_plan(study: Study, name: str, plan: Plan, folder: Path) -> None:
         record |= {"vary": study.vary}
     if study.vary or study.match != MATCHES[0]:
         record |= {"match": study.match}
-    if study.labels.points:
-        record["labels"] = [one._asdict() for one in study.labels.points]
-        if study.labels.of != "labels":
-            record["curve"] = study.labels.of
+    if study.scaling.points:
+        record["labels"] = [one._asdict() for one in study.scaling.points]
+        if study.scaling.of != "labels":
+            record["curve"] = study.scaling.of
     if study.benchmark:
         record["benchmark"] = study.benchmark
     record |= {"parts": list(study.parts), "tasks": [_record(task) for task in plan.values()]}

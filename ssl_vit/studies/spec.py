@@ -13,8 +13,8 @@ from ..config.parsing import flatten, has_interpolation, load_yaml
 from ..config.parsing import parse_path as place_of
 from ..config.recipe_files import RECIPES
 from ..errors import UserError, suggest
-from . import benchmark, label_shares
-from .label_shares import LabelShares
+from . import benchmark, scaling
+from .scaling import Scaling
 from .spec_fields import arm_grids, grid_of, hold, known, listed, mapping, seeds, text
 from .vary import MATCHES, Settings, check_report, expand
 
@@ -29,7 +29,7 @@ STUDY_KEYS = (
     "benchmark",
     "vary",
     "match",
-    *label_shares.CURVES,
+    *scaling.CURVES,
     "options",
     "parts",
     "report",
@@ -91,7 +91,7 @@ class Study:
     report: dict[str, Any]
     vary: Settings = field(default_factory=dict)  # of the arms that differ in values of keys
     match: str = MATCHES[0]  # what those arms have in common
-    labels: LabelShares = field(default_factory=LabelShares)  # for which parts are repeated
+    scaling: Scaling = field(default_factory=Scaling)  # for which parts are repeated
     benchmark: str | None = None  # whose tasks the arms are
     optional: tuple[str, ...] = ()  # places without which the arms that need them are left out
 
@@ -193,7 +193,7 @@ def build(raw: dict[str, Any], where: str) -> Study:
     """Build the study from a mapping; errors begin with `where`."""
     known(raw, STUDY_KEYS, where)
     raw = benchmark.expand(raw, where)
-    raw, shares = label_shares.expand(raw, where)
+    raw, curve = scaling.expand(raw, where)
     raw, settings = expand(raw, where)
     for key in ("title", "arms", "parts"):
         hold(raw.get(key), where, f"{key}: is missing")
@@ -211,7 +211,7 @@ def build(raw: dict[str, Any], where: str) -> Study:
         report,
         settings,
         match,
-        shares,
+        curve,
         raw.get("benchmark"),
         tuple(listed(raw, "optional", where)),
     )
@@ -225,7 +225,7 @@ def build(raw: dict[str, Any], where: str) -> Study:
     for part in study.parts.values():
         _check_part(part, study, f"{where}: part {part.name}")
     _check_report(study, f"{where}: report")
-    label_shares.check(shares, study.parts, settings, where)
+    scaling.check(curve, study.parts, settings, where)
     return dataclasses.replace(study, parts=_ordered(study.parts, where))
 
 

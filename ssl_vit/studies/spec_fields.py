@@ -29,6 +29,15 @@ def listed(node: dict[str, Any], key: str, where: str) -> list[Any]:
     return value or []
 
 
+def pretraining(parts: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Those of a study's parts that pre-train."""
+    return {
+        name: body
+        for name, body in parts.items()
+        if isinstance(body, dict) and body.get("tool") == "pretrain"
+    }
+
+
 def seeds(node: dict[str, Any], where: str) -> tuple[int, ...] | None:
     """The seeds of a study or a part, different whole numbers; None without any."""
     found = tuple(listed(node, "seeds", where))

@@ -16,7 +16,7 @@ from ..config.identity import NOT_COMPUTED
 from ..config.parsing import flatten, has_interpolation
 from ..config.values import check_key, typed
 from ..errors import UserError, suggest
-from .spec_fields import hold, known, mapping, text
+from .spec_fields import hold, known, mapping, pretraining, text
 
 PRESETS = ("recipe", "model", "data")
 MATCHES = ("steps", "exaflop")
@@ -45,11 +45,7 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], Settings]:
             f"arms: {arm} is the name of a setting under vary; take another one",
         )
     parts = raw.get("parts") or {}
-    trained = [
-        name
-        for name, body in parts.items()
-        if isinstance(body, dict) and body.get("tool") == "pretrain"
-    ]
+    trained = pretraining(parts)
     hold(trained, where, "vary: no part with tool: pretrain, whose options could be varied")
     arms = {arm: describe(setting) for arm, setting in settings.items()} | named
     varied = {

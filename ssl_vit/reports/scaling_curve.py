@@ -80,7 +80,7 @@ class Comparison(NamedTuple):
     worth: list[Worth]
 
 
-class LabelCurve(NamedTuple):
+class ScalingCurve(NamedTuple):
     """`of` is what lies along it: labels, images or compute."""
 
     baseline: str
@@ -94,10 +94,10 @@ class LabelCurve(NamedTuple):
         return next(found, None)
 
 
-def build(study: StudyResults, measures: Iterable[Measure]) -> LabelCurve | None:
+def build(study: StudyResults, measures: Iterable[Measure]) -> ScalingCurve | None:
     """The curve of a study over shares of labels; None of another."""
     by_part = {one.part: one for one in measures if one.name.startswith("top1")}
-    found = {part: share for part, share in study.labels.items() if part in by_part}
+    found = {part: share for part, share in study.points.items() if part in by_part}
     if not found:
         return None
     baseline = study.report.get("baseline") or ""
@@ -113,7 +113,7 @@ def build(study: StudyResults, measures: Iterable[Measure]) -> LabelCurve | None
     points.sort(key=lambda point: point.share)
     arms = [arm for arm in study.plan["arms"] if arm != baseline]
     compared = (_compare(arm, baseline, points) for arm in arms)
-    return LabelCurve(baseline, points, [one for one in compared if one], study.curve)
+    return ScalingCurve(baseline, points, [one for one in compared if one], study.curve)
 
 
 def _before(study: StudyResults, part: str) -> list[list[FinishedRun]]:

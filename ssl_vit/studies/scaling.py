@@ -7,18 +7,19 @@ writes once are repeated for each place along the curve.
 lengths of pre-training at which all arms cost the same.
 """
 
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..config.parsing import flatten
-from .spec_fields import hold, listed, mapping, replace, text
+from .spec_fields import hold, listed, mapping, pretraining, replace, text
 
 SHARE = "share"
 CURVES = {"labels": SHARE, "images": SHARE, "compute": "steps"}  # and what lies along each
 
 
-class LabelShare(NamedTuple):
+class ScalingPoint(NamedTuple):
     """One place along the curve (a share, or steps): the part whose test accuracy is its point, and
     the extra parts beside it."""
 
@@ -27,17 +28,17 @@ class LabelShare(NamedTuple):
     extra: list[str]
 
 
-class LabelShares(NamedTuple):
+class Scaling(NamedTuple):
     """The places of a study, none of a study without a curve; `keys` are the recipe's keys whose
     values depend on them, `pretraining` those of parts that pre-train; `of` is a name of CURVES."""
 
-    points: tuple[LabelShare, ...] = ()
+    points: tuple[ScalingPoint, ...] = ()
     keys: frozenset[str] = frozenset()
     pretraining: frozenset[str] = frozenset()
     of: str = "labels"
 
 
-def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], LabelShares]:
+def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], Scaling]:
     """A study's mapping with the parts of each share spelled out. `report.final` becomes that of
     the first share, which the study's answer is about.
 
@@ -47,7 +48,7 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], LabelShares
     """
     curves = [name for name in CURVES if raw.get(name) is not None]
     if not curves:
-        return raw, LabelShares()
+        return raw, Scaling()
     of = curves[0]
     hold(len(curves) == 1, where, f"{' and '.join(curves)}: expected one of them")
     along = CURVES[of]
@@ -67,6 +68,37 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], LabelShares
             at,
             f"probes: {name}: has {{{along}}} in its options, which no probe may",
         )
+    every = _spell_out(parts, repeated, entries, along, where)
+    extra = listed(report, "extra", at)
+    beside = [part for part in extra if part not in repeated]
+    hold(not beside, at, f"extra: {', '.join(map(str, beside))}: no {{{along}}} in its options")
+    points = tuple(
+        ScalingPoint(
+            float(entry[along]),
+            _named(final, entry[along]),
+            [_named(part, entry[along]) for part in extra],
+        )
+        for entry in entries
+    )
+    report = report | {"final": points[0].final, "extra": [p for one in points for p in one.extra]}
+    depend = {name: _dependent(body, keys) for name, body in parts.items()}
+    scaling = Scaling(
+        points,
+        frozenset().union(*depend.values()),
+        frozenset().union(*(depend[name] for name in pretraining(parts))),
+        of,
+    )
+    return raw | {"parts": every, "report": report}, scaling
+
+
+def _spell_out(
+    parts: dict[str, Any],
+    repeated: Collection[str],
+    entries: Sequence[dict[str, Any]],
+    along: str,
+    where: str,
+) -> dict[str, Any]:
+    """The parts, each repeated one once for each place and under a name of its own."""
     every: dict[str, Any] = {}
     for name, body in parts.items():
         if name not in repeated:
@@ -79,35 +111,11 @@ def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], LabelShares
             new = names[name]
             hold(new not in parts, where, f"parts: {new}: is what {name} is called at that share")
             every[new] = _renamed(replace(body, braces), names)
-    extra = listed(report, "extra", at)
-    beside = [part for part in extra if part not in repeated]
-    hold(not beside, at, f"extra: {', '.join(map(str, beside))}: no {{{along}}} in its options")
-    points = tuple(
-        LabelShare(
-            float(entry[along]),
-            _named(final, entry[along]),
-            [_named(part, entry[along]) for part in extra],
-        )
-        for entry in entries
-    )
-    report = report | {"final": points[0].final, "extra": [p for one in points for p in one.extra]}
-    depend = {name: _dependent(body, keys) for name, body in parts.items()}
-    trains = [
-        name
-        for name, body in parts.items()
-        if isinstance(body, dict) and body.get("tool") == "pretrain"
-    ]
-    shares = LabelShares(
-        points,
-        frozenset().union(*depend.values()),
-        frozenset().union(*(depend[name] for name in trains)),
-        of,
-    )
-    return raw | {"parts": every, "report": report}, shares
+    return every
 
 
 def check(
-    shares: LabelShares, parts: dict[str, Any], settings: dict[str, dict[str, Any]], where: str
+    scaling: Scaling, parts: dict[str, Any], settings: dict[str, dict[str, Any]], where: str
 ) -> None:
     """Check that each arm of a final or extra part trains on the share that it stands for, and that
     no varied key is one that `labels` sets in pre-training.
@@ -120,10 +128,10 @@ def check(
         UserError: one does not.
     """
     for key in dict.fromkeys(key for setting in settings.values() for key in setting):
-        hold(key not in shares.pretraining, where, f"vary: {key}: {shares.of}: sets it")
-    if shares.of != "labels":
+        hold(key not in scaling.pretraining, where, f"vary: {key}: {scaling.of}: sets it")
+    if scaling.of != "labels":
         return
-    for point in shares.points:
+    for point in scaling.points:
         for name in (point.final, *point.extra):
             for arm, options in parts[name].options.items():
                 given = options.get("data.share")
@@ -148,8 +156,7 @@ def _check_pretraining(of: str, raw: dict[str, Any], where: str) -> None:
     hold(matched, where, "compute: expected match: exaflop, which makes the arms cost the same")
     given = [
         flatten(body.get("options") or {}).get(key)
-        for body in mapping(raw, "parts", where).values()
-        if isinstance(body, dict) and body.get("tool") == "pretrain"
+        for body in pretraining(mapping(raw, "parts", where)).values()
     ]
     fits = given and all(str(value) == f"{{{along}}}" for value in given)
     hold(fits, where, f"{of}: expected {key}: {{{along}}} in the parts that pre-train")

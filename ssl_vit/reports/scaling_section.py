@@ -16,10 +16,10 @@ from .wording import NONE, SEEDS, crossings, summary, worth
 def section(of: str, study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     """Accuracy along the curve: every arm at every point, where arms cross, and what an arm is
     worth in labels (images, exaFLOP); nothing of a study whose curve is over anything but `of`."""
-    curve = numbers.labels
+    curve = numbers.scaling
     if curve is None or curve.of != of:
         return
-    yield from figures.labels(study, numbers)
+    yield from figures.scaling(study, numbers)
     head = [
         CURVE_OF[curve.of],
         "images",

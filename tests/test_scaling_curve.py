@@ -21,8 +21,8 @@ from ssl_vit.data import sources
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.reports import figures, load
-from ssl_vit.reports.label_curve import crossovers, factor, undecided
 from ssl_vit.reports.numbers import Numbers, compute
+from ssl_vit.reports.scaling_curve import crossovers, factor, undecided
 from ssl_vit.studies import plan as plans
 from ssl_vit.studies.spec import build, find, read
 
@@ -190,7 +190,7 @@ def test_parts_are_repeated_for_each_share_and_need_those_of_their_own():
         assert direct.needs == tuple(name.format("scratch") for name in sweep)
     assert len(plan) == 3 + 9 + 3 * (4 + 6 + 3)
     assert study.report["final"] == "final_0.1"  # the first share's
-    assert [(one.share, one.final, one.extra) for one in study.labels.points] == [
+    assert [(one.share, one.final, one.extra) for one in study.scaling.points] == [
         (share, f"final_{share:g}", [f"direct_{share:g}"]) for share in (0.1, 1.0, 0.01)
     ]
 
@@ -246,12 +246,12 @@ def test_the_shipped_study_holds_the_same_images_out_of_every_share():
         for task in plan.values()
     }
     assert cuts == {("0.02", "train")}
-    assert sorted(one.share for one in study.labels.points) == [0.01, 0.05, 0.1, 1.0]
+    assert sorted(one.share for one in study.scaling.points) == [0.01, 0.05, 0.1, 1.0]
 
 
 def test_what_the_shares_set_cannot_be_overridden_or_varied():
     study = build(LABELS, "x")
-    assert study.labels.keys == {"data.share", "optim.steps"}
+    assert study.scaling.keys == {"data.share", "optim.steps"}
     for option in ("data.share", "optim.steps"):
         with pytest.raises(UserError, match=f"{option}=1: the study's labels set it"):
             plans.tasks(study, {}, {option: "1"})
@@ -497,7 +497,7 @@ def curve_study(folder, right=RIGHT):
 
 def test_the_report_says_what_mpp_is_worth(tmp_path):
     numbers = compute(load.load_study(curve_study(tmp_path / "s")))
-    (comparison,) = numbers.labels.comparisons
+    (comparison,) = numbers.scaling.comparisons
     (cross,) = comparison.crossovers
     assert 0.1 < cross.value < 0.2 and cross.low < cross.value < cross.high
     first = comparison.worth[0].factor
@@ -505,7 +505,7 @@ def test_the_report_says_what_mpp_is_worth(tmp_path):
     assert first.value == pytest.approx(10 ** ((163 - 122) / (203 - 122)), rel=0.01)
     assert first.low < first.value < first.high
     assert numbers.measure("top1").part == "final_0.01"
-    differences = [point.apart["mpp"].mean for point in numbers.labels.points]
+    differences = [point.apart["mpp"].mean for point in numbers.scaling.points]
     assert differences == pytest.approx([41 / IMAGES, 0, -85 / 3 / IMAGES])
 
 
@@ -522,7 +522,7 @@ def test_the_page_has_every_share_and_the_sentence(tmp_path):
         "10%",
         "100%",
     ]
-    assert (folder / "figures" / "labels.svg").exists()
+    assert (folder / "figures" / "scaling.svg").exists()
     for share in ("1%", "10%", "100%"):
         assert f"With {share} of the labels mpp is worth" in section
 
@@ -533,17 +533,17 @@ def test_a_share_that_is_not_finished_is_left_out(tmp_path):
         (folder / f"final_1-mpp-{seed}" / "result.json").unlink()
         (folder / f"final_1-scratch-{seed}" / "result.json").unlink()
     numbers = compute(load.load_study(folder))
-    assert [point.share for point in numbers.labels.points] == [0.01, 0.1]
-    assert [one.share for one in numbers.labels.comparisons[0].worth] == [0.01, 0.1]
+    assert [point.share for point in numbers.scaling.points] == [0.01, 0.1]
+    assert [one.share for one in numbers.scaling.comparisons[0].worth] == [0.01, 0.1]
 
 
 def test_shares_may_stand_in_any_order(tmp_path):
     """The answer is about the first one of the file; the section goes from few labels to many."""
     folder = curve_study(tmp_path / "s", {share: RIGHT[share] for share in (0.1, 1.0, 0.01)})
     found = compute(load.load_study(folder))
-    assert [point.share for point in found.labels.points] == [0.01, 0.1, 1.0]
+    assert [point.share for point in found.scaling.points] == [0.01, 0.1, 1.0]
     other = compute(load.load_study(curve_study(tmp_path / "t")))
-    assert found.labels.comparisons == other.labels.comparisons
+    assert found.scaling.comparisons == other.scaling.comparisons
     reports.write(folder)
     answer = (folder / "report.md").read_text().split("## ")[0]
     assert "top-1 after fine-tuning on 10% of the labels" in answer
@@ -556,8 +556,8 @@ def test_a_first_share_that_is_not_finished_leaves_the_others(tmp_path):
         (folder / f"final_0.01-mpp-{seed}" / "result.json").unlink()
     found = compute(load.load_study(folder))
     assert found.measure("top1").part == "final_0.1"
-    assert [point.share for point in found.labels.points] == [0.01, 0.1, 1.0]
-    assert [one.share for one in found.labels.comparisons[0].worth] == [0.1, 1.0]
+    assert [point.share for point in found.scaling.points] == [0.01, 0.1, 1.0]
+    assert [one.share for one in found.scaling.comparisons[0].worth] == [0.1, 1.0]
 
 
 PLACES = {"images": (0.01, 0.1, 1.0), "compute": (50.0, 150.0, 450.0)}
@@ -583,8 +583,8 @@ def along(folder, of):
 
 def test_arms_cross_at_a_share_of_the_images(tmp_path):
     folder = along(tmp_path / "s", "images")
-    labels = compute(load.load_study(curve_study(tmp_path / "t"))).labels
-    found = compute(load.load_study(folder)).labels
+    labels = compute(load.load_study(curve_study(tmp_path / "t"))).scaling
+    found = compute(load.load_study(folder)).scaling
     assert found.of == "images" and found.comparisons == labels.comparisons
     reports.write(folder)
     text = (folder / "report.md").read_text()
@@ -596,10 +596,10 @@ def test_arms_cross_at_a_share_of_the_images(tmp_path):
 def test_arms_cross_at_a_compute(tmp_path):
     """The places are the exaFLOP of pre-training: a factor of 3 where shares differ by 10."""
     folder = along(tmp_path / "s", "compute")
-    found = compute(load.load_study(folder)).labels
+    found = compute(load.load_study(folder)).scaling
     assert [point.share for point in found.points] == pytest.approx([1, 3, 9])
     (cross,) = found.comparisons[0].crossovers
-    shares = compute(load.load_study(curve_study(tmp_path / "t"))).labels.comparisons[0]
+    shares = compute(load.load_study(curve_study(tmp_path / "t"))).scaling.comparisons[0]
     decades = math.log10(shares.crossovers[0].value / 0.01)
     assert cross.value == pytest.approx(3**decades, rel=1e-3)
     reports.write(folder)
@@ -641,7 +641,7 @@ def test_a_study_over_images_repeats_pre_training():
     pretrain = {"tool": "pretrain", "options": {"recipe": "mpp", "optim.steps": "{steps}"}}
     parts = IMAGES_CURVE["parts"] | {"pretrain": pretrain}
     study = build(IMAGES_CURVE | LENGTHS | {"parts": parts}, "x")
-    assert study.parts["pretrain_30"].base["optim.steps"] == "30" and study.labels.of == "compute"
+    assert study.parts["pretrain_30"].base["optim.steps"] == "30" and study.scaling.of == "compute"
 
 
 @pytest.mark.parametrize(
@@ -708,7 +708,7 @@ def test_the_number_of_images_is_what_the_runs_record(tmp_path):
             path = folder / f"final_0.01-{arm}-{seed}" / "environment.json"
             write(path, json.loads(path.read_text()) | {"images": {"train": 490}})
     found = compute(load.load_study(folder))
-    assert [point.images for point in found.labels.points] == [490, None, None]
+    assert [point.images for point in found.scaling.points] == [490, None, None]
 
 
 def test_extra_arms_keep_their_names_in_the_figure():
@@ -746,7 +746,7 @@ def test_probes_while_training_learn_from_labels_that_are_shown(shards, tmp_path
 
 def test_further_seeds_of_one_share_leave_the_others_in_the_curve(tmp_path):
     right = RIGHT | {0.01: {arm: (*counts, 150, 155) for arm, counts in RIGHT[0.01].items()}}
-    (comparison,) = compute(load.load_study(curve_study(tmp_path / "s", right))).labels.comparisons
+    (comparison,) = compute(load.load_study(curve_study(tmp_path / "s", right))).scaling.comparisons
     assert comparison.seeds == [0, 1, 2]
     assert [one.share for one in comparison.worth] == [0.01, 0.1, 1.0]
 
@@ -756,8 +756,8 @@ def test_a_share_with_fewer_seeds_takes_none_from_the_others(tmp_path):
     for seed in (1, 2):
         (folder / f"final_1-mpp-{seed}" / "result.json").unlink()
     numbers = compute(load.load_study(folder))
-    assert [point.share for point in numbers.labels.points] == [0.01, 0.1, 1.0]
-    (comparison,) = numbers.labels.comparisons
+    assert [point.share for point in numbers.scaling.points] == [0.01, 0.1, 1.0]
+    (comparison,) = numbers.scaling.comparisons
     assert [one.share for one in comparison.worth] == [0.01, 0.1]
     assert comparison.worth[0].factor.seeds == 3
-    assert numbers.labels.points[2].apart["mpp"].n == 1
+    assert numbers.scaling.points[2].apart["mpp"].n == 1
