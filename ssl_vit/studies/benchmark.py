@@ -11,12 +11,13 @@ from typing import Any
 from ..config.parsing import flatten
 from ..errors import suggest
 from ..evaluation import vtab, vtab_folder
+from . import scaling
 from .spec_fields import hold, replace, text
 
 # benchmark -> its table: {task: row}
 BENCHMARKS: dict[str, Callable[[], dict[str, dict[str, Any]]]] = {"vtab": vtab.tasks}
 OWN = re.compile(r"\{(task|classes)\}")
-ALONE = ("arms", "vary", "match", "labels")  # keys of a study that name or change arms
+ALONE = ("arms", "vary", "match", *scaling.CURVES)  # keys of a study that name or change arms
 PATH = "data.path"
 
 
