@@ -99,7 +99,11 @@ class Views:
 
 @dataclass
 class Supervised:
-    loss: str = option("softmax", "Classification loss.", choices=("softmax", "sigmoid"))
+    loss: str = option(
+        "softmax",
+        "Classification loss: softmax, or sigmoid, which takes several labels an image too.",
+        choices=("softmax", "sigmoid"),
+    )
     smoothing: float = option(0.0, "Label smoothing, softmax only.", minimum=0, below=1)
     hidden: bool = option(
         True, "A hidden tanh layer in the head; false: one linear layer that starts at zero."

@@ -82,7 +82,9 @@ class Data:
         "test", "Split that eval.test measures on.", check=is_split, expected="a split's name"
     )
     image_column: str | None = option(None, "Column of the images; null: found.")
-    label_column: str | None = option(None, "Column of the labels; null: found.")
+    label_column: str | None = option(
+        None, "Column of the labels; null: found, unless it holds lists of them."
+    )
     mask_column: str | None = option(
         None, "Column of the masks, images with a class per pixel; null: found."
     )

@@ -12,11 +12,13 @@ from typing import NamedTuple, Protocol, cast
 import numpy as np
 
 from .. import rng
+from .label_lists import UNLABELLED, LabelLists
 
 
 class Source(Protocol):
     """A split. `fetch(rows)` returns for each row its image, encoded (bytes) or as an array (uint8
-    (H, W, 3)), and its label, -1 for none: int64."""
+    (H, W, 3)), and its label, -1 for none: int64. A source whose `lists` is not None has lists of
+    labels, one row each of int64 (B, L), as `label_lists.padded`."""
 
     classes: list[str]
     columns: str  # which columns there are: ends the error that there are no labels
@@ -35,9 +37,16 @@ class Source(Protocol):
 
 
 def labels_of(source: Source, rows: np.ndarray) -> np.ndarray:
-    """Each row's label, int64, -1 for none; without reading images where the source can."""
+    """Each row's label or list of labels, as `fetch`; without reading images where the source
+    can."""
     read = getattr(source, "label_of", None)
     return read(rows) if read else source.fetch(rows)[1]
+
+
+def lists_in(source: Source) -> LabelLists | None:
+    """The lists of labels of a source, or of what it is a share of; None: one label an image."""
+    known: LabelLists | None = getattr(source, "lists", None)
+    return lists_in(source.whole) if hasattr(source, "whole") else known
 
 
 class Masks(NamedTuple):
@@ -169,10 +178,15 @@ class PartlyLabelled(_View):
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         images, labels = super().fetch(rows)
-        return images, np.where(self.shows_N[rows], labels, -1)
+        return images, self._shown(labels, rows)
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
-        return np.where(self.shows_N[rows], super().label_of(rows), -1)
+        return self._shown(super().label_of(rows), rows)
+
+    def _shown(self, labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        shown = labels.copy()
+        shown[~self.shows_N[rows]] = UNLABELLED
+        return shown
 
     @property
     def sizes_S(self) -> np.ndarray:
@@ -183,6 +197,38 @@ class PartlyLabelled(_View):
 
     def _rows(self, rows: np.ndarray) -> np.ndarray:
         return rows
+
+
+class WithoutLabels(_View):
+    """A source whose labels are left out."""
+
+    def __init__(self, whole: Source) -> None:
+        super().__init__(whole, len(whole))
+        self.classes = []
+
+    @property
+    def label_range(self) -> tuple[int, int]:
+        return UNLABELLED, UNLABELLED
+
+    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
+        return super().fetch(rows)[0], self.label_of(rows)
+
+    def label_of(self, rows: np.ndarray) -> np.ndarray:
+        return np.full(len(rows), UNLABELLED, np.int64)
+
+    def _rows(self, rows: np.ndarray) -> np.ndarray:
+        return rows
+
+
+def without_lists(source: Source, what: str) -> Source:
+    """The source, without its labels where they are lists, with a warning; `what` takes one label
+    an image."""
+    lists = lists_in(source)
+    if lists is None:
+        return source
+    text = f"data.label_column={lists.column}: holds a list of labels for each image: left out of"
+    print(f"warning: {text} {what}", flush=True)
+    return WithoutLabels(source)
 
 
 class Subset(_View):

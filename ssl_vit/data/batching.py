@@ -17,7 +17,7 @@ from .. import rng
 from ..config.losses import Views
 from ..config.schema import Data
 from ..errors import UserError
-from . import augment, transforms
+from . import augment, label_lists, transforms
 from .base import Source
 from .sampler import WindowSampler
 
@@ -29,7 +29,7 @@ class Batch(NamedTuple):
 
     Attributes:
         image: uint8 (B, 3, H, W); in training with several views, the first of them.
-        label: int64 (B,), -1 for none.
+        label: int64 (B,), -1 for none; of lists of labels int64 (B, L), as `label_lists.padded`.
         index: int64 (B,), the sample's position in the split.
         key: int64 (B,), the sample's key in this epoch, from which all its random numbers follow.
         labels_per_pass: float64 (), labelled images of the global batch / its micro-batches. A
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
             labels more weight. With 6 labels in one micro-batch and 2 in the other, both divide
             by 4. None outside of training.
         unreadable: names of the images that could not be read and were replaced by the next ones.
-        partner_label: int64 (B,), the partner's label where images are mixed in pairs.
+        partner_label: as `label`, the partner's where images are mixed in pairs.
         mix_lambda: float32 (B,), lambda of mixup and CutMix: the weight of the image's own pixels
             and label in a mix with its partner.
         views: uint8 (B, V, 3, H, W), random views of each image, for objectives that compare
@@ -66,6 +66,11 @@ class Batch(NamedTuple):
 
 
 PER_SAMPLE = ("image", "label", "index", "key", "partner_label", "mix_lambda", "views")
+
+
+def is_labelled(label: Tensor) -> Tensor:
+    """Which images have a label or a list of labels, be it empty: bool (B,)."""
+    return label >= 0 if label.ndim == 1 else label[:, 0] != label_lists.UNLABELLED
 
 
 class Samples(NamedTuple):
@@ -166,10 +171,11 @@ class ImageDataset(Dataset):
             batch.image, other.image, wanted.key, data.mixup, data.cutmix
         )
         # a mix with an unlabelled image has no label
-        label_B = torch.where(other.label < 0, -1, batch.label)
+        label = batch.label.clone()
+        label[~is_labelled(other.label)] = label_lists.UNLABELLED
         return batch._replace(
             image=image,
-            label=label_B,
+            label=label,
             partner_label=other.label,
             mix_lambda=share_B,
             unreadable=batch.unreadable + other.unreadable,
@@ -181,7 +187,7 @@ class ImageDataset(Dataset):
         images = []
         for i, index in enumerate(wanted.index.tolist()):
             known = len(unreadable)
-            image, label[i] = self._read(raw[i], int(label[i]), index, unreadable)
+            image, label[i] = self._read(raw[i], label[i], index, unreadable)
             if self.strict and len(unreadable) > known:
                 label[i] = -1
             images.append(image)
@@ -204,8 +210,8 @@ class ImageDataset(Dataset):
         )
 
     def _read(
-        self, raw: bytes | np.ndarray, label: int, index: int, unreadable: list[str]
-    ) -> tuple[Tensor, int]:
+        self, raw: bytes | np.ndarray, label: Any, index: int, unreadable: list[str]
+    ) -> tuple[Tensor, Any]:
         """The image at `index` and its label, or those of the next image that can be read.
 
         Raises:

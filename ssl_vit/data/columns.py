@@ -7,6 +7,7 @@ import datasets
 from ..config.schema import Data
 from ..errors import UserError, suggest
 from .base import Masks
+from .label_lists import holds_lists
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
 MASK_NAMES = ("mask", "masks", "annotation", "segmentation", "segmentation_mask", "label_map")
@@ -15,7 +16,8 @@ LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 
 def find(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | None]:
     """Names of the image and the label column (None: no labels): those of data.image_column and
-    data.label_column, else by their types and then by usual names. `where` opens errors.
+    data.label_column, else by their types and then by usual names. Lists of labels are found by
+    data.label_column alone. `where` opens errors.
 
     Raises:
         UserError: no such column, no column of images, or a column of another type.
@@ -43,8 +45,11 @@ def find(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | N
     usual = [name for name in classes if name in LABEL_NAMES]
     named = [name for name in LABEL_NAMES if name in features and _holds_labels(features[name])]
     label = data.label_column or next(iter(usual + classes + named), None)
-    if label is not None and label not in classes and not _holds_labels(features[label]):
-        text = f"holds no classes, whole numbers or texts there but {features[label]}"
+    if label is not None and not _holds_labels(features[label]) and not _is_named(features[label]):
+        text = (
+            "holds no classes, whole numbers, texts or lists of class numbers there but"
+            f" {features[label]}"
+        )
         raise UserError(f"data.label_column={label}: {where} {text}")
     return image, label
 
@@ -84,6 +89,11 @@ def _holds_labels(feature: Any) -> bool:
     return getattr(feature, "dtype", "").removeprefix("u").startswith("int") or holds_texts(feature)
 
 
+def _is_named(feature: Any) -> bool:
+    """Classes with names, or lists of class numbers."""
+    return isinstance(feature, datasets.ClassLabel) or holds_lists(feature)
+
+
 def holds_texts(feature: Any) -> bool:
     """Whether labels are texts, which become the names of classes."""
     return getattr(feature, "dtype", "") in ("string", "large_string")
@@ -91,17 +101,22 @@ def holds_texts(feature: Any) -> bool:
 
 def class_names(features: dict[str, Any], label: str | None) -> list[str]:
     feature = features[label] if label else None
+    if feature is not None and holds_lists(feature):
+        feature = feature.feature
     return list(feature.names) if isinstance(feature, datasets.ClassLabel) else []
 
 
 def described(features: dict[str, Any]) -> str:
     """The columns and their types, for the error that there are no labels."""
     listed = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
-    return f" (columns: {listed}); data.label_column= takes one of classes, whole numbers or texts"
+    kinds = "classes, whole numbers, texts or lists of class numbers"
+    return f" (columns: {listed}); data.label_column= takes one of {kinds}"
 
 
 def _kind(feature: Any) -> str:
     """A column's type, in a word."""
     if _holds_images(feature):
         return "images"
+    if holds_lists(feature):
+        return "lists of class numbers"
     return getattr(feature, "dtype", None) or type(feature).__name__

@@ -16,6 +16,7 @@ from ..config.schema import Data
 from ..errors import UserError
 from . import columns, files, layout, schemas, shard_index, shards
 from .base import Masks, Source
+from .label_lists import holds_lists
 from .layout import ROLE, Tree
 from .schemas import SplitClasses
 from .streaming import Stream
@@ -330,7 +331,10 @@ def _in_place(
         if name in found:
             known = texts
             label = label if texts else None
-        splits[name] = shards.Parquet(some, image, label, known, about, name in found, masks)
+        several = label is not None and holds_lists(features[name][label])
+        splits[name] = shards.Parquet(
+            some, image, label, known, about, name in found, masks, several
+        )
     return FoundSplits(splits, contents.skipped, contents.guesses + more)
 
 
@@ -351,5 +355,10 @@ def _stream(
             raise UserError(f"data.label_column={label}: {text}; expected data.stream=false")
         guesses.append(f"column {label}: {text}: they are not used")
         label = None
+    if label and holds_lists(rows.features[label]):
+        raise UserError(
+            f"data.label_column={label}: holds a list of labels for each image, which a stream"
+            " does not read; expected data.stream=false, or data.window= to read parquet in place"
+        )
     class_info = classes if label else [], about
     return Stream(rows, image, label, class_info, location(data), seed)

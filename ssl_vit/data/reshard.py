@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import datasets
 import numpy as np
@@ -15,7 +15,8 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from . import transforms
-from .base import Source
+from .base import Source, lists_in
+from .label_lists import UNLABELLED
 
 ROW_GROUP = 100  # images: about 2.5 MB at 256 px, an efficient read from a network disk
 
@@ -93,6 +94,8 @@ class ShardMaker(Dataset):
         label = (
             datasets.ClassLabel(names=source.classes) if source.classes else datasets.Value("int64")
         )
+        if lists_in(source):
+            label = datasets.List(label)
         schema = datasets.Features({"image": datasets.Image(), "label": label}).arrow_schema
         with pyarrow.parquet.ParquetWriter(
             beside, schema, compression="none", use_dictionary=False
@@ -117,7 +120,14 @@ def _small(
         try:
             yield {
                 "image": {"bytes": reencode(raw, encoding), "path": None},
-                "label": None if label < 0 else int(label),
+                "label": _cell(label),
             }
         except ValueError as error:
             unreadable.append(f"{source.name(row)}: {error}")
+
+
+def _cell(label: Any) -> int | list[int] | None:
+    """A label or a row of labels, as parquet has it."""
+    if label.ndim == 0:
+        return None if label < 0 else int(label)
+    return None if label[0] == UNLABELLED else label[label >= 0].tolist()

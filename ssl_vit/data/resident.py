@@ -35,7 +35,7 @@ class DecodedImages(NamedTuple):
 
     Attributes:
         image_NHWC: uint8 (N, H, W, 3), on the device; without meaning where unreadable.
-        label_N: int64.
+        label_N: int64; of lists of labels (N, L).
         row_N: int64, the row whose pixels and label are used: the row itself or, where that cannot
             be read, the next that can; -1 where none of the next ones can.
         unreadable: {row: why it cannot be read}.
@@ -69,12 +69,13 @@ def decode_split(
             f" {most_bytes / 2**30:,.1f} GiB may be used"
         )
     image_NHWC = torch.zeros(count, height, width, 3, dtype=torch.uint8, device=device)
-    label_N = np.empty(count, np.int64)
+    labels: list[np.ndarray] = []
     unreadable: dict[int, str] = {}
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, count, READ_AT_ONCE):
             rows = np.arange(start, min(start + READ_AT_ONCE, count))
-            raw, label_N[rows] = source.fetch(rows)
+            raw, label = source.fetch(rows)
+            labels.append(label)
             part_BHWC = torch.zeros(len(rows), height, width, 3, dtype=torch.uint8)
             for place, found in enumerate(pool.map(_decode, raw)):
                 if isinstance(found, str):
@@ -86,7 +87,8 @@ def decode_split(
                     text = f"images of different sizes: {width} x {height} and {sides} pixels"
                     raise NotResident(text)
             image_NHWC[start : start + len(rows)] = part_BHWC.to(device)
-    return DecodedImages(image_NHWC, label_N, _readable_rows(count, unreadable), unreadable)
+    row_N = _readable_rows(count, unreadable)
+    return DecodedImages(image_NHWC, np.concatenate(labels), row_N, unreadable)
 
 
 def _decode(raw: bytes | np.ndarray) -> Tensor | str:

@@ -18,6 +18,7 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from ..errors import UserError
+from . import label_lists
 from .base import NO_MASKS, Masks, ReadUnits, relative_paths
 from .shard_index import READERS, error_text, group_bytes, group_rows, index_files, tar_images
 
@@ -58,6 +59,8 @@ def encoded_bytes(cell: bytes | dict[str, Any] | None) -> bytes:
 class Shards(ABC):
     """A split in shards of `sizes_S` rows."""
 
+    lists: label_lists.LabelLists | None = None
+
     def __init__(self, sizes_S: np.ndarray, classes: list[str], columns: str) -> None:
         self.sizes_S = sizes_S
         self.classes = classes
@@ -86,7 +89,7 @@ class Shards(ABC):
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         images: list[bytes | np.ndarray] = [b""] * len(rows)
-        labels = np.full(len(rows), -1, np.int64)
+        labels = self._no_labels(len(rows))
         for shard, requested, places in self._by_shard(rows):
             for i, (image, label) in zip(
                 requested.tolist(), self._read(shard, places.tolist()), strict=True
@@ -96,10 +99,15 @@ class Shards(ABC):
         return images, labels
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
-        labels = np.full(len(rows), -1, np.int64)
+        labels = self._no_labels(len(rows))
         for shard, requested, places in self._by_shard(rows):
             labels[requested] = self._labels(shard)[places]
         return labels
+
+    def _no_labels(self, count: int) -> np.ndarray:
+        """Of images without a label, int64 (B,) or, for lists, (B, L)."""
+        shape = (count,) if self.lists is None else (count, self.lists.longest)
+        return np.full(shape, label_lists.UNLABELLED, np.int64)
 
     @abstractmethod
     def _labels(self, shard: int) -> np.ndarray:
@@ -110,8 +118,8 @@ class Shards(ABC):
         """What is cached of a shard: a row group's cells, a tar's index."""
 
     @abstractmethod
-    def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
-        """The encoded image and the label at each of a shard's places."""
+    def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int | np.ndarray]]:
+        """The encoded image and the label, or the row of labels, at each of a shard's places."""
 
 
 @contextmanager
@@ -144,11 +152,19 @@ def class_indices(texts: pyarrow.ChunkedArray, classes: list[str]) -> pyarrow.Ch
     return pyarrow.compute.index_in(texts.cast(pyarrow.large_string()), value_set=known)
 
 
+def lowest_and_highest(column: pyarrow.ChunkedArray) -> tuple[int, int] | None:
+    """Of labels, -1 where there is none; None of a column without rows."""
+    whole = pyarrow.compute.fill_null(column.cast("int64"), -1)  # -1 is no unsigned number
+    found = pyarrow.compute.min_max(whole).as_py()
+    return (found["min"], found["max"]) if len(column) else None
+
+
 class Parquet(Shards):
-    """Row groups of parquet files. With `texts` the labels are texts, each the name of its class.
+    """Row groups of parquet files. With `texts` the labels are texts, each the name of its class;
+    with `several` they are lists of class numbers.
 
     Raises:
-        UserError: a file that is cut off or is no parquet file.
+        UserError: a file that is cut off or is no parquet file; a list that holds no class numbers.
     """
 
     def __init__(
@@ -160,6 +176,7 @@ class Parquet(Shards):
         columns: str,
         texts: bool = False,
         masks: Masks = NO_MASKS,
+        several: bool = False,
     ) -> None:
         found = index_files(files, group_rows)
         self.files = files
@@ -171,11 +188,17 @@ class Parquet(Shards):
         self.file_S = np.repeat(np.arange(len(files)), [len(rows) for rows in found])
         self.group_S = np.concatenate([np.arange(len(rows)) for rows in found])
         super().__init__(np.concatenate(found), classes, columns)
+        if label is not None and several:
+            with ThreadPoolExecutor(READERS) as pool:
+                parts = pool.map(self._measure_lists, files)
+                self.lists = label_lists.together(label, list(parts))
 
     @property
     def label_range(self) -> tuple[int, int]:
         if self.label is None:
             return -1, -1
+        if self.lists is not None:
+            return self.lists.low, self.lists.high
         with ThreadPoolExecutor(READERS) as pool:
             ranges = [found for found in pool.map(self._label_range, self.files) if found]
         lowest = min((low for low, _ in ranges), default=-1)
@@ -192,15 +215,23 @@ class Parquet(Shards):
             lambda: [f"{names[f]} {n}" for f, n in zip(self.file_S, self.sizes_S, strict=True)],
         )
 
+    def _measure_lists(self, file: Path) -> label_lists.LabelLists:
+        column = str(self.label)
+        return label_lists.measure(column, column_of(file, column))
+
     def _label_range(self, file: Path) -> tuple[int, int] | None:
         column = column_of(file, str(self.label))
         if self.number is not None:
             column = class_indices(column, self.classes)
-        found = pyarrow.compute.min_max(pyarrow.compute.fill_null(column, -1)).as_py()
-        return (found["min"], found["max"]) if len(column) else None
+        return lowest_and_highest(column)
 
-    def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
+    def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int | np.ndarray]]:
         table = self._recent(shard)
+        if self.lists is not None:
+            images = (encoded_bytes(table.column(self.image)[place].as_py()) for place in places)
+            lists = table.column(self.label).take(places)
+            yield from zip(images, label_lists.padded(lists, self.lists.longest), strict=True)
+            return
         for place in places:
             label = table.column(self.label)[place].as_py() if self.label else None
             if self.number is not None:
@@ -230,7 +261,7 @@ class Parquet(Shards):
 
     def _labels(self, shard: int) -> np.ndarray:
         if self.label is None:
-            return np.full(int(self.sizes_S[shard]), -1, np.int64)
+            return self._no_labels(int(self.sizes_S[shard]))
         with _parquet(self.files[self.file_S[shard]]) as opened:
             group = int(self.group_S[shard])
             column = (
@@ -240,7 +271,9 @@ class Parquet(Shards):
             )
         if self.number is not None:
             column = class_indices(column, self.classes)
-        return pyarrow.compute.fill_null(column, -1).to_numpy()
+        if self.lists is not None:
+            return label_lists.padded(column, self.lists.longest)
+        return pyarrow.compute.fill_null(column.cast("int64"), -1).to_numpy()
 
     def _load(self, shard: int) -> pyarrow.Table:
         columns = [name for name in (self.image, self.label) if name]
@@ -273,7 +306,8 @@ class Tars(Shards):
         super().__init__(
             np.array([len(members) for members in found]),
             [],
-            "; a tar has them as key.cls or key.json with a whole number",
+            "; a tar has them as key.cls or key.json with a whole number, parquet files also lists"
+            " of class numbers",
         )
 
     def _labels(self, shard: int) -> np.ndarray:

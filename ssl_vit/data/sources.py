@@ -9,7 +9,16 @@ import numpy as np
 from ..config.schema import EMBEDDED, OBJECTIVES, USES_LABELS, Data
 from ..errors import UserError, suggest
 from . import formats, layout, schemas, synthetic
-from .base import Masks, PartlyLabelled, ReadUnits, ShardedSource, ShardedSubset, Source, Subset
+from .base import (
+    Masks,
+    PartlyLabelled,
+    ReadUnits,
+    ShardedSource,
+    ShardedSubset,
+    Source,
+    Subset,
+    lists_in,
+)
 from .formats import FoundSplits, FoundStreams
 from .layout import HELD_OUT
 from .streaming import PREVIEW, Stream
@@ -246,7 +255,8 @@ def _outside(data: Data) -> bool:
 
 def _many(source: Source) -> str:
     classes = f" in {len(source.classes):,} classes" if source.classes else ""
-    return f"{len(source):,} images{classes}"
+    lists = lists_in(source)
+    return f"{len(source):,} images{classes}{lists.describe() if lists else ''}"
 
 
 def _under(split: str) -> str:

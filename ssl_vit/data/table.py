@@ -4,9 +4,10 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow
 import pyarrow.compute
 
-from . import shards
+from . import label_lists, shards
 from .base import NO_MASKS, Masks, ReadUnits, file_bytes, relative_paths
 
 
@@ -32,6 +33,9 @@ class Table:
         self.label = label
         self.columns = about
         self.masks = masks
+        self.lists: label_lists.LabelLists | None = None
+        if label and label_lists.holds_lists(rows.features[label]):
+            self.lists = label_lists.measure(label, self.rows.data.column(label))
         if masks.column:  # beside the images, which are read without their masks
             alone = rows.select_columns([masks.column])
             self.mask_rows = alone.cast_column(masks.column, datasets.Image(decode=False))
@@ -40,11 +44,12 @@ class Table:
     def label_range(self) -> tuple[int, int]:
         if self.label is None:
             return -1, -1
+        if self.lists is not None:
+            return self.lists.low, self.lists.high
         column = self.rows.data.column(self.label)
         if self.number is not None:
             column = shards.class_indices(column, self.classes)
-        found = pyarrow.compute.min_max(pyarrow.compute.fill_null(column, -1)).as_py()
-        return (found["min"], found["max"]) if len(column) else (-1, -1)
+        return shards.lowest_and_highest(column) or (-1, -1)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -67,6 +72,9 @@ class Table:
     def _numbers(self, labels: list[Any]) -> np.ndarray:
         if self.number is not None:
             labels = [None if text is None else self.number[text] for text in labels]
+        if self.lists is not None:
+            lists = pyarrow.array(labels, pyarrow.list_(pyarrow.int64()))
+            return label_lists.padded(lists, self.lists.longest)
         return np.array([-1 if x is None else x for x in labels], np.int64)
 
     def units(self) -> ReadUnits:

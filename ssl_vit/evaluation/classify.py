@@ -25,9 +25,10 @@ IMAGENET = 50_000  # images of its validation split
 
 
 class Predictions(NamedTuple):
-    """int64: `index` (M,) of the images in their split, ascending; `label` (M,), -1 for none;
-    `top5` (M, K), best first. `unreadable` names the images that could not be read: they have no
-    label, and nothing is measured on them."""
+    """int64: `index` (M,) of the images in their split, ascending; `label` (M,), -1 for none, or
+    lists of labels (M, L), as `data.label_lists.padded`; `top5` (M, K), best first. `unreadable`
+    names the images that could not be read: they have no label, and nothing is measured on
+    them."""
 
     index: np.ndarray  # type: ignore[assignment]
     label: np.ndarray
@@ -57,10 +58,11 @@ def predict(
 
 
 def accuracies(predictions: Predictions, classes: int) -> dict[str, tuple[float, int]]:
-    """{name: (value, n)} of top-1 and, with more than five classes, top-5, over the labelled
-    images."""
-    known_M = predictions.label >= 0
-    correct_MK = (predictions.top5 == predictions.label[:, None])[known_M]
+    """{name: (value, n)} of top-1 and, with more than five classes, top-5, over the images with a
+    class: of lists, the share whose highest class, or any of the five, is one of their labels."""
+    label_ML = predictions.label.reshape(len(predictions.label), -1)
+    known_M = (label_ML >= 0).any(1)
+    correct_MK = (predictions.top5[:, :, None] == label_ML[:, None]).any(2)[known_M]
     ranks = {"top1": 1} | ({"top5": 5} if classes > 5 else {})
     return {
         name: (float(correct_MK[:, :rank].any(1).mean()), len(correct_MK))

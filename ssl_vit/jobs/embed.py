@@ -80,7 +80,7 @@ def _splits(
     data: "Data", options: EmbedOptions, accelerator: "WatchedAccelerator"
 ) -> dict[str, "Source"]:
     """The splits with images that the options name; rank 0 reads them first."""
-    from ..data import layout, sources
+    from ..data import base, layout, sources
     from ..training.distributed import on_main
 
     def load() -> dict[str, "Source"]:
@@ -94,7 +94,7 @@ def _splits(
             chosen = layout.choose(name, filled)
             if chosen is None:
                 raise UserError(f"split={name}: no such split with images; {suggest(name, filled)}")
-            wanted[chosen] = filled[chosen]
+            wanted[chosen] = base.without_lists(filled[chosen], f"the features of {chosen}")
         return wanted
 
     return on_main(accelerator, load) or load()

@@ -20,7 +20,7 @@ from ..config.resolve import resolve
 from ..config.schema import Data, Recipe
 from ..config.validate import check_place
 from ..data import layout, loaders, sources
-from ..data.base import Source
+from ..data.base import Source, without_lists
 from ..data.batching import Batch, BatchLayout
 from ..errors import UserError
 from ..inspection.base import Subject
@@ -231,11 +231,13 @@ def find_images(named: Sequence[NamedEncoder], given: Mapping[str, str]) -> Imag
     splits = sources.load(data, test=test is not None)
     for text in splits.guesses:
         print(f"warning: {text}", flush=True)
+    source = splits.validation if splits.test is None else splits.test
+    source = without_lists(source, "the figures")
     if splits.test is not None:
-        return ImageSet(splits.test, data.name, f"split {test}")
+        return ImageSet(source, data.name, f"split {test}")
     if data.validation == 0:
-        return ImageSet(splits.validation, data.name, "training images")
-    return ImageSet(splits.validation, data.name, "held-out images")
+        return ImageSet(source, data.name, "training images")
+    return ImageSet(source, data.name, "held-out images")
 
 
 def data_of(named: Sequence[NamedEncoder], given: Mapping[str, str]) -> Data:

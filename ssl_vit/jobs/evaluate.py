@@ -67,6 +67,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     batch_layout = batching.BatchLayout(
         size * processes, size, accelerator.process_index, processes
     )
+    resources.check_label_lists(recipe, splits)
     facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
     if measures_masks(recipe):
         on_main(accelerator, lambda: masks.check(splits, recipe.data))

@@ -69,7 +69,8 @@ def parse_options(arguments: list[str]) -> ShardOptions:
     form = own.get("format", FORMATS[0])
     if form not in FORMATS:
         raise UserError(f"format={form}: unknown; {suggest(form, FORMATS)}")
-    data = resolve(["recipe=mpp", *(f"{key}={text}" for key, text in given.items())]).data
+    recipe = "supervised" if "data.label_column" in given else "mpp"  # which uses no labels
+    data = resolve([f"recipe={recipe}", *(f"{key}={text}" for key, text in given.items())]).data
     out = parse_path(own["out"], "out").resolve()
     if data.path and out.is_relative_to(data.path):
         raise UserError(

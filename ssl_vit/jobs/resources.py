@@ -14,10 +14,11 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from .. import costs
-from ..config.schema import Recipe, compared_views
+from ..config.probe import DENSE
+from ..config.schema import Recipe, compared_views, learns_labels
 from ..config.uses import measures_masks
 from ..data import batching, fingerprints, sources
-from ..data.base import Source
+from ..data.base import Source, lists_in
 from ..data.resident import DecodedImages, NotResident, ResidentDataset, decode_split
 from ..errors import UserError
 from ..runs.environment import cores
@@ -58,6 +59,27 @@ def load_splits(
         accelerator, lambda: sources.load(recipe.data, test, first, recipe.seed)
     )
     return found or sources.load(recipe.data, test, first, recipe.seed)
+
+
+def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
+    """Check that lists of labels are learned with the sigmoid loss, and not probed.
+
+    Raises:
+        UserError: they are not, or are.
+    """
+    loaded = [source for source in splits[:3] if source is not None]
+    found = [lists for lists in map(lists_in, loaded) if lists is not None]
+    if not found:
+        return
+    text = f"data.label_column={found[0].column} holds a list of labels for each image"
+    probing = recipe.objective == "probe"
+    if not probing and learns_labels(recipe) and recipe.supervised.loss == "softmax":
+        raise UserError(f"supervised.loss=softmax: {text}; expected supervised.loss=sigmoid")
+    of_one_label = sorted(set(recipe.probe.measures) - {"top1", *DENSE})
+    if of_one_label and (probing or recipe.probe.every):
+        raise UserError(
+            f"probe.measures=[{','.join(of_one_label)}]: {text}; expected a column of one label"
+        )
 
 
 def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:

@@ -89,6 +89,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         accelerator.num_processes,
     )
     _check_passes(recipe, batch_layout)
+    resources.check_label_lists(recipe, splits)
     facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
     images = {f"images of {name}": text for name, text in facts["data"].items()}
     distributed.check_same(accelerator, _shared_values(recipe) | images)

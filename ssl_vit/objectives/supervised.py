@@ -1,15 +1,16 @@
 """Classification by labels (paper, 3.1 and 4.1), in pre-training with a hidden tanh layer in the
 head.
 
-Legend: B batch, T tokens, D width, C classes.
+Legend: B batch, T tokens, D width, C classes, L labels of an image.
 """
 
 import math
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data.batching import Batch
+from ..data.batching import Batch, is_labelled
 from ..models.encoder import Backbone
 from .base import Objective, Step
 
@@ -28,7 +29,9 @@ class Supervised(Objective):
     then a linear layer that starts at zero.
 
     `loss` is softmax (cross-entropy, with label smoothing) or sigmoid (binary cross-entropy summed
-    over the classes). Images without a label (-1) take part in neither loss nor metrics.
+    over the classes), which takes lists of labels too: each of them is a 1, all other classes a 0.
+    Images without a label (-1) take part in neither loss nor metrics. Of lists, the accuracy is
+    precision at 1, over the images that have at least one class.
     """
 
     uses_labels = True
@@ -67,36 +70,58 @@ class Supervised(Objective):
 
     def forward(self, batch: Batch) -> Step:
         logits_BC = self.logits(batch).float()
-        known_B = batch.label >= 0
-        label_B = batch.label.clamp(min=0)
-        loss_B = self._loss(logits_BC, label_B) * known_B
+        known_B = is_labelled(batch.label)
+        loss_B = self._loss(logits_BC, batch.label) * known_B
         # images mixed in pairs: their labels are mixed in the same proportion
         if batch.partner_label is not None and batch.mix_lambda is not None:
-            other_B = self._loss(logits_BC, batch.partner_label.clamp(min=0)) * known_B
+            other_B = self._loss(logits_BC, batch.partner_label) * known_B
             loss_B = batch.mix_lambda * loss_B + (1 - batch.mix_lambda) * other_B
-        correct_B = (logits_BC.detach().argmax(-1) == label_B) & known_B
+        label_BL = _rows(batch.label)
+        correct_B = (logits_BC.detach().argmax(-1, keepdim=True) == label_BL).any(1)
         count = known_B.double().sum()
         # see Batch.labels_per_pass; outside of training the batch's own count
         divisor = count if batch.labels_per_pass is None else batch.labels_per_pass
         metrics = {
             "loss": (loss_B.detach().double().sum(), count),
-            "accuracy": (correct_B.double().sum(), count),
+            "accuracy": (correct_B.double().sum(), (label_BL >= 0).any(1).double().sum()),
         }
         return Step(loss_B.sum() / divisor.clamp(min=1e-9), metrics)
 
-    def _loss(self, logits_BC: Tensor, label_B: Tensor) -> Tensor:
+    def _loss(self, logits_BC: Tensor, label: Tensor) -> Tensor:
+        """Of each image (B,); of one without a label any finite number."""
         if self.loss == "softmax":
+            if label.ndim > 1:
+                raise ValueError("the softmax loss takes one label an image, not lists")
             return F.cross_entropy(
-                logits_BC, label_B, reduction="none", label_smoothing=self.smoothing
+                logits_BC, label.clamp(min=0), reduction="none", label_smoothing=self.smoothing
             )
-        one_hot_BC = F.one_hot(label_B, self.classes).to(logits_BC)
-        return F.binary_cross_entropy_with_logits(logits_BC, one_hot_BC, reduction="none").sum(-1)
+        target_BC = self.targets(label).to(logits_BC)
+        return F.binary_cross_entropy_with_logits(logits_BC, target_BC, reduction="none").sum(-1)
+
+    def targets(self, label: Tensor) -> Tensor:
+        """1 for each class of an image, 0 for all others: bool (B, C)."""
+        label_BL = _rows(label)
+        one_BC = label_BL.new_zeros(len(label_BL), self.classes + 1, dtype=torch.bool)
+        # what is no class, as the end of a list, goes into a column that is cut off
+        return one_BC.scatter_(1, label_BL.where(label_BL >= 0, self.classes), True)[:, :-1]
 
     def baselines(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """Uniform predictions (1 / C): their loss in nats, and their accuracy."""
-        count = (batch.label >= 0).double().sum()
+        count = is_labelled(batch.label).double().sum()
+        labels_B = self.targets(batch.label).double().sum(1)
+        with_class = (labels_B > 0).double().sum()
         c = self.classes
         loss = math.log(c)
+        more: Tensor | float = 0.0  # of the labels beyond one an image
         if self.loss == "sigmoid" and c > 1:
             loss -= (c - 1) * math.log1p(-1 / c)
-        return {"chance_loss": (count * loss, count), "chance": (count / c, count)}
+            more = (labels_B.sum() - count) * (math.log(c) + math.log1p(-1 / c))
+        return {
+            "chance_loss": (count * loss + more, count),
+            "chance": (labels_B.sum() / c, with_class),
+        }
+
+
+def _rows(label: Tensor) -> Tensor:
+    """Labels as rows (B, L), L = 1 for one label an image."""
+    return label[:, None] if label.ndim == 1 else label

@@ -41,8 +41,8 @@ def read_object(path: Path, shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The predictions.npz of a run: of every test image its index, its label, and whether the first
-    class predicted is the label; each (M,).
+    """The predictions.npz of a run: of every test image its index (M,), its labels
+    (M, L), and whether the first class predicted is one of them (M,).
 
     Raises:
         UserError: it is missing or damaged.
@@ -52,8 +52,9 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         index = arrays["index"]
         label = arrays["label"]
         top5 = arrays["top5"]
-        if _integers(index, label, top5) and index.shape == label.shape == top5[:, 0].shape:
-            return index, label, top5[:, 0] == label
+        if _integers(index, label, top5) and index.shape == label.shape[:1] == top5[:, 0].shape:
+            label_ML = label.reshape(len(index), -1)
+            return index, label_ML, (top5[:, :1] == label_ML).any(1)
     raise damaged(path)
 
 

@@ -355,7 +355,7 @@ def _correct(study: StudyResults) -> dict[str, np.ndarray]:
         first = firsts.setdefault(_test_set(study, run), (run, index, label))
         if not np.array_equal(index, first[1]) or not np.array_equal(label, first[2]):
             raise _different_images(first[0], run)
-        found[run.name] = correct[label >= 0]
+        found[run.name] = correct[(label >= 0).any(1)]
         if abs(found[run.name].mean() - run.metric("top1")) > 1e-6:
             raise UserError(
                 f"{run.run.folder}: predictions.npz has a top1 of {found[run.name].mean():.4f}, "

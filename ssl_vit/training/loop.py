@@ -21,7 +21,7 @@ from torch import Tensor
 from .. import rng
 from ..callbacks import Callbacks, Row
 from ..config.schema import Data
-from ..data.batching import Batch, BatchLayout, check_unreadable
+from ..data.batching import Batch, BatchLayout, check_unreadable, is_labelled
 from ..data.workers import Interrupted
 from ..objectives import Objective, Step
 from .state import State
@@ -215,7 +215,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> list[Batch]:
     """A step's micro-batches with `labels_per_pass`: labelled images of the global batch divided by
     its micro-batches."""
-    local = torch.stack([(batch.label >= 0).sum() for batch in micro_batches]).sum().double()
+    local = torch.stack([is_labelled(batch.label).sum() for batch in micro_batches]).sum().double()
     total = accelerator.reduce(local, "sum")
     per_pass = total / (len(micro_batches) * accelerator.num_processes)
     return [batch._replace(labels_per_pass=per_pass) for batch in micro_batches]

@@ -1,0 +1,101 @@
+"""Columns of lists of class numbers: several labels an image.
+
+Legend: N images, L the longest list.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import datasets
+import numpy as np
+import pyarrow
+import pyarrow.compute
+
+from ..errors import UserError
+
+UNLABELLED = -1  # in the whole row of an image without a list
+END = -2  # after the last label of a list
+
+
+class LabelLists(NamedTuple):
+    """What a split's lists are.
+
+    Attributes:
+        column: their name.
+        longest: labels of the longest list, at least 1.
+        empty: images whose list is empty: they have none of the classes.
+        low: the lowest label; -1 where an image has no list, or no list a label.
+        high: the highest label; -1 where no list has one.
+    """
+
+    column: str
+    longest: int = 1
+    empty: int = 0
+    low: int = -1
+    high: int = -1
+
+    def describe(self) -> str:
+        """How long they are, after the number of images."""
+        empty = f", {self.empty:,} images of no class" if self.empty else ""
+        return f", up to {self.longest} labels an image{empty}"
+
+
+def holds_lists(feature: Any) -> bool:
+    """Whether a column of `datasets` holds lists of class numbers."""
+    if not isinstance(feature, datasets.List | datasets.LargeList):
+        return False
+    inner = feature.feature
+    numbers = isinstance(inner, datasets.Value) and inner.dtype.removeprefix("u").startswith("int")
+    return numbers or isinstance(inner, datasets.ClassLabel)
+
+
+def together(column: str, parts: Sequence[LabelLists]) -> LabelLists:
+    """What the lists of all parts of a split are."""
+    if not parts:
+        return LabelLists(column)
+    return LabelLists(
+        column,
+        max(one.longest for one in parts),
+        sum(one.empty for one in parts),
+        min(one.low for one in parts),
+        max(one.high for one in parts),
+    )
+
+
+def measure(column: str, lists: pyarrow.ChunkedArray) -> LabelLists:
+    """What these lists are.
+
+    Raises:
+        UserError: a list holds what is no class number.
+    """
+    length_N = pyarrow.compute.list_value_length(lists)
+    number = pyarrow.compute.list_flatten(lists).cast("int64", safe=False)
+    number = pyarrow.compute.fill_null(number, -1)
+    found = pyarrow.compute.min_max(number).as_py()
+    lowest = -1 if found["min"] is None else found["min"]
+    if len(number) and lowest < 0:
+        row = next(i for i, one in enumerate(lists.to_pylist()) if one and not _is_right(one))
+        raise UserError(
+            f"data.label_column={column}: {lists[row].as_py()}: expected numbers of classes, from 0"
+        )
+    return LabelLists(
+        column,
+        max(1, pyarrow.compute.max(length_N).as_py() or 0),
+        pyarrow.compute.sum(pyarrow.compute.equal(length_N, 0)).as_py() or 0,
+        -1 if length_N.null_count else lowest,
+        -1 if found["max"] is None else found["max"],
+    )
+
+
+def _is_right(one: list[int | None]) -> bool:
+    return all(number is not None and number >= 0 for number in one)
+
+
+def padded(lists: pyarrow.Array | pyarrow.ChunkedArray, longest: int) -> np.ndarray:
+    """The lists as int64 (N, L): each image's labels followed by END; UNLABELLED for null."""
+    length = pyarrow.compute.list_value_length(lists)
+    length_N = pyarrow.compute.fill_null(length, 0).to_numpy(zero_copy_only=False)
+    label_NL = np.full((len(lists), longest), END, np.int64)
+    label_NL[np.arange(longest) < length_N[:, None]] = pyarrow.compute.list_flatten(lists)
+    label_NL[pyarrow.compute.is_null(lists).to_numpy(zero_copy_only=False)] = UNLABELLED
+    return label_NL

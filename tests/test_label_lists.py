@@ -1,0 +1,281 @@
+"""Several labels an image: lists are read as they are written, learned as a multi-hot target, and
+refused where one label is needed."""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from conftest import altered
+from PIL import Image
+from torch.nn import functional as F
+
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.data import base, batching, columns, loaders, resident, sources
+from ssl_vit.errors import UserError
+from ssl_vit.evaluation import classify
+from ssl_vit.jobs import evaluate, make_shards
+from ssl_vit.jobs import train as train_job
+from ssl_vit.models import encoder
+from ssl_vit.objectives import Supervised
+from ssl_vit.reports import files
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import loop
+
+CLASSES = datasets.ClassLabel(names=["ant", "bee", "cow", "dog", "emu"])
+LISTS = [[3, 1], [2], None, [], [4, 4, 0], [1]] * 8  # of the 48 training images
+ROWS = {  # as they are read, by place in the six
+    0: [3, 1, -2],
+    1: [2, -2, -2],
+    2: [-1, -1, -1],
+    3: [-2, -2, -2],
+    4: [4, 4, 0],
+    5: [1, -2, -2],
+}
+
+
+def png(number: int) -> dict:
+    pixels = np.random.default_rng(number).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return {"bytes": file.getvalue(), "path": None}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """48 training and 12 test images: `many` lists, `ones` a list of one label, `one` that label,
+    `byte` the same in a byte, `bad` a number that is no class."""
+    folder = tmp_path_factory.mktemp("lists")
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "many": datasets.List(CLASSES),
+            "ones": datasets.List(CLASSES),
+            "one": CLASSES,
+            "byte": datasets.Value("uint8"),
+            "bad": datasets.List(datasets.Value("int64")),
+            "texts": datasets.List(datasets.Value("string")),
+        }
+    )
+    for split, count in (("train", 48), ("test", 12)):
+        one = [int(x) for x in np.random.default_rng(count).integers(0, 5, count)]
+        columns = {
+            "image": [png(100 * count + i) for i in range(count)],
+            "many": LISTS[:count],
+            "ones": [[x] for x in one],
+            "one": one,
+            "byte": [None, *one[1:]],
+            "bad": [[0, -7]] * count,
+            "texts": [["ant"]] * count,
+        }
+        made = datasets.Dataset.from_dict(columns, features=features)
+        made.to_parquet(folder / f"{split}.parquet", batch_size=20)  # row groups
+    return folder
+
+
+def source_of(place: Path, column: str = "many", **words) -> base.Source:
+    data = Data(name="own", path=str(place), size=16, label_column=column, validation=0, **words)
+    return sources.load(data).train
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_lists_are_read_as_they_are_written(place, window) -> None:
+    source = source_of(place, window=window)
+    rows = np.array([47, 0, 3, 26, 4, 2, 2])
+    wanted = np.array([ROWS[row % 6] for row in rows.tolist()])
+    np.testing.assert_array_equal(source.fetch(rows)[1], wanted)
+    np.testing.assert_array_equal(base.labels_of(source, rows), wanted)
+    assert source.label_range == (-1, 4) and source.classes == CLASSES.names
+    lists = base.lists_in(base.Subset(source, 0, 9, key=3))
+    assert (lists.column, lists.longest, lists.empty) == ("many", 3, 8)
+    shown = base.PartlyLabelled(source, base.Subset(source, 0, 9, key=3))
+    label_NL = shown.fetch(np.arange(48))[1]
+    np.testing.assert_array_equal(label_NL[~shown.shows_N], -1)
+    np.testing.assert_array_equal(
+        label_NL[shown.shows_N], source.fetch(np.flatnonzero(shown.shows_N))[1]
+    )
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_labels_in_unsigned_bytes_may_be_missing(place, window) -> None:
+    source = source_of(place, "byte", window=window)
+    assert source.label_range == (-1, 4)
+    assert base.labels_of(source, np.arange(2)).tolist()[0] == -1
+
+
+def head(classes: int, logits: list[list[float]]) -> Supervised:
+    """A classifier that gives these logits."""
+    net = encoder.build_encoder(Model(patch=4, width=8, depth=1, heads=1, mlp=8), Data(size=16))
+    made = Supervised(net, classes, loss="sigmoid", smoothing=0.0, hidden=False, pool="token")
+    made.logits = lambda batch: torch.tensor(logits)  # type: ignore[method-assign]
+    return made
+
+
+def batch_of(labels: list[list[int]] | list[int]) -> batching.Batch:
+    count = torch.arange(len(labels))
+    return batching.Batch(
+        torch.zeros(len(labels), 3, 16, 16).byte(), torch.tensor(labels), *[count] * 2
+    )
+
+
+def test_the_loss_is_the_sum_of_binary_cross_entropies() -> None:
+    """ln 3 from a logit: 1 / (1 + 1/3) = 3/4. First image, of classes 0 and 2: -ln 3/4 - ln 1/2 -
+    ln 1/4; second, of none: -ln 1/2 - ln 1/2 - ln 1/2; third: not labelled."""
+    log3 = float(np.log(3))
+    logits = [[log3, 0.0, -log3], [0.0, 0.0, 0.0], [9.0, 9.0, 9.0]]
+    labels = [[2, 0, 2], [-2, -2, -2], [-1, -1, -1]]
+    step = head(3, logits)(batch_of(labels))
+    first = np.log(4 / 3) + np.log(2) + np.log(4)
+    assert step.loss.item() == pytest.approx((first + 3 * np.log(2)) / 2, rel=1e-6)
+    target = torch.tensor([[1.0, 0, 1], [0, 0, 0]])
+    by_torch = F.binary_cross_entropy_with_logits(torch.tensor(logits[:2]), target, reduction="sum")
+    assert step.metrics["loss"][0].item() == pytest.approx(by_torch.item(), rel=1e-6)
+    assert [x.item() for x in step.metrics["accuracy"]] == [1, 1], "class 0; [] is no case"
+    even = head(3, [[-float(np.log(2))] * 3] * 3)  # 1 / 3 of every class
+    chance = even.baselines(batch_of(labels))
+    assert chance["chance_loss"][0].item() == pytest.approx(
+        even(batch_of(labels)).metrics["loss"][0].item(), rel=1e-6
+    )
+    assert [x.item() for x in chance["chance"]] == [pytest.approx(2 / 3), 1]
+
+
+def test_mixed_lists_share_the_loss_and_unlabelled_partners_end_it(place) -> None:
+    logits = [[0.5, -1.0, 2.0]]
+    drawn = batch_of([[2, -2]])._replace(
+        partner_label=torch.tensor([[0, 1]]), mix_lambda=torch.tensor([0.75])
+    )
+    alone = [head(3, logits)(batch_of([one])).loss.item() for one in ([2, -2], [0, 1])]
+    assert head(3, logits)(drawn).loss.item() == pytest.approx(0.75 * alone[0] + 0.25 * alone[1])
+    data = Data(name="own", path=str(place), size=16, label_column="many", mixup=1.0)
+    images = batching.ImageDataset(source_of(place), data, train=True)
+    mixed = images.__getitems__(batching.Samples(np.arange(48), np.arange(48)))
+    missing = [place % 6 == 2 for place in range(48)]
+    without = torch.tensor(missing) | (mixed.partner_label[:, 0] == -1)
+    assert 8 < without.sum() < 48
+    assert torch.equal(without, ~batching.is_labelled(mixed.label))
+
+
+def test_images_are_counted_not_labels() -> None:
+    one = SimpleNamespace(reduce=lambda value, how: value, num_processes=1)
+    given = [batch_of([[2, 0], [-2, -2]]), batch_of([[-1, -1], [1, -2]])]
+    counted = loop._with_label_counts(given, one)  # type: ignore[arg-type]
+    assert [batch.labels_per_pass.item() for batch in counted] == [1.5, 1.5]
+
+
+def test_decoded_images_have_the_same_lists(place) -> None:
+    source = source_of(place)
+    data = Data(name="own", path=str(place), size=16, label_column="many")
+    kept = resident.decode_split(source, 1e9, torch.device("cpu"), 1)
+    layout = batching.BatchLayout(16, 16, 0, 1)
+    both = [
+        list(loaders.training_loader(source, data, layout, 0, 0, 3, workers=0, decoded=decoded))
+        for decoded in (None, kept)
+    ]
+    for one, other in zip(*both, strict=True):
+        assert torch.equal(one.label, other.label) and torch.equal(one.image, other.image)
+        assert one.label.tolist() == [ROWS[row % 6] for row in one.index.tolist()]
+
+
+def options(tiny: list[str], place: Path, *more: str) -> list[str]:
+    return altered(
+        tiny,
+        *("recipe=supervised", f"data.path={place}", "data.validation=0.25"),
+        *("supervised.loss=sigmoid", "optim.steps=4", *more),
+    )
+
+
+def train(words: list[str]) -> Run:
+    run = Run(resolve(words))
+    train_job.train(run)
+    return run
+
+
+def test_lists_of_one_label_are_the_run_of_whole_numbers(place, tiny) -> None:
+    runs = [
+        train(
+            options(tiny, place, f"data.label_column={column}", f"name={column}", "eval.test=true")
+        )
+        for column in ("ones", "one")
+    ]
+    metrics = [run.result()["metrics"] for run in runs]
+    assert metrics[0] == metrics[1] and {"loss", "chance_loss", "top1"} <= metrics[0].keys()
+    exports = [(run.export / "model.safetensors").read_bytes() for run in runs]
+    assert exports[0] == exports[1]
+    predicted = [files.read_predictions(run.predictions) for run in runs]
+    for one, other in zip(*predicted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_accuracy_is_that_of_any_label_and_reports_read_it(tmp_path) -> None:
+    label = np.array([[1, 2], [0, -2], [-2, -2], [-1, -1]])
+    top5 = np.array([[2, 0, 1, 3, 4], [5, 0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]])
+    predictions = classify.Predictions(np.arange(4), label, top5)
+    assert classify.accuracies(predictions, 6) == {"top1": (0.5, 2), "top5": (1.0, 2)}
+    predictions.save(tmp_path / "predictions.npz")
+    _, read, correct = files.read_predictions(tmp_path / "predictions.npz")
+    np.testing.assert_array_equal(read, label)
+    assert correct.tolist() == [True, False, False, False]
+
+
+def test_shards_keep_lists(place, tmp_path) -> None:
+    make_shards.main(
+        [f"data.path={place}", "data.label_column=many", f"out={tmp_path / 'out'}", "size=8"]
+    )
+    before = source_of(place).fetch(np.arange(48))[1]
+    made = source_of(tmp_path / "out", "label")
+    np.testing.assert_array_equal(made.fetch(np.arange(48))[1], before)
+    assert made.classes == CLASSES.names
+
+
+def test_what_shows_one_label_an_image_leaves_lists_out(place, capsys) -> None:
+    source = base.without_lists(source_of(place), "the figures")
+    assert source.fetch(np.arange(3))[1].tolist() == [-1] * 3 and source.classes == []
+    printed = capsys.readouterr().out
+    assert (
+        printed.startswith("warning: data.label_column=many: holds a list") and len(printed) < 120
+    )
+    plain = source_of(place, "one")
+    assert base.without_lists(plain, "the figures") is plain
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["data.label_column=many", "supervised.loss=softmax"], "expected supervised.loss=sigmoid"),
+        (["data.label_column=many", "data.classes=4"], "labels from -1 to 4 in its train split"),
+        (["data.label_column=bad"], r"data.label_column=bad: \[0, -7\]: expected numbers of cl"),
+        (["data.label_column=texts"], "holds no classes, whole numbers, texts or lists of class"),
+        (["data.label_column=many", "data.stream=true", "data.validation=0"], "a stream does not"),
+        (["data.label_column=many", "probe.every=2"], r"probe.measures=\[few_shot,knn,linear\]"),
+    ],
+)
+def test_what_takes_one_label_an_image_is_one_line(place, tiny, more, says) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        train(options(tiny, place, *more))
+    assert "\n" not in str(caught.value)
+
+
+def test_lists_are_used_where_they_are_named() -> None:
+    """A run without labels on such images keeps the fingerprint that it had."""
+    features = datasets.Features({"image": datasets.Image(), "labels": datasets.List(CLASSES)})
+    assert columns.find(features, Data(), "here") == ("image", None)
+    assert columns.find(features, Data(label_column="labels"), "here") == ("image", "labels")
+    assert "labels (lists of class numbers)" in columns.described(features)
+
+
+def test_probes_of_lists_are_refused(place, tiny) -> None:
+    words = ["recipe=evaluate", "init=scratch", f"data.path={place}", "data.label_column=many"]
+    model = [word for word in tiny if word.startswith(("model.", "data.size", "out="))]
+    with pytest.raises(UserError, match=r"knn.*a list of labels for each image"):
+        evaluate.evaluate(Run(resolve([*words, *model, "probe.measures=[knn]"])))
