@@ -9,6 +9,7 @@ Where another program starts Python itself, as a launcher does, it can be given 
 import atexit
 import contextlib
 import functools
+import importlib
 import itertools
 import json
 import os
@@ -251,6 +252,8 @@ def _run(request: dict[str, Any], streams: list[int]) -> None:
     sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(request["environment"])
+    if "huggingface_hub.constants" in sys.modules:  # read from the server's environment
+        importlib.reload(sys.modules["huggingface_hub.constants"])
     os.chdir(request["cwd"])
     first, *rest = request["command"]
     main = types.ModuleType("__main__")
