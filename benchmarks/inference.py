@@ -11,8 +11,8 @@ of CPU time, thus of one core, whatever else runs there. threads: of a CPU (1). 
 there is one, else cpu. largest=false leaves out the largest batch.
 
 The largest batch is found by doubling and bisection: on a GPU until its memory is exhausted; on a
-CPU until the process holds memory= GiB (a quarter of what is free), which is predicted from smaller
-batches before a larger one is run. No batch is above most= (CPU 256, GPU 65,536): where that ends
+CPU until the process holds memory= GiB (a quarter of what is free), all models of the command
+included; smaller batches predict which is tried next, and one that would hold more is not run. No batch is above most= (CPU 256, GPU 65,536): where that ends
 the search, the result is a lower bound, `ends: most`.
 """
 
@@ -206,8 +206,9 @@ def measure(cases: list[Case], rounds: int, seconds: float, device: str) -> None
                 case.rates.append(images / (clock() - start))
 
 
-def largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest batch of 1 to `most` that fits, 0 if none does, by doubling and bisection."""
+def largest(fits: Callable[[int], bool], most: int, guess: Callable[[], int] = lambda: 0) -> int:
+    """The largest batch of 1 to `most` that fits, 0 if none does, by doubling and then by what
+    `guess` expects, or bisection where that is outside of what is still possible."""
     low = 0
     high = 1
     while high <= most and fits(high):
@@ -215,7 +216,9 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
         high *= 2
     high = min(high, most + 1)
     while high - low > 1:
-        middle = (low + high) // 2
+        middle = guess()
+        if not low < middle < high:
+            middle = (low + high) // 2
         if fits(middle):
             low = middle
         else:
@@ -229,7 +232,7 @@ def largest_of(case: Case, device: str, limit: int | None, most: int) -> dict[st
         if limit is None:
             found = largest(lambda batch: _fits_gpu(case, batch), most)
         else:
-            found = largest(CpuMemory(case.run, limit).fits, most)
+            found = CpuMemory(case.run, limit).largest(most)
     return {"images": found, "ends": "most" if found == most else "memory"}
 
 
@@ -258,6 +261,14 @@ class CpuMemory:
         self.peak = peak or peak_bytes
         self.peaks: dict[int, int] = {}
 
+    def largest(self, most: int) -> int:
+        """The largest batch that fits. The next one was run too, or would not fit by the line
+        through the two largest that were."""
+        found = largest(self.fits, most, self.expected)
+        while 0 < found < most and found + 1 not in self.peaks and self.fits(found + 1):
+            found += 1
+        return found
+
     def fits(self, batch: int) -> bool:
         if self.predicted(batch) > self.limit:
             return False
@@ -269,9 +280,21 @@ class CpuMemory:
         known = sorted(one for one in self.peaks if one < batch)[-2:]
         if len(known) < 2:
             return 0.0
-        small, large = (self.peaks[one] for one in known)
-        slope = max(0.0, (large - small) / (known[1] - known[0]))
+        large, slope = self._line(known)
         return large + slope * (batch - known[1])
+
+    def expected(self) -> int:
+        """The largest batch on the line through the two largest that fit; 0 without a slope."""
+        known = sorted(one for one, peak in self.peaks.items() if peak <= self.limit)[-2:]
+        if len(known) < 2:
+            return 0
+        large, slope = self._line(known)
+        return known[1] + int((self.limit - large) / slope) if slope else 0
+
+    def _line(self, known: list[int]) -> tuple[int, float]:
+        """Bytes at the second of two batches, and bytes an image from the first to it."""
+        small, large = (self.peaks[one] for one in known)
+        return large, max(0.0, (large - small) / (known[1] - known[0]))
 
 
 def peak_bytes(run: Callable[[], None]) -> int:

@@ -40,6 +40,30 @@ def test_a_batch_above_the_limit_of_a_cpu_is_not_run() -> None:
     memory = inference.CpuMemory(ran.append, 1000, peak)
     assert inference.largest(memory.fits, 64) == 25
     assert max(ran) == 25
+    ran.clear()
+    memory = inference.CpuMemory(ran.append, 1000, peak)
+    assert memory.largest(64) == 25
+    assert ran == [1, 2, 4, 8, 16, 25]
+
+
+def test_memory_that_grows_unevenly_is_searched_to_its_end() -> None:
+    """Steps of 90 bytes every 3 images, then of 9 an image: the line is wrong both ways."""
+    ran: list[int] = []
+
+    def held(batch: int) -> int:
+        return 100 + 90 * (min(batch, 60) // 3) + 9 * max(0, batch - 60)
+
+    def peak(run) -> int:
+        run()
+        return held(ran[-1])
+
+    for limit in range(100, 2500, 13):
+        ran.clear()
+        memory = inference.CpuMemory(ran.append, limit, peak)
+        found = memory.largest(128)
+        assert found == 128 or found + 1 in ran or memory.predicted(found + 1) > limit
+        assert found == 0 or held(found) <= limit
+        assert len(ran) == len(set(ran)) <= 20
 
 
 def test_peak_memory_is_that_of_the_call() -> None:
