@@ -79,21 +79,28 @@ def run_checks(checks: dict[str, Check], path: Path, device: str, limit: float) 
     return all(found.get("holds", True) and "skipped" not in found for found in results)
 
 
-def main() -> None:
+def find_checks(
+    part: str, device: str, out: Path, models: list[str] | None = None
+) -> dict[str, Check]:
+    """The checks of a part, by name; small ones on a CPU."""
     import gpu_numbers
     import gpu_runs
     import gpu_speed
 
-    given = dict(word.split("=", 1) for word in sys.argv[1:])
-    device = given.get("device", "cuda")
     parts = {
         "numbers": gpu_numbers.checks,
         "runs": gpu_runs.checks,
         "speed": gpu_speed.checks,
     }
+    return parts[part](device, out, models)
+
+
+def main() -> None:
+    given = dict(word.split("=", 1) for word in sys.argv[1:])
+    device = given.get("device", "cuda")
     out = Path(given["out"]).resolve()
     models = given.get("models", "").split(",") if given.get("models") else None
-    every = parts[given["part"]](device, out, models)
+    every = find_checks(given["part"], device, out, models)
     checks = {name: check for name, check in every.items() if given.get("only", "") in name}
     path = out / f"{given['part']}.json"
     holds = run_checks(checks, path, device, float(given.get("limit", LIMIT)))

@@ -1,13 +1,15 @@
-"""How many graphs are compiled for a run: one of the training step, whatever is looked at beside
-it."""
+"""What slows a GPU down: how many graphs are compiled for a run (one of the training step,
+whatever is looked at beside it), and steps that wait for the device."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
 from conftest import altered
 from torch import nn
 from torch._dynamo.testing import CompileCounter
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_vit import objectives
 from ssl_vit.config.resolve import resolve
@@ -15,7 +17,7 @@ from ssl_vit.config.schema import Data, Model
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder
 from ssl_vit.runs.folder import Run
-from ssl_vit.training import sharding
+from ssl_vit.training import loop, sharding
 
 
 @pytest.fixture
@@ -85,3 +87,96 @@ def test_drop_path_rises_linearly_from_0() -> None:
     rates = [1 - float(getattr(block.drop_path2, "keep", 1.0)) for block in net.backbone.blocks]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
     assert not [name for name in net.state_dict() if "keep" in name]
+
+
+# what makes the host wait for a GPU: a number read, or a result whose size depends on the values
+READS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal", "is_nonzero")
+
+
+class HostReads(TorchDispatchMode):
+    """Records what reads values of tensors, but for the optimiser's counts of steps, which torch
+    keeps on the CPU, and what waiting for a batch does."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__()
+        self.optimizer = optimizer
+        self.found: list[str] = []
+        self.paused = False
+
+    def add(self, name: str) -> None:
+        if not self.paused:
+            self.found.append(name)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        counts = {id(state.get("step")) for state in self.optimizer.state.values()}
+        name = func.overloadpacket.__name__
+        by_mask = name in ("index", "index_put_") and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        if by_mask or (name in READS and id(args[0]) not in counts):
+            self.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def recorded(optimizer: torch.optim.Optimizer) -> Iterator[HostReads]:
+    """Also of methods that are no operation of their own where the tensor is on the CPU."""
+    with pytest.MonkeyPatch.context() as patch, HostReads(optimizer) as reads:
+        wait = loop.Clock.wait
+
+        def paused(clock, batches):
+            reads.paused = True
+            try:
+                return wait(clock, batches)
+            finally:
+                reads.paused = False
+
+        patch.setattr(loop.Clock, "wait", paused)
+        for method in ("tolist", "numpy", "cpu"):
+            patch.setattr(torch.Tensor, method, recording(method, reads))
+        yield reads
+
+
+def recording(method: str, reads: HostReads):
+    usual = getattr(torch.Tensor, method)
+
+    def call(tensor, *arguments, **named):
+        reads.add(method)
+        return usual(tensor, *arguments, **named)
+
+    return call
+
+
+def test_what_reads_values_is_recorded() -> None:
+    """That the test below can fail."""
+    x = torch.arange(3.0)
+    weight = torch.nn.Parameter(x.clone())
+    optimizer = torch.optim.AdamW([weight])
+    weight.sum().backward()
+    with recorded(optimizer) as reads:
+        optimizer.step()
+        assert reads.found == []
+        float(x.sum())
+        bool(x.sum() > 2)
+        x[x > 1]
+        x.tolist()
+        x.cpu()
+    assert reads.found == ["_local_scalar_dense"] * 2 + ["index", "tolist", "cpu"]
+
+
+@pytest.mark.parametrize("name", ["mpp", "supervised", "joint", "mae", "simmim", "moco_v3"])
+def test_a_step_between_rows_reads_nothing_of_the_device(
+    monkeypatch: pytest.MonkeyPatch, tiny: list[str], name: str
+) -> None:
+    update = loop._update
+    found: dict[int, list[str]] = {}
+
+    def watched(state, *rest) -> None:
+        with recorded(state.strategy.optimizer) as reads:
+            update(state, *rest)
+        found[state.step] = reads.found
+
+    monkeypatch.setattr(loop, "_update", watched)
+    own = [f"recipe={name}", "optim.steps=4", "log.every=4", "eval.every=4", "name=run"]
+    train_job.train(Run(resolve(altered(tiny, *own))))
+    assert found == {step: [] for step in (1, 2, 3, 4)}
