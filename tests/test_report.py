@@ -751,9 +751,77 @@ def test_a_part_with_several_runs_of_a_seed_is_no_measure(tmp_path):
     assert "part sweep has a grid (optim.lr)" in message
 
 
-def test_a_study_without_a_baseline_names_what_a_report_needs(tmp_path):
-    message = error(study(tmp_path / "gap", report={"final": "final"}))
-    assert message.endswith("missing: baseline, candidate")
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [
+        ({"final": "final", "baseline": "scratch"}, "missing: candidate"),
+        ({"probes": ["probe"]}, "missing: final"),
+    ],
+)
+def test_a_study_names_what_a_report_needs(tmp_path, about, says):
+    assert error(study(tmp_path / "gap", report=about)).endswith(says)
+
+
+def each_by_itself(folder):
+    """A study of two data sets, finished: a sweep of three values and three final runs each."""
+    tasks = []
+    for arm in ("scratch", "mpp"):
+        swept = [
+            task("sweep", arm, 0, values={"optim.lr": lr}) | {"best": None, "by": None}
+            for lr in (0.01, 0.03, 0.1)
+        ]
+        needs = [one["name"] for one in swept]
+        chosen = {"best": "sweep", "by": "accuracy"}
+        tasks += [*swept, *(task("final", arm, seed, needs=needs) | chosen for seed in range(3))]
+    about = {"name": "sets", "title": "Two sets", "seeds": [0, 1, 2], "tasks": tasks}
+    about |= {"arms": {"scratch": "the first", "mpp": "the second"}}
+    about |= {"report": {"final": "final", "paper": {"mpp": 55.5}}}
+    folder.mkdir()
+    write(folder / "study.json", about)
+    for one in tasks:
+        finish(folder, one, RIGHT[one["arm"]][one["seed"]])
+        images = {"train": one["arm"], "validation": one["arm"], "test": one["arm"]}
+        altered(folder / one["name"] / "environment.json", data=images)
+        if one["part"] == "final" and one["arm"] == "mpp":  # other test images
+            place = folder / one["name"]
+            labels = (np.arange(IMAGES) + 3) % 10
+            predict(place, np.arange(IMAGES) < RIGHT["mpp"][one["seed"]], labels)
+            best = {"metric": "accuracy", "step": 5 + one["seed"], "value": 0.9}
+            altered(place / "result.json", best=best)
+    return folder
+
+
+def test_arms_without_a_baseline_are_reported_each_by_itself(tmp_path, monkeypatch):
+    """By hand: dev 0.5 - 0.01 and 0.5 + 2 x 0.1; top-1 of 400 images: 204 in the mean and 224, sd 4
+    and sqrt(12); t of 2 degrees of freedom 4.30 / sqrt(3)."""
+    do_not_draw(monkeypatch)
+    folder = each_by_itself(tmp_path / "sets")
+    found = reports.write(folder)
+    assert found.answer.startswith(
+        "Top-1 after fine-tuning: scratch 51.00% (95% 48.52 to 53.48, n ="
+    )
+    assert "mpp 56.00% (95% 53.85 to 58.15, n = 3; optim.lr=0.1, chosen of 3)." in found.answer
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (folder / "report.md").read_text().splitlines()
+        if "| optim.lr=" in line and "arm" not in line
+    ]
+    none = ["-"] * 3
+    assert rows == [
+        ["scratch", "optim.lr=0.01", "3", "49.00", "3", "51.00", "1.00", "48.52 to 53.48", *none],
+        [
+            *("mpp", "optim.lr=0.1", "3", "70.00", "3", "56.00", "0.87", "53.85 to 58.15"),
+            *("5, 6, 7", "55.50", "+0.50"),
+        ],
+    ]
+    text = (folder / "report.md").read_text()
+    assert "optim.lr=0.1, is at an end of the grid" in text
+    assert "no two rows compare" in text and "est with" not in text
+    assert found.numbers.pairs == [] and "Differences in pairs" not in text
+    (folder / "final-mpp-1" / "environment.json").write_text(
+        json.dumps(ENVIRONMENT | {"data": {"train": "mpp", "test": "others"}})
+    )
+    assert "were tested on different images" in error(folder)
 
 
 def test_study_json_holds_what_is_read():

@@ -150,7 +150,7 @@ def cells(
 def compute(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     """The main measure against the compute that went into it; none of probes of encoders that took
     the same, nor of tasks."""
-    if study.benchmark:
+    if not study.compares:
         return
     main = numbers.measure(numbers.main)
     lines = {

@@ -19,7 +19,7 @@ from ..runs.folder import Run
 from . import files
 from .comparable import foreign
 
-REQUIRED = ("final", "baseline", "candidate")  # under report: of a study that varies no keys
+REQUIRED = ("final", "baseline", "candidate")  # under report: of a study that compares named arms
 ROLES = ("baseline", "candidate", "reference")
 # Keys on which a training split's fingerprint depends
 TRAINING_IMAGES = (
@@ -113,6 +113,13 @@ class StudyResults(NamedTuple):
         return self.plan.get("benchmark")
 
     @property
+    def compares(self) -> bool:
+        """Whether arms are compared: those of a benchmark's tasks, and of a study that names no
+        roles, are each by itself, with test images of its own."""
+        roles = any(self.report.get(role) for role in ROLES)
+        return not self.benchmark and bool(self.vary or roles)
+
+    @property
     def finals(self) -> dict[str, list[str]]:
         """{final part: the extra parts beside it}; several of a study over shares of labels."""
         if self.plan.get("labels"):
@@ -195,13 +202,7 @@ def load_study(folder: Path) -> StudyResults:
             "tools/study.py makes one"
         )
     plan = files.read_plan(folder / "study.json")
-    compares = not plan.get("vary") and not plan.get("benchmark")
-    lacking = [key for key in REQUIRED if key not in plan["report"] and compares]
-    if lacking:
-        raise UserError(
-            f"{folder}: a report needs report: {', '.join(REQUIRED)} in the study's file; "
-            f"missing: {', '.join(lacking)}"
-        )
+    _check_required(folder, plan)
     finished: dict[str, FinishedRun] = {}
     strangers: dict[str, str] = {}
     missing = []
@@ -220,6 +221,25 @@ def load_study(folder: Path) -> StudyResults:
     _check_test_images(study)
     _check_training_images(study)
     return study._replace(correct=_correct(study))
+
+
+def _check_required(folder: Path, plan: dict[str, Any]) -> None:
+    """Check that the study's file says what its report is about: of a study that varies no keys the
+    final part and, once it names a role, what the report compares.
+
+    Raises:
+        UserError: it does not.
+    """
+    report = plan["report"]
+    if plan.get("vary") or plan.get("benchmark"):
+        return
+    needed = REQUIRED if any(report.get(role) for role in ROLES) else REQUIRED[:1]
+    lacking = [key for key in needed if key not in report]
+    if lacking:
+        raise UserError(
+            f"{folder}: a report needs report: {', '.join(needed)} in the study's file; "
+            f"missing: {', '.join(lacking)}"
+        )
 
 
 def _choose_final(plan: dict[str, Any], finished: dict[str, FinishedRun]) -> None:
@@ -284,8 +304,8 @@ def left_out(study: StudyResults) -> str:
 
 
 def _check_test_images(study: StudyResults) -> None:
-    """Raises UserError where two reported runs have different fingerprints of the test split; of a
-    benchmark's tasks, two of the same task."""
+    """Raises UserError where two reported runs have different fingerprints of the test split; where
+    arms are not compared, two of the same arm."""
     firsts: dict[str, FinishedRun] = {}
     for run in study.finished.values():
         test = run.environment["data"].get("test")
@@ -298,7 +318,7 @@ def _check_test_images(study: StudyResults) -> None:
 
 def _test_set(study: StudyResults, run: FinishedRun) -> str:
     """Which test images a run has: runs of one name have the same."""
-    return run.arm if study.benchmark else ""
+    return "" if study.compares else run.arm
 
 
 def _check_training_images(study: StudyResults) -> None:

@@ -106,7 +106,7 @@ def tested(study: StudyResults) -> Iterator[Measure]:
         suffix = _suffix(part, sum(name == other for _, other in taken) > 1)
         label = name.replace("_", " ")
         runs = {arm: study.runs(part, arm) for arm in study.plan["arms"]}
-        measure = Measure(name + suffix, label + suffix, part, True, True, [], [], [])
+        measure = Measure(name + suffix, label + suffix, part, True, True, _own(study), [], [])
         yield from _with_results(study, measure, name, runs)
 
 
@@ -124,9 +124,13 @@ def _fine_tuned(study: StudyResults, final: str, extra: Iterable[str]) -> Iterat
         # no top-5 with five classes or fewer
         if name == "top1" or all(name in run.measured("test") for run in every):
             label = f"top-{name[3:]} after fine-tuning{labels}"
-            keys = ["data.path"] if study.benchmark else []
-            measure = Measure(name + suffix, label, final, True, True, keys, [], [])
+            measure = Measure(name + suffix, label, final, True, True, _own(study), [], [])
             yield from _with_results(study, measure, name, runs)
+
+
+def _own(study: StudyResults) -> list[str]:
+    """The keys by which each arm answers a question of its own, of arms that are not compared."""
+    return [] if study.compares else ["data.path"]
 
 
 def _at_place(of: str, place: float) -> str:

@@ -169,7 +169,7 @@ def _main(study: StudyResults, measures: list[Measure]) -> Measure:
             f"{study.folder}: nothing was measured that compares; "
             "expected report: probes: with the parts that measure"
         )
-    if wanted is None and (study.report.get("candidate") or study.benchmark):
+    if wanted is None and (study.report.get("candidate") or not study.compares):
         fine_tuned = [one for one in measures if one.part == study.final]
         if fine_tuned:
             return fine_tuned[0]

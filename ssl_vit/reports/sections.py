@@ -3,10 +3,9 @@ of text, tables and figures, and nothing where the study has nothing of it. No t
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 from .. import stats
-from . import benchmark_section, figures, provenance, scaling_section
+from . import benchmark_section, chosen_section, figures, provenance, scaling_section
 from .axes import arm_label, format_value
 from .load import StudyResults, left_out
 from .measures import Measure
@@ -24,6 +23,7 @@ from .wording import (
     difference_of,
     minus,
     number,
+    setting,
     span,
     summary,
     unit,
@@ -31,7 +31,13 @@ from .wording import (
 )
 
 BOTH = "95%, seeds and images"
-COMPARING = ("Differences in pairs", "Interaction", "Learning curves")  # arms, which no tasks do
+# Of arms that are compared with one another
+COMPARING = ("Differences in pairs", "Interaction", "Learning curves")
+APART = (
+    "n counts seeds; sd is over them, and intervals are Student's t. The study's report: names no "
+    "baseline, so each arm is by itself and no two rows compare; what other test images would give "
+    "is in no interval but those of seeds and images."
+)
 MATCHED = {
     "exaflop": "Matched by exaFLOP: each arm's steps and warm-up were scaled so that its "
     "pre-training costs what the study's options cost before the arm's own.",
@@ -41,7 +47,7 @@ MATCHED = {
 
 def build(study: StudyResults, numbers: Numbers) -> list[Section]:
     """All that the report says; sections without content are left out."""
-    shown = [one for one in SECTIONS if not study.benchmark or one[0] not in COMPARING]
+    shown = [one for one in SECTIONS if study.compares or one[0] not in COMPARING]
     found = [Section(title, list(blocks(study, numbers))) for title, blocks in shown]
     return [section for section in found if section.blocks]
 
@@ -169,7 +175,7 @@ def measures(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     """Every measure of every arm, and why some are not shown."""
     yield from figures.measures(study, numbers)
     for keys in dict.fromkeys(tuple(one.question_keys) for one in numbers.measures):
-        if not keys or study.benchmark:
+        if not keys or not study.compares:
             continue
         yield Text(
             "Held-out losses and accuracies of pre-training are measured at each setting's own "
@@ -183,7 +189,10 @@ def measures(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
         )
     for measure in figures.shown(study, numbers):
         yield _measure_table(study, numbers, measure)
-    yield Text(benchmark_section.METHOD if study.benchmark else _method(numbers))
+    if study.benchmark:
+        yield Text(benchmark_section.METHOD)
+    else:
+        yield Text(_method(numbers) if study.compares else APART)
 
 
 def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> Table:
@@ -267,7 +276,7 @@ def sweeps(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     """A table for each sweep, the best value in brackets; a warning where it ends the grid."""
     for part in dict.fromkeys(sweep.part for sweep in numbers.sweeps):
         found = [sweep for sweep in numbers.sweeps if sweep.part == part]
-        tried = [_values(values) for sweep in found for values, _ in sweep.tried]
+        tried = [setting(values) for sweep in found for values, _ in sweep.tried]
         columns = list(dict.fromkeys(tried))
         rows = [
             [arm_label(sweep.arm, numbers.settings), *_tried(sweep, columns)] for sweep in found
@@ -289,13 +298,9 @@ def sweeps(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
         )
 
 
-def _values(values: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in values.items())
-
-
 def _tried(sweep: Sweep, columns: list[str]) -> list[str]:
-    shown = {_values(values): number(mean) for values, mean in sweep.tried}
-    best = _values(sweep.tried[sweep.best][0])
+    shown = {setting(values): number(mean) for values, mean in sweep.tried}
+    best = setting(sweep.tried[sweep.best][0])
     shown[best] = f"({shown[best]})"
     return [shown.get(column, NONE) for column in columns]
 
@@ -351,6 +356,7 @@ def differences(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
 SECTIONS: tuple[tuple[str, Callable[[StudyResults, Numbers], Iterator[Block]]], ...] = (
     ("", first),
     ("Means over tasks", benchmark_section.section),
+    ("Swept, then final", chosen_section.section),
     ("Arms", arms),
     ("Accuracy against labels", partial(scaling_section.section, "labels")),
     ("Accuracy against images", partial(scaling_section.section, "images")),

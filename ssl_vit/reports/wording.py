@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from ..stats import Interval, SeedSummary
 from .axes import CURVE_OF, arm_label, format_place, format_share
@@ -78,10 +79,13 @@ def zero(interval: Interval) -> str:
 
 def answer(study: StudyResults, numbers: Numbers) -> str:
     """The study's answer: its claim, then the candidate minus the baseline and the reference, then
-    the best of the varied settings; each where the study has it."""
+    the best of the varied settings; each where the study has it. Of arms that are not compared,
+    what each has."""
     parts = []
     if numbers.benchmark:
         parts.append(_score(numbers.benchmark))
+    elif not study.compares:
+        parts.append(_each(study, numbers))
     if numbers.claim:
         parts.append(_claim(study, numbers, numbers.claim))
     pairs = candidate_pairs(study, numbers)
@@ -97,6 +101,27 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
     if study.vary:
         parts.append(_best(numbers.measure(numbers.main), numbers))
     return " ".join(parts)
+
+
+def _each(study: StudyResults, numbers: Numbers) -> str:
+    """The final accuracy of each arm, and what its sweep chose."""
+    measure = numbers.measure(numbers.main)
+    chosen = {sweep.arm: sweep for sweep in numbers.sweeps}
+    texts = []
+    for one in measure.results:
+        ends = f"95% {span(one.value.interval)}, " if one.value.interval else ""
+        text = f"{arm_label(one.arm, numbers.settings)} {number(one.value.mean, measure.percent)}"
+        text += f"{'%' if measure.percent else ''} ({ends}n = {one.value.n}"
+        if one.arm in chosen:
+            sweep = chosen[one.arm]
+            text += f"; {setting(sweep.tried[sweep.best][0])}, chosen of {len(sweep.tried)}"
+        texts.append(f"{text})")
+    return f"{measure.label[0].upper()}{measure.label[1:]}: {'; '.join(texts)}."
+
+
+def setting(values: dict[str, Any]) -> str:
+    """What a sweep tried, as options."""
+    return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
 def _score(found: Benchmark) -> str:
