@@ -7,18 +7,20 @@ from types import SimpleNamespace
 
 import datasets
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from conftest import altered
 from PIL import Image
 from torch.nn import functional as F
 
+from ssl_vit.config import schema
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
-from ssl_vit.data import base, batching, columns, loaders, resident, sources
+from ssl_vit.data import base, batching, columns, label_lists, loaders, resident, sources
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify
-from ssl_vit.jobs import evaluate, make_shards
+from ssl_vit.jobs import evaluate, make_shards, resources
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder
 from ssl_vit.objectives import Supervised
@@ -55,7 +57,7 @@ def _own_cache(tmp_path_factory):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     """48 training and 12 test images: `many` lists, `ones` a list of one label, `one` that label,
-    `byte` the same in a byte, `bad` a number that is no class."""
+    `byte` the same in a byte, `bad` a number that is no class, `hot` a 0 or 1 for each class."""
     folder = tmp_path_factory.mktemp("lists")
     features = datasets.Features(
         {
@@ -65,6 +67,7 @@ def place(tmp_path_factory) -> Path:
             "one": CLASSES,
             "byte": datasets.Value("uint8"),
             "bad": datasets.List(datasets.Value("int64")),
+            "hot": datasets.List(datasets.Value("int64")),
             "texts": datasets.List(datasets.Value("string")),
         }
     )
@@ -77,6 +80,7 @@ def place(tmp_path_factory) -> Path:
             "one": one,
             "byte": [None, *one[1:]],
             "bad": [[0, -7]] * count,
+            "hot": [[int(i == x) for i in range(5)] for x in one],
             "texts": [["ant"]] * count,
         }
         made = datasets.Dataset.from_dict(columns, features=features)
@@ -112,6 +116,21 @@ def test_labels_in_unsigned_bytes_may_be_missing(place, window) -> None:
     source = source_of(place, "byte", window=window)
     assert source.label_range == (-1, 4)
     assert base.labels_of(source, np.arange(2)).tolist()[0] == -1
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_a_zero_or_one_for_each_class_is_no_list_of_classes(place, window) -> None:
+    """They would be read as images of the classes 0 and 1."""
+    with pytest.raises(UserError, match=r"data.label_column=hot: lists of up to 5 zeros and ones"):
+        source_of(place, "hot", window=window)
+    pairs = label_lists.LabelLists("two", longest=2, low=0, high=1)
+    assert label_lists.check_numbers(pairs) is pairs
+
+
+def test_numbers_above_int64_are_one_line() -> None:
+    column = pyarrow.chunked_array([pyarrow.array([[2**63 + 5]], pyarrow.list_(pyarrow.uint64()))])
+    with pytest.raises(UserError, match="expected numbers of classes"):
+        label_lists.measure("many", column)
 
 
 def head(classes: int, logits: list[list[float]]) -> Supervised:
@@ -264,6 +283,15 @@ def test_what_takes_one_label_an_image_is_one_line(place, tiny, more, says) -> N
     with pytest.raises(UserError, match=says) as caught:
         train(options(tiny, place, *more))
     assert "\n" not in str(caught.value)
+
+
+def test_a_plugin_for_one_label_an_image_is_given_no_lists(place, tiny, monkeypatch) -> None:
+    """It has no supervised.loss= that could be set."""
+    monkeypatch.setitem(schema.OBJECTIVES, "counted", ("labels",))
+    recipe = resolve(options(tiny, place, "data.label_column=many"))
+    recipe.objective = "counted"
+    with pytest.raises(UserError, match=r"objective=counted: .*expected a column of one label"):
+        resources.check_label_lists(recipe, sources.load(recipe.data))
 
 
 def test_lists_are_used_where_they_are_named() -> None:

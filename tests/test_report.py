@@ -824,6 +824,36 @@ def test_arms_without_a_baseline_are_reported_each_by_itself(tmp_path, monkeypat
     assert "were tested on different images" in error(folder)
 
 
+def test_what_a_sweep_chose_is_shown_once_all_of_it_is_there(tmp_path, monkeypatch):
+    """Without its run of 0.1, which won, the final runs did not choose the better of the others."""
+    do_not_draw(monkeypatch)
+    folder = each_by_itself(tmp_path / "sets")
+    shutil.rmtree(folder / "sweep-mpp-0-lr=0.1")
+    found = reports.write(folder)
+    assert "scratch 51.00% (95% 48.52 to 53.48, n = 3; optim.lr=0.01, chosen" in found.answer
+    assert "mpp 56.00% (95% 53.85 to 58.15, n = 3)." in found.answer
+    text = (folder / "report.md").read_text()
+    assert "| mpp | - | 2 of 3 so far | - | 3 | 56.00 |" in re.sub(" +", " ", text)
+
+
+def test_a_sweep_is_reported_before_its_final_runs(tmp_path, monkeypatch):
+    """After a probe and a sweep, the answer is the probe's, which chose nothing."""
+    do_not_draw(monkeypatch)
+    folder = each_by_itself(tmp_path / "sets")
+    plan = json.loads((folder / "study.json").read_text())
+    for arm in ARMS:
+        for seed in range(3):
+            shutil.rmtree(folder / f"final-{arm}-{seed}", ignore_errors=True)
+    one = task("probe", "mpp", 0, "evaluate")
+    finish(folder, one, RIGHT["mpp"][0])
+    about = {"final": "final", "probes": ["probe"]}
+    write(folder / "study.json", plan | {"tasks": [one, *plan["tasks"]], "report": about})
+    found = reports.write(folder)
+    assert "chosen" not in found.answer
+    text = re.sub(" +", " ", (folder / "report.md").read_text())
+    assert "| mpp | optim.lr=0.1 | 3 | 70.00 |" in text
+
+
 def test_study_json_holds_what_is_read():
     planned = Task("final-mpp-0", "final", "finetune", "mpp", 0, {}, (), {"recipe": "finetune"})
     assert set(load.TASK) | {"best", "by", "options"} <= record._record(planned).keys()

@@ -40,6 +40,21 @@ class LabelLists(NamedTuple):
         return f", up to {self.longest} labels an image{empty}"
 
 
+def check_numbers(lists: LabelLists) -> LabelLists:
+    """The lists of a whole split, as they are.
+
+    Raises:
+        UserError: they are a 0 or a 1 for each class: numbers of two classes alone would stand
+            there several times.
+    """
+    if lists.longest > 2 and lists.high in (0, 1):
+        raise UserError(
+            f"data.label_column={lists.column}: lists of up to {lists.longest} zeros and ones;"
+            " expected the numbers of an image's classes, [0, 3] in place of [1, 0, 0, 1]"
+        )
+    return lists
+
+
 def holds_lists(feature: Any) -> bool:
     """Whether a column of `datasets` holds lists of class numbers."""
     if not isinstance(feature, datasets.List | datasets.LargeList):
@@ -50,16 +65,21 @@ def holds_lists(feature: Any) -> bool:
 
 
 def together(column: str, parts: Sequence[LabelLists]) -> LabelLists:
-    """What the lists of all parts of a split are."""
+    """What the lists of all parts of a split are.
+
+    Raises:
+        UserError: as `check_numbers`.
+    """
     if not parts:
         return LabelLists(column)
-    return LabelLists(
+    whole = LabelLists(
         column,
         max(one.longest for one in parts),
         sum(one.empty for one in parts),
         min(one.low for one in parts),
         max(one.high for one in parts),
     )
+    return check_numbers(whole)
 
 
 def measure(column: str, lists: pyarrow.ChunkedArray) -> LabelLists:
@@ -88,7 +108,7 @@ def measure(column: str, lists: pyarrow.ChunkedArray) -> LabelLists:
 
 
 def _is_right(one: list[int | None]) -> bool:
-    return all(number is not None and number >= 0 for number in one)
+    return all(number is not None and 0 <= number < 2**63 for number in one)
 
 
 def padded(lists: pyarrow.Array | pyarrow.ChunkedArray, longest: int) -> np.ndarray:

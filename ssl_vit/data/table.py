@@ -35,7 +35,8 @@ class Table:
         self.masks = masks
         self.lists: label_lists.LabelLists | None = None
         if label and label_lists.holds_lists(rows.features[label]):
-            self.lists = label_lists.measure(label, self.rows.data.column(label))
+            lists = label_lists.measure(label, self.rows.data.column(label))
+            self.lists = label_lists.check_numbers(lists)
         if masks.column:  # beside the images, which are read without their masks
             alone = rows.select_columns([masks.column])
             self.mask_rows = alone.cast_column(masks.column, datasets.Image(decode=False))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from .axes import arm_label
 from .load import FinishedRun, StudyResults
-from .numbers import Numbers, Sweep
+from .numbers import Numbers, Sweep, choices
 from .pages import Block, Table, Text
 from .wording import NONE, SEEDS, number, setting, summary
 
@@ -31,22 +31,24 @@ def section(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
 
 
 def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[str]]:
-    """The row of an arm whose final part chose from this sweep."""
-    takes = any(
-        (task["part"], task.get("best"), task["arm"]) == (study.final, sweep.part, sweep.arm)
-        for task in study.plan["tasks"]
-    )
-    if not takes:
+    """The row of an arm whose final part chooses from this sweep."""
+    tasks = [task for task in study.plan["tasks"] if task["arm"] == sweep.arm]
+    if not any((task["part"], task.get("best")) == (study.final, sweep.part) for task in tasks):
         return
     values, dev = sweep.tried[sweep.best]
+    cells = [setting(values), str(len(sweep.tried)), number(dev)]
+    if sweep.arm not in choices(study, numbers.sweeps, study.final):
+        planned = {str(task["values"]) for task in tasks if task["part"] == sweep.part}
+        cells = [NONE, f"{len(sweep.tried)} of {len(planned)} so far", NONE]
+        values = {}
     own = [run for run in study.finished.values() if run.part == sweep.part]
     chosen = [run for run in own if run.arm == sweep.arm and run.values == values]
-    measure = numbers.measure("top1")
-    final = next((one for one in measure.results if one.arm == sweep.arm), None)
+    measure = next((one for one in numbers.measures if one.part == study.final), None)
+    results = measure.results if measure and measure.name == "top1" else []
+    final = next((one for one in results if one.arm == sweep.arm), None)
     paper = (study.report.get("paper") or {}).get(sweep.arm)
-    cells = [arm_label(sweep.arm, numbers.settings), setting(values), str(len(sweep.tried))]
-    cells += [number(dev), _best_steps(chosen)]
-    cells += [NONE] * 4 if final is None else summary(final.value, measure)
+    cells = [arm_label(sweep.arm, numbers.settings), *cells, _best_steps(chosen)]
+    cells += [NONE] * 4 if measure is None or final is None else summary(final.value, measure)
     cells.append(_best_steps(study.runs(study.final, sweep.arm).values()))
     cells.append(NONE if paper is None else f"{paper:.2f}")
     apart = None if final is None or paper is None else 100 * final.value.mean - paper

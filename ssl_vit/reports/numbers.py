@@ -6,7 +6,7 @@ where the arm is only a name.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -244,6 +244,19 @@ def _chosen_by(study: StudyResults, part: str, arm: str) -> str | None:
         if (task.get("best"), task["arm"]) == (part, arm) and task.get("by"):
             return task["by"]
     return None
+
+
+def choices(study: StudyResults, sweeps: Iterable[Sweep], part: str | None) -> dict[str, Sweep]:
+    """{arm: the sweep that its runs of a part choose from}. Sweeps with runs that are missing are
+    left out: what is best of the others is not what was chosen."""
+    tasks = study.plan["tasks"]
+    wanted = {(task.get("best"), task["arm"]) for task in tasks if task["part"] == part}
+    partial = {(one["part"], one["arm"]) for one in tasks if one["name"] not in study.finished}
+    return {
+        sweep.arm: sweep
+        for sweep in sweeps
+        if (sweep.part, sweep.arm) in wanted and (sweep.part, sweep.arm) not in partial
+    }
 
 
 def edges(tried: list[dict[str, Any]], best: dict[str, Any]) -> list[str]:

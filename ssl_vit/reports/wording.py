@@ -9,7 +9,7 @@ from .axes import CURVE_OF, arm_label, format_place, format_share
 from .benchmark import Benchmark, Score
 from .load import StudyResults
 from .measures import Measure
-from .numbers import Numbers, Pair
+from .numbers import Numbers, Pair, choices
 from .scaling_curve import Comparison, Estimate
 
 MINUS = "A minus B"
@@ -106,7 +106,7 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
 def _each(study: StudyResults, numbers: Numbers) -> str:
     """The final accuracy of each arm, and what its sweep chose."""
     measure = numbers.measure(numbers.main)
-    chosen = {sweep.arm: sweep for sweep in numbers.sweeps}
+    chosen = choices(study, numbers.sweeps, measure.part)
     texts = []
     for one in measure.results:
         ends = f"95% {span(one.value.interval)}, " if one.value.interval else ""
