@@ -23,10 +23,11 @@ from ssl_vit.inspection.base import UnavailableError
 from ssl_vit.models import encoder, interop, weights
 from ssl_vit.models.position_weights import exported_state, resize_positions
 from ssl_vit.models.positions import Sincos2d
-from ssl_vit.models.query_block import QueryBlock
+from ssl_vit.models.query_block import QueryAttention, QueryBlock
 from ssl_vit.objectives import Supervised
 from ssl_vit.training import optim
 
+NORM = timm.layers.LayerNorm
 SIZE = {"patch": 4, "width": 32, "depth": 2, "heads": 2, "mlp": 80}
 ALL = {"registers": 2, "layer_scale": 0.1, "qk_norm": True, "activation": "swiglu"}
 LESS = {"layer_scale": 0.1, "qk_norm": True}  # what timm has beside relative_bias
@@ -143,6 +144,33 @@ def test_wanted_patches_are_those_of_the_whole_pass(kind: str) -> None:
             weight = torch.linspace(-1, 1, ours.numel()).view_as(ours)
             gradients = [torch.autograd.grad((h * weight).sum(), x_BND)[0] for h in (ours, theirs)]
             torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_is_timms(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs, and gradients of input and weights; by plain products in bfloat16 on a CPU."""
+    ours = net(qk_norm=True).backbone.blocks[0].attn.to(dtype)
+    assert type(ours) is QueryAttention
+    theirs = timm.layers.attention.Attention(32, 2, qkv_bias=True, qk_norm=True, norm_layer=NORM)
+    theirs.to(dtype).load_state_dict(ours.state_dict())
+    theirs.fused_attn = False
+    x_BTD = torch.randn(3, 17, 32, dtype=dtype, requires_grad=True)
+    fused = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda *given: fused.append(1) or kernel(*given),
+    )
+    found = []
+    for attention in (ours, theirs):
+        read_BTD = attention(x_BTD)
+        gradients = torch.autograd.grad(read_BTD.square().sum(), [x_BTD, *attention.parameters()])
+        found.append([read_BTD, *gradients])
+    assert len(fused) == (dtype == torch.float32)
+    exact = {"atol": 1e-4, "rtol": 1e-4} if fused else {"atol": 0, "rtol": 0}
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, **exact)
 
 
 def test_relative_attention_is_the_papers() -> None:

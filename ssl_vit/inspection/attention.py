@@ -15,10 +15,11 @@ from timm.models.vision_transformer_relpos import RelPosAttention
 from torch import Tensor
 
 from ..models.encoder import Encoder
+from ..models.query_block import QueryAttention
 from ..models.relative import RelativeAttention
 from .base import UnavailableError
 
-KINDS = (Attention, AttentionRope, RelPosAttention, RelativeAttention)
+KINDS = (Attention, QueryAttention, AttentionRope, RelPosAttention, RelativeAttention)
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ from .architectures import (
     timm_class,
 )
 from .positions import Positions, build_positions
-from .query_block import QueryBlock, allow_wanted, gather_tokens
+from .query_block import QueryBlock, allow_wanted, choose_attention, gather_tokens
 
 EXPECTED = "expected a Vision Transformer with a class token, patches and the width of model="
 
@@ -293,11 +293,3 @@ def _check_architecture(net: Encoder, model: Model) -> None:
             raise UserError(
                 f"model.{key}={shown}: model.timm={model.timm} has {str(value).lower()}"
             )
-
-
-def choose_attention(network: nn.Module) -> None:
-    """Use the fused attention kernel in timm's blocks on a GPU only: on a CPU its backward is
-    slower (docs/speed.md)."""
-    for module in network.modules():
-        if hasattr(module, "fused_attn"):
-            module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]

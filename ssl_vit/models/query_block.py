@@ -1,10 +1,11 @@
-"""A block of timm's that computes some tokens' outputs alone.
+"""timm's attention and block, for some tokens' outputs alone.
 
 Legend: B batch, T tokens, K wanted tokens of each image, D width, H heads, d = D / H.
 """
 
 from typing import Any
 
+import torch
 from timm.models.vision_transformer import Attention, Block
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,10 +16,40 @@ def gather_tokens(x_BTD: Tensor, index_BK: Tensor) -> Tensor:
     return x_BTD.gather(1, index_BK[..., None].expand(-1, -1, x_BTD.shape[-1]))
 
 
+class QueryAttention(Attention):
+    """timm's Attention, with the fused kernel where it is faster. With `wanted_BK` only the wanted
+    tokens attend and are projected. Queries are computed of all, because `qkv` is called whole:
+    under ZeRO 3 a module's weights are there only while its own forward runs.
+
+    Queries, keys and values are slices of (B, T, 3, H, d), so that the backward pass writes their
+    gradients into one tensor in the order of `qkv`'s outputs; timm's order needs a second copy.
+    """
+
+    def forward(  # type: ignore[override]
+        self, x_BTD: Tensor, wanted_BK: Tensor | None = None, **mask: Any
+    ) -> Tensor:
+        if any(value is not None and value is not False for value in mask.values()):
+            return super().forward(x_BTD, **mask)
+        packed_BT3Hd = self.qkv(x_BTD).unflatten(-1, (3, self.num_heads, -1))
+        query_BKHd, key_BTHd, value_BTHd = packed_BT3Hd.unbind(2)
+        if wanted_BK is not None:
+            query_BKHd = gather_tokens(query_BKHd.flatten(2), wanted_BK).unflatten(
+                -1, query_BKHd.shape[2:]
+            )
+        query_BHKd = self.q_norm(query_BKHd.transpose(1, 2))
+        key_BHTd = self.k_norm(key_BTHd.transpose(1, 2))
+        value_BHTd = value_BTHd.transpose(1, 2)
+        if self.fused_attn and fused_is_faster(query_BHKd):
+            read_BHKd = F.scaled_dot_product_attention(query_BHKd, key_BHTd, value_BHTd)
+        else:
+            share_BHKT = (query_BHKd * self.scale @ key_BHTd.transpose(-2, -1)).softmax(-1)
+            read_BHKd = share_BHKT @ value_BHTd
+        return self.proj_drop(self.proj(read_BHKd.transpose(1, 2).flatten(2)))
+
+
 class QueryBlock(Block):
     """timm's Block. With `wanted_BK` only the wanted tokens attend, are projected and go through
-    the MLP. Queries are computed of all, because `qkv` is called whole: under ZeRO 3 a module's
-    weights are there only while its own forward runs."""
+    the MLP."""
 
     def forward(  # type: ignore[override]
         self, x_BTD: Tensor, wanted_BK: Tensor | None = None, **arguments: Any
@@ -26,38 +57,40 @@ class QueryBlock(Block):
         if wanted_BK is None:
             return super().forward(x_BTD, **arguments)
         x_BKD = gather_tokens(x_BTD, wanted_BK)
-        read_BKD = _attend(self.attn, self.norm1(x_BTD), wanted_BK)
+        read_BKD = self.attn(self.norm1(x_BTD), wanted_BK)
         x_BKD = x_BKD + self.drop_path1(self.ls1(read_BKD))
         return x_BKD + self.drop_path2(self.ls2(self.mlp(self.norm2(x_BKD))))
 
 
-def _attend(attention: Any, x_BTD: Tensor, wanted_BK: Tensor) -> Tensor:
-    """What timm's Attention gives for the wanted tokens."""
-    query_BTD, key_BTD, value_BTD = attention.qkv(x_BTD).chunk(3, dim=-1)
-    query_BKD = gather_tokens(query_BTD, wanted_BK)
-    heads = (attention.num_heads, -1)
-    query_BHKd, key_BHTd, value_BHTd = (
-        one.unflatten(-1, heads).transpose(1, 2) for one in (query_BKD, key_BTD, value_BTD)
-    )
-    query_BHKd = attention.q_norm(query_BHKd)
-    key_BHTd = attention.k_norm(key_BHTd)
-    if attention.fused_attn:
-        read_BHKd = F.scaled_dot_product_attention(query_BHKd, key_BHTd, value_BHTd)
-    else:
-        share_BHKT = (query_BHKd * attention.scale @ key_BHTd.transpose(-2, -1)).softmax(-1)
-        read_BHKd = share_BHKT @ value_BHTd
-    read_BKD = read_BHKd.transpose(1, 2).flatten(2)
-    return attention.proj_drop(attention.proj(read_BKD))
+def fused_is_faster(query: Tensor) -> bool:
+    """Whether the fused attention kernel beats plain products, forward and backward: on a CPU in
+    float32 alone (docs/speed.md)."""
+    return query.device.type != "cpu" or query.dtype == torch.float32
+
+
+def fuse_on_gpus(network: nn.Module) -> None:
+    """Use fused attention kernels on a GPU only."""
+    for module in network.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]
+
+
+def choose_attention(network: nn.Module) -> None:
+    """Make timm's Attention a QueryAttention where it has no dropout of weights, gate or norm; its
+    weights stay. Other attention uses its fused kernel on a GPU only."""
+    fuse_on_gpus(network)
+    for module in network.modules():
+        attention: Any = module
+        if type(attention) is not Attention or getattr(attention, "gate", None) is not None:
+            continue
+        if isinstance(attention.norm, nn.Identity) and attention.attn_drop.p == 0:
+            attention.__class__ = QueryAttention
+            attention.fused_attn = True  # type: ignore[misc]
 
 
 def allow_wanted(blocks: nn.Sequential | nn.ModuleList) -> None:
-    """Make the last block a QueryBlock where it is timm's Block with timm's Attention, without
-    dropout of weights, gate and norm; its weights stay."""
+    """Make the last block a QueryBlock where it is timm's Block with a QueryAttention; its weights
+    stay."""
     last: Any = blocks[-1]
-    if type(last) is not Block or type(last.attn) is not Attention:
-        return
-    attention = last.attn
-    plain = isinstance(attention.norm, nn.Identity) and attention.attn_drop.p == 0
-    has_gate = getattr(attention, "gate", None) is not None
-    if plain and not has_gate:
+    if type(last) is Block and isinstance(last.attn, QueryAttention):
         last.__class__ = QueryBlock
