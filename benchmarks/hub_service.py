@@ -1,13 +1,13 @@
 """What a Hugging Face Hub does with this project's uploads and downloads, path by path.
 
     HF_TOKEN=... python benchmarks/hub_service.py repo=USER/NAME
-    HF_TOKEN=... HF_TOKEN_READ=... python benchmarks/hub_service.py repo=USER/NAME gated=OWNER/NAME \\
-        requests=3000
+    HF_TOKEN=... HF_TOKEN_READ=... python benchmarks/hub_service.py repo=USER/NAME \\
+        gated=OWNER/NAME requests=3000
 
 Trains a run of seconds, makes the private repository `repo`, which must not exist yet, goes through
-the paths (hub_paths.py), and deletes the repository, also after failures and Ctrl-C (not with keep=true). Prints a
-line for each path (pass, fail: why, skipped: why) and a JSON object; the exit status is 1 if a path
-failed. endpoint=: another Hub than huggingface.co. large=: MiB of each of the two large files (32).
+the paths (hub_paths.py), and deletes the repository, also after failures and Ctrl-C (not with
+keep=true). Prints a line for each path (pass, fail: why, skipped: why) and a JSON object; the exit
+status is 1 if a path failed. endpoint=: another Hub than huggingface.co. large=: MiB of each of the two large files (32).
 gated=: a gated model whose terms this account has not accepted. HF_TOKEN_READ: a token of the same
 account without write access. requests=: send up to that many requests, until the Hub limits their
 rate; the wait takes up to five minutes more. No token is printed.

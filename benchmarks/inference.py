@@ -12,8 +12,9 @@ there is one, else cpu. largest=false leaves out the largest batch.
 
 The largest batch is found by doubling and bisection: on a GPU until its memory is exhausted; on a
 CPU until the process holds memory= GiB (a quarter of what is free), all models of the command
-included; smaller batches predict which is tried next, and one that would hold more is not run. No batch is above most= (CPU 256, GPU 65,536): where that ends
-the search, the result is a lower bound, `ends: most`.
+included; smaller batches predict which is tried next, and one that would hold more is not run. No
+batch is above most= (CPU 256, GPU 65,536): where that ends the search, the result is a lower bound,
+`ends: most`.
 """
 
 import contextlib

@@ -173,7 +173,7 @@ def test_zero_shards_by_its_papers_formula(monkeypatch):
 def test_the_device_batch_is_that_of_a_run(batch, wanted, processes):
     words = ["recipe=paper/mpp_b16_imagenet", "compute.precision=bfloat16", f"optim.batch={batch}"]
     recipe = resolve([*words, *([f"compute.batch={wanted}"] if wanted else [])])
-    # machine.py's rule, on this device
+    # the rule of jobs/resources.py, on this device
     limit = int(78 * 2**30 / 2 / costs.activation_bytes(recipe, fused=True))
     assert (
         budget.device_batch(recipe, processes, H100)
