@@ -21,9 +21,9 @@ from ssl_vit.errors import UserError
 from ssl_vit.inspection import embeddings
 from ssl_vit.inspection.base import UnavailableError
 from ssl_vit.models import encoder, interop, weights
+from ssl_vit.models.attention import QueryAttention, QueryBlock
 from ssl_vit.models.position_weights import exported_state, resize_positions
 from ssl_vit.models.positions import Sincos2d
-from ssl_vit.models.query_block import QueryAttention, QueryBlock
 from ssl_vit.objectives import Supervised
 from ssl_vit.training import optim
 

@@ -14,8 +14,8 @@ from timm.models.vision_transformer import Attention
 from timm.models.vision_transformer_relpos import RelPosAttention
 from torch import Tensor
 
+from ..models.attention import QueryAttention
 from ..models.encoder import Encoder
-from ..models.query_block import QueryAttention
 from ..models.relative import RelativeAttention
 from .base import UnavailableError
 

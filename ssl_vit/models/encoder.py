@@ -24,8 +24,8 @@ from .architectures import (
     timm_args,
     timm_class,
 )
+from .attention import QueryBlock, allow_wanted, choose_attention, gather_tokens
 from .positions import Positions, build_positions
-from .query_block import QueryBlock, allow_wanted, choose_attention, gather_tokens
 
 EXPECTED = "expected a Vision Transformer with a class token, patches and the width of model="
 

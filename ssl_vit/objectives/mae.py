@@ -13,8 +13,8 @@ from timm.models.vision_transformer import Block, init_weights_vit_jax
 from torch import Tensor, nn
 
 from ..data.batching import Batch
+from ..models.attention import choose_attention
 from ..models.encoder import Encoder
-from ..models.query_block import choose_attention
 from . import corruption
 from .patches import PatchPrediction
 from .targets import Target

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from ..data.augment import VIEWS
 from ..data.batching import Batch
 from ..errors import UserError
+from ..models.attention import fuse_on_gpus
 from ..models.encoder import Backbone, Encoder
-from ..models.query_block import fuse_on_gpus
 from . import global_batch
 from .base import Metrics, Objective, Step
 from .global_batch import GlobalBatchNorm

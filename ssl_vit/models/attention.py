@@ -1,4 +1,4 @@
-"""timm's attention and block, for some tokens' outputs alone.
+"""timm's attention with the faster kernel, and its block; for some tokens' outputs alone, too.
 
 Legend: B batch, T tokens, K wanted tokens of each image, D width, H heads, d = D / H.
 """
