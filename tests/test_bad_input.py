@@ -90,7 +90,11 @@ CHANGED = {
     ),
     "no visible patch": (
         ["recipe=mae", "mae.rate=0.99"],
-        "mae.rate=0.99: leaves none of an image's 16 patches visible; expected at most 0.937",
+        "mae.rate=0.99: leaves none of an image's 16 patches visible; expected less than 0.96875",
+    ),
+    "nothing but mask tokens": (
+        ["recipe=simmim", "corruption.rate=0.97"],
+        "corruption.rate=0.97: masks all of an image's 16 patches; expected less than 0.96875",
     ),
     "a decoder whose heads do not divide": (
         ["recipe=mae", "mae.width=66"],

@@ -374,6 +374,33 @@ def test_sources_are_clean_embeddings():
     assert made.squeeze(-1).tolist() == [[2, 1, -1, 4], [8, 6, 7, 3]]
 
 
+@SOURCES
+def test_pixels_of_random_patches_are_their_sources(source):
+    """3 x 2 patches of 4 px, written one by one."""
+    images, rows, columns, side = 5, 3, 2, 4
+    generator = torch.Generator().manual_seed(0)
+    shape = (images, 3, rows * side, columns * side)
+    image = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    before = image.clone()
+    drawn = corruption.sample(keys(images), rows * columns, 0.8, 0.2, 0.6, source)
+    expected = image.clone()
+    for row in range(images):
+        for place in range(drawn.corrupted_BK.shape[1]):
+            if drawn.kind_BK[row, place] == RANDOM:
+                other, patch = divmod(int(drawn.source_BK[row, place]), rows * columns)
+                taken = image[other][square(patch, columns, side)]
+                expected[row][square(int(drawn.corrupted_BK[row, place]), columns, side)] = taken
+    made = corruption.replace_random_pixels(image, drawn, side)
+    assert torch.equal(made, expected) and not torch.equal(made, before)
+    assert torch.equal(image, before)
+
+
+def square(patch, columns, side):
+    """A patch's pixels in an image (C, H, W)."""
+    top, left = (side * place for place in divmod(patch, columns))
+    return slice(None), slice(top, top + side), slice(left, left + side)
+
+
 def test_a_low_precision_embedding_stays_so():
     x = torch.randn(2, 4, 3, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(0))
     drawn = corruption.sample(keys(2), 4, 0.5, 1.0, 0.0)

@@ -106,6 +106,26 @@ def test_the_loss_is_the_cross_entropy_of_the_hit_patches(rate, source):
         torch.testing.assert_close(gradient, slow[name], rtol=1e-3, atol=1e-6, msg=name)
 
 
+@pytest.mark.parametrize("source", ["image", "batch"])
+def test_random_patches_of_pixels_give_the_gradients_of_random_embeddings(source):
+    """Whether random patches are replaced before the patch embedding or, as the paper has it,
+    after it."""
+
+    class Embeddings(MaskedPatchPrediction):
+        def _embed(self, batch, drawn):
+            return corruption.replace_random(self.encoder.patch(batch.image), drawn)
+
+    given, gradients = batch(6), []
+    for kind in (MaskedPatchPrediction, Embeddings):
+        objective = mpp(mask=0.3, random=0.6, source=source)
+        objective.__class__ = kind
+        objective(given).loss.backward()
+        gradients.append({n: p.grad for n, p in objective.named_parameters() if p.requires_grad})
+    assert gradients[0]["encoder.backbone.patch_embed.proj.weight"].abs().max() > 1e-3
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-4, atol=1e-7, msg=name)
+
+
 @pytest.mark.parametrize("rate", [0.01, 0.15, 0.5, 0.9, 1.0])
 def test_a_fresh_models_loss_is_that_of_guessing_whatever_the_rate(rate):
     assert mpp(rate, trained=False)(batch(4)).loss.item() == pytest.approx(math.log(512), rel=1e-6)

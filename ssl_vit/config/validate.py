@@ -51,6 +51,7 @@ def check(recipe: Recipe) -> None:
     _check_best(recipe)
     _check_labels(recipe)
     _check_shares(recipe.corruption)
+    _check_visible(recipe)
     _check_sizes(recipe.data, recipe.model)
     _check_side(recipe)
     if recipe.objective == "mae":
@@ -247,6 +248,25 @@ def _check_shares(corruption: Corruption) -> None:
     _require(abs(total - 1) < 1e-6, key, f"{total:g}", "the three shares must sum to 1")
 
 
+def _below(patches: int) -> str:
+    """The masking rates that leave one of an image's patches (`rng.rounded_count` below all)."""
+    return f"expected less than {1 - 0.5 / patches:g}"
+
+
+def _check_visible(recipe: Recipe) -> None:
+    """Check that a patch is not masked, where masked patches are all that is corrupted."""
+    corruption = recipe.corruption
+    used = "corruption" in OBJECTIVES[recipe.objective]
+    if not used or recipe.model.convolutional or corruption.mask < 1:
+        return
+    patches = (recipe.data.size // recipe.model.patch) ** 2
+    reason = (
+        f"masks all of an image's {patches} patches; {_below(patches)}, or corruption.mask below 1"
+    )
+    corrupted = rng.rounded_count(corruption.rate, patches)
+    _require(corrupted < patches, "corruption.rate", corruption.rate, reason)
+
+
 def _check_side(recipe: Recipe) -> None:
     side = recipe.corruption.side
     grid = recipe.data.size // recipe.model.patch
@@ -259,8 +279,7 @@ def _check_decoder(recipe: Recipe) -> None:
     mae = recipe.mae
     patches = (recipe.data.size // recipe.model.patch) ** 2
     masked = rng.rounded_count(mae.rate, patches)
-    most = math.floor(1000 * (1 - 1 / patches)) / 1000
-    reason = f"leaves none of an image's {patches} patches visible; expected at most {most:g}"
+    reason = f"leaves none of an image's {patches} patches visible; {_below(patches)}"
     _require(masked < patches, "mae.rate", mae.rate, reason)
     reason = f"no multiple of mae.heads={mae.heads}"
     _require(mae.width % mae.heads == 0, "mae.width", mae.width, reason)

@@ -78,5 +78,12 @@ class MaskedPatchPrediction(PatchPrediction):
         )
 
     def patch_logits(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
-        x_BND = corruption.apply(self.encoder.patch(batch.image), drawn, self.mask_token)
+        x_BND = corruption.replace_masked(self._embed(batch, drawn), drawn, self.mask_token)
         return self.head(self.encoder(x_BND, wanted_BK=drawn.corrupted_BK))
+
+    def _embed(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
+        """Patch embeddings (B, N, D), those of random patches replaced."""
+        if self.random == 0:
+            return self.encoder.patch(batch.image)
+        side = self.encoder.patch_size
+        return self.encoder.patch(corruption.replace_random_pixels(batch.image, drawn, side))
