@@ -1,13 +1,15 @@
 """Time of a training step's passes over that of the matrix products and the attention of all tokens
 in all blocks (the floor), measured in the same process; beside what a user would pick instead.
 
-    python benchmarks/step.py models=vit_s16 size=224 batch=4 rounds=9 device=cpu save=false
+    python benchmarks/step.py models=vit_s16 size=224 batch=4 rounds=9 device=cpu save=false \
+        memory=kept
 
 `models` lists models of this project, `recipes` objectives (a recipe, or recipe+KEY=VALUE), `peers`
 others on an encoder of the same shape: timm (supervised), transformers (ViTForMaskedImageModeling),
 vit_pytorch (its MPP; 1.15.0, later ones raise an error). Each way does forward and backward passes
 of the same number of images; all take turns, and ratios are taken within a round. CPU time on one
-thread, or CUDA events. `update` is an AdamW step on this project's weights over the same floor;
+thread, or CUDA events. On a CPU all ways run with the memory that the tools keep, or as glibc has
+it with memory=default. `update` is an AdamW step on this project's weights over the same floor;
 `counted` is what the recipe's multiply-adds would cost over those of the whole encoder. One JSON
 object comes out; `slower` names the ratios that are more than 5% above those of
 benchmarks/step.json, which save=true writes.
@@ -38,6 +40,7 @@ from ssl_vit.config.schema import Recipe
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
+from ssl_vit.training.allocator import keep_freed_memory
 
 COMMITTED = Path(__file__).with_name("step.json")
 CLASSES = 1000
@@ -52,6 +55,7 @@ DEFAULTS = {
     "precision": "float32",
     "recipes": RECIPES,
     "peers": PEERS,
+    "memory": "kept",
     "save": "false",
 }
 Way = Callable[[], None]  # forward and backward passes of one batch
@@ -230,13 +234,16 @@ def measure(given: dict[str, str], model: str) -> dict[str, Any]:
         name: ratios.spread([a / b for a, b in zip(times, base, strict=True)])
         for name, times in taken.items()
     }
-    found = {"floor, ms": ratios.spread(base), "over floor": over, "counted": counted}
+    took_ms = {name: ratios.spread(times) for name, times in ({"floor": base} | taken).items()}
+    found = {"took, ms": took_ms, "over floor": over, "counted": counted}
     return found | ({"peak memory with all models on the device, GiB": memory} if memory else {})
 
 
 def main() -> None:
     given = ratios.options(DEFAULTS, sys.argv[1:])
     torch.set_num_threads(1)
+    if given["device"] == "cpu" and given["memory"] == "kept":
+        keep_freed_memory()
     load = os.getloadavg()[0]
     fixed = ", ".join(given[key] for key in ("device", "precision"))
     cases = {
@@ -250,7 +257,7 @@ def main() -> None:
     libraries += (
         [importlib.import_module("transformers")] if "transformers" in given["peers"] else []
     )
-    report |= {"rounds": int(given["rounds"]), "threads": 1}
+    report |= {"rounds": int(given["rounds"]), "threads": 1, "memory": given["memory"]}
     report |= ratios.provenance(load, libraries)
     ratios.finish(report, COMMITTED, given["save"] == "true")
 

@@ -26,6 +26,7 @@ from ..config.operation import Compute
 from ..data.batching import Batch
 from ..errors import ReportedError, UserError, one_line
 from ..runs.environment import cores
+from .allocator import keep_freed_memory
 
 T = TypeVar("T")
 # Collectives do not time out: heartbeat.Watchdog finds lost ranks, and what rank 0 does before the
@@ -93,8 +94,8 @@ def _end_deepspeed() -> None:
 
 
 def _start(compute: Compute) -> WatchedAccelerator:
-    """Set the threads and start the processes. A precision of auto is decided on rank 0 and written
-    into `compute`.
+    """Set threads and allocator and start the processes. A precision of auto is decided on rank 0
+    and written into `compute`.
 
     Raises:
         UserError: as `_check_gpus`, `_check_processes` and `_check_sharding`.
@@ -102,6 +103,8 @@ def _start(compute: Compute) -> WatchedAccelerator:
     local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     torch.set_num_threads(compute.threads or max(1, cores() // local_processes))
     cpu = not torch.cuda.is_available()
+    if cpu:
+        keep_freed_memory()
     sharded = _requested("DEEPSPEED")
     _check_gpus()
     if sharded:
