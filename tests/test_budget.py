@@ -11,7 +11,7 @@ from ssl_vit.config.schema import Data, compared_views
 from ssl_vit.costs import memory
 from ssl_vit.data import batching, sources
 from ssl_vit.jobs.setup import objective_settings
-from ssl_vit.models import encoder, query_block
+from ssl_vit.models import attention, encoder
 from ssl_vit.planning import budget
 from ssl_vit.training import optim
 
@@ -129,7 +129,7 @@ def test_tensors_take_the_bytes_that_are_predicted(words, fused, monkeypatch):
     """Weights, gradients, moments and averaged weights exactly; activations within 10%, and so the
     sum."""
     # fused stands for a GPU, where it does not depend on the precision
-    monkeypatch.setattr(query_block, "fused_is_faster", lambda query: fused)
+    monkeypatch.setattr(attention, "fused_is_faster", lambda query: fused)
     recipe, found, activations = held(altered(SMALL, *words), size=16, fused=fused)
     needed = costs.memory_bytes(recipe, processes=1, zero=0, batch=16, fused=fused)
     assert {name: needed[name] for name in found} == found

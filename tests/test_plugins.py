@@ -1,5 +1,6 @@
 """A model, a data set, a target and an objective of one's own, from outside the package."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,23 @@ def test_an_objective_of_ones_own_refuses_words_it_cannot_use(
     assert trained([*words, "name=run"]).result() is not None
     with pytest.raises(UserError, match=r"corruption\.rate"):
         resolve([*words, "corruption.rate=0.3"])
+
+
+def test_the_guides_objective_has_simmims_losses(tiny: list[str], tmp_path: Path) -> None:
+    """The example as it stands in docs/guide.md, found by its file's name."""
+    text = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
+    (block,) = re.findall(r"```python\n(# simmim\.py: .*?)```", text, re.DOTALL)
+    file = tmp_path / "simmim.py"
+    file.write_text(block)
+    words = altered(tiny, "recipe=simmim", "log.every=1")
+    try:
+        own = trained([*words, f"plugin={file}", "objective=own_simmim", "name=own"]).rows()
+    finally:
+        for names in (schema.OBJECTIVES, objectives.BUILDERS):
+            names.pop("own_simmim", None)
+    rows = trained([*words, "name=run"]).rows()
+    assert [row["loss"] for row in own] == [row["loss"] for row in rows]
+    assert own[-1]["validation/loss"] == rows[-1]["validation/loss"]
 
 
 def test_a_model_and_a_data_set_of_ones_own(tmp_path: Path) -> None:

@@ -131,9 +131,10 @@ def _block_multiply_adds(t: int, width: int, mlp: int) -> int:
 
 def multiply_adds(recipe: Recipe) -> int:
     """Multiply-adds of one image's forward pass in this run: the encoder's, in MPP without what its
-    last block leaves out, and of a masked autoencoder those on the visible patches and the
-    decoder's with its head; of MoCo v3 those of both views through the encoder and its momentum
-    copy. With `joint`, of all parts."""
+    last block leaves out and with the head, and of a masked autoencoder those on the visible
+    patches and the decoder's with its head; of MoCo v3 those of both views through the encoder and
+    its momentum copy. With `joint`, of all parts. A classifier's head is left out: its classes are
+    the data's."""
     if recipe.objective == "moco_v3":
         work = _moco_work(recipe)
         return VIEWS * (2 * (work.encoder + work.projector) + work.predictor + work.similarities)
@@ -142,9 +143,11 @@ def multiply_adds(recipe: Recipe) -> int:
 
 def _pass_multiply_adds(recipe: Recipe, objective: str) -> int:
     whole = encoder_multiply_adds(recipe)
-    if objective == "mpp" and computes_wanted(recipe):
-        unwanted = tokens(recipe) - corrupted_patches(recipe)
-        return whole - unwanted * _unwanted_multiply_adds(recipe)
+    if objective == "mpp":
+        corrupted = corrupted_patches(recipe)
+        head = corrupted * recipe.model.width * head_outputs(recipe)
+        unwanted = tokens(recipe) - corrupted if computes_wanted(recipe) else 0
+        return whole - unwanted * _unwanted_multiply_adds(recipe) + head
     if objective != "mae":
         return whole
     mae = recipe.mae
@@ -213,7 +216,7 @@ def training_multiply_adds(recipe: Recipe) -> int:
 
 
 def computes_wanted(recipe: Recipe) -> bool:
-    """Whether MPP's last block computes the corrupted patches alone (models/query_block.py)."""
+    """Whether MPP's last block computes the corrupted patches alone (models/attention.py)."""
     return recipe.model.positions not in ("rotary", "relative", "relative_bias")
 
 
