@@ -257,6 +257,19 @@ def test_shards_keep_lists(place, tmp_path) -> None:
     assert made.classes == CLASSES.names
 
 
+def test_shards_without_a_column_of_lists_say_so(tmp_path, capsys) -> None:
+    """Lists are labels only where data.label_column= names them."""
+    features = datasets.Features({"image": datasets.Image(), "tags": datasets.List(CLASSES)})
+    rows = {"image": [png(0), png(1)], "tags": [[0, 1], [2]]}
+    (tmp_path / "in").mkdir()
+    made = datasets.Dataset.from_dict(rows, features=features)
+    made.to_parquet(tmp_path / "in" / "train.parquet")
+    make_shards.main([f"data.path={tmp_path / 'in'}", f"out={tmp_path / 'out'}", "size=8"])
+    line = next(one for one in capsys.readouterr().out.splitlines() if one.startswith("split"))
+    assert "train: 2 images, without labels (columns: " in line
+    assert "tags (lists of class numbers)" in line and "data.label_column=" in line
+
+
 def test_what_shows_one_label_an_image_leaves_lists_out(place, capsys) -> None:
     source = base.without_lists(source_of(place), "the figures")
     assert source.fetch(np.arange(3))[1].tolist() == [-1] * 3 and source.classes == []

@@ -174,7 +174,9 @@ def _make(options: ShardOptions, splits: dict[str, Any]) -> None:
 def _print_splits(found: Any, splits: dict[str, Any]) -> None:
     """Print the splits, what was left out, and guesses."""
     for name, source in splits.items():
-        print(f"split       {name}: {len(source):,} images")
+        # columns that could hold labels are left out of the shards, so they are named here
+        unlabelled = f", without labels{source.columns}" if source.label_range[1] < 0 else ""
+        print(f"split       {name}: {len(source):,} images{unlabelled}")
     if found.skipped:
         print(f"left out    {', '.join(found.skipped)}", flush=True)
     for text in found.guesses:
