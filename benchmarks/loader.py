@@ -13,7 +13,8 @@ save=true writes.
 
 All ways do the same work: decode, crop at random with a share of the area of 0.05 to 1, resize
 bilinearly with antialiasing, flip half of them, and stack bytes. Shuffled epochs; files and tables
-are in memory or in the page cache.
+are in memory or in the page cache. All run with the memory that the tools keep
+(training/allocator.py).
 """
 
 import dataclasses
@@ -53,6 +54,7 @@ from ssl_vit.jobs import resources
 from ssl_vit.jobs.setup import loop_settings, set_up
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop
+from ssl_vit.training.allocator import keep_freed_memory
 
 COMMITTED = Path(__file__).with_name("loader.json")
 DEFAULTS = {
@@ -283,6 +285,7 @@ def of_a_step(data: Path, rounds: int) -> dict[str, dict[str, float]]:
 def main() -> None:
     given = ratios.options(DEFAULTS, sys.argv[1:])
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the tools do
     folder = Path(given["data"])
     rounds = int(given["rounds"])
     count = int(given["images"])
