@@ -2,6 +2,9 @@
 refused where one label is needed."""
 
 import io
+import json
+import tarfile
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,13 +14,15 @@ import pyarrow
 import pytest
 import torch
 from conftest import altered
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torch.nn import functional as F
 
 from ssl_vit.config import schema
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
-from ssl_vit.data import base, batching, columns, label_lists, loaders, resident, sources
+from ssl_vit.data import base, batching, columns, formats, label_lists, loaders, resident, sources
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify
 from ssl_vit.jobs import evaluate, make_shards, resources
@@ -320,3 +325,112 @@ def test_probes_of_lists_are_refused(place, tiny) -> None:
     model = [word for word in tiny if word.startswith(("model.", "data.size", "out="))]
     with pytest.raises(UserError, match=r"knn.*a list of labels for each image"):
         evaluate.evaluate(Run(resolve([*words, *model, "probe.measures=[knn]"])))
+
+
+def written(folder: Path, kind: str, key: str, values: list) -> Path:
+    """Images with these labels, a third of them for testing, in two tars a split or as files beside
+    metadata."""
+    folder.mkdir()
+    for i, value in enumerate(values):
+        split = "test" if i % 3 == 2 else "train"
+        row = {} if value is None else {key: value}
+        if kind == "tar":
+            members = {"png": png(i)["bytes"], "json": json.dumps(row).encode()}
+            if key == "cls":
+                members["cls"] = json.dumps(value).encode()
+            with tarfile.open(folder / f"{split}-{i % 2}.tar", "a") as tar:
+                for end, content in members.items():
+                    info = tarfile.TarInfo(f"{i:03d}.{end}")
+                    info.size = len(content)
+                    tar.addfile(info, io.BytesIO(content))
+        else:
+            (folder / split).mkdir(exist_ok=True)
+            (folder / split / f"{i:03d}.png").write_bytes(png(i)["bytes"])
+            with (folder / split / "metadata.jsonl").open("a") as file:
+                file.write(json.dumps({"file_name": f"{i:03d}.png", **row}) + "\n")
+    return folder
+
+
+KINDS = [("tar", "many"), ("tar", "cls"), ("tar", "label"), ("files", "many"), ("files", "label")]
+
+
+@pytest.mark.parametrize(("kind", "key"), KINDS)
+@given(
+    st.lists(
+        st.none() | st.integers(2, 9) | st.lists(st.integers(2, 9), max_size=4),
+        min_size=6,
+        max_size=20,
+    )
+)
+@settings(max_examples=8, deadline=None)
+def test_lists_of_tars_and_metadata_are_read_as_they_are_written(kind, key, values) -> None:
+    """Each image has its own list, whatever the order and the shard it is read in; a whole number
+    among lists is a list of one."""
+    values[0] = [3, 1, 3]
+    with tempfile.TemporaryDirectory() as folder:
+        place = written(Path(folder) / "in", kind, key, values)
+        data = Data(name="own", path=str(place), size=16, label_column=key, validation=0)
+        source = sources.load(data).train
+        images, label_NL = source.fetch(np.arange(len(source)))
+        lists = base.lists_in(source)
+        assert len(source) == sum(i % 3 != 2 for i in range(len(values)))
+        of_image = {png(i)["bytes"]: value for i, value in enumerate(values)}
+        for image, label_L in zip(images, label_NL.tolist(), strict=True):
+            value = of_image[image]
+            right = [value] if isinstance(value, int) else value
+            read = [label for label in label_L if label != label_lists.END]
+            assert read == (right if right is not None else [-1] * lists.longest)
+        np.testing.assert_array_equal(base.labels_of(source, np.arange(len(source))), label_NL)
+        seen = [value for i, value in enumerate(values) if i % 3 != 2]
+        assert lists.empty == seen.count([]) and lists.longest == max(
+            1, *(len(one) for one in seen if isinstance(one, list))
+        )
+
+
+@pytest.mark.parametrize(("kind", "key"), KINDS)
+def test_tars_and_metadata_train_as_a_column_of_lists(kind, key, tiny, tmp_path) -> None:
+    values = [[3, 1], [2], [], [4, 4, 0], [1], None] * 8
+    place = written(tmp_path / "in", kind, key, values)
+    make_shards.main(
+        [f"data.path={place}", f"data.label_column={key}", f"out={tmp_path / 'out'}", "size=16"]
+    )
+    metrics = [
+        train(
+            options(tiny, folder, f"data.label_column={column}", "data.classes=5", f"name={name}")
+        ).result()["metrics"]
+        for name, folder, column in (("read", place, key), ("made", tmp_path / "out", "label"))
+    ]
+    assert metrics[0] == metrics[1] and {"loss", "chance_loss"} <= metrics[0].keys()
+
+
+@pytest.mark.parametrize(("kind", "key"), [("tar", "label"), ("tar", "cls"), ("files", "label")])
+def test_lists_that_no_key_names_are_counted(kind, key, tmp_path) -> None:
+    place = written(tmp_path / "in", kind, key, [[3, 1], [2], 4] * 4)
+    found = formats.find_splits(Data(name="own", path=str(place), size=16))
+    assert found.splits["train"].label_range == (-1, -1)
+    assert any("8 images have a list of labels" in guess for guess in found.guesses)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "more", "says"),
+    [
+        ("tar", [[3, -1]] * 6, [], r"\[3, -1\]: expected numbers of classes, from 0"),
+        ("tar", [["ant"]] * 6, [], r"\['ant'\]: expected numbers of classes, from 0"),
+        ("tar", [[True, False]] * 6, [], r"\[True, False\]: expected numbers of classes"),
+        ("tar", [[2**70]] * 6, [], r"\[1180591620717411303424\]: expected numbers of classes"),
+        ("tar", [[0, 1, 1]] * 6, [], "many: lists of up to 3 zeros and ones"),
+        ("tar", [[0, 1]] * 6, ["data.label_column=tags"], "no image in .* has such a label"),
+        ("tar", [[0, 1]] * 6, ["data.stream=true"], "no such column|a stream does not"),
+        ("files", [[3, -1]] * 6, [], r"\[3, -1\]: expected numbers of classes, from 0"),
+        ("files", [[3, 2.5]] * 6, [], r"\[3, 2.5\]: expected numbers of classes, from 0"),
+        ("files", [[0, 1, 1]] * 6, [], "many: lists of up to 3 zeros and ones"),
+        ("files", [[0, 1]] * 6, ["data.stream=true"], "a stream does not"),
+    ],
+)
+def test_wrong_lists_of_tars_and_metadata_are_one_line(
+    kind, values, more, says, tiny, tmp_path
+) -> None:
+    place = written(tmp_path / "in", kind, "many", values)
+    with pytest.raises(UserError, match=says) as caught:
+        train(options(tiny, place, "data.label_column=many", "data.validation=0", *more))
+    assert "\n" not in str(caught.value)

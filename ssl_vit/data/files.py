@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow
 
 from ..errors import UserError, suggest
-from . import layout, metadata
+from . import label_lists, layout, metadata
 from .base import ReadUnits, file_bytes
+from .label_lists import UNLABELLED, LabelLists
 from .layout import Tree
 from .metadata import Metadata
 
@@ -32,10 +33,17 @@ class Files:
     list of a million strings page by page, as Python writes reference counts into each."""
 
     def __init__(
-        self, root: Path, names: list[str], label_N: np.ndarray, classes: list[str], columns: str
+        self,
+        root: Path,
+        names: list[str],
+        label_N: np.ndarray,
+        classes: list[str],
+        columns: str,
+        lists: LabelLists | None = None,
     ) -> None:
         self.root = root
         self.label_N = label_N
+        self.lists = lists  # then label_N is (N, L), as `label_lists.padded`
         self.classes = classes
         self.columns = columns
         self.names = pyarrow.array(map(os.fsencode, names), pyarrow.large_binary())
@@ -44,6 +52,8 @@ class Files:
     def label_range(self) -> tuple[int, int]:
         if not len(self):
             return -1, -1
+        if self.lists is not None:
+            return self.lists.low, self.lists.high
         return int(self.label_N.min()), int(self.label_N.max())
 
     def __len__(self) -> int:
@@ -118,7 +128,7 @@ def find(
         place = {name: i for i, name in enumerate(classes)}
         label_N = np.array([place.get(image.label, -1) for image in images], np.int64)
     else:
-        label_N, classes = _by_metadata(root, images, metadata_rows, guesses)
+        label_N, classes = _by_metadata(root, images, metadata_rows, label_column, guesses)
     return _parted(root, images, label_N, classes, metadata_rows), guesses + metadata_rows.guesses
 
 
@@ -169,10 +179,15 @@ def _check_columns(
 
 
 def _by_metadata(
-    root: Path, images: list[_Image], metadata_rows: Metadata, guesses: list[str]
+    root: Path,
+    images: list[_Image],
+    metadata_rows: Metadata,
+    label_column: str | None,
+    guesses: list[str],
 ) -> tuple[np.ndarray, list[str]]:
-    """The label of each image, and the classes, from the metadata. Images without metadata, and
-    metadata without an image, are counted in `guesses`."""
+    """The label of each image, or its list of labels as `label_lists.padded`, and the classes, from
+    the metadata. Images without metadata, metadata without an image, and lists that no
+    data.label_column= names are counted in `guesses`."""
     there = {image.path for image in images}
     unknown = sum(image.path not in metadata_rows.label for image in images)
     gone = sum(path not in there for path in metadata_rows.label)
@@ -180,8 +195,20 @@ def _by_metadata(
         guesses.append(f"{unknown:,} images are not in the metadata and have no label")
     if gone:
         guesses.append(f"{gone:,} rows of the metadata name no image that is used")
-    where = f"data.label_column={metadata_rows.column}: the metadata in data.path={root}"
-    return metadata.encode_labels([metadata_rows.label.get(image.path) for image in images], where)
+    column = metadata_rows.column
+    where = f"data.label_column={column}: the metadata in data.path={root}"
+    values = [metadata_rows.label.get(image.path) for image in images]
+    count = sum(isinstance(value, list) for value in values)
+    if not count:
+        return metadata.encode_labels(values, where)
+    if label_column is None:
+        text = f"{count:,} images have a list of labels in the metadata, and labels are not used"
+        guesses.append(f"{text}; data.label_column={column} takes lists")
+        return np.full(len(images), UNLABELLED), []
+    try:
+        return label_lists.from_values(values), []
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def _parted(
@@ -200,5 +227,9 @@ def _parted(
     for name in dict.fromkeys(image.split for image in images):
         rows = [i for i, image in enumerate(images) if image.split == name]
         paths = [images[i].path for i in rows]
-        splits[name] = Files(root, paths, label_N[rows], classes, columns)
+        label, lists = label_N[rows], None
+        if label.ndim > 1:
+            lists = label_lists.measure_padded(str(metadata_rows.column), label)
+            label = label_lists.resized(label, label_lists.check_numbers(lists).longest)
+        splits[name] = Files(root, paths, label, classes, columns, lists)
     return splits

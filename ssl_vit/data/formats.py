@@ -15,7 +15,7 @@ import pyarrow.parquet
 from ..config.schema import Data
 from ..errors import UserError
 from . import columns, files, layout, schemas, shard_index, shards
-from .base import Masks, Source
+from .base import Masks, Source, lists_in
 from .label_lists import holds_lists
 from .layout import ROLE, Tree
 from .schemas import SplitClasses
@@ -172,7 +172,16 @@ def find_streams(data: Data) -> FoundStreams:
 
 
 def _image_stream(source: Source) -> datasets.IterableDataset:
+    if (lists := lists_in(source)) is not None:
+        raise _streamed_lists(lists.column)
     return cast(files.Files, source).stream()
+
+
+def _streamed_lists(column: str) -> UserError:
+    return UserError(
+        f"data.label_column={column}: holds a list of labels for each image, which a stream does"
+        " not read; expected data.stream=false, or data.window= to read shards in place"
+    )
 
 
 def _as_stream(rows: datasets.Dataset) -> datasets.IterableDataset:
@@ -221,14 +230,26 @@ def _images(contents: FolderContents, data: Data) -> FoundSplits:
 
 
 def _tars(contents: FolderContents, data: Data) -> FoundSplits:
-    for key, name in (
-        ("data.image_column", data.image_column),
-        ("data.label_column", data.label_column),
-    ):
-        if name is not None:
-            raise UserError(f"{key}={name}: {location(data)} holds tars, which have no columns")
-    splits: dict[str, Source] = {name: shards.Tars(some) for name, some in contents.files.items()}
-    return FoundSplits(splits, contents.skipped, contents.guesses)
+    if data.image_column is not None:
+        text = f"{location(data)} holds tars, which have no columns"
+        raise UserError(f"data.image_column={data.image_column}: {text}")
+    found = {
+        name: shards.Tars(some, data.label_column or "") for name, some in contents.files.items()
+    }
+    if data.label_column and all(_has_no_label(source) for source in found.values()):
+        text = f"no image in {location(data)} has such a label"
+        choices = "expected cls, for the .cls files, or a key of the .json files"
+        raise UserError(f"data.label_column={data.label_column}: {text}; {choices}")
+    unused = sum(source.unused for source in found.values())
+    guesses = list(contents.guesses)
+    if unused:
+        text = f"{unused:,} images have a list of labels, which is not used"
+        guesses.append(f"{text}; data.label_column=cls or =label takes lists")
+    return FoundSplits(dict(found), contents.skipped, guesses)
+
+
+def _has_no_label(source: shards.Tars) -> bool:
+    return source.label_range[1] < 0 and not (source.lists and source.lists.empty)
 
 
 def _file_classes(contents: FolderContents, data: Data) -> dict[str, SplitClasses]:
@@ -356,9 +377,6 @@ def _stream(
         guesses.append(f"column {label}: {text}: they are not used")
         label = None
     if label and holds_lists(rows.features[label]):
-        raise UserError(
-            f"data.label_column={label}: holds a list of labels for each image, which a stream"
-            " does not read; expected data.stream=false, or data.window= to read parquet in place"
-        )
+        raise _streamed_lists(label)
     class_info = classes if label else [], about
     return Stream(rows, image, label, class_info, location(data), seed)

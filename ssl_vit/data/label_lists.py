@@ -1,4 +1,4 @@
-"""Columns of lists of class numbers: several labels an image.
+"""Lists of class numbers: several labels an image.
 
 Legend: N images, L the longest list.
 """
@@ -107,8 +107,42 @@ def measure(column: str, lists: pyarrow.ChunkedArray) -> LabelLists:
     )
 
 
-def _is_right(one: list[int | None]) -> bool:
-    return all(number is not None and 0 <= number < 2**63 for number in one)
+def _is_right(one: list[Any]) -> bool:
+    return all(type(number) is int and 0 <= number < 2**63 for number in one)
+
+
+def from_values(values: Sequence[Any]) -> np.ndarray:
+    """Lists of class numbers, single ones, and None, as `padded`; a single number is a list of one.
+
+    Raises:
+        ValueError: another value.
+    """
+    lists = [one if one is None or isinstance(one, list) else [one] for one in values]
+    for one in lists:
+        if one is not None and not _is_right(one):
+            raise ValueError(f"{str(one)[:100]}: expected numbers of classes, from 0")
+    longest = max((len(one) for one in lists if one is not None), default=0)
+    return padded(pyarrow.array(lists, pyarrow.list_(pyarrow.int64())), max(1, longest))
+
+
+def measure_padded(column: str, label_N: np.ndarray) -> LabelLists:
+    """What padded lists (N, L), or single labels (N,), are."""
+    label_NL = label_N.reshape(len(label_N), -1)
+    known = label_NL[label_NL != END]
+    return LabelLists(
+        column,
+        int((label_NL >= 0).sum(axis=1).max(initial=1)),
+        int((label_NL[:, 0] == END).sum()),
+        int(known.min()) if len(known) else -1,
+        int(known.max()) if len(known) else -1,
+    )
+
+
+def resized(label_N: np.ndarray, longest: int) -> np.ndarray:
+    """Padded lists (N, any), or single labels (N,), as (N, longest). No list has more labels."""
+    label_NL = label_N.reshape(len(label_N), -1)[:, :longest]
+    more = np.where(label_NL[:, :1] == UNLABELLED, UNLABELLED, END)
+    return np.hstack([label_NL, np.repeat(more, longest - label_NL.shape[1], axis=1)])
 
 
 def padded(lists: pyarrow.Array | pyarrow.ChunkedArray, longest: int) -> np.ndarray:

@@ -9,6 +9,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -16,34 +17,39 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import UserError
+from . import label_lists
 from .layout import IMAGES
 
-MEMBER = np.dtype([("offset", "<i8"), ("size", "<i8"), ("label", "<i8")])  # of an image in a tar
-VERSION = 2  # of which files of a tar count as images: indices of another version are not used
+LIST = -(2**63)  # in place of a label, where it is a list and lists are not wanted
+VERSION = 3  # of what is read from a tar: indices of another version are not used
 LONGEST_LABEL = 2**20  # bytes of a label's file; a longer file is something else
 READERS = 16  # shards read at a time: on a network disk most of the time is waiting
 
 
-def index_files(files: list[Path], index: Callable[[Path], np.ndarray]) -> list[np.ndarray]:
-    """What `index` (group_rows, group_bytes or tar_images) returns for each file, cached.
+def index_files(
+    files: list[Path], index: Callable[..., np.ndarray], *options: str
+) -> list[np.ndarray]:
+    """What `index` (group_rows, group_bytes or tar_images) returns for each file and these options,
+    cached.
 
     Raises:
         UserError: a file is damaged, or the cache cannot be written.
     """
     with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(lambda file: _cached(file, index), files))
+        return list(pool.map(lambda file: _cached(file, index, options), files))
 
 
-def _cached(file: Path, index: Callable[[Path], np.ndarray]) -> np.ndarray:
+def _cached(file: Path, index: Callable[..., np.ndarray], options: tuple[str, ...]) -> np.ndarray:
     cache = Path(datasets.config.HF_DATASETS_CACHE) / "ssl_vit"
     try:
         stat = file.stat()
-        key = f"{index.__name__} {VERSION} {file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+        made = f"{index.__name__} {VERSION} {json.dumps(options)}"
+        key = f"{made} {file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
         path = cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
         known = _read_cache(path)
         if known is not None:
             return known
-        found = index(file)
+        found = index(file, *options)
     except (OSError, ValueError, OverflowError, tarfile.TarError, pyarrow.ArrowException) as error:
         raise UserError(f"data.path={file}: {error_text(error)}") from None
     try:
@@ -88,14 +94,18 @@ def group_bytes(file: Path) -> np.ndarray:
     return np.array(sizes, np.int64)
 
 
-def tar_images(file: Path) -> np.ndarray:
-    """Offset, size and label of each image of a tar (MEMBER), from its headers.
+def tar_images(file: Path, column: str = "") -> np.ndarray:
+    """Offset, size and label of each image of a tar, from its headers: a record of int64. Labels
+    are those of the .cls files, else of the key `label` of the .json files, LIST for a list of
+    them. With `column` they are of that key alone (`cls`: of the .cls files), and where one is a
+    list, all are, each as a row of `label_lists.padded`.
 
     Raises:
-        ValueError: it does not end as a tar does, is damaged, or has no images.
+        ValueError: it does not end as a tar does, is damaged, or has no images; with `column`, a
+            label is no number of a class.
     """
     found: dict[str, tuple[int, int]] = {}
-    labels: dict[str, dict[str, int]] = {}
+    labels: dict[str, dict[str, Any]] = {}
     with tarfile.open(file, "r:") as tar, file.open("rb") as raw:
         try:
             for member in _forward(tar, file.stat().st_size, found):
@@ -106,18 +116,29 @@ def tar_images(file: Path) -> np.ndarray:
                     found[key] = member.offset_data, member.size
                 elif member.isreg() and kind in ("cls", "json") and member.size <= LONGEST_LABEL:
                     text = os.pread(raw.fileno(), member.size, member.offset_data)
-                    labels.setdefault(key, {})[kind] = _label(kind, text)
+                    labels.setdefault(key, {})[kind] = _label(kind, text, column or "label")
         except (MemoryError, RecursionError, LookupError) as error:  # from damaged headers
             raise ValueError(f"damaged after {len(found)} images: {type(error).__name__}") from None
         if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
             raise ValueError(f"cut off or damaged at byte {tar.offset}, after {len(found)} images")
     if not found:
         raise ValueError("no images in it (key.jpg, key.png, ...)")
-    images = []
-    for key, place in found.items():
-        label_files = labels.get(key, {})
-        images.append((*place, label_files.get("cls", label_files.get("json", -1))))
-    return np.array(images, MEMBER)
+    kinds = {"": ("json", "cls"), "cls": ("cls",)}.get(column, ("json",))
+    known = [_chosen(labels.get(key, {}), kinds) for key in found]
+    if column and any(isinstance(label, list) for label in known):
+        label_N = label_lists.from_values(known)
+    else:
+        label_N = np.array([_single(label) for label in known], np.int64)
+    label = ("label", "<i8", label_N.shape[1:])
+    images = np.empty(len(found), np.dtype([("offset", "<i8"), ("size", "<i8"), label]))
+    images["offset"], images["size"] = np.array(list(found.values()), np.int64).T
+    images["label"] = label_N
+    return images
+
+
+def _chosen(labels: dict[str, Any], kinds: tuple[str, ...]) -> Any:
+    """The label of the last of these kinds that there is."""
+    return next((labels[kind] for kind in reversed(kinds) if kind in labels), None)
 
 
 def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfile.TarInfo]:
@@ -148,15 +169,21 @@ def _key(name: str) -> tuple[str, str]:
     return folder + slash + key, kind.lower()
 
 
-def _label(kind: str, text: bytes) -> int:
-    """The whole number in a .cls file, or in a .json file under `label`; -1 where there is none."""
+def _single(label: Any) -> int:
+    if isinstance(label, list):
+        return LIST
+    return label if type(label) is int else -1
+
+
+def _label(kind: str, text: bytes, key: str) -> Any:
+    """What is in a .cls file, or in a .json file under the key; None where there is nothing."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return -1
+        return None
     if kind == "json":
-        value = value.get("label") if isinstance(value, dict) else None
-    return value if type(value) is int else -1
+        return value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def error_text(error: Exception) -> str:

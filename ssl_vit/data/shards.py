@@ -20,7 +20,7 @@ import pyarrow.parquet
 from ..errors import UserError
 from . import label_lists
 from .base import NO_MASKS, Masks, ReadUnits, relative_paths
-from .shard_index import READERS, error_text, group_bytes, group_rows, index_files, tar_images
+from .shard_index import LIST, READERS, error_text, group_bytes, group_rows, index_files, tar_images
 
 RECENT = 32  # row groups, or indices of tars, that are kept in memory at least
 
@@ -289,33 +289,46 @@ class Parquet(Shards):
 
 
 class Tars(Shards):
-    """WebDataset tars. Any image is read directly, at its offset.
+    """WebDataset tars. Any image is read directly, at its offset. `column`: where its label is, a
+    key of key.json, or cls; then labels may be lists. `unused` images have lists otherwise.
 
     Raises:
-        UserError: a file that ends early, is no tar, or holds no images.
+        UserError: a file that ends early, is no tar, holds no images or, in `column`, a label that
+            is no number of a class.
     """
 
-    def __init__(self, files: list[Path]) -> None:
-        found = index_files(files, tar_images)
+    def __init__(self, files: list[Path], column: str = "") -> None:
         self.files = files
+        self.column = column
+        found = index_files(files, tar_images, column)
         each = [members["label"] for members in found]
-        self.label_range = (
-            min(int(labels.min()) for labels in each),
-            max(int(labels.max()) for labels in each),
-        )
+        if any(label_N.ndim > 1 for label_N in each):
+            lists = [label_lists.measure_padded(column, label_N) for label_N in each]
+            self.lists = label_lists.together(column, lists)
+            self.label_range = self.lists.low, self.lists.high
+        else:
+            used = [self._used(label_N) for label_N in each]
+            self.label_range = min(one.min() for one in used), max(one.max() for one in used)
+        self.unused = sum(int((label_N == LIST).sum()) for label_N in each)
         super().__init__(
             np.array([len(members) for members in found]),
             [],
-            "; a tar has them as key.cls or key.json with a whole number, parquet files also lists"
-            " of class numbers",
+            "; a tar has them as key.cls or key.json with a whole number or, named by"
+            " data.label_column=, lists of class numbers",
         )
 
     def _labels(self, shard: int) -> np.ndarray:
-        return self._recent(shard)["label"]
+        return self._used(self._recent(shard)["label"])
+
+    def _used(self, label_N: np.ndarray) -> np.ndarray:
+        """Labels of the index as `fetch` returns them."""
+        if self.lists is not None:
+            return label_lists.resized(label_N, self.lists.longest)
+        return np.where(label_N == LIST, label_lists.UNLABELLED, label_N)
 
     def units(self) -> ReadUnits:
         """Single images."""
-        found = index_files(self.files, tar_images)
+        found = index_files(self.files, tar_images, self.column)
         names = relative_paths(map(str, self.files))
         known = zip(names, found, strict=True)
         sizes = np.concatenate([members["size"] for members in found])
@@ -326,13 +339,16 @@ class Tars(Shards):
         return ReadUnits(np.ones_like(sizes), sizes, lambda: labels)
 
     def _load(self, shard: int) -> np.ndarray:
-        return index_files([self.files[shard]], tar_images)[0]
+        return index_files([self.files[shard]], tar_images, self.column)[0]
 
-    def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int]]:
-        members = self._recent(shard)
+    def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int | np.ndarray]]:
+        members = self._recent(shard)[places]
+        labels = self._used(members["label"])
         try:
             with self.files[shard].open("rb", buffering=0) as file:
-                for offset, size, label in members[places].tolist():
+                for offset, size, label in zip(
+                    members["offset"].tolist(), members["size"].tolist(), labels, strict=True
+                ):
                     yield os.pread(file.fileno(), size, offset), label
         except OSError as error:
             raise UserError(
