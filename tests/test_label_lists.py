@@ -3,6 +3,7 @@ refused where one label is needed."""
 
 import io
 import json
+import re
 import tarfile
 import tempfile
 from pathlib import Path
@@ -357,7 +358,7 @@ KINDS = [("tar", "many"), ("tar", "cls"), ("tar", "label"), ("files", "many"), (
 @pytest.mark.parametrize(("kind", "key"), KINDS)
 @given(
     st.lists(
-        st.none() | st.integers(2, 9) | st.lists(st.integers(2, 9), max_size=4),
+        st.sampled_from([None, -1]) | st.integers(2, 9) | st.lists(st.integers(2, 9), max_size=4),
         min_size=6,
         max_size=20,
     )
@@ -365,7 +366,7 @@ KINDS = [("tar", "many"), ("tar", "cls"), ("tar", "label"), ("files", "many"), (
 @settings(max_examples=8, deadline=None)
 def test_lists_of_tars_and_metadata_are_read_as_they_are_written(kind, key, values) -> None:
     """Each image has its own list, whatever the order and the shard it is read in; a whole number
-    among lists is a list of one."""
+    among lists is a list of one, -1 none."""
     values[0] = [3, 1, 3]
     with tempfile.TemporaryDirectory() as folder:
         place = written(Path(folder) / "in", kind, key, values)
@@ -376,7 +377,7 @@ def test_lists_of_tars_and_metadata_are_read_as_they_are_written(kind, key, valu
         assert len(source) == sum(i % 3 != 2 for i in range(len(values)))
         of_image = {png(i)["bytes"]: value for i, value in enumerate(values)}
         for image, label_L in zip(images, label_NL.tolist(), strict=True):
-            value = of_image[image]
+            value = None if of_image[image] == -1 else of_image[image]
             right = [value] if isinstance(value, int) else value
             read = [label for label in label_L if label != label_lists.END]
             assert read == (right if right is not None else [-1] * lists.longest)
@@ -408,7 +409,36 @@ def test_lists_that_no_key_names_are_counted(kind, key, tmp_path) -> None:
     place = written(tmp_path / "in", kind, key, [[3, 1], [2], 4] * 4)
     found = formats.find_splits(Data(name="own", path=str(place), size=16))
     assert found.splits["train"].label_range == (-1, -1)
-    assert any("8 images have a list of labels" in guess for guess in found.guesses)
+    says = "8 images have a l(ist of labels|abel that is no whole number)"
+    assert any(re.search(says, guess) for guess in found.guesses)
+
+
+@pytest.mark.parametrize("wrong", [-2, "3 5", 1.5, True])
+def test_a_tar_without_lists_beside_one_with_them_is_checked(wrong, tmp_path) -> None:
+    """-2 would be the end of a list, and a text no label."""
+    place = written(tmp_path / "in", "tar", "many", [[3, 1], wrong, [1], wrong, [1], [1]])
+    with pytest.raises(UserError, match=f"{wrong}: expected numbers of classes, from 0"):
+        formats.find_splits(Data(name="own", path=str(place), size=16, label_column="many"))
+
+
+def test_a_class_file_that_is_no_json_is_checked(tmp_path) -> None:
+    place = written(tmp_path / "in", "tar", "cls", [[3, 1]] * 6)
+    tar = place / "train-1.tar"
+    tar.write_bytes(tar.read_bytes().replace(b"[3, 1]", b"3 1   "))
+    with pytest.raises(UserError, match=r"train-1.tar: 3 1: expected numbers of classes, from 0"):
+        formats.find_splits(Data(name="own", path=str(place), size=16, label_column="cls"))
+
+
+@pytest.mark.parametrize("kind", ["tar", "files"])
+def test_splits_without_lists_are_read_and_made_as_those_with_them(kind, tmp_path) -> None:
+    place = written(tmp_path / "in", kind, "many", [[3, 1], [2], 4] * 4)
+    make_shards.main(
+        [f"data.path={place}", "data.label_column=many", f"out={tmp_path / 'out'}", "size=16"]
+    )
+    for folder, column in ((place, "many"), (tmp_path / "out", "label")):
+        data = Data(name="own", path=str(folder), size=16, label_column=column)
+        source = formats.find_splits(data).splits["test"]
+        assert base.labels_of(source, np.arange(4)).tolist() == [[4]] * 4
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,9 @@ def _tars(contents: FolderContents, data: Data) -> FoundSplits:
     found = {
         name: shards.Tars(some, data.label_column or "") for name, some in contents.files.items()
     }
+    if any(source.lists for source in found.values()):
+        for source in found.values():  # all splits alike: shards made of them have one column
+            source.take_lists()
     if data.label_column and all(_has_no_label(source) for source in found.values()):
         text = f"no image in {location(data)} has such a label"
         choices = "expected cls, for the .cls files, or a key of the .json files"
@@ -243,8 +246,8 @@ def _tars(contents: FolderContents, data: Data) -> FoundSplits:
     unused = sum(source.unused for source in found.values())
     guesses = list(contents.guesses)
     if unused:
-        text = f"{unused:,} images have a list of labels, which is not used"
-        guesses.append(f"{text}; data.label_column=cls or =label takes lists")
+        text = f"{unused:,} images have a label that is no whole number, which is not used"
+        guesses.append(f"{text}; data.label_column=cls or =label takes lists of them")
     return FoundSplits(dict(found), contents.skipped, guesses)
 
 

@@ -15,6 +15,7 @@ from ..errors import UserError
 
 UNLABELLED = -1  # in the whole row of an image without a list
 END = -2  # after the last label of a list
+EXPECTED = "expected numbers of classes, from 0"
 
 
 class LabelLists(NamedTuple):
@@ -95,9 +96,7 @@ def measure(column: str, lists: pyarrow.ChunkedArray) -> LabelLists:
     lowest = -1 if found["min"] is None else found["min"]
     if len(number) and lowest < 0:
         row = next(i for i, one in enumerate(lists.to_pylist()) if one and not _is_right(one))
-        raise UserError(
-            f"data.label_column={column}: {lists[row].as_py()}: expected numbers of classes, from 0"
-        )
+        raise UserError(f"data.label_column={column}: {lists[row].as_py()}: {EXPECTED}")
     return LabelLists(
         column,
         max(1, pyarrow.compute.max(length_N).as_py() or 0),
@@ -112,21 +111,29 @@ def _is_right(one: list[Any]) -> bool:
 
 
 def from_values(values: Sequence[Any]) -> np.ndarray:
-    """Lists of class numbers, single ones, and None, as `padded`; a single number is a list of one.
+    """Lists of class numbers, single ones, and None, as `padded`. A single number is a list of one,
+    -1 is None.
 
     Raises:
         ValueError: another value.
     """
-    lists = [one if one is None or isinstance(one, list) else [one] for one in values]
+    none = None, UNLABELLED
+    lists = [one if isinstance(one, list) else None if one in none else [one] for one in values]
     for one in lists:
         if one is not None and not _is_right(one):
-            raise ValueError(f"{str(one)[:100]}: expected numbers of classes, from 0")
+            raise ValueError(f"{str(one)[:100]}: {EXPECTED}")
     longest = max((len(one) for one in lists if one is not None), default=0)
     return padded(pyarrow.array(lists, pyarrow.list_(pyarrow.int64())), max(1, longest))
 
 
 def measure_padded(column: str, label_N: np.ndarray) -> LabelLists:
-    """What padded lists (N, L), or single labels (N,), are."""
+    """What padded lists (N, L), or single labels (N,), are.
+
+    Raises:
+        UserError: a single label is below -1.
+    """
+    if label_N.ndim == 1 and label_N.min() < UNLABELLED:
+        raise UserError(f"data.label_column={column}: {label_N.min()}: {EXPECTED}")
     label_NL = label_N.reshape(len(label_N), -1)
     known = label_NL[label_NL != END]
     return LabelLists(

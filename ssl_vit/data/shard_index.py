@@ -20,8 +20,8 @@ from ..errors import UserError
 from . import label_lists
 from .layout import IMAGES
 
-LIST = -(2**63)  # in place of a label, where it is a list and lists are not wanted
-VERSION = 3  # of what is read from a tar: indices of another version are not used
+UNUSED = -(2**63)  # in place of a label that is no whole number, where no column is named
+VERSION = 4  # of what is read from a tar: indices of another version are not used
 LONGEST_LABEL = 2**20  # bytes of a label's file; a longer file is something else
 READERS = 16  # shards read at a time: on a network disk most of the time is waiting
 
@@ -96,13 +96,13 @@ def group_bytes(file: Path) -> np.ndarray:
 
 def tar_images(file: Path, column: str = "") -> np.ndarray:
     """Offset, size and label of each image of a tar, from its headers: a record of int64. Labels
-    are those of the .cls files, else of the key `label` of the .json files, LIST for a list of
-    them. With `column` they are of that key alone (`cls`: of the .cls files), and where one is a
+    are those of the .cls files, else of the key `label` of the .json files, UNUSED for a list or a
+    text. With `column` they are of that key alone (`cls`: of the .cls files), and where one is a
     list, all are, each as a row of `label_lists.padded`.
 
     Raises:
         ValueError: it does not end as a tar does, is damaged, or has no images; with `column`, a
-            label is no number of a class.
+            label is neither a number of a class nor a list of them.
     """
     found: dict[str, tuple[int, int]] = {}
     labels: dict[str, dict[str, Any]] = {}
@@ -128,7 +128,7 @@ def tar_images(file: Path, column: str = "") -> np.ndarray:
     if column and any(isinstance(label, list) for label in known):
         label_N = label_lists.from_values(known)
     else:
-        label_N = np.array([_single(label) for label in known], np.int64)
+        label_N = np.array([_single(label, column) for label in known], np.int64)
     label = ("label", "<i8", label_N.shape[1:])
     images = np.empty(len(found), np.dtype([("offset", "<i8"), ("size", "<i8"), label]))
     images["offset"], images["size"] = np.array(list(found.values()), np.int64).T
@@ -169,18 +169,23 @@ def _key(name: str) -> tuple[str, str]:
     return folder + slash + key, kind.lower()
 
 
-def _single(label: Any) -> int:
-    if isinstance(label, list):
-        return LIST
-    return label if type(label) is int else -1
+def _single(label: Any, column: str) -> int:
+    if label is None:
+        return label_lists.UNLABELLED
+    if type(label) is int:
+        return label
+    if column:
+        raise ValueError(f"{str(label)[:100]}: {label_lists.EXPECTED}")
+    return UNUSED
 
 
 def _label(kind: str, text: bytes, key: str) -> Any:
-    """What is in a .cls file, or in a .json file under the key; None where there is nothing."""
+    """What is in a .cls file, or in a .json file under the key; None where there is nothing, the
+    text where it is no JSON."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return None
+        return " ".join(text.decode(errors="replace").split()) or None
     if kind == "json":
         return value.get(key) if isinstance(value, dict) else None
     return value

@@ -20,7 +20,15 @@ import pyarrow.parquet
 from ..errors import UserError
 from . import label_lists
 from .base import NO_MASKS, Masks, ReadUnits, relative_paths
-from .shard_index import LIST, READERS, error_text, group_bytes, group_rows, index_files, tar_images
+from .shard_index import (
+    READERS,
+    UNUSED,
+    error_text,
+    group_bytes,
+    group_rows,
+    index_files,
+    tar_images,
+)
 
 RECENT = 32  # row groups, or indices of tars, that are kept in memory at least
 
@@ -290,11 +298,12 @@ class Parquet(Shards):
 
 class Tars(Shards):
     """WebDataset tars. Any image is read directly, at its offset. `column`: where its label is, a
-    key of key.json, or cls; then labels may be lists. `unused` images have lists otherwise.
+    key of key.json, or cls; then labels may be lists. `unused` images have other labels than whole
+    numbers otherwise.
 
     Raises:
         UserError: a file that ends early, is no tar, holds no images or, in `column`, a label that
-            is no number of a class.
+            is neither a number of a class nor a list of them.
     """
 
     def __init__(self, files: list[Path], column: str = "") -> None:
@@ -302,20 +311,31 @@ class Tars(Shards):
         self.column = column
         found = index_files(files, tar_images, column)
         each = [members["label"] for members in found]
+        used = [self._used(label_N) for label_N in each]
+        self.label_range = (
+            min(int(label_N.min()) for label_N in used),
+            max(int(label_N.max()) for label_N in used),
+        )
+        self.unused = sum(int((label_N == UNUSED).sum()) for label_N in each)
         if any(label_N.ndim > 1 for label_N in each):
-            lists = [label_lists.measure_padded(column, label_N) for label_N in each]
-            self.lists = label_lists.together(column, lists)
-            self.label_range = self.lists.low, self.lists.high
-        else:
-            used = [self._used(label_N) for label_N in each]
-            self.label_range = min(one.min() for one in used), max(one.max() for one in used)
-        self.unused = sum(int((label_N == LIST).sum()) for label_N in each)
+            self.take_lists()
         super().__init__(
             np.array([len(members) for members in found]),
             [],
             "; a tar has them as key.cls or key.json with a whole number or, named by"
             " data.label_column=, lists of class numbers",
         )
+
+    def take_lists(self) -> None:
+        """Return lists from now on, single labels as lists of one.
+
+        Raises:
+            UserError: a label is no number of a class, or as `label_lists.check_numbers`.
+        """
+        each = [members["label"] for members in index_files(self.files, tar_images, self.column)]
+        parts = [label_lists.measure_padded(self.column, label_N) for label_N in each]
+        self.lists = label_lists.together(self.column, parts)
+        self.label_range = self.lists.low, self.lists.high
 
     def _labels(self, shard: int) -> np.ndarray:
         return self._used(self._recent(shard)["label"])
@@ -324,7 +344,7 @@ class Tars(Shards):
         """Labels of the index as `fetch` returns them."""
         if self.lists is not None:
             return label_lists.resized(label_N, self.lists.longest)
-        return np.where(label_N == LIST, label_lists.UNLABELLED, label_N)
+        return np.where(label_N == UNUSED, label_lists.UNLABELLED, label_N)
 
     def units(self) -> ReadUnits:
         """Single images."""
@@ -333,7 +353,7 @@ class Tars(Shards):
         known = zip(names, found, strict=True)
         sizes = np.concatenate([members["size"] for members in found])
         labels = (
-            f"{name} {hashlib.sha256(members['label'].tobytes()).hexdigest()}"
+            f"{name} {hashlib.sha256(self._used(members['label']).tobytes()).hexdigest()}"
             for name, members in known
         )
         return ReadUnits(np.ones_like(sizes), sizes, lambda: labels)
