@@ -115,9 +115,9 @@ def test_an_mpp_recipe_is_that_of_the_appendix(
     assert (o.steps, o.batch, o.lr, o.warmup, o.schedule) == (steps, 4096, 2e-4, 10_000, "cosine")
     whole = 6 * costs.encoder_multiply_adds(recipe) * steps * 4096 / 1e18
     assert whole == pytest.approx(exaflop, rel=0.01)
-    # the last of twelve blocks leaves out what is not wanted of half of the tokens, 3.2%; the head
+    # the last of twelve blocks leaves out what is not wanted of half of the tokens, 3.5%; the head
     # adds 0.2%
-    assert 0.97 < costs.exaflop(recipe, steps * 4096) / whole < 0.972
+    assert 0.966 < costs.exaflop(recipe, steps * 4096) / whole < 0.968
 
 
 def test_every_recipe_of_the_paper_is_in_these_tables() -> None:

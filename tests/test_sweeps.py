@@ -337,7 +337,7 @@ def test_match_on_the_command_line(bench):
     # of vit_n8 at 64 px, 65 tokens, 33 of which do not attend in the last block; the head's 512
     # outputs for 32 patches
     block = 4 * 65 * 128**2 + 2 * 65**2 * 128 + 2 * 65 * 128 * 512
-    rest = 64 * 192 * 128 - 33 * (128**2 + 2 * 65 * 128 + 2 * 128 * 512) + 32 * 128 * 512
+    rest = 64 * 192 * 128 - 33 * (2 * 128**2 + 2 * 65 * 128 + 2 * 128 * 512) + 32 * 128 * 512
     steps = round(900 * (4 * block + rest) / (2 * block + rest))
     assert trained(swept("match=exaflop", "sweep", "model.depth=2,4").plan)["depth=2"][
         "optim.steps"

@@ -221,10 +221,10 @@ def computes_wanted(recipe: Recipe) -> bool:
 
 
 def _unwanted_multiply_adds(recipe: Recipe) -> int:
-    """Of a token that does not attend: what it reads, the projection and the MLP."""
+    """Of a token that does not attend: its query, what it reads, the projection and the MLP."""
     model = recipe.model
     matrices = 3 if model.activation == "swiglu" else 2
-    attention = model.width**2 + 2 * tokens(recipe) * model.width
+    attention = 2 * model.width**2 + 2 * tokens(recipe) * model.width
     return attention + matrices * model.width * model.mlp
 
 

@@ -1,6 +1,6 @@
 """timm's attention with the faster kernel, and its block; for some tokens' outputs alone, too.
 
-Legend: B batch, T tokens, K wanted tokens of each image, D width, H heads, d = D / H.
+Legend: B batch, T tokens, K wanted tokens of each image, D width, H heads, d = D / H, E = 2 D.
 """
 
 from typing import Any
@@ -16,10 +16,27 @@ def gather_tokens(x_BTD: Tensor, index_BK: Tensor) -> Tensor:
     return x_BTD.gather(1, index_BK[..., None].expand(-1, -1, x_BTD.shape[-1]))
 
 
+class PackedLinear(nn.Linear):
+    """Queries, keys and values by one matrix, as timm's `qkv`. Queries of the wanted tokens alone
+    are computed here and not by whoever has the weight: under ZeRO 3 a module's weights are there
+    only while its own forward runs."""
+
+    def forward(  # type: ignore[override]
+        self, x_BTD: Tensor, wanted_BK: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """(B, T, 3 D); with `wanted_BK` queries (B, K, D), and keys and values (B, T, 2 D)."""
+        if wanted_BK is None:
+            return super().forward(x_BTD)
+        sizes = [self.out_features // 3, 2 * self.out_features // 3]
+        query_weight, weight = self.weight.split(sizes)
+        query_bias, bias = (None, None) if self.bias is None else self.bias.split(sizes)
+        query_BKD = F.linear(gather_tokens(x_BTD, wanted_BK), query_weight, query_bias)
+        return query_BKD, F.linear(x_BTD, weight, bias)
+
+
 class QueryAttention(Attention):
-    """timm's Attention, with the fused kernel where it is faster. With `wanted_BK` only the wanted
-    tokens attend and are projected. Queries are computed of all, because `qkv` is called whole:
-    under ZeRO 3 a module's weights are there only while its own forward runs.
+    """timm's Attention, with the fused kernel where it is faster. With `wanted_BK`, for which `qkv`
+    is a PackedLinear, only the wanted tokens attend and are projected.
 
     Queries, keys and values are slices of (B, T, 3, H, d), so that the backward pass writes their
     gradients into one tensor in the order of `qkv`'s outputs; timm's order needs a second copy.
@@ -30,12 +47,13 @@ class QueryAttention(Attention):
     ) -> Tensor:
         if any(value is not None and value is not False for value in mask.values()):
             return super().forward(x_BTD, **mask)
-        packed_BT3Hd = self.qkv(x_BTD).unflatten(-1, (3, self.num_heads, -1))
-        query_BKHd, key_BTHd, value_BTHd = packed_BT3Hd.unbind(2)
-        if wanted_BK is not None:
-            query_BKHd = gather_tokens(query_BKHd.flatten(2), wanted_BK).unflatten(
-                -1, query_BKHd.shape[2:]
-            )
+        if wanted_BK is None:
+            packed_BT3Hd = self.qkv(x_BTD).unflatten(-1, (3, self.num_heads, -1))
+            query_BKHd, key_BTHd, value_BTHd = packed_BT3Hd.unbind(2)
+        else:
+            query_BKD, packed_BTE = self.qkv(x_BTD, wanted_BK)
+            query_BKHd = query_BKD.unflatten(-1, (self.num_heads, -1))
+            key_BTHd, value_BTHd = packed_BTE.unflatten(-1, (2, self.num_heads, -1)).unbind(2)
         query_BHKd = self.q_norm(query_BKHd.transpose(1, 2))
         key_BHTd = self.k_norm(key_BTHd.transpose(1, 2))
         value_BHTd = value_BTHd.transpose(1, 2)
@@ -94,3 +112,4 @@ def allow_wanted(blocks: nn.Sequential | nn.ModuleList) -> None:
     last: Any = blocks[-1]
     if type(last) is Block and isinstance(last.attn, QueryAttention):
         last.__class__ = QueryBlock
+        last.attn.qkv.__class__ = PackedLinear
