@@ -404,6 +404,15 @@ def test_tars_and_metadata_train_as_a_column_of_lists(kind, key, tiny, tmp_path)
     assert metrics[0] == metrics[1] and {"loss", "chance_loss"} <= metrics[0].keys()
 
 
+def test_texts_that_look_like_lists_are_named(tmp_path) -> None:
+    """A .csv has nothing but texts."""
+    (tmp_path / "0.png").write_bytes(png(0)["bytes"])
+    (tmp_path / "metadata.csv").write_text('file_name,label\n0.png,"[1, 2]"\n')
+    found = formats.find_splits(Data(name="own", path=str(tmp_path), size=16))
+    assert found.splits["train"].classes == ["[1, 2]"]
+    assert "[1, 2] names a class; .jsonl, .json and .parquet hold lists" in found.guesses
+
+
 @pytest.mark.parametrize(("kind", "key"), [("tar", "label"), ("tar", "cls"), ("files", "label")])
 def test_lists_that_no_key_names_are_counted(kind, key, tmp_path) -> None:
     place = written(tmp_path / "in", kind, key, [[3, 1], [2], 4] * 4)

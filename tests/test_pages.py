@@ -12,6 +12,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -344,6 +345,26 @@ def test_a_damaged_file_is_named(name, content, tmp_path):
     if name not in ("metrics.jsonl", "recipe.yaml") and content != "a: b":
         assert f"{name} is damaged" in page.text or name == "environment.json"
     index_page.write(tmp_path)
+
+
+def test_rows_written_while_a_run_is_read_are_not_damaged_lines(tmp_path, monkeypatch):
+    folder = make_run(tmp_path / "made", metrics=rows(4), finished=False)
+    metrics = folder / "metrics.jsonl"
+    read_text, read_bytes = Path.read_text, Path.read_bytes
+
+    def then_written(read):
+        def reading(path, **words):
+            found = read(path, **words)
+            if path == metrics:
+                with metrics.open("a") as file:
+                    file.write(json.dumps(rows(5)[-1]) + "\n")
+            return found
+
+        return reading
+
+    monkeypatch.setattr(Path, "read_text", then_written(read_text))
+    monkeypatch.setattr(Path, "read_bytes", then_written(read_bytes))
+    assert not any("damaged" in problem for problem in read_run(folder).problems)
 
 
 def test_a_curve_is_of_one_attempt(tmp_path):

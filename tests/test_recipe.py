@@ -190,6 +190,7 @@ def test_whole_numbers_may_be_written_as_floats(text, value):
         *((f"log.tensorboard={text}", "true or false") for text in ("maybe", "1.5", "[true]", "")),
         *((f"optim.betas={text}", "a list of numbers") for text in ("0.9", "[a, b]", "[0.9")),
         *((f"compute.batch={text}", "a whole number or null") for text in ("1.5", "all")),
+        ("log.trackers=wandb", "a list in brackets: some of tensorboard, wandb, trackio"),
     ],
 )
 def test_the_wrong_type_is_refused(word, expected):

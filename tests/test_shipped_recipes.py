@@ -117,7 +117,6 @@ parts:
   pretrain: {tool: pretrain, options: {recipe: mpp, optim.steps: 4, optim.warmup: 0}}
   again: {extends: pretrain, options: {optim.steps: 5}}
   probe: {tool: evaluate, options: {recipe: evaluate, init: "{pretrain}"}}
-report: {probes: [probe]}
 """
 
 

@@ -1254,6 +1254,17 @@ def test_a_report_that_could_not_be_made(change, says):
         build(study, "x")
 
 
+@pytest.mark.parametrize("lacking", ["final", "baseline", "candidate"])
+def test_a_report_without_what_it_needs_is_refused_before_training(lacking):
+    study = altered()
+    del study["report"][lacking]
+    with pytest.raises(UserError, match=f"missing: {lacking}; a report of arms needs final, base"):
+        build(study, "x")
+    study["report"] = {"differs": ["one"]}
+    with pytest.raises(UserError, match=r"missing: final; a report of arms needs final$"):
+        build(study, "x")
+
+
 def test_a_finished_run_of_other_words_is_no_run_of_this_study(bench):
     assert main([*bench.words, "parallel=2"]) == 0
     folder = bench.runs / "pretrain-mpp-0"

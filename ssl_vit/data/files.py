@@ -200,6 +200,9 @@ def _by_metadata(
     values = [metadata_rows.label.get(image.path) for image in images]
     count = sum(isinstance(value, list) for value in values)
     if not count:
+        text = next((one for one in values if isinstance(one, str) and one.startswith("[")), None)
+        if text is not None:
+            guesses.append(f"{text[:40]} names a class; .jsonl, .json and .parquet hold lists")
         return metadata.encode_labels(values, where)
     if label_column is None:
         text = f"{count:,} images have a list of labels in the metadata, and labels are not used"

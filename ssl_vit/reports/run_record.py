@@ -166,8 +166,9 @@ def _rows(run: Run, result: dict[str, Any] | None, problems: list[str]) -> list[
     """The rows of metrics.jsonl. A run that is resumed removes what it makes again; files put
     together by other means have steps twice, which no curve may join."""
     try:
-        found = run.rows()
+        # counted first: rows that a running run writes from here on are no damaged lines
         lines = run.metrics.read_bytes().count(b"\n") if run.metrics.exists() else 0
+        found = run.rows()
     except OSError as error:
         problems.append(f"metrics.jsonl cannot be read: {error.strerror}")
         return []

@@ -381,6 +381,10 @@ def _check_report(study: Study, where: str) -> None:
         for name in names:
             hold(name in choices, where, f"{key}: unknown {name}; {suggest(str(name), choices)}")
     listed(report, "differs", where)
+    if report and not study.vary and not study.benchmark:
+        needed = ("final", "baseline", "candidate") if roles else ("final",)
+        lacking = ", ".join(key for key in needed if key not in report)
+        hold(not lacking, where, f"missing: {lacking}; a report of arms needs {', '.join(needed)}")
     check_report(report, study.vary, where)
     in_roles = [report[role] for role in roles]
     distinct = len(set(in_roles)) == len(in_roles)
