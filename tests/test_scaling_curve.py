@@ -225,6 +225,7 @@ def test_parts_are_repeated_for_each_share_and_need_those_of_their_own():
         ({"report": LABELS["report"] | {"final": "pretrain"}}, "final: pretrain: expected a part"),
         ({"parts": LABELS["parts"] | {"x": "{share}"}}, "part x_0.1: expected a mapping"),
         ({"labels": 3}, "labels: expected two shares or more"),
+        ({"report": {"final": "final"}}, "report: missing: baseline, candidate"),
         (
             {"report": LABELS["report"] | {"extra": ["pretrain"]}},
             "extra: pretrain: no {share} in its options",

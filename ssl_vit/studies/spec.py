@@ -382,7 +382,8 @@ def _check_report(study: Study, where: str) -> None:
             hold(name in choices, where, f"{key}: unknown {name}; {suggest(str(name), choices)}")
     listed(report, "differs", where)
     if report and not study.vary and not study.benchmark:
-        needed = ("final", "baseline", "candidate") if roles else ("final",)
+        compared = roles or study.scaling.points  # a curve is compared with the baseline's
+        needed = ("final", "baseline", "candidate") if compared else ("final",)
         lacking = ", ".join(key for key in needed if key not in report)
         hold(not lacking, where, f"missing: {lacking}; a report of arms needs {', '.join(needed)}")
     check_report(report, study.vary, where)
