@@ -6,7 +6,7 @@ in all blocks (the floor), measured in the same process; beside what a user woul
 
 `models` lists models of this project, `recipes` objectives (a recipe, or recipe+KEY=VALUE), `peers`
 others on an encoder of the same shape: timm (supervised), transformers (ViTForMaskedImageModeling),
-vit_pytorch (its MPP; 1.15.0, later ones raise an error). Each way does forward and backward passes
+vit_pytorch (its MPP; 1.15.0, later ones raise an error), stable_pretraining (its SimMIM). Each way does forward and backward passes
 of the same number of images; all take turns, and ratios are taken within a round. CPU time on one
 thread, or CUDA events. On a CPU all ways run with the memory that the tools keep, or as glibc has
 it with memory=default. `update` is an AdamW step on this project's weights over the same floor;
@@ -45,7 +45,7 @@ from ssl_vit.training.allocator import keep_freed_memory
 COMMITTED = Path(__file__).with_name("step.json")
 CLASSES = 1000
 RECIPES = "mpp,mpp+target=grid_color,mpp+target=pixels,simmim,mae,moco_v3,supervised"
-PEERS = "timm,transformers,vit_pytorch"
+PEERS = "timm,transformers,vit_pytorch,stable_pretraining"
 DEFAULTS = {
     "models": "vit_s16",
     "size": "224",
@@ -81,10 +81,9 @@ def ours(recipe: Recipe, device: str) -> tuple[nn.Module, Way]:
     return objective, passes(objective, lambda: objective(batch).loss, recipe, device)
 
 
-def timms(recipe: Recipe, device: str) -> tuple[nn.Module, Way]:
-    """timm's Vision Transformer with a linear classifier and cross entropy."""
+def timms_encoder(recipe: Recipe, classes: int) -> nn.Module:
     model = recipe.model
-    net = timm.create_model(
+    return timm.create_model(
         "vit_small_patch16_224",
         img_size=recipe.data.size,
         patch_size=model.patch,
@@ -92,8 +91,13 @@ def timms(recipe: Recipe, device: str) -> tuple[nn.Module, Way]:
         depth=model.depth,
         num_heads=model.heads,
         mlp_ratio=model.mlp / model.width,
-        num_classes=CLASSES,
-    ).to(device)
+        num_classes=classes,
+    )
+
+
+def timms(recipe: Recipe, device: str) -> tuple[nn.Module, Way]:
+    """timm's Vision Transformer with a linear classifier and cross entropy."""
+    net = timms_encoder(recipe, CLASSES).to(device)
     image, label = images(recipe, device)
     return net, passes(net, lambda: F.cross_entropy(net(image), label), recipe, device)
 
@@ -140,7 +144,22 @@ def vit_pytorch(recipe: Recipe, device: str) -> tuple[nn.Module, Way]:
     return mpp, passes(mpp, lambda: mpp(image), recipe, device)
 
 
-OTHERS = {"timm": timms, "transformers": transformers, "vit_pytorch": vit_pytorch}
+def stable_pretraining(recipe: Recipe, device: str) -> tuple[nn.Module, Way]:
+    """SimMIM of stable-pretraining on timm's encoder, half of the patches masked."""
+    from stable_pretraining.methods.simmim import SimMIM
+
+    sizes = {"patch_size": recipe.model.patch, "image_size": recipe.data.size}
+    net: Any = SimMIM(timms_encoder(recipe, 0), mask_ratio=0.5, **sizes).to(device)
+    image, _ = images(recipe, device)
+    return net, passes(net, lambda: net(image).loss, recipe, device)
+
+
+OTHERS = {
+    "timm": timms,
+    "transformers": transformers,
+    "vit_pytorch": vit_pytorch,
+    "stable_pretraining": stable_pretraining,
+}
 
 
 def images(recipe: Recipe, device: str) -> tuple[torch.Tensor, torch.Tensor]:
