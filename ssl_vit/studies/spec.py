@@ -381,12 +381,12 @@ def _check_report(study: Study, where: str) -> None:
         for name in names:
             hold(name in choices, where, f"{key}: unknown {name}; {suggest(str(name), choices)}")
     listed(report, "differs", where)
+    check_report(report, study.vary, where)
     if report and not study.vary and not study.benchmark:
         compared = roles or study.scaling.points  # a curve is compared with the baseline's
         needed = ("final", "baseline", "candidate") if compared else ("final",)
         lacking = ", ".join(key for key in needed if key not in report)
         hold(not lacking, where, f"missing: {lacking}; a report of arms needs {', '.join(needed)}")
-    check_report(report, study.vary, where)
     in_roles = [report[role] for role in roles]
     distinct = len(set(in_roles)) == len(in_roles)
     text = f"baseline, candidate and reference are {', '.join(in_roles)}: expected different arms"
