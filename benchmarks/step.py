@@ -6,13 +6,13 @@ in all blocks (the floor), measured in the same process; beside what a user woul
 
 `models` lists models of this project, `recipes` objectives (a recipe, or recipe+KEY=VALUE), `peers`
 others on an encoder of the same shape: timm (supervised), transformers (ViTForMaskedImageModeling),
-vit_pytorch (its MPP; 1.15.0, later ones raise an error), stable_pretraining (its SimMIM). Each way does forward and backward passes
-of the same number of images; all take turns, and ratios are taken within a round. CPU time on one
-thread, or CUDA events. On a CPU all ways run with the memory that the tools keep, or as glibc has
-it with memory=default. `update` is an AdamW step on this project's weights over the same floor;
-`counted` is what the recipe's multiply-adds would cost over those of the whole encoder. One JSON
-object comes out; `slower` names the ratios that are more than 5% above those of
-benchmarks/step.json, which save=true writes.
+vit_pytorch (its MPP; 1.15.0, later ones raise an error), stable_pretraining (its SimMIM). Each way
+does forward and backward passes of the same number of images; all take turns, and ratios are taken
+within a round. CPU time on one thread, or CUDA events. On a CPU all ways run with the memory that
+the tools keep, or as glibc has it with memory=default. `update` is an AdamW step on this project's
+weights over the same floor; `counted` is what the recipe's multiply-adds would cost over those of
+the whole encoder. One JSON object comes out; `slower` names the ratios that are more than 5% above
+those of benchmarks/step.json, which save=true writes.
 """
 
 import importlib

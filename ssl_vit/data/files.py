@@ -233,6 +233,6 @@ def _parted(
         label, lists = label_N[rows], None
         if label.ndim > 1:
             lists = label_lists.measure_padded(str(metadata_rows.column), label)
-            label = label_lists.resized(label, label_lists.check_numbers(lists).longest)
+            label = label_lists.repadded(label, label_lists.check_numbers(lists).longest)
         splits[name] = Files(root, paths, label, classes, columns, lists)
     return splits

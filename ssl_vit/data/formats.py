@@ -180,7 +180,7 @@ def _image_stream(source: Source) -> datasets.IterableDataset:
 def _streamed_lists(column: str) -> UserError:
     return UserError(
         f"data.label_column={column}: holds a list of labels for each image, which a stream does"
-        " not read; expected data.stream=false, or data.window= to read shards in place"
+        " not read; expected data.stream=false, or data.window= to read parquet or tars in place"
     )
 
 

@@ -145,7 +145,7 @@ def measure_padded(column: str, label_N: np.ndarray) -> LabelLists:
     )
 
 
-def resized(label_N: np.ndarray, longest: int) -> np.ndarray:
+def repadded(label_N: np.ndarray, longest: int) -> np.ndarray:
     """Padded lists (N, any), or single labels (N,), as (N, longest). No list has more labels."""
     label_NL = label_N.reshape(len(label_N), -1)[:, :longest]
     more = np.where(label_NL[:, :1] == UNLABELLED, UNLABELLED, END)

@@ -123,7 +123,7 @@ def tar_images(file: Path, column: str = "") -> np.ndarray:
             raise ValueError(f"cut off or damaged at byte {tar.offset}, after {len(found)} images")
     if not found:
         raise ValueError("no images in it (key.jpg, key.png, ...)")
-    kinds = {"": ("json", "cls"), "cls": ("cls",)}.get(column, ("json",))
+    kinds = {"": ("cls", "json"), "cls": ("cls",)}.get(column, ("json",))
     known = [_chosen(labels.get(key, {}), kinds) for key in found]
     if column and any(isinstance(label, list) for label in known):
         label_N = label_lists.from_values(known)
@@ -137,8 +137,8 @@ def tar_images(file: Path, column: str = "") -> np.ndarray:
 
 
 def _chosen(labels: dict[str, Any], kinds: tuple[str, ...]) -> Any:
-    """The label of the last of these kinds that there is."""
-    return next((labels[kind] for kind in reversed(kinds) if kind in labels), None)
+    """The label of the first of these kinds that there is."""
+    return next((labels[kind] for kind in kinds if kind in labels), None)
 
 
 def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfile.TarInfo]:

@@ -343,7 +343,7 @@ class Tars(Shards):
     def _used(self, label_N: np.ndarray) -> np.ndarray:
         """Labels of the index as `fetch` returns them."""
         if self.lists is not None:
-            return label_lists.resized(label_N, self.lists.longest)
+            return label_lists.repadded(label_N, self.lists.longest)
         return np.where(label_N == UNUSED, label_lists.UNLABELLED, label_N)
 
     def units(self) -> ReadUnits:
