@@ -15,6 +15,7 @@ from scipy import stats
 from ssl_vit import rng
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, loaders
+from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption
 from ssl_vit.objectives.corruption import KEEP, MASK, RANDOM
 
@@ -390,8 +391,9 @@ def test_pixels_of_random_patches_are_their_sources(source):
                 other, patch = divmod(int(drawn.source_BK[row, place]), rows * columns)
                 taken = image[other][square(patch, columns, side)]
                 expected[row][square(int(drawn.corrupted_BK[row, place]), columns, side)] = taken
-    made = corruption.replace_random_pixels(image, drawn, side)
-    assert torch.equal(made, expected) and not torch.equal(made, before)
+    made = corruption.replace_random(encoder.cut_patches(image, side), drawn)
+    image_made = encoder.join_patches(made, (rows, columns))
+    assert torch.equal(image_made, expected) and not torch.equal(image_made, before)
     assert torch.equal(image, before)
 
 

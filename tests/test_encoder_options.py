@@ -12,6 +12,7 @@ import timm
 import torch
 from conftest import TINY, altered
 from safetensors.torch import save_file
+from timm.models import vision_transformer
 
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.model import POSITIONS
@@ -21,7 +22,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.inspection import embeddings
 from ssl_vit.inspection.base import UnavailableError
 from ssl_vit.models import encoder, interop, weights
-from ssl_vit.models.attention import QueryAttention, QueryBlock
+from ssl_vit.models.attention import Block, QueryAttention
 from ssl_vit.models.position_weights import exported_state, resize_positions
 from ssl_vit.models.positions import Sincos2d
 from ssl_vit.objectives import Supervised
@@ -127,7 +128,7 @@ def test_visible_patches_keep_their_positions(kind: str) -> None:
 def test_wanted_patches_are_those_of_the_whole_pass(kind: str) -> None:
     """Also of visible patches alone, and their gradients."""
     made = net(positions=kind, **(LESS if kind == "relative_bias" else ALL))
-    assert isinstance(made.backbone.blocks[-1], QueryBlock) == (kind not in IN_BLOCKS)
+    assert isinstance(made.backbone.blocks[-1], Block) == (kind not in IN_BLOCKS)
     visible_BV = torch.tensor([[9, 2, 15, 4], [0, 7, 8, 3], [11, 10, 1, 12]])
     for visible, wanted_BK in (
         (None, torch.tensor([[3, 15, 0], [8, 7, 1], [2, 9, 4]])),
@@ -144,6 +145,49 @@ def test_wanted_patches_are_those_of_the_whole_pass(kind: str) -> None:
             weight = torch.linspace(-1, 1, ours.numel()).view_as(ours)
             gradients = [torch.autograd.grad((h * weight).sum(), x_BND)[0] for h in (ours, theirs)]
             torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", [16, 24])
+def test_patches_are_embedded_as_by_timms_convolution(size: int) -> None:
+    """Embeddings, and gradients of weights and bias."""
+    made = net(size)
+    image_B3HW = torch.randint(0, 256, (3, 3, size, size), dtype=torch.uint8)
+    projection = made.backbone.patch_embed.proj
+    found = []
+    for x_BND in (
+        made.patch(image_B3HW),
+        made.patch_pixels(encoder.cut_patches(image_B3HW, 4)),
+        made.backbone.patch_embed(made.normalize(image_B3HW)),
+    ):
+        assert x_BND.shape == (3, (size // 4) ** 2, 32)
+        found.append(
+            [x_BND, *torch.autograd.grad(x_BND.square().sum(), [*projection.parameters()])]
+        )
+    assert all(map(torch.equal, found[0], found[1]))
+    for one, other in zip(found[1], found[2], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("way", ["plain", "hooks", "bfloat16"])
+def test_a_block_is_timms(way: str) -> None:
+    """With dropout, stochastic depth and LayerScale, to the bit; where a hook makes a module's
+    output a view, and with residuals of another precision than the branches."""
+    torch.manual_seed(0)
+    made = encoder.build_encoder(model(**ALL), Data(size=16), dropout=0.2, drop_path=0.5)
+    block = made.backbone.blocks[0]
+    assert type(block) is Block
+    if way == "hooks":
+        for module in (block.attn.proj, block.attn, block.mlp, block.ls2):
+            module.register_full_backward_hook(lambda *_: None)
+    x_BTD = torch.randn(5, 17, 32, requires_grad=True)
+    found = []
+    for forward in (Block.forward, vision_transformer.Block.forward):
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=way == "bfloat16"):
+            made_BTD = forward(block, x_BTD)
+        weights_ = [x_BTD, *block.parameters()]
+        found.append([made_BTD, *torch.autograd.grad(made_BTD.square().sum(), weights_)])
+    assert all(map(torch.equal, *found))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

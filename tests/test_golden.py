@@ -2,7 +2,8 @@
 anew.
 
 In the environment recorded in the file the losses are identical; elsewhere the first 20 steps agree
-to 1e-4.
+to 1e-4, of MoCo v3 the first 5: one more unit in the last place of its patch embeddings gives
+losses that differ by 2e-5 after 6 to 17 steps and by 1e-3 soon after.
 """
 
 import json
@@ -33,6 +34,7 @@ CURVES = {
     "supervised": altered(SHORT, "recipe=supervised"),
     "joint": altered(SHORT, "recipe=joint"),
 }
+AGREE = {"moco_v3": 5}  # steps; of others 20
 
 
 def environment() -> dict[str, str]:
@@ -53,7 +55,8 @@ def losses(name: str, folder: Path) -> list[float]:
 def test_the_loss_curve_is_the_golden_one(name: str, tmp_path: Path) -> None:
     golden: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
     measured = losses(name, tmp_path)
-    assert measured[:20] == pytest.approx(golden["losses"][:20], rel=1e-4)
+    steps = AGREE.get(name, 20)
+    assert measured[:steps] == pytest.approx(golden["losses"][:steps], rel=1e-4)
     if golden["environment"] == environment():
         assert measured == golden["losses"]
 

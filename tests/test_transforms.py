@@ -372,9 +372,21 @@ def test_sizes_are_read_without_pillow(monkeypatch):
         assert transforms.decode(raw).shape == (3, 40, 30)
 
 
+CUTS = {
+    "channels last": lambda image: image,
+    "channels first": lambda image: image.contiguous(),
+    "one of many": lambda image: torch.stack([image.flip(1), image, image])[1],
+    "part of a larger one": lambda image: F.pad(image, [3, 5, 2, 4])[:, 5:-4, 3:-2],
+    "columns first": lambda image: image.contiguous().transpose(1, 2).contiguous().transpose(1, 2),
+}
+
+
+@pytest.mark.parametrize("layout", CUTS)
 @pytest.mark.parametrize(("height", "width", "size"), [(32, 32, 32), (75, 100, 24), (9, 40, 16)])
-def test_training_crops_are_those_of_torchvision(height, width, size):
+def test_training_crops_are_those_of_torchvision(height, width, size, layout):
+    """However the image lies in the memory."""
     image = as_tensor(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8))
+    image = CUTS[layout](image)
     key_B = KEYS[:60]
     boxes_B4 = transforms.crop_boxes(key_B, np.full(60, height), np.full(60, width), 0.05)
     got = transforms.train_transform([image] * 60, key_B, size, 0.05, False)

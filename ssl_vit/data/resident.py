@@ -157,7 +157,8 @@ class ResidentDataset(ImageDataset):
         image_NHWC = self.decoded.image_NHWC
         if self.cropper is None:
             # on a CPU ATen's kernel for bytes is faster than products of matrices
-            images = [image_NHWC[row].permute(2, 0, 1) for row in row_B.tolist()]
+            image_N3HW = rearrange(image_NHWC, "n h w c -> n c h w")
+            images = [image_N3HW[row] for row in row_B.tolist()]
             return transforms.train_transform(images, key_B, data.size, data.crop_area, data.flip)
         height_B = np.full(len(row_B), image_NHWC.shape[1])
         width_B = np.full(len(row_B), image_NHWC.shape[2])

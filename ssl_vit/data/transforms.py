@@ -183,21 +183,28 @@ def train_transform(
     heights, widths = (np.array([image.shape[axis] for image in images]) for axis in (1, 2))
     boxes = crop_boxes(key_B, heights, widths, area)
     flips = random_flips(key_B, flip)
-    out = torch.empty(len(images), 3, size, size, dtype=torch.uint8)
-    for i, (image, box) in enumerate(zip(images, boxes.tolist(), strict=True)):
-        cut = _resized_crop(image, box, size)
-        out[i] = cut.flip(-1) if flips[i] else cut
-    return out
+    out_B3SS = torch.empty(len(images), 3, size, size, dtype=torch.uint8)
+    for place, image, box in zip(out_B3SS, images, boxes.tolist(), strict=True):
+        place.copy_(_resized_crop(image, box, size))
+    flipped = torch.from_numpy(flips.nonzero()[0])
+    out_B3SS[flipped] = out_B3SS[flipped].flip(-1)
+    return out_B3SS
 
 
 def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
-    """torchvision's `resized_crop` of bytes, the same pixels in two thirds of the time at 32 px:
-    its dispatch and its changes of the memory format cost more than a small image's pixels."""
+    """torchvision's `resized_crop` of bytes, the same pixels in half of the time at 32 px: its
+    dispatch and changes of the memory format cost more than a small image's pixels."""
     top, left, height, width = box
-    cut = image[:, top : top + height, left : left + width]
+    place, across, down, right = image.storage_offset(), *image.stride()
+    # a batch of one, whose stride shows ATen that the channels are last, and a single view
+    cut = image.as_strided(
+        (1, 3, height, width),
+        (image.numel(), across, down, right),
+        place + top * down + left * right,
+    )
     if (height, width) == (size, size):
-        return cut
-    return interpolate(cut[None], (size, size), mode="bilinear", antialias=True)[0]
+        return cut[0]
+    return interpolate(cut, (size, size), mode="bilinear", antialias=True)[0]
 
 
 def mix_pairs(

@@ -6,7 +6,8 @@ Legend: B batch, T tokens, K wanted tokens of each image, D width, H heads, d = 
 from typing import Any
 
 import torch
-from timm.models.vision_transformer import Attention, Block
+from timm.models import vision_transformer
+from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -65,19 +66,28 @@ class QueryAttention(Attention):
         return self.proj_drop(self.proj(read_BHKd.transpose(1, 2).flatten(2)))
 
 
-class QueryBlock(Block):
-    """timm's Block. With `wanted_BK` only the wanted tokens attend, are projected and go through
-    the MLP."""
+class Block(vision_transformer.Block):
+    """timm's Block with a QueryAttention. With `wanted_BK` only the wanted tokens attend, are
+    projected and go through the MLP. It keeps timm's name, by which launch files set up FSDP."""
 
     def forward(  # type: ignore[override]
-        self, x_BTD: Tensor, wanted_BK: Tensor | None = None, **arguments: Any
+        self, x_BTD: Tensor, wanted_BK: Tensor | None = None, **mask: Any
     ) -> Tensor:
-        if wanted_BK is None:
-            return super().forward(x_BTD, **arguments)
-        x_BKD = gather_tokens(x_BTD, wanted_BK)
-        read_BKD = self.attn(self.norm1(x_BTD), wanted_BK)
-        x_BKD = x_BKD + self.drop_path1(self.ls1(read_BKD))
-        return x_BKD + self.drop_path2(self.ls2(self.mlp(self.norm2(x_BKD))))
+        branch_BKD = self.attn(self.norm1(x_BTD), wanted_BK, **mask)
+        x_BKD = x_BTD if wanted_BK is None else gather_tokens(x_BTD, wanted_BK)
+        x_BKD = _added(x_BKD, self.drop_path1(self.ls1(branch_BKD)))
+        return _added(x_BKD, self.drop_path2(self.ls2(self.mlp(self.norm2(x_BKD)))))
+
+
+def _added(x: Tensor, branch: Tensor) -> Tensor:
+    """x + branch in the memory of `branch`, which nothing else needs: less time on a CPU
+    (docs/speed.md).
+
+    Where ZeRO 3 or a hook wraps a module, its output is a view, which must not be written to.
+    """
+    if torch.compiler.is_compiling() or branch.dtype != x.dtype or branch._is_view():
+        return x + branch
+    return branch.add_(x)
 
 
 def fused_is_faster(query: Tensor) -> bool:
@@ -94,22 +104,22 @@ def fuse_on_gpus(network: nn.Module) -> None:
 
 
 def choose_attention(network: nn.Module) -> None:
-    """Make timm's Attention a QueryAttention where it has no dropout of weights, gate or norm; its
-    weights stay. Other attention uses its fused kernel on a GPU only."""
+    """Make timm's Attention a QueryAttention where it has no dropout of weights, gate or norm, and
+    timm's Block around it a Block of this file; their weights stay. Other attention uses its fused
+    kernel on a GPU only."""
     fuse_on_gpus(network)
     for module in network.modules():
-        attention: Any = module
+        attention: Any = getattr(module, "attn", None)
         if type(attention) is not Attention or getattr(attention, "gate", None) is not None:
             continue
         if isinstance(attention.norm, nn.Identity) and attention.attn_drop.p == 0:
             attention.__class__ = QueryAttention
             attention.fused_attn = True  # type: ignore[misc]
+            if type(module) is vision_transformer.Block:
+                module.__class__ = Block
 
 
-def allow_wanted(blocks: nn.Sequential | nn.ModuleList) -> None:
-    """Make the last block a QueryBlock where it is timm's Block with a QueryAttention; its weights
-    stay."""
-    last: Any = blocks[-1]
-    if type(last) is Block and isinstance(last.attn, QueryAttention):
-        last.__class__ = QueryBlock
-        last.attn.qkv.__class__ = PackedLinear
+def allow_wanted(block: nn.Module) -> None:
+    """Let a Block of this file take `wanted_BK`; its weights stay."""
+    if isinstance(block, Block):
+        block.attn.qkv.__class__ = PackedLinear

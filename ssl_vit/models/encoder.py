@@ -2,18 +2,21 @@
 embeddings are corrupted between the two.
 
 Legend: B batch, N patches, V visible and K wanted patches of each image, T tokens (prefix + N or
-V), D width, H W the image's height and width.
+V), D width, H W the image's height and width, X = 3 Y values of a patch's pixels.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
 import timm
 import torch
-from timm.layers import HybridEmbed
+from einops import rearrange
+from timm.layers import HybridEmbed, PatchEmbed
 from timm.models import named_apply
 from timm.models.vision_transformer import init_weights_vit_jax
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..config.schema import Data, Model
 from ..errors import UserError
@@ -24,7 +27,7 @@ from .architectures import (
     timm_args,
     timm_class,
 )
-from .attention import QueryBlock, allow_wanted, choose_attention, gather_tokens
+from .attention import Block, allow_wanted, choose_attention, gather_tokens
 from .positions import Positions, build_positions
 
 EXPECTED = "expected a Vision Transformer with a class token, patches and the width of model="
@@ -50,6 +53,28 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
         """One feature (B, D) an image."""
+
+
+class PatchProjection(nn.Conv2d):
+    """timm's convolution of patches that do not overlap, as the product that it is: a gradient of
+    weights that a GPU adds up in a fixed order, and on a CPU less time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Embeddings (B, N, D) of the patches' pixels (B, N, X) in the order of `cut_patches`; of
+        images, for timm's own forward pass, as the convolution gives them."""
+        return super().forward(x) if x.ndim == 4 else F.linear(x, self.weight.flatten(1), self.bias)
+
+
+def cut_patches(image_BCHW: Tensor, side: int) -> Tensor:
+    """The pixels of each patch of side x side, channel by channel: (B, N, X)."""
+    return rearrange(image_BCHW, "b c (h p) (w q) -> b (h w) (c p q)", p=side, q=side)
+
+
+def join_patches(pixel_BNX: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Images (B, 3, H, W) of what `cut_patches` gives."""
+    side = math.isqrt(pixel_BNX.shape[-1] // 3)
+    shape = {"h": grid[0], "c": 3, "p": side}
+    return rearrange(pixel_BNX, "b (h w) (c p q) -> b c (h p) (w q)", **shape)
 
 
 class Convolutional(Backbone):
@@ -96,7 +121,16 @@ class Encoder(Backbone):
     def patch(self, pixels_B3HW: Tensor) -> Tensor:
         """Patch embeddings (B, N, D) of uint8 pixels, before positions (paper, 3.1: the linear
         projection E)."""
-        return self.backbone.patch_embed(self.normalize(pixels_B3HW))
+        return self.patch_pixels(cut_patches(pixels_B3HW, self.patch_size))
+
+    def patch_pixels(self, pixel_BNX: Tensor) -> Tensor:
+        """As `patch`, of the patches' pixels in the order of `cut_patches`."""
+        embed = self.backbone.patch_embed
+        if not isinstance(embed.proj, PatchProjection):  # a hybrid's stem sees whole images
+            return embed(self.normalize(join_patches(pixel_BNX, self.grid)))
+        x_BN3Y = pixel_BNX.float().unflatten(-1, (3, -1))
+        x_BN3Y = (x_BN3Y - self.mean[..., 0]).div_(self.std[..., 0])
+        return embed.norm(embed.proj(x_BN3Y.flatten(2)))
 
     def forward(
         self,
@@ -119,7 +153,7 @@ class Encoder(Backbone):
             return self.backbone.norm(self._up_to(x_BND, len(blocks), visible_BV))
         token_BTD = self._up_to(x_BND, len(blocks) - 1, visible_BV)
         index_BK = wanted_BK + self.prefix
-        if isinstance(blocks[-1], QueryBlock):
+        if isinstance(blocks[-1], Block):
             return self.backbone.norm(blocks[-1](token_BTD, index_BK))
         token_BTD = blocks[-1](token_BTD, **self.block_arguments(visible_BV))
         return self.backbone.norm(gather_tokens(token_BTD, index_BK))
@@ -266,7 +300,9 @@ def build_encoder(
                 setattr(parent, child_name, DropPath(child.drop_prob))
     backbone.fc_norm.requires_grad_(False)  # part of timm's own head, which never runs here
     choose_attention(backbone)
-    allow_wanted(backbone.blocks)
+    allow_wanted(backbone.blocks[-1])
+    if type(backbone.patch_embed) is PatchEmbed:
+        backbone.patch_embed.proj.__class__ = PatchProjection
     return net
 
 

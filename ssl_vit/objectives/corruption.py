@@ -5,14 +5,13 @@ Everything is a function of the samples' keys, so the same samples are corrupted
 device and any number of processes.
 
 Legend: B batch, N patches, K = num_corrupted(rate, N) corrupted patches of each image, D width,
-X values of a patch's pixels, M = BLOCKS rectangles.
+M = BLOCKS rectangles.
 """
 
 import math
 from typing import NamedTuple
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 from .. import rng
@@ -161,23 +160,15 @@ def apply(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:
 
 
 def replace_random(x_BND: Tensor, corruption: Corruption) -> Tensor:
-    """Embeddings or pixels (B, N, D) of patches, of RANDOM ones those of their source."""
+    """Embeddings or pixels (B, N, D) of patches, of RANDOM ones those of their source.
+
+    Pixels have no gradient. Embeddings have one, and a GPU adds up those of a source's copies in no
+    fixed order.
+    """
     row_BN = torch.arange(x_BND[..., 0].numel(), device=x_BND.device).view(x_BND.shape[:2])
     own_BK = gather_corrupted(row_BN, corruption)
     row_BK = torch.where(corruption.kind_BK == RANDOM, corruption.source_BK, own_BK)
     return x_BND.flatten(0, 1)[row_BN.scatter(1, corruption.corrupted_BK, row_BK)]
-
-
-def replace_random_pixels(image_BCHW: Tensor, corruption: Corruption, side: int) -> Tensor:
-    """Images (B, C, H, W) whose RANDOM patches, of side x side pixels, show their source.
-
-    Bytes have no gradient. Replaced embeddings have one, and a GPU adds up those of a source's
-    copies in no fixed order.
-    """
-    whole_BNX = rearrange(image_BCHW, "b c (h p) (w q) -> b (h w) (c p q)", p=side, q=side)
-    shape = {"h": image_BCHW.shape[2] // side, "p": side, "q": side}
-    made_BNX = replace_random(whole_BNX, corruption)
-    return rearrange(made_BNX, "b (h w) (c p q) -> b c (h p) (w q)", **shape)
 
 
 def replace_masked(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:

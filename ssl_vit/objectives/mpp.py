@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batching import Batch
-from ..models.encoder import Encoder
+from ..models.encoder import Encoder, cut_patches
 from . import corruption
 from .patches import PatchPrediction
 from .targets import Target
@@ -83,7 +83,7 @@ class MaskedPatchPrediction(PatchPrediction):
 
     def _embed(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
         """Patch embeddings (B, N, D), those of random patches replaced."""
-        if self.random == 0:
-            return self.encoder.patch(batch.image)
-        side = self.encoder.patch_size
-        return self.encoder.patch(corruption.replace_random_pixels(batch.image, drawn, side))
+        pixel_BNX = cut_patches(batch.image, self.encoder.patch_size)
+        if self.random > 0:
+            pixel_BNX = corruption.replace_random(pixel_BNX, drawn)
+        return self.encoder.patch_pixels(pixel_BNX)
