@@ -396,6 +396,19 @@ def test_training_crops_are_those_of_torchvision(height, width, size, layout):
         assert (one.int() - right.int()).abs().max() <= 1
 
 
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_a_training_crop_reads_no_other_memory_than_its_image(channels):
+    """Of one channel for all three; where an image has another number, an error."""
+    image = as_tensor(np.random.default_rng(0).integers(0, 256, (20, 20, channels), np.uint8))
+    if channels > 1:
+        with pytest.raises(RuntimeError, match="size"):
+            transforms.train_transform([image], KEYS[:1], 16, 0.3, False)
+        return
+    made = transforms.train_transform([image], KEYS[:1], 16, 0.3, False)
+    grey = transforms.train_transform([image.expand(3, -1, -1)], KEYS[:1], 16, 0.3, False)
+    assert torch.equal(made, grey) and torch.equal(made[:, 0], made[:, 2])
+
+
 @pytest.mark.parametrize(("side", "is_read"), [(8000, True), (8001, False)])
 def test_sixty_four_megapixels_are_read_and_no_more(side, is_read):
     raw = png(8000, side, 1, 0, bytes(1001 * side))

@@ -197,7 +197,7 @@ def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
     channel, down, right = image.stride()
     # a batch of one whose first stride shows ATen that the channels are last
     cut = image.as_strided(
-        (1, 3, height, width),
+        (1, len(image), height, width),
         (image.numel(), channel, down, right),
         image.storage_offset() + top * down + left * right,
     )
