@@ -3,6 +3,7 @@ timm, positions against other implementations, first weights, errors."""
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,27 @@ def test_a_block_is_timms(way: str) -> None:
         weights_ = [x_BTD, *block.parameters()]
         found.append([made_BTD, *torch.autograd.grad(made_BTD.square().sum(), weights_)])
     assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("kind", POSITIONS)
+@pytest.mark.parametrize("shape", [(3, 8, 32), (3, 24, 24), (3, 17, 17), (1, 16, 16), (16, 16)])
+def test_images_of_another_shape_are_refused(shape: tuple[int, ...], kind: str) -> None:
+    """Also of as many patches: their places would be others."""
+    image = torch.zeros(2, *shape, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=re.escape(f"of shape {shape}: expected (3, 16, 16)")):
+        net(positions=kind).feature(image, "avg")
+
+
+def test_an_architecture_for_images_of_any_size(tmp_path: Path) -> None:
+    """It gives patches as rows and columns in timm, which reads its export."""
+    options: dict[str, Any] = {"timm": "test_vit"}
+    made = net(**options)
+    assert made.patch(pixels()).shape == (3, 16, 32)
+    exported(tmp_path / "export", made, **options)
+    theirs = timm.create_model(f"local-dir:{tmp_path}/export", pretrained=True).eval()
+    assert theirs.dynamic_img_size
+    found = theirs.forward_features(made.normalize(pixels()))
+    torch.testing.assert_close(found, tokens(made), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

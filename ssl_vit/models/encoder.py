@@ -120,7 +120,15 @@ class Encoder(Backbone):
 
     def patch(self, pixels_B3HW: Tensor) -> Tensor:
         """Patch embeddings (B, N, D) of uint8 pixels, before positions (paper, 3.1: the linear
-        projection E)."""
+        projection E).
+
+        Raises:
+            ValueError: the images have another size than the encoder's, or no three channels.
+        """
+        shape = tuple(pixels_B3HW.shape[1:])
+        wanted = (3, *(self.patch_size * side for side in self.grid))
+        if shape != wanted:
+            raise ValueError(f"images of shape {shape}: expected {wanted}")
         return self.patch_pixels(cut_patches(pixels_B3HW, self.patch_size))
 
     def patch_pixels(self, pixel_BNX: Tensor) -> Tensor:
@@ -272,7 +280,8 @@ def build_encoder(
     args = timm_args(model, data.size, exported=False)
     args |= {"proj_drop_rate": dropout, "drop_path_rate": drop_path}
     if model.positions != "relative_bias":  # adds no positions
-        args["pos_drop_rate"] = dropout
+        # not all architectures of timm give their patches as (B, N, D) of themselves
+        args |= {"pos_drop_rate": dropout, "dynamic_img_size": False}
     if model.positions != "rotary":  # timm's Eva has no such argument
         args["weight_init"] = "jax"
     name = architecture(model)
