@@ -191,6 +191,33 @@ def test_a_block_is_timms(way: str) -> None:
     assert all(map(torch.equal, *found))
 
 
+@torch.no_grad()
+def test_no_block_writes_over_what_a_hook_keeps() -> None:
+    """Outputs of the block's modules, and a tensor that it gives in the place of one."""
+    made = net()
+    block = made.backbone.blocks[0]
+    right = made.tokens(pixels())
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def keep(_module: torch.nn.Module, _given: Any, output: torch.Tensor) -> None:
+        kept.append((output.detach(), output.clone()))
+
+    parts = (block.attn.proj, block.attn, block.drop_path1, block.mlp.fc2, block.mlp, block.ls2)
+    handles = [part.register_forward_hook(keep) for part in parts]
+    assert torch.equal(made.tokens(pixels()), right) and len(kept) == len(parts)
+    for handle in handles:
+        handle.remove()
+    with torch.nn.modules.module.register_module_forward_hook(keep):
+        made.tokens(pixels())
+    assert len(kept) > 3 * len(parts) and all(torch.equal(*pair) for pair in kept)
+    other_BTD = torch.randn(3, 17, 32)
+    before_BTD = other_BTD.clone()
+    with block.attn.register_forward_hook(lambda *_: other_BTD):
+        patched = made.tokens(pixels())
+        assert torch.equal(made.tokens(pixels()), patched) and not torch.equal(patched, right)
+    assert torch.equal(other_BTD, before_BTD)
+
+
 @pytest.mark.parametrize("kind", POSITIONS)
 @pytest.mark.parametrize("shape", [(3, 8, 32), (3, 24, 24), (3, 17, 17), (1, 16, 16), (16, 16)])
 def test_images_of_another_shape_are_refused(shape: tuple[int, ...], kind: str) -> None:

@@ -425,7 +425,7 @@ def test_what_is_compiled(trained) -> None:
         way: trained[1][f"{way}_compiled"]["compiled"] for way in ("ddp", "zero2", "zero3", "fsdp2")
     }
     assert compiled["ddp"] == [["MaskedPatchPrediction", {"fullgraph": True, "dynamic": False}]]
-    blocks = [[name, {"dynamic": False}] for name in ("Block", "Block")]
+    blocks = [["Block", {"dynamic": False}]] * 2
     assert compiled["zero2"] == compiled["fsdp2"] == blocks
     assert compiled["zero3"] == [] and trained[1]["ddp"]["compiled"] == []
 

@@ -10,6 +10,7 @@ from timm.models import vision_transformer
 from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.module import _global_forward_hooks
 
 
 def gather_tokens(x_BTD: Tensor, index_BK: Tensor) -> Tensor:
@@ -73,19 +74,27 @@ class Block(vision_transformer.Block):
     def forward(  # type: ignore[override]
         self, x_BTD: Tensor, wanted_BK: Tensor | None = None, **mask: Any
     ) -> Tensor:
+        free = not torch.compiler.is_compiling() and not _has_forward_hooks(self)
         branch_BKD = self.attn(self.norm1(x_BTD), wanted_BK, **mask)
         x_BKD = x_BTD if wanted_BK is None else gather_tokens(x_BTD, wanted_BK)
-        x_BKD = _added(x_BKD, self.drop_path1(self.ls1(branch_BKD)))
-        return _added(x_BKD, self.drop_path2(self.ls2(self.mlp(self.norm2(x_BKD)))))
+        x_BKD = _added(x_BKD, self.drop_path1(self.ls1(branch_BKD)), free)
+        return _added(x_BKD, self.drop_path2(self.ls2(self.mlp(self.norm2(x_BKD)))), free)
 
 
-def _added(x: Tensor, branch: Tensor) -> Tensor:
-    """x + branch in the memory of `branch`, which nothing else needs: less time on a CPU
-    (docs/speed.md).
+def _has_forward_hooks(block: nn.Module) -> bool:
+    """Whether a hook may keep the output of one of the block's modules, or give another for it."""
+    parts = list(block.modules())[1:]
+    return bool(_global_forward_hooks) or any(part._forward_hooks for part in parts)
 
-    Where ZeRO 3 or a hook wraps a module, its output is a view, which must not be written to.
+
+def _added(x: Tensor, branch: Tensor, free: bool) -> Tensor:
+    """x + branch; in the memory of `branch` if it is `free`, as nothing else needs it: less time on
+    a CPU (docs/speed.md).
+
+    Where ZeRO 3 or a backward hook wraps a module, its output is a view, which must not be written
+    to.
     """
-    if torch.compiler.is_compiling() or branch.dtype != x.dtype or branch._is_view():
+    if not free or branch.dtype != x.dtype or branch._is_view():
         return x + branch
     return branch.add_(x)
 
