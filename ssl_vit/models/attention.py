@@ -10,7 +10,6 @@ from timm.models import vision_transformer
 from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.module import _global_forward_hooks
 
 
 def gather_tokens(x_BTD: Tensor, index_BK: Tensor) -> Tensor:
@@ -68,35 +67,18 @@ class QueryAttention(Attention):
 
 
 class Block(vision_transformer.Block):
-    """timm's Block with a QueryAttention. With `wanted_BK` only the wanted tokens attend, are
-    projected and go through the MLP. It keeps timm's name, by which launch files set up FSDP."""
+    """timm's Block. With `wanted_BK` only the wanted tokens attend, are projected and go through
+    the MLP. It keeps timm's name, by which launch files say what FSDP shards."""
 
     def forward(  # type: ignore[override]
-        self, x_BTD: Tensor, wanted_BK: Tensor | None = None, **mask: Any
+        self, x_BTD: Tensor, wanted_BK: Tensor | None = None, **arguments: Any
     ) -> Tensor:
-        free = not torch.compiler.is_compiling() and not _has_forward_hooks(self)
-        branch_BKD = self.attn(self.norm1(x_BTD), wanted_BK, **mask)
-        x_BKD = x_BTD if wanted_BK is None else gather_tokens(x_BTD, wanted_BK)
-        x_BKD = _added(x_BKD, self.drop_path1(self.ls1(branch_BKD)), free)
-        return _added(x_BKD, self.drop_path2(self.ls2(self.mlp(self.norm2(x_BKD)))), free)
-
-
-def _has_forward_hooks(block: nn.Module) -> bool:
-    """Whether a hook may keep the output of one of the block's modules, or give another for it."""
-    parts = list(block.modules())[1:]
-    return bool(_global_forward_hooks) or any(part._forward_hooks for part in parts)
-
-
-def _added(x: Tensor, branch: Tensor, free: bool) -> Tensor:
-    """x + branch; in the memory of `branch` if it is `free`, as nothing else needs it: less time on
-    a CPU (docs/speed.md).
-
-    Where ZeRO 3 or a backward hook wraps a module, its output is a view, which must not be written
-    to.
-    """
-    if not free or branch.dtype != x.dtype or branch._is_view():
-        return x + branch
-    return branch.add_(x)
+        if wanted_BK is None:
+            return super().forward(x_BTD, **arguments)
+        x_BKD = gather_tokens(x_BTD, wanted_BK)
+        read_BKD = self.attn(self.norm1(x_BTD), wanted_BK)
+        x_BKD = x_BKD + self.drop_path1(self.ls1(read_BKD))
+        return x_BKD + self.drop_path2(self.ls2(self.mlp(self.norm2(x_BKD))))
 
 
 def fused_is_faster(query: Tensor) -> bool:
@@ -113,22 +95,22 @@ def fuse_on_gpus(network: nn.Module) -> None:
 
 
 def choose_attention(network: nn.Module) -> None:
-    """Make timm's Attention a QueryAttention where it has no dropout of weights, gate or norm, and
-    timm's Block around it a Block of this file; their weights stay. Other attention uses its fused
-    kernel on a GPU only."""
+    """Make timm's Attention a QueryAttention where it has no dropout of weights, gate or norm; its
+    weights stay. Other attention uses its fused kernel on a GPU only."""
     fuse_on_gpus(network)
     for module in network.modules():
-        attention: Any = getattr(module, "attn", None)
+        attention: Any = module
         if type(attention) is not Attention or getattr(attention, "gate", None) is not None:
             continue
         if isinstance(attention.norm, nn.Identity) and attention.attn_drop.p == 0:
             attention.__class__ = QueryAttention
             attention.fused_attn = True  # type: ignore[misc]
-            if type(module) is vision_transformer.Block:
-                module.__class__ = Block
 
 
-def allow_wanted(block: nn.Module) -> None:
-    """Let a Block of this file take `wanted_BK`; its weights stay."""
-    if isinstance(block, Block):
-        block.attn.qkv.__class__ = PackedLinear
+def allow_wanted(blocks: nn.Sequential | nn.ModuleList) -> None:
+    """Make the last block a Block of this file where it is timm's with a QueryAttention; its
+    weights stay."""
+    last: Any = blocks[-1]
+    if type(last) is vision_transformer.Block and isinstance(last.attn, QueryAttention):
+        last.__class__ = Block
+        last.attn.qkv.__class__ = PackedLinear

@@ -309,7 +309,7 @@ def build_encoder(
                 setattr(parent, child_name, DropPath(child.drop_prob))
     backbone.fc_norm.requires_grad_(False)  # part of timm's own head, which never runs here
     choose_attention(backbone)
-    allow_wanted(backbone.blocks[-1])
+    allow_wanted(backbone.blocks)
     if type(backbone.patch_embed) is PatchEmbed:
         backbone.patch_embed.proj.__class__ = PatchProjection
     return net
