@@ -265,8 +265,11 @@ def main() -> None:
         keep_freed_memory()
     load = os.getloadavg()[0]
     fixed = ", ".join(given[key] for key in ("device", "precision"))
+    # of each case, as those that were measured before stay in the committed file
+    origin = {"rounds": int(given["rounds"]), "load": round(load, 1), "commit": ratios.commit()}
     cases = {
-        f"{model}, {given['size']} px, batch {given['batch']}, {fixed}": measure(given, model)
+        f"{model}, {given['size']} px, batch {given['batch']}, {fixed}": origin
+        | measure(given, model)
         for model in given["models"].split(",")
     }
     before = ratios.read(COMMITTED)
@@ -276,7 +279,7 @@ def main() -> None:
     libraries += (
         [importlib.import_module("transformers")] if "transformers" in given["peers"] else []
     )
-    report |= {"rounds": int(given["rounds"]), "threads": 1, "memory": given["memory"]}
+    report |= {"threads": 1, "memory": given["memory"]}
     report |= ratios.provenance(load, libraries)
     ratios.finish(report, COMMITTED, given["save"] == "true")
 
