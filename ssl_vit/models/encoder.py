@@ -56,8 +56,8 @@ class Backbone(nn.Module, ABC):
 
 
 class PatchProjection(nn.Conv2d):
-    """timm's convolution of patches that do not overlap, as the product that it is: a gradient of
-    weights that a GPU adds up in a fixed order, and on a CPU less time."""
+    """timm's convolution of patches that do not overlap, as the one product that it is; on a CPU it
+    takes less time (docs/speed.md)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings (B, N, D) of the patches' pixels (B, N, X) in the order of `cut_patches`; of
