@@ -2,7 +2,7 @@
 embeddings are corrupted between the two.
 
 Legend: B batch, N patches, V visible and K wanted patches of each image, T tokens (prefix + N or
-V), D width, H W the image's height and width, X = 3 Y values of a patch's pixels.
+V), D width, H W the image's height and width, X values of a patch's pixels.
 """
 
 import math
@@ -48,6 +48,7 @@ class Backbone(nn.Module, ABC):
             self.register_buffer(name, 255 * torch.tensor(value)[:, None, None], persistent=False)
 
     def normalize(self, pixels_B3HW: Tensor) -> Tensor:
+        """Of images, or of patches (B, N, 3, P, P)."""
         return (pixels_B3HW.float() - self.mean) / self.std
 
     @abstractmethod
@@ -136,9 +137,9 @@ class Encoder(Backbone):
         embed = self.backbone.patch_embed
         if not isinstance(embed.proj, PatchProjection):  # a hybrid's stem sees whole images
             return embed(self.normalize(join_patches(pixel_BNX, self.grid)))
-        x_BN3Y = pixel_BNX.float().unflatten(-1, (3, -1))
-        x_BN3Y = (x_BN3Y - self.mean[..., 0]).div_(self.std[..., 0])
-        return embed.norm(embed.proj(x_BN3Y.flatten(2)))
+        square = (3, self.patch_size, self.patch_size)
+        x_BNX = self.normalize(pixel_BNX.unflatten(-1, square)).flatten(2)
+        return embed.norm(embed.proj(x_BNX))
 
     def forward(
         self,
