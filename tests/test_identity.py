@@ -73,6 +73,7 @@ VALUES = {
     "data.size": "32",
     "data.train": "test",
     "data.share": "0.5",
+    "data.share_seed": "1",
     "data.validation": "0.25",
     "data.test": "train",
     "data.image_column": "image",

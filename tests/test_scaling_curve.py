@@ -1,6 +1,7 @@
 """Shares of labels: which images they are, studies over them, and accuracy against labels."""
 
 import io
+import itertools
 import json
 import math
 
@@ -14,10 +15,10 @@ from PIL import Image as Pillow
 from scipy import stats
 from test_report import IMAGES, finish, predict, task, write
 
-from ssl_vit import costs, reports
+from ssl_vit import costs, reports, rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Recipe
-from ssl_vit.data import sources
+from ssl_vit.data import base, sources
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.reports import figures, load
@@ -71,6 +72,79 @@ def test_what_is_held_out_of_train_is_the_same_for_every_share(shards, window):
     assert train[0] < train[1] < train[2] == set(range(ROWS)) - set(held_out[0])
     of_share = cut(shards, window, share=0.5, validation=0.1)
     assert len(of_share.train) + len(of_share.validation) == 100
+
+
+class Labelled:
+    """A source of labels alone."""
+
+    classes: tuple[str, ...] = ()
+    columns = ""
+
+    def __init__(self, labels_N):
+        self.label_of = lambda rows: labels_N[rows]
+        self.size = len(labels_N)
+
+    def __len__(self):
+        return self.size
+
+
+DRAWN = {"validation": 0.1, "validation_from": "train"}
+
+
+@given(seed=st.integers(0, 2**31 - 1), share=st.floats(0.01, 1))
+def test_a_drawn_share_has_of_each_class_its_share_and_smaller_ones_inside(shards, seed, share):
+    small, large = (
+        cut(shards, share=part, share_seed=seed, **DRAWN) for part in (share / 2, share)
+    )
+    found, inside = images(large.train), set(images(small.train))
+    assert inside <= set(found) and len(set(found)) == len(found) == max(1, round(share * 180))
+    held_out = images(large.validation)
+    assert held_out == images(cut(shards, **DRAWN).validation)
+    for name in (0, 1):  # the class of an image is its number's remainder by two
+        of_class = 100 - sum(number % 2 == name for number in held_out)
+        assert abs(sum(number % 2 == name for number in found) - share * of_class) <= 1.5
+
+
+def test_a_drawn_share_is_webster_apportionment():
+    """Worked by hand: (r - 1/2) / n of classes of 6, 3 and 1, ascending; 2 and 9 tie at 1/2."""
+    labels_N = np.repeat([7, 2, 9], [6, 3, 1])
+    fifth = set()
+    for seed in range(20):
+        rows = base.Stratified(Labelled(labels_N), 10, rng.key(3, seed)).whole_rows()
+        assert sorted(rows) == list(range(10))
+        drawn = labels_N[rows].tolist()
+        assert drawn[:4] == [7, 2, 7, 7] and sorted(drawn[4:6]) == [2, 9]
+        assert drawn[6:] == [7, 7, 2, 7]
+        fifth.add(drawn[4])
+    assert fifth == {2, 9}
+
+
+def test_draws_of_other_seeds_are_other_images(shards):
+    draws = [set(images(cut(shards, share=0.2, share_seed=seed).train)) for seed in range(8)]
+    together = [len(one & two) for one, two in itertools.combinations(draws, 2)]
+    # of 198 images 40 each: 8.1 in common are expected by chance
+    assert 6 < np.mean(together) < 10 and max(together) < 20
+
+
+def test_labels_are_shown_for_the_images_of_a_drawn_share(shards):
+    drawn = cut(shards, share=0.3, share_seed=5, **DRAWN)
+    shown = cut(shards, labelled=0.3, share_seed=5, **DRAWN)
+    with_label = np.flatnonzero(base.labels_of(shown.train, np.arange(len(shown.train))) >= 0)
+    assert {images(shown.train)[row] for row in with_label} == set(images(drawn.train))
+
+
+@pytest.mark.parametrize("option", ["data.window=10", "data.stream=true"])
+def test_shares_are_not_drawn_by_classes_where_labels_are_not_known_beforehand(option, shards):
+    with pytest.raises(UserError, match=r"data\.share_seed=1: takes shares of classes") as caught:
+        resolve(["recipe=supervised", f"data.path={shards}", "data.share_seed=1", option])
+    assert "\n" not in str(caught.value)
+
+
+def test_shares_of_images_without_labels_are_not_drawn_by_classes(tmp_path):
+    for number in range(20):
+        Pillow.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / f"{number}.png")
+    with pytest.raises(UserError, match=r"data\.share_seed=0: .*have not one label each"):
+        cut(tmp_path, share=0.5, share_seed=0)
 
 
 @pytest.mark.parametrize("window", [None, 50])
@@ -307,6 +381,7 @@ JOINT = {"data.validation": 0.1, "data.validation_from": "train"}
         ({"recipe": "supervised"}, "1 of the labels"),
         ({"recipe": "joint", "data.labelled": 0.2, **JOINT}, "0.2 of the labels"),
         ({"recipe": "supervised", "data.share": 0.01, "data.validation": 0.1}, OTHER),
+        ({"recipe": "supervised", "data.share": 0.01, "data.share_seed": 3}, OTHER),
         ({"recipe": "supervised", "data": "cifar10", "data.size": 64}, None),  # other images
         ({"recipe": "supervised", "data.share": 0.01}, None),
         ({"recipe": "mpp"}, None),

@@ -293,6 +293,19 @@ MISTAKES = {
         ("parts/sweep/grid", {"optim.lr": [1, 1]}),
         "grid: optim.lr: a value is there twice",
     ),
+    "keys together beside values": (
+        ("parts/sweep/grid", {"mixing": [{"data.mixup": 0.8}, 0.1]}),
+        "grid: mixing: expected values, or mappings of the same keys",
+    ),
+    "other keys together": (
+        ("parts/sweep/grid", {"mixing": [{"data.mixup": 0.8}, {"data.cutmix": 1}]}),
+        "grid: mixing: expected values, or mappings of the same keys",
+    ),
+    "a key of two sweeps": (
+        ("parts/sweep/grid", {"optim.lr": [0.1], "both": [{"optim": {"lr": 0.2, "wd": 0}}]}),
+        "grid: optim.lr: is swept twice",
+    ),
+    "a place called as the seed": (("places", ["seed"]), "places: seed: is each task's seed"),
     "seeds that are none": (("seeds", ["a"]), "seeds: [a]: expected different whole numbers"),
     "a name that is no folder's": (("arms/a b", "x"), "arms: a b: expected a name of letters"),
     "a place that is a part": (("places", ["final"]), "final is a place and a part"),
@@ -408,6 +421,32 @@ def test_words_of_an_arm_and_of_the_command_line_come_over_the_parts():
     )
     over = plans.tasks(build(study, "x"), {"images": "/p"}, {"optim.steps": "5"})
     assert {task.options["optim.steps"] for task in over.values() if task.part != "probe"} == {"5"}
+
+
+def test_a_seed_in_braces_is_the_tasks_own():
+    study = altered(
+        ("parts/final/options/data.share", 0.1), ("parts/final/options/data.share_seed", "{seed}")
+    )
+    plan = plans.tasks(build(study, "x"), {}, {})
+    drawn = {task.seed: task.options["data.share_seed"] for task in plan.values() if task.best}
+    assert drawn == {0: "0", 1: "1"}
+    check_study(build(study, "x"))
+
+
+def test_a_grid_sweeps_keys_together():
+    mixing = [{"data.mixup": 0, "data.cutmix": 0}, {"data": {"mixup": 0.8, "cutmix": 1.0}}]
+    study = build(altered(("parts/sweep/grid", {"optim.lr": [0.1, 0.3], "mixing": mixing})), "x")
+    plan = plans.tasks(study, {}, {})
+    swept = [task for task in plan.values() if (task.part, task.arm) == ("sweep", "mpp")]
+    assert [task.values for task in swept] == [
+        {"optim.lr": lr, "data.mixup": mixup, "data.cutmix": cutmix}
+        for lr in (0.1, 0.3)
+        for mixup, cutmix in ((0, 0), (0.8, 1.0))
+    ]
+    assert swept[1].name == "sweep-mpp-0-lr=0.1-mixup=0.8-cutmix=1.0"
+    assert swept[1].options["data.cutmix"] == "1.0" and "mixing" not in swept[1].options
+    with pytest.raises(UserError, match=r"data\.cutmix=1: part sweep sweeps it"):
+        plans.tasks(study, {}, {"data.cutmix": "1"})
 
 
 def test_values_are_written_as_on_a_command_line():

@@ -57,6 +57,13 @@ class Data:
         above=0,
         maximum=1,
     )
+    share_seed: int | None = option(
+        None,
+        "Draw of data.share and data.labelled: null: the fixed random one; a number: a draw of its"
+        " own, with each class's share of it.",
+        minimum=0,
+        below=2**31,
+    )
     validation: str | float | None = option(
         None,
         "Held-out images: a split, or the share cut off data.train (0: none); null: the"

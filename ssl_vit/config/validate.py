@@ -199,6 +199,11 @@ def _check_stream(recipe: Recipe) -> None:
 
 
 def _check_held_out(data: Data) -> None:
+    beforehand = not (data.window or data.stream) or data.share_seed is None
+    reason = (
+        "takes shares of classes, and data.window and data.stream do not know labels beforehand"
+    )
+    _require(beforehand, "data.share_seed", data.share_seed, reason)
     outside = data.validation_from == "train"
     shared = data.validation is None or (isinstance(data.validation, float) and data.validation > 0)
     reason = f"expected data.validation=null or a share above 0 beside it, not {data.validation}"

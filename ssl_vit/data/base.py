@@ -126,7 +126,7 @@ class ShardedSource(Source, Protocol):
         ...
 
 
-class _View(ABC):
+class View(ABC):
     """A source that consists of some rows of another, given by `_rows`."""
 
     def __init__(self, whole: Source, length: int) -> None:
@@ -163,10 +163,10 @@ class _View(ABC):
         """Rows of this view -> rows of the whole."""
 
 
-class PartlyLabelled(_View):
+class PartlyLabelled(View):
     """A source that shows the labels of one part of it, `shown`; those of the others are -1."""
 
-    def __init__(self, whole: Source, shown: "Subset | ShardedSubset") -> None:
+    def __init__(self, whole: Source, shown: View) -> None:
         super().__init__(whole, len(whole))
         self.shown = shown
         self.shows_N = np.zeros(len(whole), bool)
@@ -199,7 +199,7 @@ class PartlyLabelled(_View):
         return rows
 
 
-class WithoutLabels(_View):
+class WithoutLabels(View):
     """A source whose labels are left out."""
 
     def __init__(self, whole: Source) -> None:
@@ -231,7 +231,7 @@ def without_lists(source: Source, what: str) -> Source:
     return WithoutLabels(source)
 
 
-class Subset(_View):
+class Subset(View):
     """Positions first .. last-1 of a keyed permutation of a source."""
 
     def __init__(self, whole: Source, first: int, last: int, key: int) -> None:
@@ -243,7 +243,29 @@ class Subset(_View):
         return rng.permute(self.first + rows, len(self.whole), self.key)
 
 
-class ShardedSubset(_View):
+class Stratified(View):
+    """The first `count` rows of a source in an order in which each class comes as often as it is
+    there: the r-th of a class's n rows, in an order drawn by `key`, comes at (r - 1/2) / n, and
+    equals by their hash. So any count has each class's share of it, rounded as Webster's and
+    Sainte-Lague's method of apportionment does, and a larger count contains a smaller one.
+    """
+
+    def __init__(self, whole: Source, count: int, key: np.ndarray) -> None:
+        super().__init__(whole, count)
+        rows_N = np.arange(len(whole))
+        label_N = labels_of(whole, rows_N)
+        hash_N = rng.bits(key, rows_N)
+        by_class_N = np.lexsort((hash_N, label_N))
+        _, start_C, size_C = np.unique(label_N[by_class_N], return_index=True, return_counts=True)
+        rank_N = rows_N - np.repeat(start_C, size_C)
+        place_N = (rank_N + 0.5) / np.repeat(size_C, size_C)
+        self.rows = by_class_N[np.lexsort((hash_N[by_class_N], place_N))[:count]]
+
+    def _rows(self, rows: np.ndarray) -> np.ndarray:
+        return self.rows[rows]
+
+
+class ShardedSubset(View):
     """The same share of every shard, so that the subset can be read in windows too.
 
     Rows first .. last-1 of the whole are taken as the range first/len .. last/len, and each shard

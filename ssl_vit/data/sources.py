@@ -6,6 +6,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from .. import rng
 from ..config.schema import EMBEDDED, OBJECTIVES, USES_LABELS, Data
 from ..errors import UserError, suggest
 from . import formats, layout, schemas, synthetic
@@ -16,7 +17,9 @@ from .base import (
     ShardedSource,
     ShardedSubset,
     Source,
+    Stratified,
     Subset,
+    View,
     lists_in,
 )
 from .formats import FoundSplits, FoundStreams
@@ -275,7 +278,7 @@ def _subset(train: Source, data: Data) -> Source:
     """The share data.share of the training images."""
     if data.share == 1:
         return train
-    return _part(train, 0, max(1, round(data.share * len(train))), SHARE_KEY, data)
+    return _drawn(train, data.share, data)
 
 
 def _partly_labelled(train: Source, data: Data) -> Source:
@@ -283,8 +286,22 @@ def _partly_labelled(train: Source, data: Data) -> Source:
     data.share would take of them."""
     if data.labelled == 1:
         return train
-    count = max(1, round(data.labelled * len(train)))
-    return PartlyLabelled(train, _part(train, 0, count, SHARE_KEY, data))
+    return PartlyLabelled(train, _drawn(train, data.labelled, data))
+
+
+def _drawn(train: Source, share: float, data: Data) -> View:
+    """A share of the training images: a smaller one lies inside a larger one.
+
+    Raises:
+        UserError: data.share_seed beside images without labels or with lists of them, or no rows.
+    """
+    count = max(1, round(share * len(train)))
+    if data.share_seed is None:
+        return _part(train, 0, count, SHARE_KEY, data)
+    if lists_in(train) is not None or train.label_range[1] < 0:
+        reason = "takes shares of classes, and the training images have not one label each"
+        raise UserError(f"data.share_seed={data.share_seed}: {reason}")
+    return Stratified(train, count, rng.key(SHARE_KEY, data.share_seed))
 
 
 def labelled_images(train: Source) -> Source:

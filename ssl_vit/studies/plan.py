@@ -16,8 +16,8 @@ from ..config.schema import OBJECTIVES, USES_LABELS, Data, Recipe
 from ..data.layout import ROLE
 from ..errors import UserError
 from . import benchmark_images, match_compute
-from .spec import PLACEHOLDER, Part, Study, split_reference
-from .spec_fields import text
+from .spec import PLACEHOLDER, SEED, Part, Study, split_reference
+from .spec_fields import combinations, swept_together, text
 
 Plan = dict[str, "Task"]  # by name, each task after those that it needs
 
@@ -59,11 +59,7 @@ def tasks(study: Study, places: dict[str, str], options: dict[str, str]) -> Plan
     for part in study.parts.values():
         for arm in part.options:
             arm_options = _arm_options(study, part, arm, places, options)
-            swept = part.grid_of(arm)
-            grid = [
-                dict(zip(swept, values, strict=True))
-                for values in itertools.product(*swept.values())
-            ]
+            grid = combinations(part.grid_of(arm))
             for seed, values in itertools.product(part.seeds or study.seeds, grid):
                 task = _task(part, arm, seed, values, plan, places, arm_options)
                 plan[task.name] = task
@@ -98,7 +94,8 @@ def _check_overrides(study: Study, options: dict[str, str]) -> None:
     """
     taken: dict[str, str] = {}
     for part in study.parts.values():
-        taken |= dict.fromkeys(part.grid, f"part {part.name} sweeps")
+        for name, values in part.grid.items():
+            taken |= dict.fromkeys(swept_together(name, values), f"part {part.name} sweeps")
     taken |= dict.fromkeys(study.scaling.keys, f"the study's {study.scaling.of} set")
     taken |= dict.fromkeys(benchmark_images.keys(study), "the study's benchmark sets")
     for setting in study.vary.values():
@@ -119,9 +116,9 @@ def _task(
     """One task; those that it needs are in `plan`."""
     options = arm_options | {key: text(value) for key, value in values.items()}
     needs = [task.name for task in plan.values() if (task.part, task.arm) == (part.best, arm)]
-    names = dict(places)
+    names = places | {SEED: str(seed)}
     references = {name for value in options.values() for name in PLACEHOLDER.findall(value)}
-    for other in sorted(references - places.keys()):
+    for other in sorted(references - places.keys() - {SEED}):
         source = split_reference(other, arm)
         runs = {task.seed: task.name for task in plan.values() if (task.part, task.arm) == source}
         needed = runs.get(seed, next(iter(runs.values())))
@@ -168,10 +165,11 @@ def check(study: Study, plan: Plan) -> dict[str, Recipe]:
     points = study.scaling.points if study.scaling.of == "labels" else ()
     shares = {part: one.share for one in points for part in (one.final, *one.extra)}
     recipes: dict[str, Recipe] = {}
-    known: dict[tuple[str, str, str], Recipe] = {}  # seeds do not differ
+    # seeds do not differ, but for the draw of the labels
+    known: dict[tuple[str, str, str, str | None], Recipe] = {}
     for task in plan.values():
         values = task.values or next((plan[name].values for name in task.needs[:1]), {})
-        same = task.part, task.arm, str(values)
+        same = task.part, task.arm, str(values), task.options.get("data.share_seed")
         if same not in known:
             known[same] = _recipe(task, values, plan, recipes)
             _check_distinct(task, values, known)
@@ -209,7 +207,7 @@ def _recipe(task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, R
 
 
 def _check_distinct(
-    task: Task, values: dict[str, Any], known: dict[tuple[str, str, str], Recipe]
+    task: Task, values: dict[str, Any], known: dict[tuple[str, str, str, str | None], Recipe]
 ) -> None:
     """Check that no other arm of a part that pre-trains computes the same.
 
@@ -220,8 +218,8 @@ def _check_distinct(
         return
     computed = {
         arm: computed_values(recipe) | {"model.name": ""}
-        for (part, arm, other), recipe in known.items()
-        if (part, other) == (task.part, str(values))
+        for (part, arm, other, drawn), recipe in known.items()
+        if (part, other, drawn) == (task.part, str(values), task.options.get("data.share_seed"))
     }
     own = computed.pop(task.arm)
     if own in computed.values():
@@ -270,7 +268,8 @@ def _learned_labels(recipe: Recipe, data: Data) -> bool:
 def _cut(data: Data, share: float) -> tuple[object, ...]:
     """What decides which images a share of the labels are, and which are held out; these depend on
     the share only where they are cut off it."""
-    return data.validation, data.window, 1 if data.validation_from == "train" else share
+    of = 1 if data.validation_from == "train" else share
+    return data.validation, data.window, data.share_seed, of
 
 
 def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
@@ -286,6 +285,7 @@ def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
     if learned and not same_cut and not isinstance(now.validation, str):
         there = f"data.share={was.share:g} data.validation={was.validation}"
         there += f" data.validation_from={was.validation_from} data.window={was.window}"
+        there += f" data.share_seed={was.share_seed}"
         text = f"part {part} ({there}) has learned their labels; hold the same ones out there"
         raise UserError(f"data.validation={now.validation}: {text}")
 

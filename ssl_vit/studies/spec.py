@@ -51,6 +51,7 @@ REPORT_KEYS = (
 TESTED = ("top1", "top5", "real")  # metrics of the test split
 # options that no part may set
 OURS = {"name": "the task's", "out": "the study's folder", "seed": "the study's seeds"}
+SEED = "seed"  # {seed} in options: the task's seed
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
@@ -295,6 +296,8 @@ def _names(study: Study, where: str) -> None:
         for name in names:
             plain = isinstance(name, str) and NAME.fullmatch(name)
             hold(plain, where, f"{kind}: {name}: expected a name of letters, digits, _ and .")
+            taken = kind != "arms" and name == SEED
+            hold(not taken, where, f"{kind}: {name}: is each task's seed; take another name")
     for place in study.optional:
         choices = suggest(str(place), study.places)
         hold(place in study.places, where, f"optional: {place} is no place; {choices}")
@@ -318,7 +321,7 @@ def _check_part(part: Part, study: Study, where: str) -> None:
         for reference in sorted(part.references(arm)):
             name, of_arm = split_reference(reference, arm)
             choices = suggest(name, [*study.parts, *study.places])
-            exists = name in study.parts or reference in study.places
+            exists = name in study.parts or reference in (*study.places, SEED)
             hold(exists, where, f"{{{reference}}}: no such part or place; {choices}")
             _check_need(part, study.parts.get(name), of_arm, f"{{{reference}}}", where)
             reason = "has several runs, one for each value of its grid; `best` chooses among them"

@@ -1,5 +1,6 @@
 """Checks of a study's file that raise one-line errors, and its values as options' text."""
 
+import itertools
 from typing import Any
 
 from ..config.parsing import flatten
@@ -59,7 +60,13 @@ def text(value: Any) -> str:
 
 
 def grid_of(body: dict[str, Any], where: str) -> dict[str, list[Any]]:
-    """The values that a part sweeps."""
+    """The values that a part sweeps: {key: values}, or {any name: mappings of the same keys} for
+    keys that are swept together.
+
+    Raises:
+        UserError: no list, a value twice, or mappings of other keys or of keys that are swept
+            already.
+    """
     grid = flatten(mapping(body, "grid", where))
     for key, values in grid.items():
         hold(
@@ -72,7 +79,30 @@ def grid_of(body: dict[str, Any], where: str) -> dict[str, list[Any]]:
             where,
             f"grid: {key}: a value is there twice",
         )
+        kinds = {tuple(sorted(flatten(one))) if isinstance(one, dict) else None for one in values}
+        fits = len(kinds) == 1 and () not in kinds
+        hold(fits, where, f"grid: {key}: expected values, or mappings of the same keys")
+    keys = [key for name, values in grid.items() for key in swept_together(name, values)]
+    for key in keys:
+        hold(keys.count(key) == 1, where, f"grid: {key}: is swept twice")
     return grid
+
+
+def swept_together(name: str, values: list[Any]) -> list[str]:
+    """The keys that one entry of a grid sets."""
+    return list(flatten(values[0])) if isinstance(values[0], dict) else [name]
+
+
+def combinations(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Every combination of a grid's entries, as {key: value}."""
+    entries = [
+        [flatten(value) if isinstance(value, dict) else {name: value} for value in values]
+        for name, values in grid.items()
+    ]
+    return [
+        {key: value for one in chosen for key, value in one.items()}
+        for chosen in itertools.product(*entries)
+    ]
 
 
 def arm_grids(
