@@ -1,5 +1,5 @@
 """What the engine costs beside a bare loop of the same steps: CPU time, one thread, pairs in turn;
-and what seeking costs.
+and what seeking costs. Medians with their 95% intervals over the pairs, and over epochs.
 
     python benchmarks/overhead.py pairs=15 steps=20 WORDS
 
@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import resource
-import statistics
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ |= {"OMP_NUM_THREADS": "1"}
 
 import numpy as np
+import ratios
 import torch
 
 from ssl_vit.config.resolve import resolve
@@ -89,23 +89,16 @@ def overhead(words: list[str], pairs: int, steps: int) -> dict[str, Any]:
                 )
             )
             bare(job, drawn[:2]), with_engine(job, drawn[:2])
-            ratios = []
+            shares = []
             # each goes first in turn
             for first in itertools.islice(itertools.cycle((True, False)), pairs):
                 took = {
                     way: seconds(lambda way=way: way(job, drawn))
                     for way in ((bare, with_engine) if first else (with_engine, bare))
                 }
-                ratios.append(took[with_engine] / took[bare])
+                shares.append(took[with_engine] / took[bare])
             step = took[bare] / steps
-    return spread(ratios) | {"pairs": pairs, "steps": steps, "bare step, s": round(step, 4)}
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    return {
-        name: round(f(values), 5)
-        for name, f in (("median", statistics.median), ("least", min), ("most", max))
-    }
+    return ratios.spread(shares) | {"pairs": pairs, "steps": steps, "bare step, s": round(step, 4)}
 
 
 def seeking() -> dict[str, Any]:
@@ -130,7 +123,9 @@ def seeking() -> dict[str, Any]:
                     )
                 )
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-            report[f"{name}, step {step:,}, ms"] = spread(timed) | {"grown, MiB": round(grown, 1)}
+            report[f"{name}, step {step:,}, ms"] = ratios.spread(timed) | {
+                "grown, MiB": round(grown, 1)
+            }
     return report
 
 

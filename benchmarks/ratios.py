@@ -3,6 +3,7 @@ with, and where a figure comes from."""
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from typing import Any
 
 import psutil
 import torch
+from scipy import special
+
+from ssl_vit.stats import TAIL, Interval
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOWER = 1.05
@@ -26,9 +30,33 @@ def options(known: dict[str, str], words: list[str]) -> dict[str, str]:
     return known
 
 
-def spread(values: list[float]) -> dict[str, float]:
-    shown = {"median": statistics.median(values), "least": min(values), "most": max(values)}
-    return {name: round(value, 3) for name, value in shown.items()}
+def paired(times: list[float], others: list[float]) -> float:
+    """The median over rounds of one way's time over another's in the same round: what slows a whole
+    round down slows both."""
+    return statistics.median(a / b for a, b in zip(times, others, strict=True))
+
+
+def median_interval(values: list[float]) -> Interval | None:
+    """The 95% interval of the median, from one value to another in order of size (the sign test's):
+    of 6 to 8 values the least and the most, of 9 to 11 the second and the last but one. None of
+    fewer than 6, which are all on one side of the median in more than 1 of 20 cases."""
+    n = len(values)
+    outside = [k for k in range(n // 2) if special.bdtr(k, n, 0.5) <= TAIL]
+    if not outside:
+        return None
+    ordered = sorted(values)
+    return Interval(ordered[outside[-1]], ordered[n - 1 - outside[-1]])
+
+
+def spread(values: list[float]) -> dict[str, Any]:
+    """Their median, its 95% interval (None of fewer than 6), the least and the most."""
+    interval = median_interval(values)
+    return {
+        "median": round(statistics.median(values), 3),
+        "95%": [round(end, 3) for end in interval] if interval else None,
+        "least": round(min(values), 3),
+        "most": round(max(values), 3),
+    }
 
 
 def slower(now: dict[str, Any], before: dict[str, Any], ratio: str) -> list[str]:
@@ -56,6 +84,8 @@ def read(path: Path) -> dict[str, Any]:
 def finish(report: dict[str, Any], path: Path, save: bool) -> None:
     """Print the report as one JSON object; with `save` it becomes the committed one."""
     text = json.dumps(report, indent=2)
+    # lists of numbers on one line
+    text = re.sub(r"\[\s+([^][{}]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
     print(text)
     if save:
         path.write_text(text + "\n")

@@ -1,8 +1,8 @@
 """Time of a training step's passes over that of the matrix products and the attention of all tokens
 in all blocks (the floor), measured in the same process; beside what a user would pick instead.
 
-    python benchmarks/step.py models=vit_s16 size=224 batch=4 rounds=9 device=cpu save=false \
-        memory=kept
+    python benchmarks/step.py models=vit_s16 size=224 batch=4 processes=6 rounds=5 device=cpu \
+        save=false memory=kept
 
 `models` lists models of this project, `recipes` objectives (a recipe, or recipe+KEY=VALUE), `peers`
 others on an encoder of the same shape: timm (supervised), transformers (ViTForMaskedImageModeling),
@@ -11,18 +11,29 @@ does forward and backward passes of the same number of images; all take turns, a
 within a round. CPU time on one thread, or CUDA events. On a CPU all ways run with the memory that
 the tools keep, or as glibc has it with memory=default. `update` is an AdamW step on this project's
 weights over the same floor; `counted` is what the recipe's multiply-adds would cost over those of
-the whole encoder. One JSON object comes out; `slower` names the ratios that are more than 5% above
-those of benchmarks/step.json, which save=true writes.
+the whole encoder.
+
+What a process has from its start on, such as where its memory lies, all its rounds share. So the
+rounds are repeated in `processes` new ones, one after the other: a ratio is the median of a
+process's rounds, and what is reported are median and 95% interval over the processes, of which
+there must be 6 for an interval. `over floor`
+has every way over the floor, `over peers` every recipe over every peer; `over peers, per
+multiply-add` divides these by `counted`, as peers compute the whole encoder. `rounds, ms` has every
+measurement. One JSON object comes out; `slower` names the ratios that are more than 5% above those
+of benchmarks/step.json, which save=true writes.
 """
 
 import importlib
 import importlib.util
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ |= {"OMP_NUM_THREADS": "1"}
@@ -50,7 +61,8 @@ DEFAULTS = {
     "models": "vit_s16",
     "size": "224",
     "batch": "4",
-    "rounds": "9",
+    "processes": "6",
+    "rounds": "5",
     "device": "cpu",
     "precision": "float32",
     "recipes": RECIPES,
@@ -59,6 +71,20 @@ DEFAULTS = {
     "save": "false",
 }
 Way = Callable[[], None]  # forward and backward passes of one batch
+
+
+class Timed(NamedTuple):
+    """What one process measured.
+
+    Attributes:
+        rounds_ms: {way: its time in each round}.
+        counted: {recipe: its multiply-adds over those of the whole encoder}.
+        memory: {way: peak GiB}, on a GPU alone.
+    """
+
+    rounds_ms: dict[str, list[float]]
+    counted: dict[str, float]
+    memory: dict[str, float]
 
 
 def resolved(words: list[str], model: str, size: int, batch: int, precision: str) -> Recipe:
@@ -216,8 +242,10 @@ def milliseconds(way: Way, device: str) -> float:
     return begin.elapsed_time(end)
 
 
-def measure(given: dict[str, str], model: str) -> dict[str, Any]:
-    """All ways of one model, over the floor."""
+def build_ways(
+    given: dict[str, str], model: str, peers: list[str]
+) -> tuple[dict[str, Way], dict[str, float]]:
+    """The floor, every recipe, the update and the peers; and what of each recipe is counted."""
     device = given["device"]
     fixed = (model, int(given["size"]), int(given["batch"]), given["precision"])
     plain = resolved(["recipe=mpp"], *fixed)
@@ -231,11 +259,16 @@ def measure(given: dict[str, str], model: str) -> dict[str, Any]:
         counted[words] = round(costs.exaflop(recipe, 1) / whole, 3)
         if "update" not in ways:
             ways["update"] = update(module, ways[words])
-    for peer in filter(None, given["peers"].split(",")):
-        if importlib.util.find_spec(peer) is None:
-            print(f"{peer}: not installed, left out", file=sys.stderr)
-            continue
-        _, ways[peer] = OTHERS[peer](plain, device)
+    return ways | {peer: OTHERS[peer](plain, device)[1] for peer in peers}, counted
+
+
+def timed(given: dict[str, str], model: str, peers: list[str]) -> Timed:
+    """All ways of one model in turn, in this process."""
+    torch.set_num_threads(1)
+    device = given["device"]
+    if device == "cpu" and given["memory"] == "kept":
+        keep_freed_memory()
+    ways, counted = build_ways(given, model, peers)
     taken: dict[str, list[float]] = {name: [] for name in ways}
     memory = {}
     for turn in range(-1, int(given["rounds"])):
@@ -247,38 +280,77 @@ def measure(given: dict[str, str], model: str) -> dict[str, Any]:
             if device == "cuda":
                 memory[name] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
             if turn >= 0:  # the first one warms up
-                taken[name].append(took)
-    base = taken.pop("floor")
-    over = {
-        name: ratios.spread([a / b for a, b in zip(times, base, strict=True)])
-        for name, times in taken.items()
+                taken[name].append(round(took, 3))
+    return Timed(taken, counted, memory)
+
+
+def in_processes(given: dict[str, str], model: str, peers: list[str]) -> list[Timed]:
+    """Measured in new processes, one after the other."""
+    context = get_context("spawn")
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+        turns = range(int(given["processes"]))
+        return [pool.submit(timed, given, model, peers).result() for _ in turns]
+
+
+def summarized(found: list[Timed], peers: list[str]) -> dict[str, Any]:
+    """Ratios within rounds, their medians and intervals over processes."""
+
+    def over(way: str, other: str, work: float = 1) -> dict[str, Any]:
+        pairs = [(one.rounds_ms[way], one.rounds_ms[other]) for one in found]
+        return ratios.spread([ratios.paired(*pair) / work for pair in pairs])
+
+    first = found[0]
+    ways = [name for name in first.rounds_ms if name != "floor"]
+    rounds_ms = {name: [one.rounds_ms[name] for one in found] for name in first.rounds_ms}
+    report: dict[str, Any] = {
+        "took, ms": {
+            name: ratios.spread([statistics.median(rounds) for rounds in taken])
+            for name, taken in rounds_ms.items()
+        },
+        "over floor": {name: over(name, "floor") for name in ways},
+        "over peers": {
+            recipe: {peer: over(recipe, peer) for peer in peers} for recipe in first.counted
+        },
+        "over peers, per multiply-add": {
+            recipe: {peer: over(recipe, peer, work) for peer in peers}
+            for recipe, work in first.counted.items()
+        },
+        "counted": first.counted,
+        "rounds, ms": rounds_ms,
     }
-    took_ms = {name: ratios.spread(times) for name, times in ({"floor": base} | taken).items()}
-    found = {"took, ms": took_ms, "over floor": over, "counted": counted}
-    return found | ({"peak memory with all models on the device, GiB": memory} if memory else {})
+    if first.memory:
+        report["peak memory with all models on the device, GiB"] = first.memory
+    return report
+
+
+def installed(peers: str) -> list[str]:
+    """The peers that are there; the others are named."""
+    wanted = list(filter(None, peers.split(",")))
+    found = [peer for peer in wanted if importlib.util.find_spec(peer)]
+    for peer in wanted:
+        if peer not in found:
+            print(f"{peer}: not installed, left out", file=sys.stderr)
+    return found
 
 
 def main() -> None:
     given = ratios.options(DEFAULTS, sys.argv[1:])
-    torch.set_num_threads(1)
-    if given["device"] == "cpu" and given["memory"] == "kept":
-        keep_freed_memory()
+    peers = installed(given["peers"])
     load = os.getloadavg()[0]
     fixed = ", ".join(given[key] for key in ("device", "precision"))
     # of each case, as those that were measured before stay in the committed file
-    origin = {"rounds": int(given["rounds"]), "load": round(load, 1), "commit": ratios.commit()}
+    origin: dict[str, Any] = {key: int(given[key]) for key in ("processes", "rounds")}
+    origin |= {"load": round(load, 1), "commit": ratios.commit()}
     cases = {
         f"{model}, {given['size']} px, batch {given['batch']}, {fixed}": origin
-        | measure(given, model)
+        | summarized(in_processes(given, model, peers), peers)
         for model in given["models"].split(",")
     }
     before = ratios.read(COMMITTED)
     report: dict[str, Any] = before | cases if given["save"] == "true" else dict(cases)
     report["slower"] = ratios.slower(cases, before, "over floor")
     libraries = [torch, timm]
-    libraries += (
-        [importlib.import_module("transformers")] if "transformers" in given["peers"] else []
-    )
+    libraries += [importlib.import_module("transformers")] if "transformers" in peers else []
     report |= {"threads": 1, "memory": given["memory"]}
     report |= ratios.provenance(load, libraries)
     ratios.finish(report, COMMITTED, given["save"] == "true")
