@@ -4,9 +4,9 @@ nothing else; beside timm's loader and `datasets` with set_transform.
     python benchmarks/loader.py data=FOLDER rounds=9 images=1024 save=false
 
 FOLDER holds cifar10/ and tinyimagenet/ as parquet files. One thread, no workers; in each round all
-ways take turns with the same images, and ratios are taken within a round. One JSON object comes
-out; `slower` names the ratios that are more than 5% above those of benchmarks/loader.json, which
-save=true writes.
+ways take turns with the same images, and ratios are taken within a round; of 6 rounds or more their
+medians have 95% intervals. One JSON object comes out; `slower` names the ratios that are more than
+5% above those of benchmarks/loader.json, which save=true writes.
 
 `step` is the CPU time of training steps on fixed batches over that of the same steps with a loader
 (recipe=mpp, CIFAR-10, vit_p8, batch 128): 1 where loading costs nothing.
