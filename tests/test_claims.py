@@ -1,0 +1,186 @@
+"""What README and docs/ claim is what the committed measurements support: each difference is computed
+again from its study, and its interval excludes what would be none."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from ssl_vit import stats
+
+RESULTS, SPEED = ((ROOT / "docs" / name).read_text() for name in ("results.md", "speed.md"))
+README = (ROOT / "README.md").read_text()
+NUMBER = r"[+-]?\d+(?:\.\d+)?"
+# a value and its interval: "+3.06 (+2.20 to +3.92)", "+3.23 points, +0.55 to +5.92"
+QUOTED = re.compile(rf"({NUMBER})%?\*{{0,2}}(?: points)?,? \(?({NUMBER})%? to ({NUMBER})")
+Values = dict[int, float]  # points of each seed
+
+
+@cache
+def study(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / "benchmarks" / f"{name}.json").read_text())["numbers"]
+
+
+def quoted(text: str) -> list[list[float]]:
+    """Every value with an interval in a text, however its lines are broken."""
+    return [[float(end) for end in found] for found in QUOTED.findall(" ".join(text.split()))]
+
+
+def table(text: str, head: str) -> Iterator[list[str]]:
+    """The rows of the table with this head. An empty one of the first three cells is that above."""
+    above = [""] * 3
+    for row in text.partition(head)[2].partition("\n\n")[0].splitlines()[2:]:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        above = [own or old for own, old in zip(cells[:3], above, strict=True)]
+        yield [*above, *cells[3:]]
+
+
+def of_arms(measure: dict[str, Any]) -> dict[str, Values]:
+    return {
+        one["arm"]: {int(seed): 100 * value for seed, value in one["seeds"].items()}
+        for one in measure["results"]
+    }
+
+
+def of_arm(name: str, arm: str, claimed: str) -> Values:
+    """`claimed` is a metric, and the share of the labels where there is one."""
+    metric, _, place = claimed.partition(",")
+    share = re.search(r"([\d.]+)%", place)
+    parts = {f"final_{float(share[1]) / 100:g}", "final"} if share else {"probe"}
+    (found,) = [
+        measure
+        for measure in study(name)["measures"]
+        if measure["part"] in parts and measure["name"].split(" (")[0] == metric
+    ]
+    return of_arms(found)[arm]
+
+
+DIFFERENCES = [*table(RESULTS, "| study | A | B | measure | seeds | A minus B (95%) |")]
+FACTORS = [
+    *table(
+        RESULTS, "| study | arm | at | times scratch's labels (95%) | crosses scratch at (95%) |"
+    )
+]
+
+
+@pytest.mark.parametrize("row", DIFFERENCES, ids=" ".join)
+def test_a_claimed_difference_is_that_of_its_study_and_excludes_zero(row: list[str]) -> None:
+    name, arm, other, measure, seeds, claimed = row
+    *elsewhere, other = other.split()
+    own, others = of_arm(name, arm, measure), of_arm((elsewhere or [name])[0], other, measure)
+    first, last = map(int, seeds.split("-"))
+    found = stats.summarize([own[seed] - others[seed] for seed in range(first, last + 1)])
+    assert found.interval and found.interval.excludes_zero
+    assert quoted(claimed) == [pytest.approx([found.mean, *found.interval], abs=0.006)]
+
+
+@pytest.mark.parametrize("row", FACTORS, ids=" ".join)
+def test_a_claimed_factor_is_that_of_its_study_and_excludes_one(row: list[str]) -> None:
+    name, arm, share, claimed, crossing = row
+    (found,) = [one for one in study(name)["labels"]["comparisons"] if one["arm"] == arm]
+    (factor,) = [
+        one["factor"] for one in found["worth"] if 100 * one["share"] == float(share.strip("%"))
+    ]
+    expected = [factor[key] for key in ("value", "low", "high")]
+    assert not expected[1] <= 1 <= expected[2]
+    assert quoted(claimed) == [[float(f"{value:.2g}") for value in expected]]
+    if crossing:
+        (place,) = found["crossovers"]
+        expected = [100 * place[key] for key in ("value", "low", "high")]
+        assert quoted(crossing) == [pytest.approx(expected, abs=0.051)]
+
+
+def test_the_readme_gives_no_difference_that_is_not_claimed() -> None:
+    """And none without its interval: there are no points but in its table."""
+    claimed = [*itertools.chain(*(quoted(cell) for row in DIFFERENCES + FACTORS for cell in row))]
+    found = quoted(README)
+    assert found and [one for one in found if one not in claimed] == []
+    assert re.findall(rf"{NUMBER} points", README) == []
+
+
+def sections() -> list[tuple[str, list[str]]]:
+    """Each section of the results that names files of studies, and these."""
+    texts = re.split(r"^##+ ", RESULTS, flags=re.MULTILINE)
+    named = [(text, re.findall(r"\(\.\./benchmarks/(\w+)\.json\)", text)) for text in texts]
+    return [(text, names) for text, names in named if names]
+
+
+def possible(names: list[str]) -> Iterator[list[float]]:
+    """Every difference of two arms of these studies, and by how much it grows from one study to
+    another: on all seeds that they share, on these but the first, on the first and the last
+    three."""
+    arms = {
+        (measure["name"], name, arm): by_seed
+        for name in names
+        for measure in study(name)["measures"]
+        for arm, by_seed in of_arms(measure).items()
+    }
+    apart = {
+        (*a, *b): minus(arms[a], arms[b])
+        for a, b in itertools.permutations(arms, 2)
+        if a[0] == b[0]
+    }
+    grown = [
+        minus(apart[metric, name, arm, metric, name, other], early)
+        for (metric, before, arm, _, same, other), early in apart.items()
+        for name in names
+        if before == same != name and (metric, name, arm, metric, name, other) in apart
+    ]
+    for found in (*apart.values(), *grown):
+        every = [found[seed] for seed in sorted(found)]
+        for values in (every, every[1:], every[:3], every[3:]):
+            if len(values) > 1:
+                mean, interval = stats.summarize(values)[1::2]
+                yield [mean, *interval]
+
+
+def minus(own: Values, other: Values) -> Values:
+    return {seed: own[seed] - other[seed] for seed in own.keys() & other.keys()}
+
+
+@pytest.mark.parametrize(("text", "names"), sections(), ids=lambda given: str(given)[:30])
+def test_a_difference_beside_a_file_can_be_computed_from_it(text: str, names: list[str]) -> None:
+    known = [*possible(names)]
+    signed = [found for found in QUOTED.finditer(" ".join(text.split())) if found[2][0] in "+-"]
+    assert signed
+    for found in signed:
+        ends = [float(end) for end in found.groups()]
+        near = [max(abs(a - b) for a, b in zip(ends, one, strict=True)) for one in known]
+        assert min(near) < 0.006, found[0]
+
+
+PEERS = {
+    "timm": "timm, supervised",
+    "stable_pretraining": "stable-pretraining 0.1.8, SimMIM",
+    "transformers": "transformers, masked image modelling",
+    "vit_pytorch": "vit-pytorch 1.15.0, MPP",
+}
+OURS = {"mpp": "this project, MPP", "simmim": "SimMIM", "mae": "MAE", "moco_v3": "MoCo v3"}
+
+
+def test_the_speed_of_steps_is_that_of_its_file() -> None:
+    """MPP stands beside a peer only where the file has an interval of their ratio."""
+    report = json.loads((ROOT / "benchmarks" / "step.json").read_text())
+    case = report["vit_s16, 224 px, batch 4, cpu, float32"]
+    over = case["over floor"]
+    names = OURS | PEERS | {"supervised": "supervised"}
+    shown = {row[0]: row[1:3] for row in table(SPEED, "| | over the floor | least to most |")}
+    assert shown == {
+        name: [f"{one['median']:.3f}", f"{one['least']:.3f} to {one['most']:.3f}"]
+        for name, one in ((name, over[way]) for way, name in names.items() if way in over)
+    }
+    claimed = {row[0]: row[1:3] for row in table(SPEED, "| MPP over | time (95%) |")}
+    ratios = case.get("over peers", {}).get("mpp", {})
+    work = case.get("over peers, per multiply-add", {}).get("mpp", {})
+    assert claimed == {
+        PEERS[peer]: [
+            f"{one['median']:.3f} ({one['95%'][0]:.3f} to {one['95%'][1]:.3f})"
+            for one in (ratios[peer], work[peer])
+        ]
+        for peer in ratios
+    }
