@@ -115,7 +115,10 @@ def objective_count(own):
 @pytest.mark.parametrize(
     "own",
     [
-        ["model.registers=16", "model.layer_scale=1e-5", "model.qk_norm=true"],
+        [
+            *("model.positions=learned", "model.registers=16", "model.layer_scale=1e-5"),
+            "model.qk_norm=true",
+        ],
         ["model.activation=swiglu", "model.positions=learned_2d"],
         ["model.positions=relative", "model.registers=4"],
         ["model.positions=relative_bias"],

@@ -15,6 +15,7 @@ from PIL import Image
 from test_report import do_not_draw, finish, task
 
 from ssl_vit import reports
+from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import vtab, vtab_folder, vtab_labels
 from ssl_vit.jobs import prepare_vtab
@@ -267,6 +268,14 @@ def test_the_sweep_is_judged_on_200_and_the_final_run_has_all_1000(three: Path) 
     final = found.plan["final-dmlab-0"]
     assert final.best == "tune" and set(final.needs) == {one.name for one in tune}
     assert final.options["data.path"] == f"{three}/dmlab/final"
+
+
+def test_the_sweep_has_the_benchmarks_schedule(three: Path) -> None:
+    """task_adaptation's README: --decay_steps 750,1500,2250 of --max_steps 2500, each a tenth."""
+    for one in request(three, "seeds=1", study="vtab_sweep").plan.values():
+        recipe = resolve([f"{key}={value}" for key, value in one.options.items()])
+        assert recipe.optim.schedule == "steps"
+        assert [round(share * 2500) for share in recipe.optim.drops] == [750, 1500, 2250]
 
 
 def rewritten(path: Path, change) -> None:

@@ -137,8 +137,8 @@ class Learned2d(Added):
 
 
 class Sincos2d(Added):
-    """Sines and cosines of the column, then of the row, fixed, in the order of MoCo v3's and MAE's
-    code (Chen et al., 2021; He et al., 2022)."""
+    """Sines and cosines of the column, then of the row, fixed, in the order of MAE's code (He et
+    al., 2022); in MoCo v3's (Chen et al., 2021) the row is first."""
 
     table_ND: Tensor
 

@@ -55,8 +55,8 @@ class Decoder(nn.Module):
         self.norm = LayerNorm(width)
         named_apply(init_weights_vit_jax, self)
         choose_attention(self)
-        # sines and cosines of the row, then of the column in the authors' code; here in another
-        # order, which the layers on both sides can undo
+        # the authors' channels (sines, then cosines of the column; then those of the row) in
+        # another order, which the layers on both sides can undo
         position_NW = build_sincos2d_pos_embed(list(grid), width)
         position_TW = torch.cat([position_NW.new_zeros(prefix, width), position_NW])
         self.register_buffer("position_TW", position_TW, persistent=False)
@@ -84,7 +84,10 @@ class MaskedAutoencoder(PatchPrediction):
         width, depth, heads: of the decoder.
     """
 
-    pool = "avg"  # as in the authors' fine-tuning (--global_pool)
+    # The mean of the encoder's normalised patches. The authors fine-tune with the mean of the
+    # patches before that norm, which a new one of the mean replaces (--global_pool, fc_norm), and
+    # probe the class token.
+    pool = "avg"
 
     def __init__(
         self, encoder: Encoder, target: Target, *, rate: float, width: int, depth: int, heads: int
