@@ -91,6 +91,18 @@ def test_a_preset_on_the_command_line_replaces_all_that_the_recipe_said_of_it(mi
     assert again.data.crop_area == 0.9
 
 
+def test_other_images_keep_what_a_recipe_does_with_them_in_training(mine, images):
+    """finetune_modern on other images is not fine-tuning without mixup and cutmix."""
+    for place in (["data=cifar10"], ["data=cifar10", f"data.path={images}"]):
+        data = resolve(["recipe=finetune_modern", *place], here=False).data
+        assert (data.mixup, data.cutmix) == (0.8, 1.0)
+        assert data.crop_area == DATASETS["cifar10"]["crop_area"]
+    mine.write_text("objective: supervised\ndata: shapes\ndata.mixup: 0.5\n")
+    for place in ([f"data.path={images}"], ["data.hub=me/images"]):
+        assert resolve([f"recipe={mine}", *place], here=False).data.mixup == 0.5
+    assert resolve(["recipe=finetune_modern", "data=cifar10", "data.mixup=0"]).data.mixup == 0
+
+
 def test_words_go_over_everything(mine, images):
     recipe = resolve(
         [

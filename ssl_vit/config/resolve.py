@@ -2,7 +2,7 @@
 
 Layers, later ones win: the schema's defaults, the presets that the recipe file names (rows of
 models.yaml and datasets.yaml), the file's own values, presets named on the command line (which
-replace the whole group), all other options in any order.
+replace the whole group, but for how training mixes images), all other options in any order.
 """
 
 import copy
@@ -56,11 +56,11 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     known = _with_model(file.presets | file.own, named["model"], start)
     data_name = named["data"]
     if data_name is not None:
-        known = without_group(known, "data") | recipe_files.preset("data", data_name)
+        known = _without_images(known) | recipe_files.preset("data", data_name)
     elif places and known.get("data.name", EMBEDDED) == EMBEDDED:
         other = _other_images(given, known)
         data_name = other["data.name"]
-        known = without_group(known, "data") | other
+        known = _without_images(known) | other
     if "data.hub" in places:
         known["data.path"] = None
     known |= _preprocessing(start, file, given, named["data"])
@@ -119,6 +119,13 @@ def _with_model(known: dict[str, Any], name: str | None, start: dict[str, Any]) 
     if name is not None:
         model = recipe_files.preset("model", name)
     return without_group(known, "model") | model if model else known
+
+
+def _without_images(known: dict[str, Any]) -> dict[str, Any]:
+    """The values without those of the recipe's images. What training does with any images
+    (data.mixup, data.cutmix, data.labelled) stays."""
+    kept = {key: value for key, value in known.items() if OPTIONS[key].training}
+    return without_group(known, "data") | kept
 
 
 def _other_images(given: dict[str, str], known: dict[str, Any]) -> dict[str, Any]:

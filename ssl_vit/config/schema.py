@@ -131,7 +131,7 @@ class Data:
     cutmix: float = option(
         0.0,
         "CutMix: paste a box of another image, with an area share from Beta(cutmix, cutmix); with"
-        " data.mixup, each batch uses one of them.",
+        " data.mixup, each image uses one of them.",
         minimum=0,
         maximum=1,
         training=True,
