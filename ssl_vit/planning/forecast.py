@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..config.identity import computed_values
 from ..config.init_source import SCRATCH
 from ..config.parsing import load_yaml
 from ..config.resolve import resolve
-from ..config.schema import Recipe
+from ..config.schema import Data, Recipe
 from ..config.values import KEYS, parse
 from ..errors import UserError
 from ..studies import command, spec
@@ -87,9 +88,49 @@ def _resolve(options: list[str], settings: PlanOptions) -> Recipe:
     return resolve(options, here=settings.probe)
 
 
+def _training_images(data: Data, given: int | None) -> int | None:
+    """As costs.training_images; of a local set that is not known, counted."""
+    count = costs.training_images(data, given)
+    if count is None and _is_here(data):
+        count = _counted(json.dumps(dataclasses.asdict(data)), False)
+    return count
+
+
+def _images_seen(recipe: Recipe, given: int | None) -> int | None:
+    """As costs.images_seen; of a local set that is not known, counted."""
+    count = costs.images_seen(recipe, given)
+    if count is None and _is_here(recipe.data):
+        count = _counted(json.dumps(dataclasses.asdict(recipe.data)), True)
+    return count
+
+
+def _is_here(data: Data) -> bool:
+    """Whether images lie on this machine, where they can be counted."""
+    return bool(data.path and Path(data.path).exists() and not data.stream)
+
+
+@cache  # of a study's tasks many have the same images
+def _counted(data: str, every: bool) -> int:
+    """The training images of a recipe's data, given as JSON; with `every` also the held-out and the
+    test images.
+
+    Raises:
+        UserError: as sources.load.
+    """
+    from ..data import sources  # takes seconds to import
+
+    recipes_data = Data(**json.loads(data))
+    splits = sources.load(recipes_data, test=every)
+    count = len(splits.train)
+    if splits.test:
+        held_out = 0 if recipes_data.validation == 0 else len(splits.validation)
+        count += held_out + len(splits.test)
+    return count
+
+
 def _steps(options: list[str], recipe: Recipe, epochs: float, images: int | None) -> int:
     """The optimiser steps of a number of epochs."""
-    count = costs.training_images(recipe.data, images)
+    count = _training_images(recipe.data, images)
     if any(option.startswith("optim.steps=") for option in options):
         raise UserError(f"epochs={epochs:g}: optim.steps= is given too; expected one of them")
     if recipe.objective == "probe":
@@ -169,8 +210,8 @@ def _communication(
 def _length(recipe: Recipe, settings: PlanOptions) -> Record:
     """Steps, images and epochs, and their exaFLOP; steps are 0 in an evaluation."""
     trains = recipe.objective != "probe"
-    images = costs.images_seen(recipe, settings.images)
-    count = costs.training_images(recipe.data, settings.images)
+    images = _images_seen(recipe, settings.images)
+    count = _training_images(recipe.data, settings.images)
     return {
         "steps": recipe.optim.steps if trains else 0,
         "batch": recipe.optim.batch if trains else 0,
@@ -184,7 +225,7 @@ def _length(recipe: Recipe, settings: PlanOptions) -> Record:
 def _spent(recipe: Recipe, settings: PlanOptions, pace: Pace | None) -> Record:
     """Time and price: on the given device, else at the measured pace."""
     device = settings.device
-    exaflop = costs.total_exaflop(recipe, costs.images_seen(recipe, settings.images))
+    exaflop = costs.total_exaflop(recipe, _images_seen(recipe, settings.images))
     measured = pace.seconds * recipe.optim.steps if pace else None
     hours = None
     processes = 1
@@ -216,6 +257,13 @@ def is_study(options: list[str]) -> bool:
         return True
     is_file = recipe.endswith((".yaml", ".yml")) and Path(recipe).is_file()
     return is_file and not {"parts", "extends"}.isdisjoint(load_yaml(Path(recipe)))
+
+
+def study_places(options: list[str]) -> tuple[str, ...]:
+    """The places of the study that the options are of."""
+    if "sweep" in options:
+        return ()
+    return spec.read(spec.find(parse(options).get("recipe"))).places
 
 
 def study(options: list[str], settings: PlanOptions) -> Record:
@@ -264,10 +312,8 @@ def _warnings(of_part: dict[str, list[Record]]) -> list[str]:
 def _with_places(options: list[str]) -> list[str]:
     """The options, and for each of the study's places that they leave out a stand-in: no images are
     read."""
-    if "sweep" in options:
-        return options
-    given = parse(options)
-    places = spec.read(spec.find(given.get("recipe"))).places
+    given = () if "sweep" in options else parse(options)
+    places = study_places(options)
     stand_ins = {place: place for place in places} | {"init": SCRATCH}
     left_out = [place for place in places if place not in given]
     return [*options, *(f"{place}={stand_ins[place]}" for place in left_out)]

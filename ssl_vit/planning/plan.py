@@ -9,7 +9,7 @@ from ..config.values import parse
 from ..errors import UserError, suggest
 from ..formatting import duration
 from . import budget, network, paper
-from .forecast import OWN, STAGES, PlanOptions, Record, is_study, run, study
+from .forecast import OWN, STAGES, PlanOptions, Record, is_study, run, study, study_places
 
 FLAGS = ("--json", "--probe")
 # own options -> type, condition, message of the error
@@ -43,10 +43,13 @@ def main(options: list[str]) -> None:
     Raises:
         UserError: an option is wrong.
     """
-    own = parse(option for option in options if option.partition("=")[0] in OWN)
-    rest = [option for option in options if option.partition("=")[0] not in (*OWN, *FLAGS)]
+    given = [option for option in options if option not in FLAGS]
+    of_study = is_study(given)
+    places = study_places(given) if of_study else ()  # which may be called images, say
+    keys = [key for key in OWN if key not in places]
+    own = parse(option for option in given if option.partition("=")[0] in keys)
+    rest = [option for option in given if option.partition("=")[0] not in keys]
     settings = _settings(own, "--probe" in options)
-    of_study = is_study(rest)
     record = study(rest, settings) if of_study else run(rest, settings)
     rows = list(_study_rows(record) if of_study else _rows(record))
     step = None if of_study else record["communication"]
