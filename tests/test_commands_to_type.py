@@ -1,13 +1,16 @@
 """Commands that are printed to be typed, pasted into a shell; and those of SLURM's scripts. Paths
 are as awkward as can be."""
 
+import ast
 import json
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from ssl_vit import formatting
 from ssl_vit.config.schema import Recipe
@@ -66,6 +69,7 @@ def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         cli._check_pretrain(Recipe(objective="probe"), words)
     assert pasted(str(caught.value).partition("type ")[2], tmp_path) == [
+        "python",
         *formatting.tool_command("evaluate"),
         *words,
     ]
@@ -108,7 +112,26 @@ def test_the_commands_of_a_report_can_be_pasted(tmp_path: Path) -> None:
     }
     _, block = provenance.commands([task])
     (command,) = block.lines
-    assert pasted(command, tmp_path) == ["tools/finetune.py", *task["options"]]
+    tool = formatting.tool_command("finetune")
+    assert pasted(command, tmp_path) == ["python", *tool, *task["options"]]
+
+
+def test_no_text_has_a_command_without_its_program() -> None:
+    """Files of tools/ are not executable: where options follow one, python or a launcher is before
+    it."""
+    command = re.compile(r"(\S*) ?tools/(?:{}|\w+\.py (?:\S+=|--|runs/|hf-hub:|{}))")
+    lacking = []
+    for path in sorted((ROOT / "ssl_vit").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            text = "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts
+            )
+            found = [before.lstrip("`") for before in command.findall(text)]
+            lacking += [
+                f"{path.name}: {text}" for before in found if before not in ("python", "launch")
+            ]
+    assert lacking == []
 
 
 def test_a_tool_is_found_from_another_folder(

@@ -182,7 +182,7 @@ def _command(recipe: Recipe) -> dict[str, str]:
     return {
         "command": " ".join(
             [
-                f"tools/{recipe.training_tool}.py recipe=recipe.yaml name=again",
+                f"accelerate launch tools/{recipe.training_tool}.py recipe=recipe.yaml name=again",
                 *stand_ins,
             ]
         ),

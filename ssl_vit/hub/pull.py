@@ -77,7 +77,7 @@ def parse_options(options: list[str]) -> tuple[str, dict[str, str]]:
     one_place = len(places) == 1 and places[0].startswith(hub_files.SCHEME)
     if not one_place or given.keys() - {"out", "name"}:
         text = (
-            "expected one place of the Hub, and out= and name= if wanted: tools/pull.py "
+            "expected one place of the Hub, and out= and name= if wanted: python tools/pull.py "
             "hf-hub:USER/NAME"
         )
         raise UserError(f"{' '.join(options) or 'no option'}: {text}")

@@ -291,7 +291,7 @@ def parse_options(options: list[str]) -> tuple[Path, dict[str, Any]]:
     folders = [option for option in options if "=" not in option]
     given = parse(option for option in options if "=" in option)
     if len(folders) != 1:
-        text = "expected one run's folder: tools/push.py runs/mpp hub.repo=USER/NAME"
+        text = "expected one run's folder: python tools/push.py runs/mpp hub.repo=USER/NAME"
         raise UserError(f"{' '.join(options) or 'no option'}: {text}")
     choices: dict[str, Callable[[str], Any]] = {
         "hub.repo": str,

@@ -84,9 +84,8 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
 
 def _check_pretrain(recipe: Recipe, options: list[str]) -> None:
     if recipe.objective == "probe":
-        raise UserError(
-            f"objective=probe trains nothing; type {typed(*tool_command('evaluate'), *options)}"
-        )
+        command = typed("python", *tool_command("evaluate"), *options)
+        raise UserError(f"objective=probe trains nothing; type {command}")
 
 
 def _check_finetune(recipe: Recipe, options: list[str]) -> None:

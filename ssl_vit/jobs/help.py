@@ -27,7 +27,7 @@ HELP = {
         (
             "accelerate launch tools/pretrain.py recipe=mpp",
             "accelerate launch tools/pretrain.py recipe=mpp data=cifar10 data.path=PATH",
-            "tools/pretrain.py recipe=mpp --help",
+            "python tools/pretrain.py recipe=mpp --help",
         ),
         RECIPE | JSON,
         "all",
@@ -144,7 +144,7 @@ HELP = {
             "zero=N": "ZeRO stage: 0 (plain DDP, default), 1, 2 or 3.",
             "efficiency=SHARE": "Share of the device's peak that training reaches (0.4).",
             "epochs=NUMBER": "In place of optim.steps.",
-            "images=N": "Training images, where the data set is not known.",
+            "images=N": "Training images, where the data set is neither known nor here.",
             "--probe": "Measure the first steps on this machine.",
             **JSON,
         },

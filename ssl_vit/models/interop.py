@@ -302,8 +302,8 @@ def parse_options(options: list[str]) -> tuple[str, str, Path]:
     given = parse(option for option in options if "=" in option)
     if len(folders) != 1 or given.keys() != {"format", "out"}:
         raise UserError(
-            "expected one folder, format= and out=, as in: tools/export.py runs/mpp format=onnx"
-            " out=mpp.onnx"
+            "expected one folder, format= and out=, as in: python tools/export.py runs/mpp"
+            " format=onnx out=mpp.onnx"
         )
     if given["format"] not in FORMATS:
         raise UserError(f"format={given['format']}: unknown; {suggest(given['format'], FORMATS)}")

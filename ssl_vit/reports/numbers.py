@@ -66,7 +66,7 @@ class Cost(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """All that a report says in numbers; `tools/report.py --json` prints them.
+    """All that a report says in numbers; `python tools/report.py --json` prints them.
 
     Attributes:
         broken: runs that measured something not finite, which is left out.

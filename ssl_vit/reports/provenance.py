@@ -1,12 +1,11 @@
 """How the runs of a report were made: commands, machines, versions, dates. No torch here."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from ..config import parsing
 from ..errors import UserError
-from ..formatting import sharded
+from ..formatting import sharded, tool_command, typed
 from .load import StudyResults
 from .numbers import Numbers
 from .pages import Block, Commands, Listing, Table, Text
@@ -67,8 +66,8 @@ def commands(tasks: list[dict[str, Any]]) -> Iterator[Block]:
     found: dict[tuple[str, str], str] = {}
     for task in tasks:
         if task.get("options"):
-            options = [f"tools/{task['tool']}.py", *map(str, task["options"])]
-            found.setdefault((task["part"], task["arm"]), shlex.join(options))
+            command = typed("python", *tool_command(task["tool"]), *task["options"])
+            found.setdefault((task["part"], task["arm"]), command)
     if found:
         yield Text(
             "The first run of each part and arm. {NAME} is that run's folder; seed=, and what a "

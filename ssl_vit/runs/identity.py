@@ -21,6 +21,7 @@ from ..config.recipe_files import read
 from ..config.resolve import resolve
 from ..config.schema import Recipe
 from ..errors import UserError
+from ..formatting import tool_command, typed
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
 # Beginnings of the keys that are decided by initial weights, where a task starts from another run
@@ -243,6 +244,7 @@ def check_options(recipe: Recipe, folder: Path) -> None:
     text = f"name={recipe.name}: {folder} has finished with other values: {', '.join(differ)}"
     text = f"{text}; take another name="
     if recipe.eval.test:
-        options = f"recipe=evaluate init={folder} probe.measures=[top1]"
-        text = f"{text}, or tools/evaluate.py {options} for the test split"
+        options = ["recipe=evaluate", f"init={folder}", "probe.measures=[top1]"]
+        command = typed("python", *tool_command("evaluate"), *options)
+        text = f"{text}, or type {command} for the test split"
     raise UserError(text)
