@@ -3,6 +3,7 @@ and its report, against values worked out by hand."""
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -319,6 +320,20 @@ def test_other_folders_that_cannot_be_the_benchmarks(three: Path) -> None:
         request(three)
     with pytest.raises(UserError, match=r"none of 19 tasks has images; caltech101: no "):
         request(three / "nothing")
+
+
+def test_kitti_s_whole_test_split_is_the_711_images_that_the_benchmark_loads(
+    tmp_path: Path, prepared: Path, capsys
+) -> None:
+    """Not the 634 that its test declared before 2020-11-27."""
+    for part in ("tune", "final"):
+        shutil.copytree(prepared / "kitti_distance" / part, tmp_path / "kitti_distance" / part)
+    test = tmp_path / "kitti_distance" / "final" / "test.parquet"
+    for images in (711, 634):
+        rewritten(test, lambda table, n=images: table.take(np.arange(n) % len(table)))
+        request(tmp_path)
+        warned = "634 test images, the benchmark's has 711" in capsys.readouterr().out
+        assert warned == (images == 634)
 
 
 def test_what_the_tasks_decide_cannot_be_set(three: Path) -> None:
