@@ -446,6 +446,56 @@ def test_a_copied_foreign_run_is_named_and_left_out(gap, copied, why):
     assert f"left out: final-mpp-1 ({why})" in error(gap)
 
 
+def with_options(gap, *parts):
+    """The study with recipes of the tasks of these parts in study.json and in their folders."""
+    about = json.loads((gap / "study.json").read_text())
+    for one in (one for one in about["tasks"] if one["part"] in parts):
+        one["options"] = ["recipe=finetune", "optim.steps=9", "optim.warmup=1"]
+        planned(gap, one)
+    write(gap / "study.json", about)
+    return {one["name"]: one for one in about["tasks"]}
+
+
+def test_what_depends_on_a_run_that_is_left_out_is_left_out(gap):
+    """A pre-training run was replaced by another one after what depends on it was made from it."""
+    tasks = with_options(gap, "pretrain")
+    whole = reports.write(gap).numbers
+    assert whole.left_out == {} and whole.pair("mpp", "scratch").difference.n == 3
+    planned(gap, tasks["pretrain-mpp-1"], "recipe=finetune", "optim.steps=7", "optim.warmup=1")
+    found = reports.write(gap)
+    reason = "its recipe is not the planned one: optim.steps (7 there, 9 here)"
+    of_it = dict.fromkeys(("final-mpp-1", "probe-mpp-1"), "it depends on pretrain-mpp-1")
+    assert found.numbers.left_out == {"pretrain-mpp-1": reason} | of_it
+    assert reports.plain(found)["numbers"]["left_out"] == found.numbers.left_out  # of --json
+    for name in ("top1", "linear"):
+        counts = {one.arm: one.value.n for one in found.numbers.measure(name).results}
+        assert counts == {"scratch": 3, "mpp": 2, "supervised": 3}
+    assert found.numbers.pair("mpp", "scratch").difference.mean == pytest.approx(0.0525)
+    all_runs = {one.arm: one.runs for one in found.numbers.costs if one.stage == "all"}
+    assert all_runs["scratch"] - 3 == all_runs["supervised"] == all_runs["mpp"] + 3
+    text = (gap / "report.md").read_text()
+    assert f"left out: pretrain-mpp-1 ({reason}), final-mpp-1 (it depends on pretrain-" in text
+
+
+def test_what_a_run_that_is_left_out_reaches_through_others_is_left_out(gap):
+    """A run of a sweep that chose, and pre-training behind a run that is not there any more."""
+    tasks = with_options(gap, "pretrain", "sweep")
+    about = json.loads((gap / "study.json").read_text())
+    for one in (one for one in about["tasks"] if one["part"] == "probe"):
+        one["needs"] = [f"final-{one['arm']}-{one['seed']}"]
+    write(gap / "study.json", about)
+    shutil.rmtree(gap / "final-scratch-2")
+    for name in ("pretrain-scratch-2", "sweep-supervised-0-lr=0.1"):
+        planned(gap, tasks[name], "recipe=finetune", "optim.steps=7", "optim.warmup=1")
+    text = error(gap)
+    assert "arm supervised, the reference, has no finished run of part final" in text
+    assert "probe-scratch-2 (it depends on pretrain-scratch-2)" in text
+    for part in ("final", "probe"):
+        for seed in range(3):
+            of_it = f"{part}-supervised-{seed} (it depends on sweep-supervised-0-lr=0.1)"
+            assert of_it in text
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_a_run_of_other_first_weights_is_left_out(gap: Path, same: bool) -> None:
     """Its words are those of the plan, which name a run; its weights came from another study's."""

@@ -71,7 +71,8 @@ class StudyResults(NamedTuple):
         plan: study.json.
         finished: {task: its run}.
         missing: tasks without a result.
-        foreign: {task: why the run in its folder is not the planned one}; these are left out.
+        foreign: {task: why the run in its folder is left out: it is not the planned one, or it
+            needs one that is not, directly or through others}.
         correct: {task: booleans (M,), whether its first class is the label} of the runs whose
             predictions are compared: those of the final part and the extra ones.
     """
@@ -205,15 +206,23 @@ def load_study(folder: Path) -> StudyResults:
     _check_required(folder, plan)
     finished: dict[str, FinishedRun] = {}
     strangers: dict[str, str] = {}
+    origin: dict[str, str] = {}  # {task: the run that is not the planned one, it or one it needs}
     missing = []
     for task in plan["tasks"]:
+        name = task["name"]
         run = _finished_run(folder, task)
+        reason = foreign(run.run.folder, task, plan["tasks"], run.result) if run else ""
+        if reason:
+            origin[name] = name
+        elif needed := next((one for one in task["needs"] if one in origin), None):
+            origin[name] = origin[needed]
+            reason = f"it depends on {origin[name]}"
         if run is None:
-            missing.append(task["name"])
-        elif reason := foreign(run.run.folder, task, plan["tasks"], run.result):
-            strangers[run.name] = reason
+            missing.append(name)
+        elif reason:
+            strangers[name] = reason
         else:
-            finished[run.name] = run
+            finished[name] = run
     _choose_final(plan, finished)
     study = StudyResults(folder, plan, finished, missing, strangers, {})
     _check_one_run_per_seed(study)
@@ -298,7 +307,7 @@ def _check_arms(study: StudyResults) -> None:
 
 
 def left_out(study: StudyResults) -> str:
-    """The runs that are in the study's folder and not of its plan."""
+    """The runs that are in the study's folder and not of its plan, or depend on such a run."""
     found = ", ".join(f"{name} ({reason})" for name, reason in study.foreign.items())
     return f"not the runs that were planned, and left out: {found}"
 

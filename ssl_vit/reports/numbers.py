@@ -69,6 +69,7 @@ class Numbers(NamedTuple):
     """All that a report says in numbers; `python tools/report.py --json` prints them.
 
     Attributes:
+        left_out: {task: why its finished run is not in the report}.
         broken: runs that measured something not finite, which is left out.
         match: what varied settings have in common: steps or exaflop.
         settings: {arm: {key: value}} of the arms that are compared.
@@ -84,6 +85,7 @@ class Numbers(NamedTuple):
     title: str
     tasks: int
     missing: list[str]
+    left_out: dict[str, str]
     broken: list[str]
     match: str | None
     settings: dict[str, dict[str, Any]]
@@ -118,6 +120,7 @@ def compute(study: StudyResults) -> Numbers:
         title=study.plan["title"],
         tasks=len(study.plan["tasks"]),
         missing=study.missing,
+        left_out=study.foreign,
         broken=[run.name for run in study.finished.values() if _broken(run)],
         match=study.plan.get("match") or ("steps" if study.vary else None),
         settings=study.settings,
