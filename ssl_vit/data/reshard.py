@@ -14,6 +14,7 @@ from einops import rearrange
 from PIL import Image
 from torch.utils.data import Dataset
 
+from ..runs.files import sync
 from . import transforms
 from .base import Source, lists_in
 from .label_lists import UNLABELLED
@@ -104,8 +105,7 @@ class ShardMaker(Dataset):
                 rows = np.arange(start, min(start + ROW_GROUP, last))
                 cells = list(_small(source, rows, self.encoding, unreadable))
                 writer.write_table(pyarrow.Table.from_pylist(cells, schema))
-        with beside.open("rb") as written:
-            os.fsync(written.fileno())
+        sync(beside)
         beside.replace(file)
         count = last - first
         size = file.stat().st_size

@@ -3,11 +3,14 @@ parquet files with TFDS's features. Torch is imported late.
 
 OUT/TASK/tune/{train,validation}.parquet    800 and 200 images
 OUT/TASK/final/{train,test}.parquet         all 1,000 images, and the test split
+OUT/TASK/prepare.json                       of what they were made, and their hashes
 """
 
 import importlib.util
 import io
 import itertools
+import json
+import os
 import re
 import shutil
 import sys
@@ -15,17 +18,21 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.parsing import parse_path
+from ..config.parsing import parse_path, read_json
 from ..config.values import parse
 from ..errors import UserError, suggest
 from ..evaluation import vtab, vtab_folder, vtab_labels
 from ..evaluation.vtab_folder import FINAL, IMAGE, LABEL, TUNE
 from ..formatting import tool_command, typed
+from ..runs import output_folder
+from ..runs.files import sync, write_atomically
 
 OPTIONS = ("source", "out", "tasks", "size")
 SIZE = 384  # pixels; the paper's resolution for all tasks (B.1.1)
 LARGEST = 4096
 ROW_GROUP = 100  # images
+RECORD = "prepare.json"
+SHAPE = {"size": int, "source": str, "files": {str: str}}
 SPLIT = re.compile(r"(\w+)(?:\[(\d*)(%?):(\d*)\])?")
 Row = dict[str, Any]  # of recipes/vtab.yaml
 # the examples of a split, in TFDS's notation: a name and perhaps [first:last]
@@ -85,33 +92,96 @@ def main(arguments: list[str]) -> int:
 def prepare(options: PrepareOptions) -> list[str]:
     """Write the tasks that are not there yet, one after the other; those that are there then.
 
-    Each is written into a folder of its own, which gets its name when it is whole.
-
     Raises:
-        UserError: the source of one is damaged, lacks a feature or is of another size.
+        UserError: the source of one is damaged, lacks a feature or is of another size; one is there
+            of another size or source, or is damaged; or another process writes the folder.
     """
     rows = vtab.tasks()
     there = []
-    for task in options.tasks:
-        final = options.out / task
-        state = "there already"
-        if not final.exists():
-            reader = find_reader(options.source, rows[task]["source"])
-            if reader is None:
-                builder = rows[task]["source"].partition(":")[0]
-                print(f"missing     {task}: no {builder} in {options.source}")
-                continue
-            state = "made"
-            beside = options.out / f".{task}.part"
-            shutil.rmtree(beside, ignore_errors=True)
+    own = re.compile("|".join(rows))
+    with output_folder.hold("out", options.out, None, own):
+        for task in options.tasks:
             try:
-                write_task(beside, task, rows[task], reader, options.size)
+                state = _prepare_task(options, task, rows[task])
             except OSError as error:
                 raise UserError(f"out={options.out}: {error.strerror or error}") from None
-            beside.rename(final)
-        print(f"task        {task}: {state}", flush=True)
-        there.append(task)
+            if state:
+                print(f"task        {task}: {state}", flush=True)
+                there.append(task)
     return there
+
+
+def _prepare_task(options: PrepareOptions, task: str, row: Row) -> str:
+    """Write a task into a folder of its own, which gets its name when it is whole, unless it is
+    there; what was done. Empty where the source has nothing of it, which is printed."""
+    final = options.out / task
+    builder = row["source"].partition(":")[0]
+    if (final.exists() or final.is_symlink()) and not _is_empty(final):
+        return _check_there(final, options, row["classes"], options.source / builder)
+    reader = find_reader(options.source, row["source"])
+    if reader is None:
+        print(f"missing     {task}: no {builder} in {options.source}")
+        return ""
+    from ..data.fingerprints import fingerprint_files
+
+    beside = options.out / f".{task}.{os.getpid()}.part"
+    beside.mkdir()
+    try:
+        write_task(beside, task, row, reader, options.size)
+        files = [path.relative_to(beside).as_posix() for path in sorted(beside.rglob("*.parquet"))]
+        made = {"size": options.size, "source": fingerprint_files(options.source / builder)}
+        made |= {"files": output_folder.hashes(beside, files)}
+        write_atomically(beside / RECORD, json.dumps(made, indent=1) + "\n")
+        beside.rename(final)
+    except Exception:  # gives a full disk its room back
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    return "made"
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
+
+
+def _check_there(folder: Path, options: PrepareOptions, classes: int, source: Path) -> str:
+    """Check that a task's folder is whole and what the options ask for; in which words it is there.
+
+    Args:
+        folder: of the task.
+        classes: of the task.
+        source: the builder's folder, which need not be there any more.
+
+    Raises:
+        UserError: it is of another size or source, is damaged, or holds something else.
+    """
+    other = "remove it, or give another out="
+    if not folder.is_dir():
+        kind = "a link to nothing" if folder.is_symlink() and not folder.exists() else "no folder"
+        raise UserError(f"out={options.out}: {folder} is {kind}; {other}")
+    path = folder / RECORD
+    if not path.exists():  # of an earlier version, or of somebody else
+        parts = (folder / vtab_folder.TUNE, folder / vtab_folder.FINAL)
+        if lacking := next(filter(None, map(vtab_folder.missing, parts)), ""):
+            raise UserError(f"out={options.out}: {folder} is not whole: {lacking}; {other}")
+        for part in parts:
+            vtab_folder.check(part, classes)
+        return f"there already; without {RECORD}, so of which size= and source= is not known"
+    try:
+        was = read_json(path, SHAPE)
+    except (OSError, ValueError):
+        raise UserError(f"out={options.out}: {path} is damaged; remove {folder}") from None
+    if was["size"] != options.size:
+        text = f"{folder} was made with size={was['size']}"
+        raise UserError(f"size={options.size}: {text}; {other}")
+    output_folder.check_hashes(folder, was["files"], whole=True)
+    if not source.is_dir():
+        return "there already; its source is not here, and was not compared"
+    from ..data.fingerprints import fingerprint_files
+
+    if was["source"] != fingerprint_files(source):
+        text = f"{folder} was made of other files than those of {source}"
+        raise UserError(f"source={options.source}: {text}; {other}")
+    return "there already"
 
 
 def write_task(folder: Path, task: str, row: Row, read: Reader, size: int) -> None:
@@ -195,6 +265,7 @@ def _write(path: Path, cells: Iterable[dict[str, Any]]) -> None:
         left = iter(cells)
         while rows := list(itertools.islice(left, ROW_GROUP)):
             writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+    sync(path)
 
 
 def find_reader(source: Path, builder: str) -> Reader | None:

@@ -106,7 +106,9 @@ def is_held(folder: Path) -> bool:
 
 
 @contextmanager
-def hold(folder: Path, out: str, gone: Callable[[], None]) -> Iterator[HeldFolder]:
+def hold(
+    folder: Path, out: str, gone: Callable[[], None], key: str = "name"
+) -> Iterator[HeldFolder]:
     """Keep other writers out of a folder while the body runs.
 
     The operating system releases the lock with the process, however it ends, so a killed run can be
@@ -118,6 +120,7 @@ def hold(folder: Path, out: str, gone: Callable[[], None]) -> Iterator[HeldFolde
         folder: created if it does not exist.
         out: the run's out=, for errors.
         gone: called once if the folder is moved or removed.
+        key: the option that names the folder, for errors: `name`, or `out` if that is all of it.
 
     Raises:
         UserError: another process that is alive holds the folder, or it cannot be written.
@@ -131,7 +134,7 @@ def hold(folder: Path, out: str, gone: Callable[[], None]) -> Iterator[HeldFolde
         raise UserError(f"out={out}: {folder} cannot be written: {error.strerror}") from None
     with file:
         try:
-            _take(path, file)
+            _take(path, file, key)
             done = threading.Event()
             threading.Thread(target=_beat, args=(place, gone, done), daemon=True).start()
             try:
@@ -144,7 +147,7 @@ def hold(folder: Path, out: str, gone: Callable[[], None]) -> Iterator[HeldFolde
             place.close()
 
 
-def _take(path: Path, file: IO[str]) -> None:
+def _take(path: Path, file: IO[str], key: str) -> None:
     """Lock the open file and write this process into it.
 
     Raises:
@@ -168,7 +171,7 @@ def _take(path: Path, file: IO[str]) -> None:
         taken = locks or _alive(holder)
     elsewhere = holder.get("host") not in (None, socket.gethostname())
     if taken or (elsewhere and _beats(path, who)):
-        raise UserError(_refusal(path, who))
+        raise UserError(_refusal(path, who, key))
     mine = json.dumps(
         {"host": socket.gethostname(), "pid": os.getpid(), "start": _start(os.getpid())}
     )
@@ -179,14 +182,12 @@ def _take(path: Path, file: IO[str]) -> None:
     if not locks:
         time.sleep(SETTLES)
         if (now := path.read_text(errors="replace")) != mine:
-            raise UserError(_refusal(path, f"another process ({now[:100]})"))
+            raise UserError(_refusal(path, f"another process ({now[:100]})", key))
 
 
-def _refusal(path: Path, who: str) -> str:
-    return (
-        f"name={path.parent.name}: {path.parent} is being written by {who}; wait, or take "
-        f"another name="
-    )
+def _refusal(path: Path, who: str, key: str) -> str:
+    value = path.parent.name if key == "name" else path.parent
+    return f"{key}={value}: {path.parent} is being written by {who}; wait, or take another {key}="
 
 
 def _start(pid: int) -> str | None:
