@@ -193,6 +193,74 @@ def test_only_the_shard_that_is_missing_is_computed(
     assert contents(tmp_path / "f") == contents(whole)
 
 
+@pytest.mark.parametrize("form", ["parquet", "npz"])
+def test_a_shard_that_is_not_the_one_that_was_written_is_not_finished(
+    options: list[str], whole: Path, tmp_path: Path, form: str
+) -> None:
+    words = [*options, "name=f", "data.unreadable=1", f"format={form}"]
+    shutil.copytree(whole, tmp_path / "f") if form == "parquet" else ssl_vit.embed(words)
+    record = json.loads((tmp_path / "f" / "embed.json").read_text())
+    shard, other, test = (
+        tmp_path / "f" / f"{name}.{form}"
+        for name in ("train-00001-of-00004", "train-00002-of-00004", "test-00000-of-00001")
+    )
+    written = shard.read_bytes()
+    flipped = [bytearray(written) for _ in range(3)]
+    for part, place in zip(flipped, (30, len(written) // 2, len(written) - 40), strict=True):
+        part[place] ^= 1
+    for content in (*flipped, written[:-9], other.read_bytes()):
+        shard.write_bytes(content)
+        with pytest.raises(UserError, match=rf"{shard} is not the file .*; remove it") as caught:
+            ssl_vit.embed(words)
+        assert "\n" not in str(caught.value) and shard.read_bytes() == content
+    # of an earlier version, or of a call that was killed: without hashes
+    record.pop("shards")
+    for content in (other.read_bytes(), test.read_bytes(), written[:-9]):
+        (tmp_path / "f" / "embed.json").write_text(json.dumps(record))
+        shard.write_bytes(content)
+        with pytest.raises(UserError, match=rf"{shard} (has other rows|is damaged)"):
+            ssl_vit.embed(words)
+    shard.unlink()
+    ssl_vit.embed(words)
+    assert shard.read_bytes() == written
+
+
+def test_hidden_files_that_are_not_the_tool_s_stay(
+    options: list[str], whole: Path, tmp_path: Path
+) -> None:
+    """In a folder with nothing else, which is taken as a new one, and beside torn files."""
+    folder = tmp_path / "f"
+    folder.mkdir()
+    theirs = [".notes.json.1", ".config.json.bak", ".embed.json.old", ".my.parquet.7", ".git"]
+    for name in theirs:
+        (folder / name).write_text("mine")
+    for torn in (".embed.json.4711", ".train-00000-of-00004.parquet.4711"):
+        (folder / torn).symlink_to(tmp_path / "thesis.txt")
+    (tmp_path / "thesis.txt").write_text("mine")
+    ssl_vit.embed([*options, "name=f", "data.unreadable=1"])
+    hidden = {path.name: path.read_text() for path in folder.glob(".*")}
+    assert hidden == dict.fromkeys(theirs, "mine")
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
+    assert contents(folder).keys() - set(theirs) == contents(whole).keys()
+
+
+def test_names_of_files_reach_the_terminal_without_control_characters(
+    options: list[str], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    data = tmp_path / "images"
+    shutil.copytree(images, data)
+    for name in ("train/a/0.png", BROKEN):
+        (data / name).rename(data / name.replace("a/", "a/\x1b[31m\x07"))
+    words = [word for word in options if not word.startswith("data.path=")]
+    query = images / "train" / "a" / "0.png"
+    words += [f"data.path={data}", "data.unreadable=1", f"query={query}", "top=1"]
+    ssl_vit.embed([*words, "name=f"])
+    printed = capsys.readouterr().out
+    assert not {"\x1b", "\x07"} & set(printed)
+    for line in ("warning: left out: ", "train: train/a/\ufffd[31m\ufffd0.png, a"):
+        assert line in printed
+
+
 def test_the_nearest_images_are_those_of_the_highest_cosine(
     options: list[str],
     whole: Path,

@@ -187,7 +187,7 @@ def decode(file: Path) -> Embedded:
         ValueError, OSError, KeyError: it is damaged.
     """
     if file.suffix == ".npz":
-        with np.load(file, allow_pickle=False) as arrays:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             return Embedded(
                 arrays["index"],
                 arrays["file"].tolist(),
@@ -217,7 +217,7 @@ def summary(file: Path) -> tuple[int, tuple[str, ...]]:
         ValueError, OSError, KeyError: it is damaged.
     """
     if file.suffix == ".npz":
-        with np.load(file, allow_pickle=False) as arrays:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             return len(arrays["index"]), tuple(arrays["unreadable"].tolist())
     found = pyarrow.parquet.read_metadata(file)
     return found.num_rows, tuple(json.loads(found.metadata[UNREADABLE]))

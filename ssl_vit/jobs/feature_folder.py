@@ -1,13 +1,14 @@
 """A folder of features: which encoder and images they are of, its shards, and the images nearest to
 a query.
 
-FOLDER/  embed.json (of which encoder, settings and images)  SPLIT-00000-of-00005.parquet ...
+FOLDER/  embed.json (encoder, settings, images, hashes)  SPLIT-00000-of-00005.parquet ...
 """
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -17,18 +18,18 @@ import torch
 from torch import Tensor
 
 from ..config import parsing
-from ..config.schema import Recipe
 from ..data import fingerprints, transforms
-from ..data.base import Source
+from ..data.base import Source, file_of
 from ..data.batching import check_unreadable
 from ..data.loaders import readable_loader
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import embedding
 from ..evaluation.embedding import Shard, TokenReader
+from ..formatting import text_line
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
-from ..runs import lock
+from ..runs import output_folder
 from ..runs.files import write_atomically
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 from ..training.loop import autocast
@@ -37,6 +38,7 @@ from .embed_options import FORMATS, EmbedOptions
 from .encoders import NamedEncoder
 
 RECORD = "embed.json"
+OWN = re.compile(rf"{re.escape(RECORD)}|.+-\d{{5,}}-of-\d{{5,}}\.({'|'.join(FORMATS)})")
 LARGEST_LIST = 2**31 - 1  # numbers of a shard's column: Arrow's lists have offsets of 32 bits
 POOLED = {"token": "class token", "avg": "mean of the patches"}
 
@@ -67,18 +69,16 @@ class FeatureFolder:
         query = self.options.query
         # before the work, not after it
         query_3HW = on_main(self.accelerator, lambda: _read_image(query))
-        on_main(self.accelerator, lambda: stack.enter_context(_held(self.folder, recipe)))
+        held = output_folder.hold("name", self.folder, RECORD, OWN)
+        on_main(self.accelerator, lambda: stack.enter_context(held))
         network, weights_hash = self._network()
         on_main(self.accelerator, lambda: self._check(network))
         read = embedding.token_reader(
             network, self.one.pool, recipe.probe.layer, self.options.patches
         )
-        recipe.compute.precision = broadcast_from_main(
-            self.accelerator, lambda: self._open(splits, network, weights_hash)
-        )
         shards = [shard for name, source in splits.items() for shard in self._cut(name, source)]
-        missing = broadcast_from_main(
-            self.accelerator, lambda: [n for n, one in enumerate(shards) if not one.file.exists()]
+        recipe.compute.precision, missing = broadcast_from_main(
+            self.accelerator, lambda: self._open(splits, shards, network, weights_hash)
         )
         done = len(shards) - len(missing)
         if self.accelerator.is_main_process and done:
@@ -125,14 +125,23 @@ class FeatureFolder:
             text = f"expected at most {most:,}, of {network.patches} patches each"
             raise UserError(f"rows={options.rows}: {text}")
 
-    def _open(self, splits: Mapping[str, Source], network: Backbone, weights_hash: str) -> str:
-        """Write embed.json, or check that it describes these features; print what is done.
+    def _open(
+        self,
+        splits: Mapping[str, Source],
+        shards: Sequence[Shard],
+        network: Backbone,
+        weights_hash: str,
+    ) -> tuple[str, list[int]]:
+        """Write embed.json, or check that it and the shards describe these features; print what is
+        done.
 
         Returns:
-            The precision: where the options give none, that of the folder.
+            The precision (where the options give none, that of the folder), and the numbers of the
+            shards that are missing.
 
         Raises:
-            UserError: the folder holds other features; it names the key.
+            UserError: the folder holds other features, of which it names the key, or another file
+                is in a shard's place.
         """
         there = _read_record(self.folder)
         if there and "compute.precision" not in self.options.recipe:
@@ -149,16 +158,26 @@ class FeatureFolder:
                 text = f"{self.folder} holds features of other images in its split {name}"
                 raise UserError(f"data={place}: {text}; give another name=")
             made[name] = known
+        missing = [number for number, shard in enumerate(shards) if not shard.file.exists()]
+        lost = {shards[number].file.name for number in missing}
+        hashes = (there or {}).get("shards", {})
+        for shard in shards:
+            if shard.file.name not in lost:
+                _check_shard(shard, splits[shard.split], hashes)
         record = {
             "encoder": self.one.identity,
             "width": network.width,
             "patches": list(getattr(network, "grid", ())) or None,
             "settings": settings,
             "splits": made,
+            "shards": {name: value for name, value in hashes.items() if name not in lost},
         }
-        write_atomically(self.folder / RECORD, json.dumps(record, indent=1) + "\n")
+        self._write_record(record)
         self._print_banner(splits)
-        return self.recipe.compute.precision
+        return self.recipe.compute.precision, missing
+
+    def _write_record(self, record: dict[str, Any]) -> None:
+        write_atomically(self.folder / RECORD, json.dumps(record, indent=1) + "\n")
 
     def _settings(self, weights_hash: str) -> dict[str, Any]:
         data = self.recipe.data
@@ -226,7 +245,8 @@ class FeatureFolder:
         print(f"shard       {shard.file.name}: {count}", flush=True)
 
     def _conclude(self, shards: Sequence[Shard]) -> None:
-        """Name the images without features, and print where the others are.
+        """Record the hashes of new shards; name the images without features, and print where the
+        others are.
 
         Raises:
             UserError: a file is damaged, or more images than data.unreadable cannot be read.
@@ -238,12 +258,16 @@ class FeatureFolder:
             try:
                 count, texts = embedding.summary(shard.file)
             except (OSError, ValueError, KeyError, BadZipFile) as error:
-                text = " ".join(str(error).split())[:200]
-                raise UserError(f"{shard.file} is damaged; remove it: {text}") from None
+                raise _damaged(shard, error) from None
             images += count
             unreadable += texts
+        record = _read_record(self.folder)
+        assert record is not None
+        new = [one.file.name for one in shards if one.file.name not in record["shards"]]
+        record["shards"] |= output_folder.hashes(self.folder, new)
+        self._write_record(record)
         for text in unreadable:
-            print(f"warning: left out: {text}", flush=True)
+            print(f"warning: left out: {text_line(text)}", flush=True)
         total = images + len(unreadable)
         last = unreadable[-1] if unreadable else ""
         check_unreadable(len(unreadable), total, self.recipe.data, last)
@@ -270,7 +294,8 @@ class FeatureFolder:
             label = f", {classes[one.label]}" if classes and one.label >= 0 else ""
             if not classes and one.label >= 0:
                 label = f", {one.label}"
-            print(f"{one.similarity:11.4f} {one.split}: {one.file}{label}", flush=True)
+            line = text_line(f"{one.split}: {one.file}{label}")
+            print(f"{one.similarity:11.4f} {line}", flush=True)
 
 
 def _read_image(path: Path | None) -> Tensor | None:
@@ -288,23 +313,32 @@ def _read_image(path: Path | None) -> Tensor | None:
         raise UserError(f"query={path}: expected an image file: {reason}") from None
 
 
-@contextmanager
-def _held(folder: Path, recipe: Recipe) -> Iterator[None]:
-    """Keep other writers out of the folder, which is new or has features; remove what a killed
-    process left of a file.
+def _check_shard(shard: Shard, source: Source, hashes: Mapping[str, str]) -> None:
+    """Check that a shard's file is the one that was written or, where a start was cut off before
+    that was recorded, that its rows are the shard's.
 
     Raises:
-        UserError: another process writes it, or it holds something else.
+        UserError: it is another.
     """
-    lock.check_own(f"name={recipe.name}", folder, (RECORD, "lock"))
-    there = {path.name for path in folder.iterdir()} - {"lock"} if folder.is_dir() else set()
-    if there and RECORD not in there and any(not name.startswith(".") for name in there):
-        raise UserError(f"name={recipe.name}: {folder} holds something else; give another name=")
-    with lock.hold(folder, recipe.out, lambda: None):
-        for form in (*FORMATS, "json"):
-            for torn in folder.glob(f".*.{form}.*"):
-                torn.unlink()
-        yield
+    name = shard.file.name
+    if name in hashes:
+        output_folder.check_hashes(shard.file.parent, {name: hashes[name]})
+        return
+    try:
+        found = embedding.decode(shard.file)
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise _damaged(shard, error) from None
+    rows = found.index.tolist()
+    whole = len(rows) + len(found.unreadable) == shard.last - shard.first
+    within = all(shard.first <= row < shard.last for row in rows)
+    if not (whole and within and found.file == [file_of(source, row) for row in rows]):
+        text = f"has other rows than {shard.first:,} to {shard.last - 1:,} of {shard.split}"
+        raise UserError(f"{shard.file} {text}; remove it, and give the command again")
+
+
+def _damaged(shard: Shard, error: Exception) -> UserError:
+    text = " ".join(str(error).split())[:200]
+    return UserError(f"{shard.file} is damaged; remove it: {text}")
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
@@ -317,7 +351,7 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        shape = {"settings": {str: object}, "splits": {str: object}}
+        shape = {"settings": {str: object}, "splits": {str: object}, "shards?": {str: str}}
         found = parsing.read_json(path, shape)
         found["settings"]["compute.precision"]
     except (OSError, ValueError, KeyError):
