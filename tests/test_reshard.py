@@ -2,6 +2,8 @@
 somebody's files."""
 
 import io
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launching import launch
 from PIL import Image
 from test_shards import cache, numbered, parquet, png  # noqa: F401
 
@@ -16,6 +19,7 @@ from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, loaders, reshard, sources, transforms
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import make_shards
+from ssl_vit.runs import output_folder
 
 MANNER = reshard.Encoding(size=16, format="jpeg", quality=95)
 
@@ -217,7 +221,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> Non
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.txt").write_text("theirs")
     assert the_error(f"data.path={own}", f"out={tmp_path}/theirs") == (
-        f"out={tmp_path}/theirs: holds something else; say another folder"
+        f"out={tmp_path}/theirs: {tmp_path}/theirs holds something else; give another out="
     )
     (tmp_path / "file").write_text("theirs")
     assert the_error(f"data.path={own}", f"out={tmp_path}/file").startswith(
@@ -235,14 +239,55 @@ def test_shards_of_other_images_or_made_otherwise_are_left_alone(tmp_path: Path)
     before = files(tmp_path / "out")
     assert (
         the_error(*words, "size=20")
-        == f"out={tmp_path}/out: holds other shards: size (16 there, 20 here); say another folder"
+        == f"out={tmp_path}/out: holds other shards: size (16 there, 20 here); give another out="
     )
     assert "quality (90 there, 80 here)" in the_error(*words, "size=16", "quality=80")
     (tmp_path / "own" / "train" / "ant" / "0.png").write_bytes(png(77))
     assert "holds other shards: data (" in the_error(*words, "size=16")
     assert files(tmp_path / "out") == before
     (tmp_path / "out" / "shards.json").write_text("{")
-    assert the_error(*words, "size=16").endswith("shards.json is damaged; say another folder")
+    assert the_error(*words, "size=16").endswith("shards.json is damaged; give another out=")
+
+
+def test_a_shard_that_is_not_the_one_that_was_written_is_not_there_already(tmp_path: Path) -> None:
+    words = [f"data.path={folder(tmp_path / 'own')}", f"out={tmp_path}/out", "size=16", "rows=4"]
+    make(*words)
+    one, other = (tmp_path / "out" / f"train-0000{n}-of-00003.parquet" for n in (0, 1))
+    written = one.read_bytes()
+    flipped = bytearray(written)
+    flipped[len(written) // 2] ^= 1
+    for content in (flipped, written[:-9], other.read_bytes()):
+        one.write_bytes(content)
+        assert the_error(*words).startswith(f"{one} is not the file that was written; remove it")
+        assert one.read_bytes() == content
+    # of an earlier version, without hashes
+    record = json.loads((tmp_path / "out" / "shards.json").read_text())
+    record.pop("shards")
+    (tmp_path / "out" / "shards.json").write_text(json.dumps(record))
+    one.write_bytes(written[:-9])
+    assert the_error(*words).startswith(f"{one} is damaged; remove it: ")
+    one.unlink()
+    make(*words)
+    assert one.read_bytes() == written
+
+
+def test_one_process_writes_and_hidden_files_that_are_not_its_own_stay(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = [f"data.path={folder(tmp_path / 'own')}", f"out={out}", "size=16", "rows=4"]
+    out.mkdir()
+    for name in (".mine.part", ".notes.parquet.1.part", ".shards.json.1"):
+        (out / name).write_text("mine")
+    (out / ".train-00000-of-00003.parquet.1.part").symlink_to(tmp_path / "thesis.txt")
+    (tmp_path / "thesis.txt").write_text("mine")
+    with output_folder.hold("out", out, make_shards.RECORD, re.compile("none")):
+        process = launch("tools/shards.py", *words)
+        printed = process.communicate(120)[0]
+        assert process.returncode == 2, printed
+        assert f"error: out={out}: {out} is being written by process " in printed.splitlines()[-1]
+        assert not list(out.glob("*.parquet"))
+    make(*words)
+    assert {path.name for path in out.glob(".*")} == {".mine.part", ".notes.parquet.1.part"}
+    assert (tmp_path / "thesis.txt").read_text() == "mine" and len(content(out)["train"]) == 10
 
 
 WORDS = {

@@ -14,6 +14,7 @@ from einops import rearrange
 from PIL import Image
 from torch.utils.data import Dataset
 
+from ..errors import UserError
 from ..runs.files import sync
 from . import transforms
 from .base import Source, lists_in
@@ -52,9 +53,20 @@ class FinishedShard(NamedTuple):
 
 
 def finished_shard(shard: Shard) -> FinishedShard:
-    """A shard that an earlier start finished."""
-    count = pyarrow.parquet.read_metadata(shard.file).num_rows
-    return FinishedShard(shard.file, shard.last - shard.first, count, shard.file.stat().st_size, [])
+    """A shard that an earlier start finished.
+
+    Raises:
+        UserError: it is damaged, or has more rows than the shard.
+    """
+    wanted = shard.last - shard.first
+    try:
+        count = pyarrow.parquet.read_metadata(shard.file).num_rows
+    except pyarrow.ArrowException as error:
+        text = " ".join(str(error).split())[:200]
+        raise UserError(f"{shard.file} is damaged; remove it: {text}") from None
+    if count > wanted:
+        raise UserError(f"{shard.file} has {count:,} rows, expected at most {wanted:,}; remove it")
+    return FinishedShard(shard.file, wanted, count, shard.file.stat().st_size, [])
 
 
 def reencode(raw: bytes | np.ndarray, encoding: Encoding) -> bytes:

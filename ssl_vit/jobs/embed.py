@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, report_errors, suggest
+from ..formatting import text_line
 from .embed_options import EmbedOptions, parse_options
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _splits(
         found = sources.every_split(data)
         if accelerator.is_main_process:
             for text in found.guesses:
-                print(f"warning: {text}", flush=True)
+                print(f"warning: {text_line(text)}", flush=True)
         filled = {name: source for name, source in found.splits.items() if len(source)}
         wanted = {}
         for name in options.splits or filled:

@@ -1,11 +1,12 @@
 """The shards tool: any data set -> a folder of pre-resized parquet shards. Torch is imported late.
 
-OUT/  shards.json (what they are made from, and how)  SPLIT-00000-of-00005.parquet ...
+OUT/  shards.json (of what they are made, and how; hashes)  SPLIT-00000-of-00005.parquet ...
 """
 
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -14,18 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from ..config.parsing import parse_path, read_json
 from ..config.resolve import resolve
-from ..config.schema import Data, Recipe
+from ..config.schema import Data
 from ..config.values import parse
 from ..errors import UserError, suggest
-from ..formatting import tool_command, typed
+from ..formatting import text_line, tool_command, typed
+from ..runs import output_folder
 from ..runs.environment import cores
 from ..runs.files import write_atomically
-from ..runs.folder import Run
 
 if TYPE_CHECKING:
     from ..data.reshard import FinishedShard, Shard
 
 FORMATS = ("jpeg", "webp")
+RECORD = "shards.json"
+OWN = re.compile(rf"{re.escape(RECORD)}|.+-\d{{5,}}-of-\d{{5,}}\.parquet")
 # The tool's own numbers -> default, largest value, message of the error
 NUMBERS: dict[str, tuple[int, float, str]] = {
     "size": (256, 2**14, "expected the shorter side in pixels, 1 to 16,384"),
@@ -106,50 +109,48 @@ def main(arguments: list[str]) -> None:
     prints = {name: fingerprints.fingerprint_source(source) for name, source in splits.items()}
     manner = {key: getattr(options, key) for key in ("size", "rows", "format", "quality")}
     try:
-        _check_folder(options.out)
-        with Run(Recipe(name=options.out.name, out=str(options.out.parent))).lock():
-            _open(options.out, {"data": prints, **manner})
+        with output_folder.hold("out", options.out, RECORD, OWN):
+            record = _open(options.out, {"data": prints, **manner})
             with report_lost_workers():
-                _make(options, splits)
+                _make(options, splits, record)
     except OSError as error:  # one of a worker's carries its traceback along
         text = error.strerror or str(error).strip().splitlines()[-1]
         raise UserError(f"out={options.out}: {error.filename or 'not written'}: {text}") from None
 
 
-def _check_folder(out: Path) -> None:
-    """Check that the folder is new, empty or one of shards."""
-    if (
-        out.exists()
-        and not (out / "shards.json").exists()
-        and {path.name for path in out.iterdir()} - {"lock"}
-    ):
-        raise UserError(f"out={out}: holds something else; say another folder")
-
-
-def _open(out: Path, now: dict[str, Any]) -> None:
-    """Write shards.json, or check that it describes these shards."""
-    path = out / "shards.json"
+def _open(out: Path, now: dict[str, Any]) -> dict[str, Any]:
+    """Write shards.json, or check that it describes these shards; its content."""
+    path = out / RECORD
     try:
-        was = read_json(path, {}) if path.exists() else now
+        was = read_json(path, {"shards?": {str: str}}) if path.exists() else now
     except ValueError:
-        raise UserError(f"out={out}: {path} is damaged; say another folder") from None
+        raise UserError(f"out={out}: {path} is damaged; give another out=") from None
     if differ := [
         f"{key} ({was.get(key)} there, {now[key]} here)" for key in now if was.get(key) != now[key]
     ]:
-        raise UserError(f"out={out}: holds other shards: {', '.join(differ)}; say another folder")
-    write_atomically(path, json.dumps(now, indent=2) + "\n")
-    for torn in out.glob(".*.part"):
-        torn.unlink()
+        raise UserError(f"out={out}: holds other shards: {', '.join(differ)}; give another out=")
+    record = {**now, "shards": was.get("shards", {})}
+    _write_record(out, record)
+    return record
 
 
-def _make(options: ShardOptions, splits: dict[str, Any]) -> None:
-    """Write the missing shards in parallel, and print each."""
+def _write_record(out: Path, record: dict[str, Any]) -> None:
+    record = record | {"shards": dict(sorted(record["shards"].items()))}
+    write_atomically(out / RECORD, json.dumps(record, indent=2) + "\n")
+
+
+def _make(options: ShardOptions, splits: dict[str, Any], record: dict[str, Any]) -> None:
+    """Write the missing shards in parallel, print each and add its hash to shards.json."""
     from torch.utils.data import DataLoader
 
     from ..data import batching, reshard
 
     shards = [shard for name, source in splits.items() for shard in _cut(name, source, options)]
     there, left = ([s for s in shards if s.file.exists() == exists] for exists in (True, False))
+    for shard in left:  # which may be made of other bytes than one that was removed
+        record["shards"].pop(shard.file.name, None)
+    names = {shard.file.name for shard in there} & record["shards"].keys()
+    output_folder.check_hashes(options.out, {name: record["shards"][name] for name in names})
     making = reshard.ShardMaker(
         left, reshard.Encoding(options.size, options.format, options.quality)
     )
@@ -157,6 +158,9 @@ def _make(options: ShardOptions, splits: dict[str, Any]) -> None:
     seen = kept = size = 0
     for done, one in enumerate(chain(map(reshard.finished_shard, there), made), 1):
         seen, kept, size = seen + one.requested, kept + one.images, size + one.bytes
+        if one.file.name not in record["shards"]:
+            record["shards"] |= output_folder.hashes(options.out, [one.file.name])
+            _write_record(options.out, record)
         _print_shard(
             one, f"{done}/{len(shards)} {'made' if done > len(there) else 'there already'}"
         )
@@ -178,9 +182,9 @@ def _print_splits(found: Any, splits: dict[str, Any]) -> None:
         unlabelled = f", without labels{source.columns}" if source.label_range[1] < 0 else ""
         print(f"split       {name}: {len(source):,} images{unlabelled}")
     if found.skipped:
-        print(f"left out    {', '.join(found.skipped)}", flush=True)
+        print(f"left out    {text_line(', '.join(found.skipped))}", flush=True)
     for text in found.guesses:
-        print(f"warning: {text}", flush=True)
+        print(f"warning: {text_line(text)}", flush=True)
 
 
 def _print_shard(made: "FinishedShard", state: str) -> None:
@@ -189,7 +193,7 @@ def _print_shard(made: "FinishedShard", state: str) -> None:
         flush=True,
     )
     for text in made.unreadable:
-        print(f"warning: left out: {text}", flush=True)
+        print(f"warning: left out: {text_line(text)}", flush=True)
 
 
 def _cut(split: str, source: Any, options: ShardOptions) -> Iterator["Shard"]:
