@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 from conftest import TINY, altered
+from launching import launch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -18,6 +19,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.inspection.collection import FIGURES
 from ssl_vit.jobs import draw_figures, encoders
 from ssl_vit.models import architectures
+from ssl_vit.runs import output_folder
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +239,48 @@ def test_mistakes_are_answered_in_one_line(
     monkeypatch.chdir(tmp_path)
     assert text in refusal(*options)
     assert not list(tmp_path.iterdir())
+
+
+def test_one_process_writes_figures_and_what_was_cut_off_is_completed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"init={run}", f"out={tmp_path}", "name=f", "figures=[filters,positions]", "images=2"]
+    with output_folder.hold("name", tmp_path / "f", draw_figures.RECORD, draw_figures.OWN):
+        process = launch("tools/figures.py", *words)
+        printed = process.communicate(120)[0]
+        assert process.returncode == 2 and "Traceback" not in printed
+        assert f"error: name=f: {tmp_path}/f is being written by process " in printed
+        assert [path.name for path in (tmp_path / "f").iterdir()] == ["lock"]
+    written = draw_figures.write_atomically
+
+    def cut_off(path: Path, content: str | bytes) -> None:
+        if path.name == "positions.svg":
+            raise KeyboardInterrupt
+        written(path, content)
+
+    monkeypatch.setattr(draw_figures, "write_atomically", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        draw_figures.main(words)
+    monkeypatch.undo()
+    (tmp_path / "f" / ".positions.svg.4711").write_text("torn")
+    (tmp_path / "f" / ".notes.svg.4711").write_text("mine")
+    draw_figures.main(words)
+    names = [
+        f"{name}.{form}" for name in ("filters", "positions") for form in ("npz", "png", "svg")
+    ]
+    there = {path.name for path in (tmp_path / "f").iterdir()}
+    assert there == {*names, "figures.json", "lock", ".notes.svg.4711"}
+    assert json.loads((tmp_path / "f" / "figures.json").read_text())["figures"].keys() == {
+        *("filters", "positions"),
+    }
+
+
+def test_a_folder_called_figures_is_not_taken_for_the_run_s_own(run: Path, tmp_path: Path) -> None:
+    place = [f"out={tmp_path}", "name=figures", "figures=filters", "images=2"]
+    draw_figures.main([f"init={run}", *place])
+    before = (tmp_path / "figures" / "filters.npz").read_bytes()
+    assert f"is of {run}; give another name=" in refusal(f"init=[scratch,{run}]", *place)
+    assert (tmp_path / "figures" / "filters.npz").read_bytes() == before
 
 
 def test_nothing_is_written_over_and_no_option_is_ignored(run: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The same features and logits under timm's names, transformers', Google's and ONNX's."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,42 @@ def test_an_export_that_fails_leaves_nothing(
         "config.json",
         "model.safetensors",
     }
+
+
+def test_an_export_writes_over_nothing_and_follows_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = exported(tmp_path / "export", net(), []), tmp_path / "vit"
+    words = [str(folder), "format=transformers", f"out={out}"]
+    out.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=f"out={out}: exists already"):
+        interop.main(words)
+    out.unlink()
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("theirs")
+    (tmp_path / f".vit.{os.getpid()}").symlink_to(theirs)
+    convert = interop.to_transformers
+
+    def slow(export: Path, beside: Path) -> None:
+        """Another process writes the same folder meanwhile."""
+        convert(export, beside)
+        out.mkdir()
+        (out / "config.json").write_text("{}")
+
+    monkeypatch.setitem(interop.FORMATS, "transformers", slow)
+    with pytest.raises(UserError, match=f"out={out}: not written: Directory not empty"):
+        interop.main(words)
+    assert (out / "config.json").read_text() == "{}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export", "theirs", "vit"]
+    assert [path.name for path in theirs.iterdir()] == ["thesis.txt"]
+
+
+def test_an_export_leaves_folders_of_others_beside_it(tmp_path: Path) -> None:
+    for name in (".export.backup", ".export.4711"):
+        (tmp_path / name).mkdir()
+    exported(tmp_path / "export", net(), [])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".export.backup", "export"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from ..config import parsing, recipe_files, values
 from ..config.fields import LONGEST_NAME, is_name
 from ..config.init_source import CHOICES
 from ..errors import UserError, suggest
+from ..runs import lock, output_folder
 from ..runs.files import write_atomically
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ NAMES = (
     "reconstruction",
 )
 RECORD = "figures.json"
+OWN = re.compile(rf"{re.escape(RECORD)}|({'|'.join(NAMES)})\.(npz|svg|png)")
 # The tool's own numbers -> default and largest value
 NUMBERS = {"images": (128, 2048), "shown": (6, 64)}
 # Keys of recipes that it uses, by the first part of those in groups
@@ -126,7 +129,8 @@ def main(arguments: list[str]) -> None:
     named = encoders.resolve_all(options.init, options.recipe)
     identities = [one.identity for one in named]
     folder = _folder(options, named)
-    record = _read_record(folder, identities)
+    of_run = named[0].run if named[0].run and folder == named[0].run / "figures" else None
+    _read_record(folder, identities, of_run)  # before the work, not after it
     images = encoders.find_images(named, options.recipe)
     there = len(images.source)
     count = min(options.images, there)
@@ -141,17 +145,18 @@ def main(arguments: list[str]) -> None:
     drawn = {name: data for name, data in found.items() if data}
     if not drawn:
         raise UserError(f"init={options.init[0]}: none of these figures can be made")
-    for name in found:
-        record.pop(name, None)
-    record |= {name: {"images": f"{images.name}, {images.split}", "count": count} for name in drawn}
-    content = {"encoders": identities, "figures": record}
-    try:
-        _write(folder, drawn, found.keys() - drawn.keys())
-        write_atomically(folder / RECORD, json.dumps(content, indent=1) + "\n")
-    except OSError as error:
-        raise UserError(f"out={folder.parent}: {folder}: {error.strerror or error}") from None
-    if named[0].run and folder == named[0].run / "figures":
-        _show(named[0].run, [folder / f"{name}.png" for name in drawn])
+    shown = {"images": f"{images.name}, {images.split}", "count": count}
+    with _held(folder, of_run):
+        record = _read_record(folder, identities, of_run)
+        kept = {name: entry for name, entry in record.items() if name not in found}
+        try:
+            _write_record(folder, identities, kept)  # by which a folder that is cut off is known
+            _write(folder, drawn, found.keys() - drawn.keys())
+            _write_record(folder, identities, kept | dict.fromkeys(drawn, shown))
+        except OSError as error:
+            raise UserError(f"out={folder.parent}: {folder}: {error.strerror or error}") from None
+        if of_run:
+            _show(of_run, [folder / f"{name}.png" for name in drawn])
     seconds = time.perf_counter() - start
     number = "1 figure" if len(drawn) == 1 else f"{len(drawn)} figures"
     print(f"finished    {number} (.png, .svg, .npz) in {seconds:.0f} s: {folder}")
@@ -190,18 +195,31 @@ def _folder(options: FigureOptions, named: Sequence["NamedEncoder"]) -> Path:
             name = f"figures-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
     if not is_name(name) or len(name.encode()) > LONGEST_NAME:
         raise UserError(f"name={name}: expected a folder's name")
-    folder = out / name
-    try:
-        holds_other = folder.exists() and not (folder / RECORD).exists() and any(folder.iterdir())
-    except OSError as error:
-        raise UserError(f"out={out}: {folder}: {error.strerror}") from None
-    if holds_other:
-        raise UserError(f"name={name}: {folder} holds something else; give another name=")
-    return folder
+    output_folder.check_record("name", out / name, RECORD)
+    return out / name
 
 
-def _read_record(folder: Path, identities: list[str]) -> dict[str, Any]:
-    """{figure: its images} of the folder's figures.
+@contextmanager
+def _held(folder: Path, run: Path | None) -> Iterator[None]:
+    """Keep other writers out of the folder, of a run's own figures out of the run."""
+    if run is None:
+        with output_folder.hold("name", folder, RECORD, OWN):
+            yield
+        return
+    lock.check_own(f"init={run}", run, ("lock", folder.name))
+    with lock.hold(run, str(run.parent), lambda: None):
+        folder.mkdir(exist_ok=True)
+        output_folder.remove_torn(folder, OWN)
+        yield
+
+
+def _write_record(folder: Path, identities: list[str], figures: dict[str, Any]) -> None:
+    content = {"encoders": identities, "figures": figures}
+    write_atomically(folder / RECORD, json.dumps(content, indent=1) + "\n")
+
+
+def _read_record(folder: Path, identities: list[str], run: Path | None) -> dict[str, Any]:
+    """{figure: its images} of the folder's figures, which are a run's own or of these encoders.
 
     Raises:
         UserError: they are of other encoders.
@@ -210,7 +228,7 @@ def _read_record(folder: Path, identities: list[str]) -> dict[str, Any]:
         found = parsing.read_json(folder / RECORD, {"encoders": [str], "figures": {str: object}})
     except (OSError, ValueError):  # none, or damaged: the figures can be drawn again
         return {}
-    if folder.name != "figures" and found["encoders"] != identities:
+    if run is None and found["encoders"] != identities:
         others = ", ".join(found["encoders"])
         raise UserError(f"name={folder.name}: {folder} is of {others}; give another name=")
     return dict(found["figures"])
@@ -233,7 +251,6 @@ def _write(folder: Path, drawn: Found, absent: Iterable[str]) -> None:
     from ..inspection import drawing
     from ..inspection.collection import FIGURES
 
-    folder.mkdir(parents=True, exist_ok=True)
     for name, data in drawn.items():
         figure = FIGURES[name].draw(data)
         files = {form: drawing.rendered(figure, form) for form in ("svg", "png")}

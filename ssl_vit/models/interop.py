@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from ..config.init_source import InitSource
 from ..config.parsing import parse_path
 from ..config.values import parse
 from ..errors import UserError, suggest
+from ..runs.files import remove
 
 NAMES = {  # transformers' -> timm's
     "embeddings.cls_token": "cls_token",
@@ -320,14 +320,15 @@ def main(options: list[str]) -> None:
     export = InitSource(folder).locate().export
     if export is None:
         raise UserError(f"{folder}: expected the folder of a run or of an export")
-    if out.exists():
+    if out.exists() or out.is_symlink():  # also a link to nothing
         raise UserError(f"out={out}: exists already")
     beside = out.with_name(f".{out.name}.{os.getpid()}")
+    remove(beside)  # of a killed process that had this number, or a link of others
     try:
         FORMATS[form](export, beside)
         beside.replace(out)
+    except OSError as error:  # as where another process has written it meanwhile
+        raise UserError(f"out={out}: not written: {error.strerror or error}") from None
     finally:  # after an error there is a part of it
-        if beside.is_dir():
-            shutil.rmtree(beside)
-        beside.unlink(missing_ok=True)
+        remove(beside)
     print(f"written     {out}")

@@ -4,6 +4,7 @@ and transformers read without this package."""
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from ..config.fields import PLAIN_NAME
 from ..config.init_source import InitSource
 from ..config.schema import Data, Model
 from ..errors import UserError
+from ..runs.output_folder import remove_torn
 from . import interop
 from .architectures import architecture, sizes_of_state, timm_args
 from .encoder import Backbone, Encoder
@@ -310,8 +312,8 @@ def export(
             head.bias of `heads`; empty: no classifier.
     """
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    for left in folder.parent.glob(f".{folder.name}.*"):  # from processes that were killed
-        shutil.rmtree(left)
+    if folder.parent.is_dir():
+        remove_torn(folder.parent, re.compile(re.escape(folder.name)))
     beside.mkdir(parents=True)
     try:
         config = _config(encoder, model, data, pool, classes)

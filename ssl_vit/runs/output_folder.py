@@ -2,7 +2,6 @@
 its files. No torch."""
 
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from ..config.init_source import file_hash
 from ..errors import UserError
 from . import lock
+from .files import remove
 
 # What a process writes beside NAME, and moves there when it is whole (files.write_atomically)
 TORN = re.compile(r"\.(?P<name>.+)\.\d+(\.part)?")
@@ -31,26 +31,36 @@ def hold(key: str, folder: Path, record: str | None, own: re.Pattern[str]) -> It
         UserError: another process writes the folder, it lies in a run's, it holds something else,
             or it cannot be written.
     """
-    prefix = f"{key}={folder.name if key == 'name' else folder}"
-    lock.check_own(prefix, folder, [name for name in (record, "lock") if name])
-    _check_record(prefix, key, folder, record, own)
+    lock.check_own(_option(key, folder), folder, [name for name in (record, "lock") if name])
+    check_record(key, folder, record)
     with lock.hold(folder, str(folder.parent if key == "name" else folder), lambda: None, key):
-        _check_record(prefix, key, folder, record, own)  # another tool may have been faster
+        check_record(key, folder, record)  # another tool may have been faster
         remove_torn(folder, own)
         yield
 
 
-def _check_record(
-    prefix: str, key: str, folder: Path, record: str | None, own: re.Pattern[str]
-) -> None:
+def _option(key: str, folder: Path) -> str:
+    return f"{key}={folder.name if key == 'name' else folder}"
+
+
+def check_record(key: str, folder: Path, record: str | None) -> None:
+    """Check that a folder is new or has the record; hidden files and a lock count for nothing.
+
+    Args:
+        key, folder, record: as of `hold`.
+
+    Raises:
+        UserError: it holds something else, or cannot be read.
+    """
     if record is None or not folder.exists():
         return
     try:
         names = {path.name for path in folder.iterdir()} - {"lock"}
     except OSError as error:
-        raise UserError(f"{prefix}: {folder} cannot be read: {error.strerror}") from None
+        raise UserError(f"{_option(key, folder)}: {folder}: {error.strerror}") from None
     if record not in names and any(not name.startswith(".") for name in names):
-        raise UserError(f"{prefix}: {folder} holds something else; give another {key}=")
+        text = f"{folder} holds something else; give another {key}="
+        raise UserError(f"{_option(key, folder)}: {text}")
 
 
 def remove_torn(folder: Path, own: re.Pattern[str]) -> None:
@@ -58,12 +68,8 @@ def remove_torn(folder: Path, own: re.Pattern[str]) -> None:
     are not followed."""
     for path in folder.iterdir():
         torn = TORN.fullmatch(path.name)
-        if torn is None or not own.fullmatch(torn["name"]):
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        if torn and own.fullmatch(torn["name"]):
+            remove(path)
 
 
 def hashes(folder: Path, names: Iterable[str]) -> dict[str, str | None]:
