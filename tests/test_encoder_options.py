@@ -173,7 +173,9 @@ def test_patches_are_embedded_as_by_timms_convolution(size: int) -> None:
 def test_images_of_another_shape_are_refused(shape: tuple[int, ...], kind: str) -> None:
     """Also of as many patches: their places would be others."""
     image = torch.zeros(2, *shape, dtype=torch.uint8)
-    with pytest.raises(ValueError, match=re.escape(f"of shape {shape}: expected (3, 16, 16)")):
+    with pytest.raises(
+        ValueError, match=re.escape(f"of shape {(2, *shape)}: expected (B, 3, 16, 16)")
+    ):
         net(positions=kind).feature(image, "avg")
 
 
@@ -335,7 +337,7 @@ def test_a_table_without_prefix_tokens_gives_timms_features(tmp_path: Path) -> N
     torch.testing.assert_close(tokens(made), wanted, atol=1e-5, rtol=0)
     # and the other way round: the tokens take up what the table holds for them
     source = exported(tmp_path / "learned", made, registers=2, layer_scale=1.0)
-    bare = encoder.Encoder(theirs, [0.5] * 3, [0.5] * 3)
+    bare = encoder.Encoder(theirs, Data())
     torch.nn.init.normal_(theirs.pos_embed)
     weights.load_weights(bare, source)
     torch.testing.assert_close(tokens(bare), wanted, atol=1e-5, rtol=0)

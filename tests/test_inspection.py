@@ -26,7 +26,7 @@ def vit(**changes) -> encoder.Encoder:
     backbone = VisionTransformer(**args | changes, num_classes=0)
     for parameter in backbone.parameters():
         torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.3)
-    return encoder.Encoder(backbone, [0.5] * 3, [0.5] * 3).eval()
+    return encoder.Encoder(backbone, Data()).eval()
 
 
 def with_positions(kind: str) -> encoder.Encoder:

@@ -72,13 +72,11 @@ def test_a_run_from_its_options_to_its_encoder(tmp_path: Path) -> None:
         encoder = ssl_vit.load_encoder(place)
         assert not encoder.training
         with torch.no_grad():
-            torch.testing.assert_close(
-                encoder.feature(image, "avg"), exported(encoder.normalize(image))
-            )
+            torch.testing.assert_close(encoder.feature(image), exported(encoder.normalize(image)))
     larger = ssl_vit.load_encoder(run.folder, "data.size=32")
-    assert larger.feature(torch.zeros(1, 3, 32, 32), "token").shape == (1, 32)
+    assert larger.feature(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), "token").shape == (1, 32)
     fresh = ssl_vit.load_encoder("scratch", {"model": "vit_n8"})
-    assert fresh.feature(torch.zeros(1, 3, 224, 224), "avg").shape == (1, fresh.width)
+    assert fresh.feature(torch.zeros(1, 3, 224, 224, dtype=torch.uint8)).shape == (1, fresh.width)
 
 
 def test_mistakes_of_the_interface_are_user_errors(tmp_path: Path) -> None:

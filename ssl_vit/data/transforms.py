@@ -106,7 +106,7 @@ def open_image(raw: bytes) -> Image.Image:
 
 def _read(raw: bytes) -> Tensor:
     if not _is_quick(raw):
-        return rearrange(torch.from_numpy(_by_pillow(raw)), "h w c -> c h w")
+        return rearrange(torch.from_numpy(from_pillow(_opened(raw))), "h w c -> c h w")
     size = headers.image_size(raw)
     if size is None:
         _opened(raw)
@@ -126,9 +126,13 @@ def _is_quick(raw: bytes) -> bool:
     return headers.is_jpeg(raw) or headers.is_simple_webp(raw)
 
 
-def _by_pillow(raw: bytes) -> np.ndarray:
-    """uint8 (H, W, 3)."""
-    image = ImageOps.exif_transpose(_opened(raw))
+def from_pillow(image: Image.Image) -> np.ndarray:
+    """RGB bytes (H, W, 3) as those of `decode`.
+
+    Raises:
+        ValueError: its pixels are floating-point numbers.
+    """
+    image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):  # 16 bits; 32 may hold 8 or 16
         grey = np.asarray(image).clip(0, 65535)
         grey = grey if image.mode == "I" and grey.max() < 256 else grey >> 8

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import export_files, recipe_files, validate, values
+from ..config import recipe_files, validate, values
 from ..config import resolve as resolving
-from ..config.init_source import InitSource
+from ..config.init_source import SCRATCH
 from ..config.schema import Recipe
 from ..errors import UserError
 from ..runs.folder import Run
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ..models.encoder import Backbone
 
 Options = str | Iterable[str] | Mapping[str, Any]
-DEFAULT_SIZE = 224  # pixels, where the weights come without a config.json
 
 
 def resolve(options: Options) -> Recipe:
@@ -92,29 +91,35 @@ def load_run(folder: str | Path) -> Run:
 def load_encoder(init: str | Path, options: Options = ()) -> "Backbone":
     """An encoder with the weights that `init` names, in evaluation mode.
 
-    `encoder.feature(image_B3HW, pool)` gives features (B, D) of uint8 images: pool="avg" is the
-    mean of the patches (for MPP), "token" the class token. Normalisation is inside.
+    `encoder.feature(images)` gives features (B, D), and normalises the images itself. A uint8
+    tensor (B, 3, H, W) of the encoder's size is used as it is. uint8 arrays, (H, W, 3),
+    (B, H, W, 3) or (B, 3, H, W), PIL images and lists of both are resized and cropped as in the
+    evaluation of the run that made the weights. Anything else, pixels of floating point among
+    them, is a TypeError or a ValueError. `pool` is "avg", the mean of the patches, or "token", the
+    class token; without it the one of the run, or of the export or repository: what it gives as an
+    image's feature.
 
     Args:
         init: as `init=`: a run folder, an export's folder, timm:NAME, hf-hub:USER/NAME or a .npz
             file; "scratch" for fresh weights.
-        options: `model=` where the weights do not describe theirs (timm:, .npz, scratch), and
-            `data.size=` for another image size than theirs (224 where that is unknown).
+        options: `model=` where the weights do not describe theirs (.npz, scratch), `data.size=` for
+            another image size than theirs (224 where that is unknown), `data.eval_mode=` and
+            `data.eval_crop=` for another evaluation, `probe.pool=` for another `encoder.pool`.
 
     Raises:
         UserError: there are no such weights, or they belong to another model.
     """
-    place = str(init)
-    given = values.parse(_listed(options))
-    source = InitSource(place)
-    given.setdefault("data.size", str(_image_size(source)))
-    overrides = [f"{key}={value}" for key, value in given.items()]
-    recipe = resolving.resolve(["recipe=evaluate", f"init={place}", *overrides], here=False)
     from ..models import encoder, weights
+    from . import encoders
 
-    network = encoder.build_backbone(recipe.model, recipe.data)
-    if not source.is_scratch:
-        weights.load_weights(network, source)
+    given = values.parse(_listed(options))
+    if str(init) == SCRATCH:
+        given.setdefault("data.size", str(encoders.DEFAULT_SIZE))
+    one = encoders.resolve_one(str(init), given)
+    network = encoder.build_backbone(one.recipe.model, one.recipe.data)
+    if not one.source.is_scratch:
+        weights.load_weights(network, one.source)
+    network.pool = one.recipe.probe.pool or one.pool
     return network.eval()
 
 
@@ -145,10 +150,3 @@ def _listed(options: Options) -> list[str]:
 def _text(value: Any) -> str:
     """A Python value as on the command line: true, null, [0.5,0.5]."""
     return str(value) if isinstance(value, str | Path) else json.dumps(value)
-
-
-def _image_size(source: InitSource) -> int:
-    """The side in pixels that the weights were exported for."""
-    folder = source.fetch_export("config.json", "preprocessor_config.json", "model.safetensors")
-    size = None if folder is None else export_files.image_size(folder)
-    return size or DEFAULT_SIZE

@@ -7,11 +7,14 @@ V), D width, H W the image's height and width, X values of a patch's pixels.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import timm
 import torch
 from einops import rearrange
+from PIL import Image
 from timm.layers import HybridEmbed, PatchEmbed
 from timm.models import named_apply
 from timm.models.vision_transformer import init_weights_vit_jax
@@ -19,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config.schema import Data, Model
+from ..data.arrays import evaluation_images
 from ..errors import UserError
 from .architectures import (
     architecture,
@@ -30,30 +34,71 @@ from .architectures import (
 from .attention import Block, allow_wanted, choose_attention, gather_tokens
 from .positions import Positions, build_positions
 
+# What `feature` takes
+Images = Tensor | np.ndarray | Image.Image | Sequence[np.ndarray | Image.Image]
+BYTES = (
+    "expected a tensor of torch.uint8, 0 to 255: the encoder normalises it; of values in [0, 1]"
+    " give (255 * x).round().byte()"
+)
 EXPECTED = "expected a Vision Transformer with a class token, patches and the width of model="
 
 
 class Backbone(nn.Module, ABC):
-    """A timm backbone and the normalisation of its input."""
+    """A timm backbone and the preparation of its input.
+
+    Args:
+        backbone: of timm.
+        data: the images' size, normalisation, and how an evaluation resizes and crops them.
+    """
 
     backbone: Any  # timm's classes share no type that names their parts
     mean: Tensor
     std: Tensor
     width: int
+    pool: str = "token"  # of `feature`, where none is given
 
-    def __init__(self, backbone: Any, mean: list[float], std: list[float]) -> None:
+    def __init__(self, backbone: Any, data: Data) -> None:
         super().__init__()
         self.backbone = backbone
-        for name, value in (("mean", mean), ("std", std)):
+        self.data = data
+        for name, value in (("mean", data.mean), ("std", data.std)):
             self.register_buffer(name, 255 * torch.tensor(value)[:, None, None], persistent=False)
 
     def normalize(self, pixels_B3HW: Tensor) -> Tensor:
-        """Of images, or of patches (B, N, 3, P, P)."""
+        """Of uint8 images, or of uint8 patches (B, N, 3, P, P).
+
+        Raises:
+            TypeError: they are no such tensor.
+        """
+        _check_bytes(pixels_B3HW)
         return (pixels_B3HW.float() - self.mean) / self.std
 
+    def pixels(self, images: Images) -> Tensor:
+        """uint8 (B, 3, H, W): a tensor as it is; arrays and PIL images resized and cropped as in
+        the evaluation, on the encoder's device.
+
+        Raises:
+            TypeError, ValueError: as `arrays.evaluation_images`; or a tensor is of another type.
+        """
+        if not isinstance(images, Tensor):
+            return evaluation_images(images, self.data).to(self.mean.device)
+        _check_bytes(images)
+        return images
+
     @abstractmethod
-    def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
+    def feature(self, images: Images, pool: str | None = None, layer: int | None = None) -> Tensor:
         """One feature (B, D) an image."""
+
+
+def _check_bytes(pixels: object) -> None:
+    """Check that pixels are bytes: the range of others cannot be told from their values.
+
+    Raises:
+        TypeError: they are not.
+    """
+    if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8:
+        kind = pixels.dtype if isinstance(pixels, Tensor) else type(pixels).__name__
+        raise TypeError(f"images of {kind}; {BYTES}")
 
 
 class PatchProjection(nn.Conv2d):
@@ -82,12 +127,20 @@ class Convolutional(Backbone):
     """A convolutional network as a baseline (BiT's ResNets, EfficientNets), without its classifier;
     it has no patches to corrupt."""
 
-    def __init__(self, backbone: Any, mean: list[float], std: list[float]) -> None:
-        super().__init__(backbone, mean, std)
+    def __init__(self, backbone: Any, data: Data) -> None:
+        super().__init__(backbone, data)
         self.width = backbone.num_features
 
-    def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
-        """The output of the network's own pooling (B, D); `pool` and `layer` are ignored."""
+    def feature(self, images: Images, pool: str | None = None, layer: int | None = None) -> Tensor:
+        """The output of the network's own pooling (B, D) of images as `pixels` takes them; `pool`
+        and `layer` are ignored.
+
+        Raises:
+            TypeError, ValueError: as `pixels`; or a tensor is of another shape.
+        """
+        pixels_B3HW = self.pixels(images)
+        if pixels_B3HW.ndim != 4 or pixels_B3HW.shape[1] != 3:
+            raise ValueError(f"images of shape {tuple(pixels_B3HW.shape)}: expected (B, 3, H, W)")
         return self.backbone(self.normalize(pixels_B3HW))
 
 
@@ -96,14 +149,12 @@ class Encoder(Backbone):
 
     Args:
         backbone: of timm, with or without positions of its own.
-        mean, std: normalise pixels, one value a channel in [0, 1].
+        data: as of Backbone.
         positions: how the patches' places enter; None: as timm's VisionTransformer does it.
     """
 
-    def __init__(
-        self, backbone: Any, mean: list[float], std: list[float], positions: Positions | None = None
-    ) -> None:
-        super().__init__(backbone, mean, std)
+    def __init__(self, backbone: Any, data: Data, positions: Positions | None = None) -> None:
+        super().__init__(backbone, data)
         own = "learned" if getattr(backbone, "pos_embed", None) is not None else "none"
         self.positions = positions or Positions(own)
         self.width = backbone.embed_dim
@@ -124,12 +175,14 @@ class Encoder(Backbone):
         projection E).
 
         Raises:
+            TypeError: as `normalize`.
             ValueError: the images have another size than the encoder's, or no three channels.
         """
-        shape = tuple(pixels_B3HW.shape[1:])
-        wanted = (3, *(self.patch_size * side for side in self.grid))
-        if shape != wanted:
-            raise ValueError(f"images of shape {shape}: expected {wanted}")
+        _check_bytes(pixels_B3HW)
+        shape = tuple(pixels_B3HW.shape)
+        height, width = (self.patch_size * side for side in self.grid)
+        if shape[1:] != (3, height, width):
+            raise ValueError(f"images of shape {shape}: expected (B, 3, {height}, {width})")
         return self.patch_pixels(cut_patches(pixels_B3HW, self.patch_size))
 
     def patch_pixels(self, pixel_BNX: Tensor) -> Tensor:
@@ -187,19 +240,24 @@ class Encoder(Backbone):
             token_BTD = block(token_BTD, **arguments)
         return token_BTD
 
-    def feature(self, pixels_B3HW: Tensor, pool: str, layer: int | None = None) -> Tensor:
+    def feature(self, images: Images, pool: str | None = None, layer: int | None = None) -> Tensor:
         """One feature (B, D) an image: its class token ("token") or the mean of its patches
         ("avg"), after the final norm or, with `layer` from 1, after that block.
 
-        Raises:
-            ValueError: `pool` is another word.
-        """
-        return self.pooled(self.tokens(pixels_B3HW, layer), pool)
+        Args:
+            images: as `pixels` takes them.
+            pool: None: the encoder's `pool`.
+            layer: from 1; None: the last, with the norm.
 
-    def tokens(self, pixels_B3HW: Tensor, layer: int | None = None) -> Tensor:
+        Raises:
+            TypeError, ValueError: as `pixels` and `patch`; or `pool` is another word.
+        """
+        return self.pooled(self.tokens(images, layer), self.pool if pool is None else pool)
+
+    def tokens(self, images: Images, layer: int | None = None) -> Tensor:
         """All tokens (B, T, D), prefix first, after the final norm or, with `layer` from 1, after
-        that block and without the norm."""
-        x_BND = self.patch(pixels_B3HW)
+        that block and without the norm; of images as `feature` takes them."""
+        x_BND = self.patch(self.pixels(images))
         return self(x_BND) if layer is None else self._up_to(x_BND, layer)
 
     def pooled(self, h_BTD: Tensor, pool: str) -> Tensor:
@@ -254,7 +312,7 @@ def build_backbone(
         raise UserError(
             f"model.timm={model.timm}: timm: {' '.join(str(error).split())[:200]}"
         ) from None
-    return Convolutional(backbone, data.mean, data.std)
+    return Convolutional(backbone, data)
 
 
 def build_encoder(
@@ -302,7 +360,7 @@ def build_encoder(
     first_registers(backbone)
     grid = backbone.patch_embed.grid_size
     positions = build_positions(model.positions, grid, model.width)
-    net = Encoder(backbone, data.mean, data.std, positions)
+    net = Encoder(backbone, data, positions)
     _check_architecture(net, model)
     for parent in list(backbone.modules()):
         for child_name, child in parent.named_children():
