@@ -496,9 +496,10 @@ def test_what_a_run_that_is_left_out_reaches_through_others_is_left_out(gap):
             assert of_it in text
 
 
-@pytest.mark.parametrize("same", [True, False])
-def test_a_run_of_other_first_weights_is_left_out(gap: Path, same: bool) -> None:
-    """Its words are those of the plan, which name a run; its weights came from another study's."""
+@pytest.mark.parametrize("other", [None, "file", "pool"])
+def test_a_run_of_other_first_weights_is_left_out(gap: Path, other: str | None) -> None:
+    """Its words are those of the plan, which name a run; its weights, or what their files say of an
+    image's feature, were another study's."""
     about = json.loads((gap / "study.json").read_text())
     for one in (one for one in about["tasks"] if one["name"].startswith("final-mpp")):
         before = gap / f"pretrain-mpp-{one['seed']}"
@@ -507,14 +508,14 @@ def test_a_run_of_other_first_weights_is_left_out(gap: Path, same: bool) -> None
         write(before / "environment.json", ENVIRONMENT | {"data": {}})
         (before / "recipe.yaml").write_text("name: x\n")
         (before / "export").mkdir()
-        (before / "export" / "config.json").write_text("{}")
+        (before / "export" / "config.json").write_text('{"architecture": "vit_base_patch16_224"}')
         (before / "export" / "model.safetensors").write_bytes(before.name.encode())
-        file = InitSource(str(before)).weights_hash() if same else "0" * 16
-        altered(gap / one["name"] / "environment.json", init={"file": file})
+        init = InitSource(str(before)).identity()
+        altered(gap / one["name"] / "environment.json", init=init | ({other: "x"} if other else {}))
     write(gap / "study.json", about)
-    reports.write(gap) if same else None
+    reports.write(gap) if other is None else None
     why = "final-mpp-0 (its first weights are not those of pretrain-mpp-0)"
-    assert ("left out" not in (gap / "report.md").read_text()) if same else (why in error(gap))
+    assert why in error(gap) if other else "left out" not in (gap / "report.md").read_text()
 
 
 def test_runs_from_before_a_key_was_renamed_count(gap: Path) -> None:

@@ -24,6 +24,7 @@ VIT_VALUES = {"hidden_act": "gelu", "qkv_bias": True, "num_channels": 3}
 # Of a model, what its timm arguments do not show in the recipe's terms; an export names those that
 # are not the default under `encoder`
 ENCODER_KEYS = ("timm", "mlp", "registers", "layer_scale", "qk_norm", "activation", "positions")
+POOL_ARGS = ("global_pool", "fc_norm")  # of timm's arguments, what `pooling` tells
 TIMM_ARGS = {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"}
 CROP_MODE = "center"  # timm's default
 SMALLEST_CROP = 0.1  # the lower bound of data.eval_crop
@@ -169,6 +170,19 @@ def preprocessing_values(folder: Path) -> dict[str, Any]:
     """{dotted key: value} of the normalisation and the evaluation's resizing and cropping."""
     values = normalisation(folder) | evaluation(folder)
     return {f"data.{key}": value for key, value in values.items()}
+
+
+def feature_values(folder: Path) -> dict[str, Any]:
+    """{name: value} of what config.json says of an image's feature beside `model_values` and
+    `preprocessing_values`, which a recipe has as keys."""
+    config = _read(folder, "config.json")
+    if config.get("model_type") == "vit":
+        args = {name: config.get(name) for name in (*VIT_KEYS.values(), "layer_norm_eps")}
+    else:
+        found = config.get("model_args") or {}
+        args = {name: value for name, value in found.items() if name not in POOL_ARGS}
+    name = config.get("architecture", config.get("model_type"))
+    return {"pool": pooling(folder), "architecture": name, "model_args": args}
 
 
 def pooling(folder: Path) -> str:

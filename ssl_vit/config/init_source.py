@@ -1,6 +1,8 @@
 """init=: where first weights come from. No torch here; models/weights.py reads them."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -141,13 +143,38 @@ class InitSource:
         if folder is None:
             return {}
         run = self.locate().run
-        try:
+        with self._readable():
             preprocessing = export_files.preprocessing_values(folder)
             if run is None:
                 config = parsing.read_json(folder / "config.json", parsing.CONFIG)
                 return export_files.model_values(config) | preprocessing
             model = parsing.load_yaml(run / "recipe.yaml")["model"]
             return {f"model.{key}": value for key, value in model.items()} | preprocessing
+
+    def feature_values(self) -> dict[str, Any]:
+        """{name: value} of what decides a feature beside the weights and the keys of a recipe, as
+        far as their folder says: what an image's feature is and the arguments of the architecture;
+        of a run the feature that its head reads.
+
+        Raises:
+            UserError: as `described_values`.
+        """
+        folder = self.fetch_export("config.json")
+        if folder is None:
+            return {}
+        run = self.locate().run
+        with self._readable():
+            values = export_files.feature_values(folder)
+            if run is not None:
+                supervised = parsing.load_yaml(run / "recipe.yaml").get("supervised") or {}
+                values |= {f"supervised.{key}": supervised.get(key) for key in ("pool", "hidden")}
+            return values
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Turn errors of the files that describe the weights into one line."""
+        try:
+            yield
         except Exception as error:  # whatever a file written by others causes
             raise UserError(
                 f"init={self.place}: its config.json or recipe.yaml cannot be read: {error!r}"
@@ -168,6 +195,21 @@ class InitSource:
         except UserError:
             return None
         return file_hash(Path(self.place) if export is None else export / "model.safetensors")
+
+    def identity(self) -> dict[str, Any]:
+        """What environment.json records of local weights, to notice a change of what they give:
+        hashes of their files, and `feature_values`. Empty for other places, and where they are
+        gone.
+
+        Raises:
+            UserError: as `feature_values`.
+        """
+        file = self.weights_hash()
+        if file is None:
+            return {}
+        export = self.locate().export
+        heads = None if export is None else file_hash(export / "heads.safetensors")
+        return {"file": file} | ({"heads": heads} if heads else {}) | self.feature_values()
 
     def upstream_cost(self) -> dict[str, float]:
         """What the run that made the weights took, with what its own first weights took: exaflop

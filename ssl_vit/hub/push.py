@@ -24,6 +24,7 @@ from ..config.values import parse
 from ..errors import UserError, suggest
 from ..runs import lock
 from ..runs.folder import Run
+from ..runs.identity import differing
 from . import manifest
 from .payload import STEP, Upload, identity, open_run, uploads
 
@@ -208,10 +209,14 @@ def _check_whose(run: Run, info: Any) -> None:
         text = f"it holds the run of another recipe ({', '.join(differ[:5])})"
         raise UserError(f"{repo}: {text}; say another hub.repo=")
     was = _mapping(source / "run.json")
-    differ = [key for key, value in identity(run).items() if key in was and was[key] != value]
+    differ = [key for key, value in identity(run).items() if _differs(key, was.get(key, {}), value)]
     if differ:
         text = f"it holds a run of this recipe with another {differ[0]}"
         raise UserError(f"{repo}: {text}; say another hub.repo=")
+
+
+def _differs(key: str, was: Any, now: dict[str, Any]) -> bool:
+    return not isinstance(was, dict) or bool(differing(key, was, now))
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ..config.init_source import CHOICES
 from ..errors import UserError, suggest
 from ..runs import lock, output_folder
 from ..runs.files import write_atomically
+from ..runs.identity import differing
 
 if TYPE_CHECKING:
     from ..inspection.base import Arrays, Subject
@@ -127,10 +128,9 @@ def main(arguments: list[str]) -> None:
     from . import encoders
 
     named = encoders.resolve_all(options.init, options.recipe)
-    identities = [one.identity for one in named]
     folder = _folder(options, named)
     of_run = named[0].run if named[0].run and folder == named[0].run / "figures" else None
-    _read_record(folder, identities, of_run)  # before the work, not after it
+    _read_record(folder, named, of_run)  # before the work, not after it
     images = encoders.find_images(named, options.recipe)
     there = len(images.source)
     count = min(options.images, there)
@@ -147,12 +147,12 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"init={options.init[0]}: none of these figures can be made")
     shown = {"images": f"{images.name}, {images.split}", "count": count}
     with _held(folder, of_run):
-        record = _read_record(folder, identities, of_run)
+        record = _read_record(folder, named, of_run)
         kept = {name: entry for name, entry in record.items() if name not in found}
         try:
-            _write_record(folder, identities, kept)  # by which a folder that is cut off is known
+            _write_record(folder, named, kept)  # by which a folder that is cut off is known
             _write(folder, drawn, found.keys() - drawn.keys())
-            _write_record(folder, identities, kept | dict.fromkeys(drawn, shown))
+            _write_record(folder, named, kept | dict.fromkeys(drawn, shown))
         except OSError as error:
             raise UserError(f"out={folder.parent}: {folder}: {error.strerror or error}") from None
         if of_run:
@@ -213,24 +213,35 @@ def _held(folder: Path, run: Path | None) -> Iterator[None]:
         yield
 
 
-def _write_record(folder: Path, identities: list[str], figures: dict[str, Any]) -> None:
-    content = {"encoders": identities, "figures": figures}
+def _write_record(folder: Path, named: Sequence["NamedEncoder"], figures: dict[str, Any]) -> None:
+    content = {
+        "encoders": [one.identity for one in named],
+        "init": [one.source.identity() for one in named],
+        "figures": figures,
+    }
     write_atomically(folder / RECORD, json.dumps(content, indent=1) + "\n")
 
 
-def _read_record(folder: Path, identities: list[str], run: Path | None) -> dict[str, Any]:
+def _read_record(folder: Path, named: Sequence["NamedEncoder"], run: Path | None) -> dict[str, Any]:
     """{figure: its images} of the folder's figures, which are a run's own or of these encoders.
 
     Raises:
-        UserError: they are of other encoders.
+        UserError: they are of other encoders, or of other weights of these.
     """
+    shape = {"encoders": [str], "init?": [{str: object}], "figures": {str: object}}
     try:
-        found = parsing.read_json(folder / RECORD, {"encoders": [str], "figures": {str: object}})
+        found = parsing.read_json(folder / RECORD, shape)
     except (OSError, ValueError):  # none, or damaged: the figures can be drawn again
         return {}
-    if run is None and found["encoders"] != identities:
+    if run is not None:
+        return dict(found["figures"])
+    if found["encoders"] != [one.identity for one in named]:
         others = ", ".join(found["encoders"])
         raise UserError(f"name={folder.name}: {folder} is of {others}; give another name=")
+    for one, was in zip(named, found.get("init", ()), strict=False):
+        if differ := differing("init", was, one.source.identity()):
+            text = f"{folder} is of another encoder there ({', '.join(differ)}); give another name="
+            raise UserError(f"init={one.source.place}: {text}")
     return dict(found["figures"])
 
 

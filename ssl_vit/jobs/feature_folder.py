@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -148,7 +149,8 @@ class FeatureFolder:
             self.recipe.compute.precision = there["settings"]["compute.precision"]
         settings = self._settings(weights_hash)
         for key, value in settings.items():
-            if there and there["settings"].get(key) != value:
+            # earlier versions recorded fewer
+            if there and there["settings"].get(key, value) != value:
                 self._refuse(key, there["settings"].get(key), value)
         made = dict(there["splits"]) if there else {}
         for name, source in splits.items():
@@ -181,6 +183,7 @@ class FeatureFolder:
 
     def _settings(self, weights_hash: str) -> dict[str, Any]:
         data = self.recipe.data
+        model = asdict(self.recipe.model)
         crop = data.eval_crop if data.eval_mode == "crop" else None
         return {
             "probe.pool": self.one.pool,
@@ -194,7 +197,10 @@ class FeatureFolder:
             "data.mean": list(data.mean),
             "data.std": list(data.std),
             "compute.precision": self.recipe.compute.precision,
-            "init": weights_hash,  # last: positions are resized to another data.size
+            # after data.size, to another of which positions are resized
+            "init": weights_hash,
+            **{f"model.{key}": value for key, value in model.items() if key != "name"},
+            "model_args": self.one.source.feature_values().get("model_args"),
         }
 
     def _refuse(self, key: str, there: Any, here: Any) -> None:

@@ -40,9 +40,9 @@ def check(run: Run) -> list[str]:
     recipe, folder = run.recipe, run.folder
     identity.check_options(recipe, folder)
     warnings = []
-    weights = recipe.init_source.weights_hash()
-    if weights is not None:
-        identity.compare(recipe, folder, "init", {"file": weights})
+    if known := recipe.init_source.identity():
+        identity.compare(recipe, folder, "init", known)
+        _check_pool(run, known.get("pool"))
     elif recipe.init_source.is_local:
         warnings.append(
             f"init={recipe.init}: is not here, so whether the weights are the same was not checked"
@@ -55,6 +55,21 @@ def check(run: Run) -> list[str]:
     if warning:
         warnings.append(warning)
     return warnings
+
+
+def _check_pool(run: Run, pool: str | None) -> None:
+    """Check the feature of an evaluation whose options leave it to the weights: earlier versions
+    recorded it in result.json alone.
+
+    Raises:
+        UserError: the weights' files say another one now.
+    """
+    probe = run.recipe.probe
+    was = (run.result() or {}).get("pool")
+    chosen = run.recipe.objective == "probe" and probe.feature == "encoder" and not probe.pool
+    if chosen and was in ("token", "avg") and pool not in (None, was):
+        text = f"{run.folder} was made with probe.pool={was}, its files say {pool} now"
+        raise UserError(f"init={run.recipe.init}: {text}; take another name=")
 
 
 def check_unfinished(run: Run) -> None:

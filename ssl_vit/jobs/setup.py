@@ -247,9 +247,8 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
     if not checkpoint.list_checkpoints(run.checkpoints):
         return weights.load_init(network, run.recipe.init_source)
     facts = initial_weights(run.folder)
-    file_hash = run.recipe.init_source.weights_hash()
-    if file_hash:
-        facts["init"] = facts.get("init", {}) | {"file": file_hash}
+    if known := run.recipe.init_source.identity():
+        facts["init"] = facts.get("init", {}) | known
     return facts
 
 

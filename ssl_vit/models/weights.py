@@ -37,8 +37,8 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
     eps of its own layer norms, because timm's config.json cannot state another.
 
     Returns:
-        For environment.json: `init`, hashes of the weights and their file, so that resume notices a
-        change; `before`, the cost of the run that made them.
+        For environment.json: `init`, a hash of the weights and their `InitSource.identity`, so that
+        resume notices a change; `before`, the cost of the run that made them.
 
     Raises:
         UserError: as `load_weights`, or the folder of the run that made the weights is damaged.
@@ -56,7 +56,7 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
                 f"warning: init={init.place}: layer_norm_eps={eps:g} there; training uses {own:g},"
                 " as timm's exports do"
             )
-    return {"init": {"weights": weights_hash, "file": init.weights_hash()}, "before": before}
+    return {"init": {"weights": weights_hash} | init.identity(), "before": before}
 
 
 def _norm_eps(encoder: Backbone) -> float | None:

@@ -18,7 +18,7 @@ from ..config.parsing import flatten
 from ..config.resolve import resolve
 from ..config.schema import RENAMED
 from ..errors import UserError
-from ..runs.identity import FROM_INIT, planned_differences, written_hash
+from ..runs.identity import FROM_INIT, differing, planned_differences, written_hash
 
 # Where the first weights are, and what `auto` became on that machine
 UNDECIDED = ("init", "compute.precision")
@@ -95,16 +95,19 @@ def _other_weights(folder: Path, task: dict[str, Any]) -> str:
         if found is None:
             continue
         environment = parsing.read_json(folder / "environment.json", parsing.ENVIRONMENT)
-        recorded = (environment.get("init") or {}).get("file")
-        here = _weights(folder.parent / found[1])
-        if recorded and here and recorded != here:
+        recorded = environment.get("init") or {}
+        try:
+            here = _weights(folder.parent / found[1])
+        except UserError as error:
+            return f"its first weights cannot be compared: {error}"
+        if differing("init", recorded, here):
             return f"its first weights are not those of {found[1]}"
     return ""
 
 
 @functools.cache  # a probe and a fine-tuning start from the same run
-def _weights(folder: Path) -> str | None:
-    return InitSource(str(folder)).weights_hash()
+def _weights(folder: Path) -> dict[str, Any]:
+    return InitSource(str(folder)).identity()
 
 
 def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -199,33 +199,53 @@ def _accept_moved_weights(recipe: Recipe, there: Recipe, folder: Path) -> None:
     """Accept another path of local initial weights if the weights are the same."""
     if there.init == recipe.init:
         return
-    weights = recipe.init_source.weights_hash()
-    if weights and weights == initial_weights(folder).get("init", {}).get("file"):
+    known = recipe.init_source.identity()
+    was = initial_weights(folder).get("init", {})
+    if known and "file" in was and not differing("init", was, known):
         there.init = recipe.init
 
 
+def differing(key: str, was: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Names of the values that differ between two records of `key` in environment.json, of those
+    that both have: earlier versions recorded fewer. A plugin whose text or code is the same is the
+    same."""
+    common = was.keys() & now.keys()
+    differ = sorted(name for name in common if was[name] != now[name])
+    return [] if key == "plugin" and len(differ) < len(common) else differ
+
+
 def compare(recipe: Recipe, folder: Path, key: str, now: dict[str, Any]) -> None:
-    """Check that hashes agree with the recorded ones, as far as both are known.
+    """Check that what identifies a run agrees with what is recorded, as far as both are known.
 
     Args:
         key: `data` (images), `init` (initial weights), `plugin` or `real` (ImageNet-ReaL's labels).
-        now: the hashes, by name.
+        now: hashes and values, by name.
 
     Raises:
         UserError: some differ, or a plugin was added or left out.
     """
     was = recorded(folder, key)
-    differ = [name for name in was.keys() & now.keys() if was[name] != now[name]]
-    if not differ and (key != "plugin" or was.keys() == now.keys()):
+    differ = differing(key, was, now)
+    if not differ and (key != "plugin" or bool(was) == bool(now)):
         return
     images = f"data.path={recipe.data.path}" if recipe.data.path else f"data={recipe.data.name}"
     subject = {
-        "data": f"{images}: the images of {', '.join(sorted(differ))}",
-        "init": f"init={recipe.init}: the weights",
-        "plugin": f"plugin={recipe.plugin}: its text",
-        "real": f"eval.real={recipe.eval.real}: the labels",
+        "data": f"{images}: the images of {', '.join(differ)} differ",
+        "init": f"init={recipe.init}: {_weights_text(was, now, differ)}",
+        "plugin": f"plugin={recipe.plugin}: its code differs",
+        "real": f"eval.real={recipe.eval.real}: the labels differ",
     }
-    raise UserError(f"{subject[key]} differ from what {folder} was made with; take another name=")
+    raise UserError(f"{subject[key]} from what {folder} was made with; take another name=")
+
+
+def _weights_text(was: dict[str, Any], now: dict[str, Any], differ: list[str]) -> str:
+    """What of first weights differs."""
+    if {"weights", "file"} & set(differ):
+        return "the weights differ"
+    if differ == ["heads"]:
+        return "its heads.safetensors differs"
+    texts = differences(was, {name: now[name] for name in differ})
+    return f"{', '.join(texts)} {'differs' if len(differ) == 1 else 'differ'}"
 
 
 def check_options(recipe: Recipe, folder: Path) -> None:
