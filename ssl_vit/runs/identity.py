@@ -4,6 +4,7 @@ A folder records what its run was made with: recipe.yaml, and in result.json and
 that recipe's hash; environment.json also has the hashes of images, initial weights and files.
 """
 
+import ast
 import hashlib
 import json
 from collections.abc import Iterable
@@ -26,6 +27,9 @@ from ..formatting import tool_command, typed
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
 # Beginnings of the keys that are decided by initial weights, where a task starts from another run
 FROM_INIT = ("model.", "data.mean", "data.std", "data.eval_mode", "data.eval_crop", "init")
+
+# Nodes of a syntax tree that may have a docstring
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def recipe_hash(recipe: Recipe) -> str:
@@ -59,10 +63,26 @@ def file_hashes(recipe: Recipe) -> dict[str, Any]:
     """What environment.json records about the files that a recipe names: {key: {kind: hash}}."""
     hashes = {}
     if recipe.plugin:
-        hashes["plugin"] = {"text": file_hash(Path(recipe.plugin))}
+        path = Path(recipe.plugin)
+        code = code_hash(path)
+        hashes["plugin"] = {"text": file_hash(path)} | ({"code": code} if code else {})
     if recipe.eval.real:
         hashes["real"] = {"file": file_hash(Path(recipe.eval.real))}
     return hashes
+
+
+def code_hash(path: Path) -> str | None:
+    """A hash of what a Python file computes: of its syntax tree without docstrings, so that
+    comments and formatting do not count. Other versions of Python may have another one. None where
+    the file cannot be read."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return hashlib.sha256(ast.dump(tree).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def read_record(path: Path, shape: dict[Any, Any]) -> dict[str, Any]:
