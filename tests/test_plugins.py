@@ -149,6 +149,15 @@ def test_a_plugin_that_is_not_there_is_said(tmp_path: Path) -> None:
         resolve(["recipe=mpp", f"plugin={tmp_path}/nothing.py"])
 
 
+@pytest.mark.parametrize("key", ["objective", "target"])
+def test_an_unknown_name_leads_to_plugins(key: str) -> None:
+    with pytest.raises(UserError, match=rf"{key}=jepa: choices: .*; plugin=FILE\.py adds others"):
+        resolve(["recipe=mpp", f"{key}=jepa"])
+    with pytest.raises(UserError) as caught:  # of what no plugin can add to
+        resolve(["recipe=mpp", "optim.name=jepa"])
+    assert "plugin" not in str(caught.value)
+
+
 def test_an_objective_of_ones_own_is_told_how_many_classes_there_are(
     plugin: Path, tiny: list[str]
 ) -> None:

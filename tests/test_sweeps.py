@@ -8,7 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 from test_studies import GAP, Bench
 
-from ssl_vit import formatting
+from ssl_vit import formatting, objectives
+from ssl_vit.config import schema
 from ssl_vit.config.recipe_files import RECIPES
 from ssl_vit.config.resolve import resolve
 from ssl_vit.costs import exaflop
@@ -393,6 +394,36 @@ def test_a_job_array_repeats_the_sweeps_words(bench, monkeypatch):
     text = (bench.runs / "slurm" / "probe.sh").read_text()
     assert "name=gap sweep corruption.rate=0.15,0.5 only=probe" in text
     assert swept(*words[1:], "only=probe", "index=1").own["index"] == "1"
+
+
+OWN = """
+from ssl_vit import objectives
+from ssl_vit.config import schema
+
+schema.OBJECTIVES["own_of_sweeps"] = ("corruption", "target")
+objectives.BUILDERS["own_of_sweeps"] = objectives.BUILDERS["mpp"]
+"""
+
+
+def test_a_sweep_takes_the_plugin_that_the_command_line_names(bench, monkeypatch):
+    """Found again from any folder; the probes need none."""
+    (bench.folder / "own.py").write_text(OWN)
+    monkeypatch.chdir(bench.folder)
+    words = ["recipe=mpp", "plugin=own.py", "objective=own_of_sweeps", "out=runs", "name=gap"]
+    words += ["sweep", "corruption.rate=0.15,0.5", "seeds=1"]
+    bench.behave()
+    try:
+        assert main(words) == 0
+        plan = parse_request(words).plan
+    finally:
+        for names in (schema.OBJECTIVES, objectives.BUILDERS):
+            names.pop("own_of_sweeps", None)
+    found = {task.name: task.options.get("plugin") for task in plan.values()}
+    own = str(bench.folder / "own.py")
+    assert set(bench.finished()) == found.keys() and len(found) == 4
+    assert all(value == (own if "pretrain" in name else None) for name, value in found.items())
+    started = json.loads((bench.runs / "pretrain-rate=0.5-0" / "words.json").read_text())
+    assert started["plugin"] == own
 
 
 def table4(*given: str) -> command.StudyRequest:

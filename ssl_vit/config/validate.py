@@ -27,6 +27,7 @@ from .schema import (
 # Options that a convolutional network has not
 ENCODER_OPTIONS = ("registers", "layer_scale", "qk_norm", "activation", "positions")
 OWN_CLASS = ("rotary", "relative", "relative_bias")  # positions of another class than the plain one
+OF_PLUGINS = ("objective", "target")  # keys whose choices a plugin can add to
 BOUNDS = dict(OPTIONS)  # the keys whose values are checked
 
 
@@ -72,7 +73,8 @@ def check_value(key: str, value: Any) -> None:
     if option.allows(value):
         return
     if isinstance(value, str) and option.choices is not None:
-        raise UserError(f"{key}={value}: {suggest(value, option.choices)}")
+        others = "; plugin=FILE.py adds others" if key in OF_PLUGINS else ""
+        raise UserError(f"{key}={value}: {suggest(value, option.choices)}{others}")
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{key}={value}: expected a finite number")
     raise UserError(f"{key}={value}: expected {option.allowed}")

@@ -128,7 +128,8 @@ def parse_request(options: list[str]) -> StudyRequest:
         places, own, overrides = _sorted(given, ())
         axes = [key for key in axes if key not in own]
         study, stem = sweep.study(own.get("recipe"), overrides, axes)
-        overrides = {}  # the study's parts have them
+        # the study's parts have them; a plugin runs because the command line names it
+        overrides = {key: value for key, value in overrides.items() if key == "plugin"}
     if "match" in own:
         study = _matched(study, own["match"])
     if "seeds" in own:
@@ -177,6 +178,8 @@ def _sorted(
     places = {place: _absolute(given[place]) for place in needed}
     own = {key: value for key, value in given.items() if key in OWN}
     overrides = {key: value for key, value in given.items() if key not in places | own}
+    if "plugin" in overrides:
+        overrides["plugin"] = _absolute(overrides["plugin"])
     for key, value in overrides.items():
         _check_override(key, value, needed)
     return places, own, overrides
