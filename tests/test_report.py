@@ -518,6 +518,18 @@ def test_a_run_of_other_first_weights_is_left_out(gap: Path, other: str | None) 
     assert why in error(gap) if other else "left out" not in (gap / "report.md").read_text()
 
 
+def test_a_report_runs_no_plugin_that_the_studys_record_names(gap: Path, tmp_path: Path) -> None:
+    plugin, ran = tmp_path / "theirs.py", tmp_path / "ran"
+    plugin.write_text(f"from pathlib import Path\nPath({str(ran)!r}).write_text('x')\n")
+    about = json.loads((gap / "study.json").read_text())
+    one = next(one for one in about["tasks"] if one["name"] == "final-mpp-1")
+    one["options"] = ["recipe=finetune", f"plugin={plugin}"]
+    planned(gap, one, "recipe=finetune")
+    write(gap / "study.json", about)
+    reports.write(gap)
+    assert "left out" not in (gap / "report.md").read_text() and not ran.exists()
+
+
 def test_runs_from_before_a_key_was_renamed_count(gap: Path) -> None:
     about = json.loads((gap / "study.json").read_text())
     one = next(one for one in about["tasks"] if one["name"] == "final-mpp-1")

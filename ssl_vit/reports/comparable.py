@@ -117,7 +117,7 @@ def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any
     options = [
         _current(option)
         for option in task["options"]
-        if "{" not in option and not option.startswith("init=")
+        if "{" not in option and not option.startswith(("init=", "plugin="))
     ]
     resolved = _resolved(tuple(options))
     planned = {key: value for key, value in resolved.items() if key not in chosen}
