@@ -5,12 +5,18 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
+import torch
 from conftest import TINY, altered
-from launching import Process, launch
+from launching import Process, launch, launch_ranks, outcome
+from test_preemption import wait_for_rows
+from torch.utils.data import Dataset
 
+from ssl_vit.data import loaders, workers
 from ssl_vit.training import checkpoint, heartbeat, preemption
 
 OPTIONS = altered(
@@ -25,13 +31,15 @@ SCRIPT = """
 import multiprocessing, os, signal, sys, time
 from ssl_vit.config import validate
 from ssl_vit.data import batching
+from ssl_vit.data.workers import PREFETCH
 from ssl_vit.jobs import cli
-from ssl_vit.training import heartbeat
+from ssl_vit.training import heartbeat, loop
 from torch.utils.data import _utils
 _utils.MP_STATUS_CHECK_INTERVAL = 0.5  # instead of 5 s, for each worker that does not end
 heartbeat.INTERVAL = 0.2
 del validate.BOUNDS["compute.patience"]
 fetch, where, calls = batching.ImageDataset.__getitems__, sys.argv[1], []
+update, made = loop._update, multiprocessing.Value("i", 0)  # batches that workers made
 def patched(self, wanted):
     calls.append(os.getpid())
     many = calls.count(os.getpid())
@@ -40,14 +48,29 @@ def patched(self, wanted):
     if worker and where == "stopped" and many > 8:  # later than what is brought ahead
         os.write(1, b"there\\n")
         os.kill(os.getpid(), signal.SIGSTOP)
+    if worker and where == "testing" and self.strict:
+        os.write(1, b"there\\n")
+        os.kill(os.getpid(), signal.SIGSTOP)
     if not worker and where == "stuck" and self.train and many > 12:
         os.write(1, b"there\\n")
         while True:
             time.sleep(0.1)
     if worker and where == "refused":
         batch = batch._replace(unreadable=(lambda: "no room",))  # as what finds no room, this cannot be handed over
+    made.value += worker
     return batch
 batching.ImageDataset.__getitems__ = patched
+def stopping(state, *rest):
+    if where in ("ahead", "unkillable") and state.step == 3:
+        while made.value < 3 + PREFETCH:
+            time.sleep(0.1)
+        (worker,) = multiprocessing.active_children()
+        os.kill(worker.pid, signal.SIGSTOP)
+        os.write(1, b"there %d\\n" % worker.pid)
+    update(state, *rest)
+loop._update = stopping
+if where == "unkillable":  # as within a system call that does not return
+    multiprocessing.process.BaseProcess.kill = lambda self: None
 cli.pretrain({options!r})
 """
 
@@ -60,9 +83,9 @@ def started(tmp_path: Path, where: str, *options: str) -> Process:
     return launch("-c", script, where)
 
 
-def until_there(process: Process) -> None:
-    """It hangs, or is about to."""
-    assert any("there" in line for line in process.stdout)
+def until_there(process: Process) -> str:
+    """It hangs, or is about to; the line that says so."""
+    return next(line for line in process.stdout if "there" in line)
 
 
 def test_a_batch_that_does_not_get_into_shared_memory_ends_the_run_in_a_line(
@@ -76,14 +99,14 @@ def test_a_batch_that_does_not_get_into_shared_memory_ends_the_run_in_a_line(
     assert "a data worker could not hand over its batch: " in output and "Traceback" not in output
 
 
-@pytest.mark.parametrize(("where", "workers"), [("stopped", 2), ("stuck", 0)])
+@pytest.mark.parametrize(("where", "number"), [("stopped", 2), ("stuck", 0)])
 def test_data_that_do_not_come_for_the_patience_end_the_run(
-    tmp_path: Path, where: str, workers: int
+    tmp_path: Path, where: str, number: int
 ) -> None:
-    process = started(tmp_path, where, "compute.patience=2", f"compute.workers={workers}")
+    process = started(tmp_path, where, "compute.patience=2", f"compute.workers={number}")
     output = process.communicate(timeout=300)[0]
     assert process.returncode == heartbeat.LOST, output
-    which = "from 2 data workers, /dev/shm with " if workers else "read by this process itself"
+    which = "from 2 data workers, /dev/shm with " if number else "read by this process itself"
     assert (
         f"error: compute.patience=2: no data came for so many seconds, {which}"
         in output.splitlines()[-1]
@@ -97,6 +120,79 @@ def test_a_signal_while_data_do_not_come_saves_and_leaves(tmp_path: Path) -> Non
     output = process.communicate(timeout=300)[0]
     assert process.returncode == preemption.STOPPED and "by SIGTERM, saved" in output, output
     assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
+
+
+@pytest.mark.parametrize("where", ["ahead", "unkillable"])
+def test_a_signal_saves_and_leaves_where_a_stopped_worker_has_made_batches(
+    tmp_path: Path, where: str
+) -> None:
+    """Their tensors are fetched from it. One that cannot be killed does not hold the run up."""
+    process = started(tmp_path, where, "compute.workers=1")
+    worker = int(until_there(process).split()[1])
+    process.send_signal(signal.SIGTERM)
+    try:
+        status = process.wait(timeout=300)
+    finally:
+        process.kill()
+        with suppress(ProcessLookupError):  # it is one of this machine's init by now
+            os.kill(worker, signal.SIGKILL)
+    output = process.communicate(timeout=300)[0]
+    assert status == preemption.STOPPED and "at step 3 by SIGTERM, saved" in output, output
+    assert "Traceback" not in output
+    assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
+
+
+def test_a_signal_while_test_images_do_not_come_leaves_a_run_to_finish(tmp_path: Path) -> None:
+    short = ("recipe=supervised", "eval.test=true", "optim.steps=4", "optim.warmup=1")
+    process = started(tmp_path, "testing", *short)
+    until_there(process)
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate(timeout=300)[0]
+    assert process.returncode == preemption.STOPPED, output
+    assert "stopped     after the last step by SIGTERM, saved" in output
+    process = started(tmp_path, "no fault", *short)
+    output = process.communicate(timeout=300)[0]
+    assert process.returncode == 0 and (tmp_path / "run" / "predictions.npz").exists(), output
+
+
+def test_a_signal_stops_two_processes_at_one_step_where_the_worker_of_one_is_stopped(
+    tmp_path: Path,
+) -> None:
+    """It reads on with another worker, since the other process waits for its gradients."""
+    words = altered(
+        TINY, "optim.steps=30000", "checkpoint.every=20000", "eval.every=20000", "log.every=1"
+    )
+    words = altered(words, "compute.workers=1", f"out={tmp_path}", "name=run")
+    pair = launch_ranks(2, "tools/pretrain.py", *words)
+    wait_for_rows(pair[0], tmp_path / "run")
+    (worker,) = psutil.Process(pair[1].pid).children()
+    worker.suspend()
+    for each in pair:
+        each.send_signal(signal.SIGTERM)
+    codes, outputs = outcome(pair)
+    assert codes == [preemption.STOPPED] * 2, outputs
+    assert "by SIGTERM on process " in outputs[0] and "Traceback" not in "".join(outputs)
+    assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
+    assert not worker.is_running()
+
+
+def test_workers_that_are_replaced_bring_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "REPLACE_AFTER", 1.0)
+
+    class Numbers(Dataset):
+        def __getitems__(self, wanted: list[int]) -> torch.Tensor:
+            return torch.tensor(wanted)
+
+    order = workers.RepeatableOrder([number] for number in range(20))
+    loader = loaders.image_loader(Numbers(), order, 2)
+    with workers.InterruptibleLoader(loader, is_urgent=lambda: True) as batches:
+        numbers = iter(batches)
+        found = [next(numbers).item() for _ in range(5)]
+        stopped = [psutil.Process(worker.pid) for worker in batches.iterator._workers]
+        stopped[1].suspend()
+        found += [batch.item() for batch in numbers]
+    assert found == list(range(20))
+    assert not any(worker.is_running() for worker in stopped)
 
 
 @pytest.mark.parametrize("number", preemption.SIGNALS)

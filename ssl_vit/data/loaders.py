@@ -20,7 +20,7 @@ from .batching import Batch, BatchLayout, ImageDataset, Samples, samples_at
 from .resident import DecodedImages, ResidentDataset
 from .sampler import WindowSampler
 from .streaming import WINDOW, Cell, Cursor, InMemoryImages, Stream
-from .workers import init_worker, limit_workers
+from .workers import RepeatableOrder, init_worker, limit_workers
 
 
 def _windows(source: Source, data: Data, batch: int) -> WindowSampler | None:
@@ -232,7 +232,7 @@ def training_loader(
     if isinstance(source, StreamReader):
         return image_loader(
             _Streamed(source.stream, data, views),
-            source.micro_batches(seed, start, stop),
+            RepeatableOrder(source.micro_batches(seed, start, stop)),
             workers,
             size,
         )
@@ -244,7 +244,7 @@ def training_loader(
         )
     return image_loader(
         ImageDataset(source, data, train=True, views=views),
-        _Steps(source, data, batch_layout, seed, start, stop),
+        RepeatableOrder(_Steps(source, data, batch_layout, seed, start, stop)),
         workers,
         size,
     )

@@ -7,14 +7,20 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
+from multiprocessing import process
 from multiprocessing.queues import Queue
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, NamedTuple, cast
 
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import signal_handling
 
 from ..callbacks import SIGNALS
 from ..errors import LostError, one_line
@@ -23,6 +29,10 @@ from .batching import Batch
 SHARED = Path("/dev/shm")  # where workers put batches until they are used
 PREFETCH = 4  # batches that each worker keeps ready
 POLL_SECONDS = 1.0  # between calls of should_stop while no batch comes
+# Seconds; a launcher that forwards a signal kills its processes 30 seconds later.
+REPLACE_AFTER = 5.0  # without a batch, where a stop is waited for
+END_SECONDS = 5.0  # that workers have to end
+END = object()
 # torch's message for any way in which a worker ends
 LOST = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([0-9, ]+)\) (.*)")
 
@@ -82,20 +92,98 @@ class Interrupted(Exception):
     """Waiting for a batch was ended by `should_stop`."""
 
 
+class RepeatableOrder:
+    """A batch sampler: the given items. Another `iter` begins with those whose batches were not
+    taken, so that a loader can go on with new workers."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self.items = items
+        self.pending: deque[Any] = deque()
+        self.lock = threading.Lock()  # an earlier iteration may still be in a thread
+        self.latest: object = None
+
+    def __iter__(self) -> Iterator[Any]:
+        with self.lock:
+            self.items = chain(tuple(self.pending), self.items)
+            self.pending.clear()
+            self.latest = this = object()
+        while True:
+            with self.lock:
+                item = next(self.items, END) if self.latest is this else END
+                if item is END:
+                    return
+                self.pending.append(item)
+            yield item
+
+    def take(self) -> None:
+        """The batch of the first pending item has come."""
+        self.pending.popleft()
+
+
+class _Reader:
+    """Calls `next` of a loader's iterator in a thread of its own, as it may never return: the
+    tensors of a batch are fetched over a socket of the worker that made them, and a worker that is
+    stopped does not answer."""
+
+    def __init__(self, iterator: Any) -> None:
+        self.iterator = iterator
+        self.closed = False
+        self.requests: SimpleQueue[bool] = SimpleQueue()  # False: end
+        self.answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def close(self, seconds: float) -> bool:
+        """End the thread; whether it ended within so many seconds."""
+        self.closed = True
+        self.requests.put(False)
+        self.thread.join(seconds)
+        return not self.thread.is_alive()
+
+    def _run(self) -> None:
+        while self.requests.get():
+            try:
+                self.answers.put((self._next(), None))
+            except BaseException as error:  # the main thread raises it
+                self.answers.put((None, error))
+
+    def _next(self) -> Any:
+        while True:
+            try:
+                return next(self.iterator)
+            except RuntimeError as error:
+                if self.closed or not str(error).startswith("DataLoader timed out"):
+                    raise
+
+
 class InterruptibleLoader:
-    """Context manager and iterator: the batches of a loader. While no batch comes, `should_stop` is
-    called every POLL_SECONDS. On exit the workers are killed, since one that hangs would block this
-    process for ever.
+    """Context manager and iterator: the batches of a loader. While workers bring no batch,
+    `should_stop` is called every POLL_SECONDS. On exit the workers are killed if they do not end,
+    since one that hangs would block this process for ever.
+
+    Args:
+        loader: whose batch sampler is a RepeatableOrder where `is_urgent` is given.
+        should_stop: whether to raise Interrupted.
+        is_urgent: whether workers that have brought nothing for REPLACE_AFTER seconds are to be
+            replaced, once: other processes wait for this one before they can stop.
 
     Raises:
         Interrupted: from `next`, where `should_stop` is true.
         LostError: from `next`; a worker died while it handed over a batch.
     """
 
-    def __init__(self, loader: DataLoader, should_stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        loader: DataLoader,
+        should_stop: Callable[[], bool] = lambda: False,
+        is_urgent: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.loader = loader
         self.should_stop = should_stop
+        self.is_urgent = is_urgent
+        self.order = loader.batch_sampler
         self.iterator: Any = None
+        self.reader: _Reader | None = None
 
     def __enter__(self) -> "InterruptibleLoader":
         return self
@@ -106,29 +194,66 @@ class InterruptibleLoader:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        shut_down = getattr(self.iterator, "_shutdown_workers", None)
-        if shut_down is not None:
-            shut_down()  # asks each to end, waits 5 seconds, sends SIGTERM
-        for worker in getattr(self.iterator, "_workers", ()):
-            worker.kill()
+        self._end_workers()
 
     def __iter__(self) -> Iterator[Batch]:
-        self.loader.timeout = POLL_SECONDS if self.loader.num_workers else 0
-        self.iterator = iter(self.loader)
+        if self.iterator is None:
+            self.loader.timeout = POLL_SECONDS if self.loader.num_workers else 0
+            self._start()
         return self
 
+    def _start(self) -> None:
+        self.iterator = iter(self.loader)
+        if self.loader.num_workers:
+            self.reader = _Reader(self.iterator)
+
     def __next__(self) -> Batch:
+        batch = next(self.iterator) if self.reader is None else self._wait(self.reader)
+        if isinstance(self.order, RepeatableOrder):
+            self.order.take()
+        return cast(Batch, batch)
+
+    def _wait(self, reader: _Reader) -> Any:
+        reader.requests.put(True)
+        urgent = 0.0
         while True:
             try:
-                return cast(Batch, next(self.iterator))
-            except RuntimeError as error:
-                if not str(error).startswith("DataLoader timed out"):
-                    raise
-            except (ConnectionError, EOFError):
+                batch, error = reader.answers.get(timeout=POLL_SECONDS)
+            except Empty:
+                if self.should_stop():
+                    self._end_workers(stuck=True)
+                    raise Interrupted from None
+                urgent += POLL_SECONDS * self.is_urgent()
+                if urgent >= REPLACE_AFTER and isinstance(self.order, RepeatableOrder):
+                    return self._replace_workers()
+                continue
+            if isinstance(error, ConnectionError | EOFError):
                 self._check_workers()
-                raise
-            if self.should_stop():
-                raise Interrupted
+            if error is not None:
+                raise error
+            return batch
+
+    def _replace_workers(self) -> Any:
+        """The next batch, from new workers."""
+        self.is_urgent = lambda: False
+        self._end_workers(stuck=True)
+        self._start()
+        assert self.reader is not None
+        return self._wait(self.reader)
+
+    def _end_workers(self, stuck: bool = False) -> None:
+        """End the workers within seconds. torch's own way waits 5 seconds for each of them, and for
+        ever for its pinning thread, which may wait for one of them."""
+        if self.reader is None:
+            return
+        idle = self.reader.close(0 if stuck else 2 * POLL_SECONDS)
+        self.reader = None
+        if stuck or not idle:
+            _kill(self.iterator)
+        ending = threading.Thread(target=self.iterator._shutdown_workers, daemon=True)
+        ending.start()
+        ending.join(END_SECONDS)
+        _kill(self.iterator)
 
     def _check_workers(self) -> None:
         """A batch's tensors are fetched over a socket of the worker that made them: one that is
@@ -137,6 +262,20 @@ class InterruptibleLoader:
             worker.join(0.5)
             if not worker.is_alive():
                 raise _lost(worker.pid, f"ended with status {worker.exitcode}") from None
+
+
+def _kill(iterator: Any) -> None:
+    """Kill the workers of a loader's iterator."""
+    if iterator._worker_pids_set:  # torch would report their end as an error
+        signal_handling._remove_worker_pids(id(iterator))
+        iterator._worker_pids_set = False
+    for worker in iterator._workers:
+        worker.kill()
+    until = time.monotonic() + END_SECONDS
+    for worker in iterator._workers:
+        worker.join(max(0.0, until - time.monotonic()))
+        if worker.is_alive():  # within a system call; the end of this process would wait for it
+            process._children.discard(worker)  # type: ignore[attr-defined]
 
 
 def init_worker(number: int) -> None:

@@ -1,5 +1,6 @@
 """Finishes a trained run: test, export, figures, result.json."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,20 @@ from ..runs.folder import Run
 from ..runs.identity import initial_weights, recipe_hash
 from ..runs.trackers import WarningLog, add_figures
 from ..training import loop
+from ..training.preemption import StopConsensus
 from . import best_checkpoint
 from .setup import Job, loop_settings
 
 Metrics = dict[str, tuple[float, int]]  # name -> value, number of cases
 
 
-def finish(job: Job) -> dict[str, Any]:
+def finish(job: Job, consensus: StopConsensus) -> dict[str, Any]:
     """Test and export the trained objective, draw the figures and write result.json; its content,
-    on other processes than rank 0 an empty dict.
+    on other processes than rank 0 an empty dict. A signal ends only the wait for test images that
+    do not come, on one process, and for uploads.
 
     Raises:
+        Interrupted: by a signal.
         UserError: as `best_checkpoint.restore`.
     """
     best = best_checkpoint.restore(job)
@@ -41,10 +45,13 @@ def finish(job: Job) -> dict[str, Any]:
         if not job.held_out.latest:  # resumed after the last step
             with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
                 dict(job.held_out(job.state.step, {}, trained.eval()))
-        test_metrics = _test(job, trained.eval())
+        test_metrics = _test(job, trained.eval(), consensus.alone)
         if not job.accelerator.is_main_process:
             return {}
-        return _write(job, trained, test_metrics, best)
+        result = _write(job, trained, test_metrics, best)
+        if job.pusher:
+            job.pusher.finish(consensus.is_requested)
+        return result
 
 
 def _write(
@@ -63,8 +70,6 @@ def _write(
     run.finish(result)
     run.write_log("finished")
     write_page(run)
-    if job.pusher:
-        job.pusher.finish()
     return result
 
 
@@ -81,7 +86,7 @@ def export(job: Job, trained: Objective, folder: Path) -> None:
     weights.export(folder, trained.encoder, heads, recipe.model, recipe.data, trained.pool, classes)
 
 
-def _test(job: Job, trained: Objective) -> Metrics:
+def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> Metrics:
     """{name: (value, n)} on every image of the test split, with eval.test; writes
     predictions.npz."""
     source = job.splits.test
@@ -91,7 +96,7 @@ def _test(job: Job, trained: Objective) -> Metrics:
     loader = loaders.evaluation_loader(source, recipe.data, job.batch_layout, job.workers)
     with (
         loop.autocast(recipe.compute.precision, job.accelerator),
-        InterruptibleLoader(loader) as test,
+        InterruptibleLoader(loader, should_stop) as test,
     ):
         predictions = classify.predict(trained, job.accelerator.watch_loader(test), job.accelerator)
     for text in predictions.unreadable:

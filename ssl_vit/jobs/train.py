@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from ..callbacks import Callback
 from ..config.schema import compared_views
 from ..data import loaders
-from ..data.workers import InterruptibleLoader, report_lost_workers
+from ..data.workers import Interrupted, InterruptibleLoader, report_lost_workers
 from ..hub import background
 from ..runs import console, expected, experiment_trackers
 from ..runs.folder import Run
@@ -72,7 +72,10 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> dict[str
         consensus = preemption.StopConsensus(signals, rank, processes)
         while not _train_to_end(job, consensus, watchdog):
             pass
-        result = finish.finish(job)
+        try:
+            result = finish.finish(job, consensus)
+        except Interrupted:
+            _stop(job, f"after the last step by {signals.reason}", job.state.step)
         accelerator.wait_for_everyone()  # under the watchdog
         return result
 
@@ -158,7 +161,8 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
         distributed.on_main(accelerator, lambda: _save(run, saver, saved, whole))
 
     try:
-        with InterruptibleLoader(_loader(job, seed), consensus.alone) as batches:
+        loader = _loader(job, seed)
+        with InterruptibleLoader(loader, consensus.alone, consensus.is_requested) as batches:
             loop.train(
                 state,
                 watchdog.track(batches, state.step),

@@ -140,6 +140,10 @@ class StopConsensus:
         """Whether the only process got a signal, and so may stop at once."""
         return self.processes == 1 and bool(self.signals.reason)
 
+    def is_requested(self) -> bool:
+        """Whether this process got a signal, be it that the others did not."""
+        return bool(self.signals.reason)
+
     def __call__(self, step: int) -> str:
         if self.reason:
             return self.reason
