@@ -2,6 +2,7 @@
 the rest, stop training."""
 
 import errno
+import fcntl
 import json
 import shlex
 import shutil
@@ -335,6 +336,17 @@ def test_a_push_beside_training_waits_for_the_one_before(server: Hub, run: Run) 
         assert holder.stdout and holder.stdout.readline()
         background.Pusher(run).finish()
     assert not manifest.owed(run) and "model.safetensors" in pushed(server)
+
+
+def test_a_signal_ends_the_wait_for_uploads_of_a_finished_run(server: Hub, run: Run) -> None:
+    run.outbox.mkdir()
+    save(run)
+    with (run.outbox / "lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        pusher = background.Pusher(run)
+        pusher.finish(should_stop=lambda: True)
+    assert manifest.owed(run)
+    assert pusher.process is not None and pusher.process.returncode == -signal.SIGKILL
 
 
 def save(run: Run) -> None:

@@ -19,6 +19,7 @@ from ..runs.folder import Run
 from . import manifest
 from .payload import step_branch, steps
 
+POLL_SECONDS = 0.1
 MAX_PENDING = 4  # milestones kept in the outbox while the Hub is not reached
 
 
@@ -53,27 +54,27 @@ class Pusher(Callback):
                 if name == "not pushed":
                     print(f"warning: the Hub has not got {text}; training goes on", flush=True)
 
-    def finish(self) -> None:
-        """Upload the rest, for hub.wait seconds at most; what is not uploaded by then stays
-        pending. Failures do not affect the run."""
+    def finish(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Upload the rest, for hub.wait seconds at most and until `should_stop`; what is not
+        uploaded by then stays pending. Failures do not affect the run."""
         try:
-            self._finish()
+            self._finish(should_stop)
         except Exception as error:
             text = f"warning: the Hub was not reached: {error!r}"
             self.run.write_log(text)
             print(text, flush=True)
 
-    def _finish(self) -> None:
+    def _finish(self, should_stop: Callable[[], bool]) -> None:
         until = time.monotonic() + self.run.recipe.hub.wait
         for _ in range(2):  # a running upload may have started before the run was finished
             self.start()
             assert self.process is not None
-            try:
-                self.process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-                break
+            while self.process.poll() is None:
+                if should_stop() or time.monotonic() > until:
+                    self.process.kill()
+                    self.process.wait()
+                    return
+                time.sleep(POLL_SECONDS)
             if not manifest.owed(self.run):
                 break
 
