@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..config.parsing import parse_path, read_json
 from ..config.resolve import resolve
@@ -144,6 +144,7 @@ def _make(options: ShardOptions, splits: dict[str, Any], record: dict[str, Any])
     from torch.utils.data import DataLoader
 
     from ..data import batching, reshard
+    from ..data.workers import InterruptibleLoader
 
     shards = [shard for name, source in splits.items() for shard in _cut(name, source, options)]
     there, left = ([s for s in shards if s.file.exists() == exists] for exists in (True, False))
@@ -154,22 +155,24 @@ def _make(options: ShardOptions, splits: dict[str, Any], record: dict[str, Any])
     making = reshard.ShardMaker(
         left, reshard.Encoding(options.size, options.format, options.quality)
     )
-    made = DataLoader(making, batch_size=None, num_workers=min(options.workers, len(left)))
+    loader = DataLoader(making, batch_size=None, num_workers=min(options.workers, len(left)))
     seen = kept = size = 0
-    for done, one in enumerate(chain(map(reshard.finished_shard, there), made), 1):
-        seen, kept, size = seen + one.requested, kept + one.images, size + one.bytes
-        if one.file.name not in record["shards"]:
-            record["shards"] |= output_folder.hashes(options.out, [one.file.name])
-            _write_record(options.out, record)
-        _print_shard(
-            one, f"{done}/{len(shards)} {'made' if done > len(there) else 'there already'}"
-        )
-        batching.check_unreadable(
-            seen - kept,
-            seen,
-            options.data,
-            one.unreadable[-1] if one.unreadable else f"in {one.file.name}",
-        )
+    with InterruptibleLoader(loader) as made:
+        new = cast("Iterator[FinishedShard]", made)
+        for done, one in enumerate(chain(map(reshard.finished_shard, there), new), 1):
+            seen, kept, size = seen + one.requested, kept + one.images, size + one.bytes
+            if one.file.name not in record["shards"]:
+                record["shards"] |= output_folder.hashes(options.out, [one.file.name])
+                _write_record(options.out, record)
+            _print_shard(
+                one, f"{done}/{len(shards)} {'made' if done > len(there) else 'there already'}"
+            )
+            batching.check_unreadable(
+                seen - kept,
+                seen,
+                options.data,
+                one.unreadable[-1] if one.unreadable else f"in {one.file.name}",
+            )
     print(f"finished    {kept:,} of {seen:,} images, {size / 1e6:.1f} MB: {options.out}")
     arguments = ["recipe=mpp", f"data.path={options.out}", f"data.window={10 * options.rows}"]
     print(f"next        {typed('accelerate', 'launch', *tool_command('pretrain'), *arguments)}")
