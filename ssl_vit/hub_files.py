@@ -19,6 +19,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 NAME = re.compile(r"(?!.*(--|\.\.|\.git$))\b[\w.-]{1,96}\b/\b[\w.-]{1,96}\b", re.ASCII)
 LONGEST = 96  # of a repository's name
 LOGIN = "type hf auth login, or set HF_TOKEN"
+NOT_CACHED = "HF_HUB_OFFLINE is set, and it is not in the cache"
 SILENCE = 60.0  # seconds without a byte after which a request is abandoned
 # statuses after which a retry may succeed; 409 and 412: another commit came first
 BUSY = (408, 409, 412, 429)
@@ -146,6 +147,13 @@ def _limit(request: Any) -> None:
     }
 
 
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids every request."""
+    from huggingface_hub import constants
+
+    return constants.is_offline_mode()
+
+
 def token() -> str | None:
     """The token of the user who is logged in."""
     from huggingface_hub import get_token
@@ -183,8 +191,8 @@ def why(error: BaseException) -> str:
         return f"this token may not write there ({reason}); {text}"
     if _busy(status):
         return f"the Hub is busy (HTTP {status}); try later"
-    if isinstance(error, errors.OfflineModeIsEnabled) or constants.is_offline_mode():
-        return "HF_HUB_OFFLINE is set, and it is not in the cache"
+    if isinstance(error, errors.OfflineModeIsEnabled) or is_offline():
+        return NOT_CACHED
     # what no header can carry
     if isinstance(error, UnicodeError) or type(error).__name__ == "LocalProtocolError":
         return f"the token is none; {LOGIN}"
@@ -212,6 +220,8 @@ def _under(error: BaseException) -> BaseException:
 
 def passing(error: BaseException) -> bool:
     """Whether a retry may succeed: the Hub is busy or cannot be reached."""
+    if is_offline():
+        return False
     error = _under(error)
     return _busy(_status(error)) or (_status(error) is None and _unreachable(error))
 

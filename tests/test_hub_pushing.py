@@ -349,6 +349,15 @@ def test_a_signal_ends_the_wait_for_uploads_of_a_finished_run(server: Hub, run: 
     assert pusher.process is not None and pusher.process.returncode == -signal.SIGKILL
 
 
+def test_a_push_without_the_network_says_so_at_once(
+    server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch, quick: list[float]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match="HF_HUB_OFFLINE is set, so nothing can be uploaded"):
+        push.push(run, again=True)
+    assert not quick and not server.requests
+
+
 def save(run: Run) -> None:
     """Let the folder's recipe name the repository, as training with hub.repo= does."""
     path = run.folder / "recipe.yaml"

@@ -559,3 +559,8 @@ def test_labels_that_are_missing_or_out_of_range_are_said(tmp_path):
     )
     with pytest.raises(UserError, match=r"labels from -2 to 3"):
         supervised_classes(below)
+
+
+def test_a_data_set_that_is_not_in_the_cache_names_the_offline_mode() -> None:
+    with pytest.raises(UserError, match=r"^data.hub=someone/images: HF_HUB_OFFLINE is set, and it"):
+        sources.load(Data(name="hub", hub="someone/images"))

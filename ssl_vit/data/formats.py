@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import datasets
 import pyarrow.parquet
 
+from .. import hub_files
 from ..config.schema import Data
 from ..errors import UserError
 from . import columns, files, layout, schemas, shard_index, shards
@@ -205,6 +206,8 @@ def _opened(load: Callable[[], dict[str, Any]], data: Data) -> dict[str, Any]:
         text = " ".join(str(error).split())[:300]
         if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
             text = f"its split {empty[1]} has no images; take its files away, or unpack them"
+        if "OfflineModeIsEnabled" in text:
+            text = hub_files.NOT_CACHED
         raise UserError(f"{location(data)}: {text}") from None
 
 

@@ -86,6 +86,9 @@ def _pending(run: Run, again: bool) -> list[Upload]:
 def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
     """Upload one branch after the other, looking for new milestones each time. A branch that fails
     for a reason of its own does not stop the others."""
+    if hub_files.is_offline():
+        text = "HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it and push again"
+        raise UserError(f"hub.repo={run.recipe.hub.repo}: {text}")
     if hub_files.token() is None:
         raise UserError(f"hub.repo={run.recipe.hub.repo}: nobody is logged in; {hub_files.LOGIN}")
     hub_files.calm()
