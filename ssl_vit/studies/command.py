@@ -63,6 +63,9 @@ def main(options: list[str]) -> int:
         UserError: an option or the study's file is wrong; nothing was started.
     """
     request = parse_request(options)
+    on_slurm = request.own.get("launcher") == "slurm" and "only" not in request.own
+    if on_slurm:
+        slurm.check(*_submission(request, options))
     if request.study.benchmark:
         request = _with_images(request)
     if "only" in request.own:
@@ -72,7 +75,7 @@ def main(options: list[str]) -> int:
         write_plan(request.study, request.name, request.plan, request.folder)
         for warning in [*request.left_out, *_check_finished(request)]:
             print(f"warning: {warning}", flush=True)
-        if request.own.get("launcher") == "slurm":
+        if on_slurm:
             return submit_all(request, options)
         on_gpu = bool(gpus())
         needs = {name: scheduling.memory_need(recipe, on_gpu) for name, recipe in recipes.items()}
@@ -255,8 +258,10 @@ def run_all(request: StudyRequest, needs: dict[str, int]) -> int:
     return 1 if failed else 0
 
 
-def submit_all(request: StudyRequest, options: list[str]) -> int:
-    """Submit the study to SLURM; the exit status."""
+def _submission(
+    request: StudyRequest, options: list[str]
+) -> tuple[str, Plan, Path, list[str], dict[str, str]]:
+    """The arguments of slurm.check and slurm.submit."""
     sbatch = {
         key.removeprefix("slurm."): value
         for key, value in request.own.items()
@@ -266,7 +271,12 @@ def submit_all(request: StudyRequest, options: list[str]) -> int:
     passed = [
         option for option in options if option.split("=")[0].partition(".")[0] not in own_groups
     ]
-    jobs = slurm.submit(request.name, request.plan, request.folder, passed, sbatch)
+    return request.name, request.plan, request.folder, passed, sbatch
+
+
+def submit_all(request: StudyRequest, options: list[str]) -> int:
+    """Submit the study to SLURM; the exit status."""
+    jobs = slurm.submit(*_submission(request, options))
     for part, job in jobs.items():
         print(f"submitted   {part}: job {job}, {request.folder}/slurm/{part}.sh")
     print(f"next        {typed(sys.executable, *tool_command('report'), request.folder)}")

@@ -1,5 +1,6 @@
 """The SLURM launcher: a job array for each part, which waits for the parts that it needs."""
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ OPTIONS = {
     "account": "account",
     "cpus": "cpus-per-task",
 }  # key after slurm. -> sbatch's option
+
+ONE_GPU = re.compile(r"(?:[\w.-]+:)?[01]", re.ASCII)
 
 
 def of_part(plan: Plan, part: str) -> list[Task]:
@@ -81,24 +84,42 @@ def _check(key: str, value: str) -> None:
         raise UserError(f"launcher=slurm: {key}={value!r}: {text}")
 
 
+def check(name: str, plan: Plan, folder: Path, options: list[str], sbatch: dict[str, str]) -> None:
+    """Check that the study can be submitted. Arguments as of `script`.
+
+    Raises:
+        UserError: a task has several GPUs, a value cannot be written for sbatch, or it is not here.
+    """
+    wanted = sbatch.get("gpus", "1")
+    if not ONE_GPU.fullmatch(wanted):
+        text = "a task of a study is one process, on one GPU"
+        raise UserError(
+            f"slurm.gpus={wanted}: {text}; choices: 0, 1, TYPE:1 (launch/slurm.sh starts one run on"
+            " several)"
+        )
+    for part in _parts(plan):
+        script(name, part, [], folder, options, sbatch)
+    if shutil.which("sbatch") is None:
+        raise UserError("launcher=slurm: there is no sbatch here; choices: local, slurm")
+
+
+def _parts(plan: Plan) -> list[str]:
+    return list(dict.fromkeys(task.part for task in plan.values()))
+
+
 def submit(
     name: str, plan: Plan, folder: Path, options: list[str], sbatch: dict[str, str]
 ) -> dict[str, str]:
     """Write the script of every part and submit those with tasks to run; {part: job}. Arguments as
-    of `script`.
+    of `script`, after `check`.
 
     Raises:
-        UserError: sbatch is not here, or rejects a script.
+        UserError: sbatch rejects a script.
     """
-    if shutil.which("sbatch") is None:
-        raise UserError("launcher=slurm: there is no sbatch here; choices: local, slurm")
-    parts = list(dict.fromkeys(task.part for task in plan.values()))
-    for part in parts:
-        script(name, part, [], folder, options, sbatch)  # before any is submitted
     folder = folder.resolve()  # a name that begins with a dash would be an option
     (folder / "slurm").mkdir(parents=True, exist_ok=True)
     jobs: dict[str, str] = {}
-    for part in parts:
+    for part in _parts(plan):
         tasks = of_part(plan, part)
         indices = [i for i, task in enumerate(tasks) if not finished(folder, task.name)]
         if not indices:
