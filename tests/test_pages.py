@@ -222,7 +222,7 @@ def test_tensorboard_has_the_same_scalars(tmp_path):
     board.close()
     events = EventAccumulator(str(tmp_path / "board"))
     events.Reload()
-    for name in curves.metric_names(made):
+    for name in curves.series(made):
         found = events.Scalars(name if "/" in name else f"train/{name}")
         known = [row for row in made if name in row]
         assert [one.step for one in found] == [row["step"] for row in known]
@@ -611,6 +611,49 @@ def test_the_server_of_a_folder_serves_pages_alone(tmp_path, undrawn):
             assert get(port, path)[0] == 404, path
         assert get(port, Host="evil.example")[0] == 403
         assert get(port, Host=f"localhost:{port}")[0] == 200
+
+
+def test_the_server_takes_paths_that_are_no_text_and_ones_that_are_too_long(tmp_path, undrawn):
+    make_run(tmp_path / "runs" / "made").rename(tmp_path / "runs" / os.fsdecode(b"m\xffde"))
+    with served(tmp_path / "runs") as port:
+        (link,) = {link for link in Parsed(get(port)[1]).linked if link.endswith("report.html")}
+        status, text, _ = get(port, f"/{link}")
+        assert status == 200 and "1,000 steps on" in text
+        for length in (300, 5000):
+            assert get(port, f"/{'a' * length}/report.html")[0] == 404
+
+
+@pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "lock", "figures/features.png"])
+def test_a_pipe_in_place_of_a_file_holds_no_page_up(name, tmp_path, undrawn):
+    folder = make_run(tmp_path / "made", finished=False)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(folder / name)
+    found = []
+    reading = threading.Thread(
+        target=lambda: found.append(run_page.render(read_run(folder))), daemon=True
+    )
+    reading.start()
+    reading.join(60)
+    assert len(found) == 1
+
+
+class CountedRows(list):
+    """Rows that count how often all of them are read."""
+
+    passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_rows_are_not_read_again_for_each_of_many_metrics(tmp_path, undrawn):
+    record = read_run(make_run(tmp_path / "made"))
+    made = CountedRows({"step": step, f"own/{step}": 1.0} for step in range(1, 200))
+    assert len(curves.charts(made)) == 199
+    index_page.render(tmp_path, [record._replace(rows=made)], [])
+    assert made.passes < 20
 
 
 def test_the_server_of_a_study_without_runs_says_why_there_is_no_report(tmp_path):

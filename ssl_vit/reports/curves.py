@@ -41,13 +41,13 @@ LEFT_OUT = ("step", "images", "seconds", "corrupted")
 def charts(rows: Rows) -> list[Chart]:
     """All metrics of a run: groups of them in the order of GROUPS, the others one by one. A metric
     of held-out images is in the chart of its namesake in training."""
-    names = [name for name in _names(rows) if _last(name) not in (*LEFT_OUT, *BASELINES)]
+    known = series(rows)
     by_title: dict[str, list[str]] = {group.title: [] for group in GROUPS}
-    for name in names:
+    for name in known:
         by_title.setdefault(_title(name), []).append(name)
     found = []
     for title, members in by_title.items():
-        lines = [line for line in (curve(rows, name) for name in members) if line]
+        lines = [_curve(name, *known[name]) for name in members]
         if lines:
             found.append(Chart(title, [*lines, *_levels(rows, title)]))
     return found
@@ -58,35 +58,33 @@ def _title(name: str) -> str:
     return next((group.title for group in GROUPS if group.pattern.fullmatch(stem)), stem)
 
 
-def _names(rows: Rows) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def metric_names(rows: Rows) -> list[str]:
-    """The metrics that have curves: those of held-out images, then those of training."""
-    names = [name for name in _names(rows) if _last(name) not in (*LEFT_OUT, *BASELINES)]
-    return sorted(names, key=lambda name: not name.startswith(HELD_OUT))
+def series(rows: Rows) -> dict[str, tuple[list[int], list[float]]]:
+    """{metric that has a curve: its steps and values}, in one pass: a file of others may have more
+    metrics than can each be looked for in every row."""
+    found: dict[str, tuple[list[int], list[float]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name not in found:
+                found[name] = [], []
+            steps, values = found[name]
+            steps.append(row["step"])
+            values.append(value)
+    left_out = (*LEFT_OUT, *BASELINES)
+    return {name: each for name, each in found.items() if _last(name) not in left_out}
 
 
 def _last(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def curve(rows: Rows, name: str) -> Line | None:
-    """A metric by step; None where no row has it."""
-    steps, values = _known(rows, name)
-    return Line(written(name), *thinned(steps, values), _kind(steps)) if steps else None
+def _curve(name: str, steps: list[int], values: list[float]) -> Line:
+    """A metric by step."""
+    return Line(written(name), *thinned(steps, values), _kind(steps))
 
 
-def mean_curve(rows: Rows, name: str, label: str, most: int) -> Line | None:
-    """A metric by step as means of at most `most` stretches; None where no row has it."""
-    steps, values = _known(rows, name)
-    return Line(label, *averaged(steps, values, most), _kind(steps)) if steps else None
-
-
-def _known(rows: Rows, name: str) -> tuple[list[int], list[float]]:
-    known = [row for row in rows if name in row]
-    return [row["step"] for row in known], [row[name] for row in known]
+def mean_curve(label: str, steps: list[int], values: list[float], most: int) -> Line:
+    """A metric by step as means of at most `most` stretches."""
+    return Line(label, *averaged(steps, values, most), _kind(steps))
 
 
 def _kind(steps: Sequence[int]) -> str:

@@ -215,13 +215,15 @@ def _curves(
     names: Sequence[str], records: Sequence[RunRecord]
 ) -> dict[str, list[pages.Line | None]]:
     """{metric: each run's curve}, of as many points as the page has room for."""
-    known = {name for record in records for name in curves.metric_names(record.rows)}
-    order = sorted(known, key=lambda name: (not name.startswith(curves.HELD_OUT), name))
+    known = [curves.series(record.rows) for record in records]
+    order = sorted(
+        set().union(*known), key=lambda name: (not name.startswith(curves.HELD_OUT), name)
+    )
     most = max(FEWEST, min(pages.DRAWN, POINTS // max(1, len(order) * len(records))))
     return {
         curves.written(metric): [
-            curves.mean_curve(record.rows, metric, name, most)
-            for name, record in zip(names, records, strict=True)
+            curves.mean_curve(name, *own[metric], most) if metric in own else None
+            for name, own in zip(names, known, strict=True)
         ]
         for metric in order
     }

@@ -167,7 +167,7 @@ def _rows(run: Run, result: dict[str, Any] | None, problems: list[str]) -> list[
     together by other means have steps twice, which no curve may join."""
     try:
         # counted first: rows that a running run writes from here on are no damaged lines
-        lines = run.metrics.read_bytes().count(b"\n") if run.metrics.exists() else 0
+        lines = run.metrics.read_bytes().count(b"\n") if run.metrics.is_file() else 0
         found = run.rows()
     except OSError as error:
         problems.append(f"metrics.jsonl cannot be read: {error.strerror}")
@@ -187,6 +187,8 @@ def _rows(run: Run, result: dict[str, Any] | None, problems: list[str]) -> list[
 
 
 def _log_lines(path: Path) -> list[str]:
+    if not path.is_file():  # reading a pipe would block
+        return []
     with suppress(OSError), path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - LOG_END))

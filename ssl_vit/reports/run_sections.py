@@ -129,6 +129,8 @@ def figures(record: RunRecord) -> Iterator[Block]:
     named = []
     seen = _images_of_figures(record.folder / "figures" / "figures.json")
     for path in sorted((record.folder / "figures").glob("*.png")):
+        if not path.is_file():
+            continue
         try:
             png = path.read_bytes()
         except OSError:

@@ -5,13 +5,14 @@ Nothing but pages is served: no file is sent as it is.
 """
 
 import hashlib
+import os
 import threading
 from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from ..errors import UserError
 from ..runs import lock
@@ -98,13 +99,17 @@ class PageHandler(BaseHTTPRequestHandler):
     def _content(self) -> bytes | None:
         """The page of the path; None where there is none. A folder's page is its run's or study's,
         or the index of its runs; index.html is always the index."""
-        *parts, last = [unquote(part) for part in urlsplit(self.path).path.split("/")[1:]]
+        places = urlsplit(self.path).path.split("/")[1:]
+        *parts, last = [os.fsdecode(unquote_to_bytes(place)) for place in places]
         if last not in ("", PAGE, INDEX) or any("/" in part or "\0" in part for part in parts):
             return None
         if not {"", ".", ".."}.isdisjoint(parts):
             return None
         folder = self.root.joinpath(*parts)
-        if not folder.is_dir():
+        try:
+            if not folder.is_dir():
+                return None
+        except OSError:  # a path that is too long
             return None
         return self.pages.page(folder, last == INDEX, f"../{INDEX}" if parts else "")
 

@@ -155,7 +155,7 @@ class Run:
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
 
     def _metric_lines(self) -> list[str]:
-        if not self.metrics.exists():
+        if not self.metrics.is_file():
             return []
         return self.metrics.read_text(errors="replace").splitlines()
 

@@ -95,6 +95,8 @@ def is_held(folder: Path) -> bool:
     on this machine, or updates it from another one. Nothing is locked; not for the process that
     holds it, whose lock ends when it closes the file."""
     path = folder / "lock"
+    if not path.is_file():  # reading a pipe would block
+        return False
     try:
         holder = json.loads(path.read_text(errors="replace"))
         age = time.time() - path.stat().st_mtime
