@@ -43,15 +43,21 @@ SHOWN = (
 
 
 def floors() -> list[str]:
-    """name==version for every floor of the package and of the extras that its tests use.
+    """name==version for every floor of the package and of the extras that its tests use, with the
+    extras that these name.
 
     Raises:
         SystemExit: a requirement has no floor.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
+    left = [*project["dependencies"], *extras["onnx"], *extras["test"]]
     found = []
-    for requirement in (*project["dependencies"], *extras["onnx"], *extras["test"]):
+    while left:
+        requirement = left.pop(0)
+        if own := re.fullmatch(rf"{project['name']}\[(.*)\]", requirement):
+            left += [one for name in own[1].split(",") for one in extras[name.strip()]]
+            continue
         floor = re.match(r"([\w.-]+)>=([\w.]+)", requirement)
         if not floor:
             raise SystemExit(f"{requirement}: no floor; NAME>=VERSION is expected")
@@ -72,11 +78,13 @@ def installed(folder: Path, python: str) -> Path:
     subprocess.run([python, "-m", "venv", "--clear", folder], check=True)
     inside = folder / "bin" / "python"
     pip = [inside, "-m", "pip", "install", "-q"]
-    # DeepSpeed is built from source and looks for torch while it is: first everything else, then it
-    late = [pin for pin in floors() if pin.startswith("deepspeed")]
+    # DeepSpeed is built from source and looks for torch while it is: first everything else, then it.
+    # Its build fails with setuptools 77.0.3, which therefore comes after it
+    late = [pin for pin in floors() if pin.startswith(("deepspeed", "setuptools"))]
     early = [pin for pin in floors() if pin not in late]
-    subprocess.run([*pip, *early, "setuptools>=77.0.3", "ninja"], check=True)
-    subprocess.run([*pip, "--no-build-isolation", *late], check=True)
+    subprocess.run([*pip, *early, "setuptools>77.0.3", "ninja"], check=True)
+    for pin in late:  # deepspeed, a dependency, stands before setuptools, of an extra
+        subprocess.run([*pip, "--no-build-isolation", pin], check=True)
     subprocess.run([*pip, "--no-build-isolation", "-e", ROOT], check=True)  # checks the floors
     subprocess.run([inside, "-m", "pip", "check"], check=True)
     return inside
