@@ -163,6 +163,10 @@ def spoil(kind: str, folder: Path) -> None:
     elif kind == "recipe":
         path = folder / "recipe.yaml"
         path.write_text(path.read_text().replace("seed: 0", "seed: 1"))
+    elif kind == "own file":
+        (folder / "checkpoints" / "step-000000001" / "notes.txt").write_text("mine")
+    elif kind == "own folder":
+        (folder / "checkpoints" / ".step-000000003.77" / "mine").mkdir(parents=True)
     elif kind == "link":
         (folder / "checkpoints").rename(folder / "elsewhere")
         (folder / "checkpoints").symlink_to(folder / "elsewhere")
@@ -177,6 +181,8 @@ def spoil(kind: str, folder: Path) -> None:
         ("ledger", "is not known"),
         ("failed", "no network"),
         ("recipe", "another recipe"),
+        ("own file", "step-000000001 holds what is no part of a checkpoint: notes.txt"),
+        ("own folder", ".step-000000003.77 holds what is no part of a checkpoint: mine"),
         ("link", "links"),
         ("locked", "a process holds its lock"),
     ],

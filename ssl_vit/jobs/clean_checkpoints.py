@@ -15,7 +15,13 @@ from ..reports import run_list
 from ..reports.run_list import ListedRun
 from ..reports.run_record import RunRecord, read_run
 from ..runs import lock
-from ..runs.checkpoint_files import delete, list_checkpoints, remove
+from ..runs.checkpoint_files import (
+    delete,
+    list_checkpoints,
+    list_leftovers,
+    other_files,
+    remove,
+)
 from ..runs.identity import written_hash
 
 
@@ -61,10 +67,10 @@ def clean(one: Cleaning) -> Cleaning:
             if reason:
                 return one._replace(kept=reason)
             root = one.folder / "checkpoints"
+            for leftover in list_leftovers(root):
+                delete(leftover)
             for path in list_checkpoints(root):
                 remove(path)
-            for leftover in root.glob(".step-*"):  # of a killed process
-                delete(leftover)
     except (UserError, OSError) as error:
         return one._replace(kept=str(error))
     return one
@@ -72,7 +78,7 @@ def clean(one: Cleaning) -> Cleaning:
 
 def _removable(root: Path) -> list[Path]:
     """The checkpoints, and what is left of those that were being written or removed."""
-    return [*list_checkpoints(root), *sorted(root.glob(".step-*"))]
+    return [*list_checkpoints(root), *list_leftovers(root)]
 
 
 def _locked(folder: Path) -> str:
@@ -92,6 +98,9 @@ def _reason(record: RunRecord) -> str:
     root = folder / "checkpoints"
     if any(path.is_symlink() for path in (folder, root, *_removable(root))):
         return "it is a link, or has links among its checkpoints"
+    for path in _removable(root):
+        if others := other_files(path):
+            return f"{path.name} holds what is no part of a checkpoint: {others[0].name}"
     assert record.result is not None
     if record.result.get("recipe") not in (None, written_hash(record.values)):
         return "its result.json is of another recipe than its recipe.yaml"

@@ -1,13 +1,21 @@
 """The folders of checkpoints: their names and how they are removed. No torch."""
 
 import re
-import shutil
 from pathlib import Path
+
+MANIFEST = "manifest.json"
+STATE = "state.pt"
 
 
 def list_checkpoints(root: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
     return sorted(p for p in root.glob("step-*") if re.fullmatch(r"step-\d{9,}", p.name))
+
+
+def list_leftovers(root: Path) -> list[Path]:
+    """What a killed process left of checkpoints that it was writing or removing."""
+    known = root.glob(".step-*")
+    return sorted(p for p in known if re.fullmatch(r"\.step-\d{9,}\.(old|\d+)", p.name))
 
 
 def step_of(path: Path) -> int:
@@ -23,8 +31,25 @@ def remove(path: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete a folder and its content, or a link but not its target."""
+    """Delete a checkpoint's files and its folder, or a link but not its target. What else is in the
+    folder stays, in step-N.kept, which is no checkpoint."""
     if path.is_symlink() or not path.is_dir():
         path.unlink()
-    else:
-        shutil.rmtree(path)
+        return
+    others = other_files(path)
+    for own in (path / STATE, path / MANIFEST):
+        if own not in others:
+            own.unlink(missing_ok=True)
+    if not others:
+        path.rmdir()
+        return
+    kept = path.with_name(f"{path.name.lstrip('.').partition('.')[0]}.kept")
+    while kept.exists():
+        kept = kept.with_name(f"{kept.name}.kept")
+    path.rename(kept)
+
+
+def other_files(path: Path) -> list[Path]:
+    """What is in a checkpoint's folder beside its own files, such as a user's notes."""
+    own = (STATE, MANIFEST)
+    return sorted(child for child in path.iterdir() if child.name not in own or child.is_dir())

@@ -21,11 +21,15 @@ import torch
 from ..config.operation import Checkpoint
 from ..config.parsing import read_json
 from ..errors import UserError
-from ..runs.checkpoint_files import delete, list_checkpoints, remove
+from ..runs.checkpoint_files import (
+    MANIFEST,
+    STATE,
+    delete,
+    list_checkpoints,
+    list_leftovers,
+    remove,
+)
 from ..runs.checkpoint_files import step_of as step_of  # for those that load checkpoints
-
-MANIFEST = "manifest.json"
-STATE = "state.pt"
 
 
 def _sync(path: Path) -> None:
@@ -46,7 +50,8 @@ def _facts(path: Path) -> dict[str, Any]:
 
 def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     """Write a checkpoint, then remove all but the newest `keep` and the best ones that these name
-    (`state["best"]["step"]`): after damage the one before the newest finds its best one, too.
+    (`state["best"]["step"]`): after damage the one before the newest finds its best one, too. Files
+    of others in a removed one's folder are kept.
 
     Checkpoints of later steps are removed too: they are damaged, or the run would not be at this
     step.
@@ -63,7 +68,7 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     final = folder(root, step)
     temporary = root / f".{final.name}.{os.getpid()}"
     root.mkdir(exist_ok=True)  # without its parents: a run folder that was moved stays moved
-    for leftover in root.glob(".step-*"):  # of a killed process
+    for leftover in list_leftovers(root):
         delete(leftover)
     _write(temporary, step, state)
     if final.exists():
