@@ -2,11 +2,15 @@
 it is not there."""
 
 import io
+import json
 import shutil
+import tarfile
 
 import datasets
 import huggingface_hub.constants
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -564,3 +568,81 @@ def test_labels_that_are_missing_or_out_of_range_are_said(tmp_path):
 def test_a_data_set_that_is_not_in_the_cache_names_the_offline_mode() -> None:
     with pytest.raises(UserError, match=r"^data.hub=someone/images: HF_HUB_OFFLINE is set, and it"):
         sources.load(Data(name="hub", hub="someone/images"))
+
+
+FAR = 999_999_999  # a head of as many classes is 384 GB at a width of 96
+
+
+def written(kind, folder, numbers):
+    """Six images with these labels, as `kind` of files; the place and the options to read it."""
+    if kind in ("csv", "jsonl", "jsonl lists"):
+        folder.mkdir()
+        rows = [{"file_name": f"{n}.png", "label": label} for n, label in enumerate(numbers)]
+        if kind == "jsonl lists":
+            rows = [row | {"label": [row["label"]]} for row in rows]
+        for n in range(6):
+            (folder / f"{n}.png").write_bytes(png(n))
+        lines = [json.dumps(row) for row in rows]
+        if kind == "csv":
+            lines = ["file_name,label", *(f"{row['file_name']},{row['label']}" for row in rows)]
+        (folder / f"metadata.{kind.split()[0]}").write_text("\n".join(lines))
+        return folder, {"label_column": "label"}
+    if kind == "tar":
+        folder.mkdir()
+        with tarfile.open(folder / "train.tar", "w") as tar:
+            for n, label in enumerate(numbers):
+                for name, raw in ((f"{n}.png", png(n)), (f"{n}.cls", str(label).encode())):
+                    info = tarfile.TarInfo(name)
+                    info.size = len(raw)
+                    tar.addfile(info, io.BytesIO(raw))
+        return folder, {}
+    lists = kind == "parquet lists"
+    cell = pyarrow.list_(pyarrow.uint64()) if lists else pyarrow.uint64()
+    labels = pyarrow.array([[n] if lists else n for n in numbers], cell)
+    table = pyarrow.table({"image": cells(range(6)), "label": labels})
+    if kind == "saved":
+        datasets.Dataset(table).save_to_disk(folder)
+    else:
+        folder.mkdir()
+        pyarrow.parquet.write_table(table, folder / "train.parquet", row_group_size=2)
+    named = {"label_column": "label"} if lists else {}
+    return folder, named | ({"window": 4} if kind == "parquet in windows" else {})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "csv",
+        "jsonl",
+        "jsonl lists",
+        "tar",
+        "parquet",
+        "parquet in windows",
+        "parquet lists",
+        "saved",
+    ],
+)
+def test_a_label_far_above_the_number_of_classes_is_one_line(tmp_path, kind):
+    place, words = written(kind, tmp_path / "far", [0, 1, 0, 1, 0, FAR])
+    far = load(place, validation=0.2, share=0.5, **words)
+    says = rf"labels up to {FAR} in its (train|validation) split, but 3 different ones .* data\.classes="
+    with pytest.raises(UserError, match=says):
+        supervised_classes(far)
+    place, words = written(kind, tmp_path / "near", [0, 1, 0, 1, 0, 21_840])
+    near = load(place, validation=0.2, **words)
+    assert supervised_classes(near) == 21_841, "a few images of ImageNet-21k"
+    assert supervised_classes(near, classes=2**24) == 2**24, "said is said"
+    with pytest.raises(UserError, match=r"18446744073709551615\b"):
+        place, words = written(kind, tmp_path / "none", [0, 1, 0, 1, 0, 2**64 - 1])
+        load(place, validation=0.2, **words)
+
+
+def test_many_classes_are_counted_where_they_occur(monkeypatch):
+    """Also where data.share or data.labelled takes few of their images."""
+    monkeypatch.setattr(
+        Rows, "label_range", property(lambda rows: (0, len(rows) - 1)), raising=False
+    )
+    whole = Rows(100_000)
+    few = base.Subset(whole, 0, 10, 3)
+    for train in (whole, few, base.PartlyLabelled(whole, few)):
+        assert supervised_classes(sources.Splits(train, few)) == 100_000

@@ -172,9 +172,9 @@ def _key(name: str) -> tuple[str, str]:
 def _single(label: Any, column: str) -> int:
     if label is None:
         return label_lists.UNLABELLED
-    if type(label) is int:
+    if type(label) is int and abs(label) < 2**63:
         return label
-    if column:
+    if column or type(label) is int:
         raise ValueError(f"{str(label)[:100]}: {label_lists.EXPECTED}")
     return UNUSED
 

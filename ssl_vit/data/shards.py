@@ -160,9 +160,17 @@ def class_indices(texts: pyarrow.ChunkedArray, classes: list[str]) -> pyarrow.Ch
     return pyarrow.compute.index_in(texts.cast(pyarrow.large_string()), value_set=known)
 
 
-def lowest_and_highest(column: pyarrow.ChunkedArray) -> tuple[int, int] | None:
-    """Of labels, -1 where there is none; None of a column without rows."""
-    whole = pyarrow.compute.fill_null(column.cast("int64"), -1)  # -1 is no unsigned number
+def lowest_and_highest(name: str, column: pyarrow.ChunkedArray) -> tuple[int, int] | None:
+    """Of labels, -1 where there is none; None of a column without rows.
+
+    Raises:
+        UserError: one does not fit into 64 bits; it names the column.
+    """
+    try:
+        whole = pyarrow.compute.fill_null(column.cast("int64"), -1)  # -1 is no unsigned number
+    except pyarrow.ArrowInvalid:
+        highest = pyarrow.compute.max(column).as_py()
+        raise UserError(f"data.label_column={name}: {highest} is no number of a class") from None
     found = pyarrow.compute.min_max(whole).as_py()
     return (found["min"], found["max"]) if len(column) else None
 
@@ -172,7 +180,8 @@ class Parquet(Shards):
     with `several` they are lists of class numbers.
 
     Raises:
-        UserError: a file that is cut off or is no parquet file; a list that holds no class numbers.
+        UserError: a file that is cut off or is no parquet file; a label or a list that holds no
+            class numbers.
     """
 
     def __init__(
@@ -200,6 +209,8 @@ class Parquet(Shards):
             with ThreadPoolExecutor(READERS) as pool:
                 parts = pool.map(self._measure_lists, files)
                 self.lists = label_lists.together(label, list(parts))
+        elif label and pyarrow.parquet.read_schema(files[0]).field(label).type == pyarrow.uint64():
+            _ = self.label_range  # only these can be too large for a label
 
     @property
     def label_range(self) -> tuple[int, int]:
@@ -231,7 +242,7 @@ class Parquet(Shards):
         column = column_of(file, str(self.label))
         if self.number is not None:
             column = class_indices(column, self.classes)
-        return lowest_and_highest(column)
+        return lowest_and_highest(str(self.label), column)
 
     def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int | np.ndarray]]:
         table = self._recent(shard)

@@ -9,7 +9,7 @@ import numpy as np
 from .. import rng
 from ..config.schema import EMBEDDED, OBJECTIVES, USES_LABELS, Data
 from ..errors import UserError, suggest
-from . import formats, layout, schemas, synthetic
+from . import class_numbers, formats, layout, schemas, synthetic
 from .base import (
     Masks,
     PartlyLabelled,
@@ -387,7 +387,8 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     """The number of classes: data.classes, else the number of their names, else of the labels.
 
     Raises:
-        UserError: a split has no labels, or one is out of range; the message names `objective`.
+        UserError: a split has no labels, or one is out of range; the message names `objective`. Or
+                as `class_numbers.count`.
     """
     named = {"train": splits.train, "validation": splits.validation}
     if splits.test:
@@ -406,5 +407,5 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
                 f"data={data.name}: labels from {low} to {high} in its {split} split, "
                 f"with {known} classes"
             )
-    highest = max(source.label_range[1] for source in named.values())
-    return data.classes or len(splits.train.classes) or highest + 1
+    classes = data.classes or len(splits.train.classes)
+    return classes or class_numbers.count(named, data)

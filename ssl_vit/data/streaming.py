@@ -177,6 +177,8 @@ class Stream:
 
     def _cell(self, cell: dict[str, Any], shard: int, row: int) -> Cell:
         label = cell[self.label] if self.label else None
+        if isinstance(label, int) and label >= 2**63:
+            raise ValueError(f"{label} is no number of a class")
         return Cell(_encoded(cell[self.image]), -1 if label is None else label, shard, row)
 
 

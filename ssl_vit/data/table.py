@@ -37,6 +37,8 @@ class Table:
         if label and label_lists.holds_lists(rows.features[label]):
             lists = label_lists.measure(label, self.rows.data.column(label))
             self.lists = label_lists.check_numbers(lists)
+        elif label and not texts:
+            _ = self.label_range  # checks that labels are numbers of classes
         if masks.column:  # beside the images, which are read without their masks
             alone = rows.select_columns([masks.column])
             self.mask_rows = alone.cast_column(masks.column, datasets.Image(decode=False))
@@ -50,7 +52,7 @@ class Table:
         column = self.rows.data.column(self.label)
         if self.number is not None:
             column = shards.class_indices(column, self.classes)
-        return shards.lowest_and_highest(column) or (-1, -1)
+        return shards.lowest_and_highest(self.label, column) or (-1, -1)
 
     def __len__(self) -> int:
         return len(self.rows)
