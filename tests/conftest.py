@@ -2,6 +2,9 @@
 real images."""
 
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch
@@ -90,6 +93,18 @@ def altered(options: list[str], *new: str) -> list[str]:
 def tiny(tmp_path: Path) -> list[str]:
     """The options of a run of seconds, in a folder of its own."""
     return [*TINY, f"out={tmp_path}/runs"]
+
+
+@contextmanager
+def full_disk(room: int = 1000) -> Iterator[None]:
+    """Within it no file can grow beyond `room` bytes: the system refuses the write, whichever
+    library asks, with the status EFBIG where a full disk has ENOSPC."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from conftest import altered
+from conftest import altered, full_disk
 from launching import launch_ranks, outcome
 from test_train import Killed, Killer, assert_same_end
 
@@ -163,6 +163,14 @@ def test_nothing_held_out_trains_on_everything() -> None:
     assert len(splits.train) == 500
     whole = {splits.train.name(row) for row in range(500)}
     assert {splits.validation.name(row) for row in range(len(splits.validation))} <= whole
+
+
+def test_predictions_on_a_full_disk_leave_no_half_of_them(tmp_path: Path) -> None:
+    many_M = np.random.default_rng(0).integers(0, 1000, 5000)
+    predicted = classify.Predictions(many_M, many_M, many_M[:, None])
+    with full_disk(), pytest.raises(OSError, match="too large"):
+        predicted.save(tmp_path / "predictions.npz")
+    assert not list(tmp_path.iterdir())
 
 
 def test_few_classes_have_no_top5() -> None:

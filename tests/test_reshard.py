@@ -175,10 +175,12 @@ def test_what_is_there_is_not_made_again_and_what_is_missing_is(
         {p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*.parquet")},
     )
     gone = tmp_path / "out" / "train-00001-of-00003.parquet"
-    gone.rename(gone.with_name(f".{gone.name}.123.part"))  # as a killed run leaves one
+    gone.rename(gone.with_name(f".{gone.name}.123"))  # as a killed run leaves one
+    own = tmp_path / "out" / ".notes.parquet.txt"
+    own.write_text("mine")
     capsys.readouterr()
     make(*words)
-    assert files(tmp_path / "out") == whole
+    assert files(tmp_path / "out") == whole | {own.name: b"mine"}
     assert [p for p, stamp in stamps.items() if p.stat().st_mtime_ns != stamp] == [gone]
     output = capsys.readouterr().out
     assert output.count("there already") == 5 and output.count(" made: ") == 1

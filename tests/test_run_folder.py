@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import full_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -417,7 +418,32 @@ def test_a_write_that_fails_leaves_the_old_text(tmp_path, monkeypatch, fails):
     monkeypatch.setattr(*((files.os, "fsync") if fails == "fsync" else (Path, "replace")), fail)
     with pytest.raises(OSError, match="No space"):
         files.write_atomically(path, "new\n")
-    assert path.read_text() == "old\n"
+    assert path.read_text() == "old\n" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_the_old_text_and_nothing_beside_it(tmp_path):
+    path = tmp_path / "text"
+    files.write_atomically(path, "old\n")
+    with full_disk(), pytest.raises(OSError, match="too large") as caught:
+        files.write_atomically(path, "new\n" * 1000)
+    assert caught.value.filename == str(path)
+    with full_disk(), pytest.raises(OSError, match="too large"), files.replacing(path) as beside:
+        beside.mkdir()
+        (beside / "part").write_text("new\n" * 1000)
+    assert path.read_text() == "old\n" and list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_left_of_a_file_goes_with_its_next_write(tmp_path):
+    """Not that of one which may be writing now, and nothing of another form."""
+    left, now = tmp_path / ".text.4711", tmp_path / ".text.4712"
+    others = [tmp_path / ".text.old", tmp_path / ".textual.4711", tmp_path / ".text.4713"]
+    for path in (left, now, *others[:2]):
+        path.write_text("half")
+    others[2].mkdir()
+    for path in (left, *others):
+        os.utime(path, (0, 0))
+    files.write_atomically(tmp_path / "text", "whole")
+    assert set(tmp_path.iterdir()) == {tmp_path / "text", now, *others}
 
 
 @settings(max_examples=20)

@@ -9,6 +9,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from conftest import full_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -389,6 +390,14 @@ def test_a_shard_is_indexed_once_and_anew_when_it_changes(tmp_path, cache, monke
         assert content(shards.Tars([path])) == before
     numbered(path, range(3, 8))
     assert content(shards.Tars([path])) == {png(n): n % 2 for n in range(3, 8)}
+
+
+def test_an_index_on_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
+    path, kept = numbered(tmp_path / "0.tar", range(60)), tmp_path / "kept"
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", kept)
+    with full_disk():
+        assert "cannot be kept in" in (text := the_error(path)) and "File too large" in text
+    assert not [file for file in kept.rglob("*") if file.is_file()]
 
 
 def test_an_index_that_cannot_be_kept_is_said(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """Writes rows of a source as a parquet shard of smaller images, which training reads instead."""
 
 import io
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from ..errors import UserError
-from ..runs.files import sync
+from ..runs.files import replacing, sync
 from . import transforms
 from .base import Source, lists_in
 from .label_lists import UNLABELLED
@@ -101,8 +100,6 @@ class ShardMaker(Dataset):
     def __getitem__(self, number: int) -> FinishedShard:
         """Write one shard, atomically."""
         source, first, last, file = self.shards[number]
-        # a killed run's worker may still be writing its own
-        beside = file.with_name(f".{file.name}.{os.getpid()}.part")
         unreadable: list[str] = []
         label = (
             datasets.ClassLabel(names=source.classes) if source.classes else datasets.Value("int64")
@@ -110,15 +107,14 @@ class ShardMaker(Dataset):
         if lists_in(source):
             label = datasets.List(label)
         schema = datasets.Features({"image": datasets.Image(), "label": label}).arrow_schema
-        with pyarrow.parquet.ParquetWriter(
-            beside, schema, compression="none", use_dictionary=False
-        ) as writer:
-            for start in range(first, last, ROW_GROUP):
-                rows = np.arange(start, min(start + ROW_GROUP, last))
-                cells = list(_small(source, rows, self.encoding, unreadable))
-                writer.write_table(pyarrow.Table.from_pylist(cells, schema))
-        sync(beside)
-        beside.replace(file)
+        how = {"compression": "none", "use_dictionary": False}
+        with replacing(file) as beside:
+            with pyarrow.parquet.ParquetWriter(beside, schema, **how) as writer:
+                for start in range(first, last, ROW_GROUP):
+                    rows = np.arange(start, min(start + ROW_GROUP, last))
+                    cells = list(_small(source, rows, self.encoding, unreadable))
+                    writer.write_table(pyarrow.Table.from_pylist(cells, schema))
+            sync(beside)
         count = last - first
         size = file.stat().st_size
         return FinishedShard(file, count, count - len(unreadable), size, unreadable)

@@ -3,6 +3,7 @@ tar. Each file is read through once; its index is cached in the cache of `datase
 the file changes."""
 
 import hashlib
+import io
 import json
 import os
 import tarfile
@@ -17,6 +18,7 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import UserError
+from ..runs.files import write_atomically
 from . import label_lists
 from .layout import IMAGES
 
@@ -73,9 +75,9 @@ def _read_cache(path: Path) -> np.ndarray | None:
 def _write_cache(path: Path, array: np.ndarray) -> None:
     """Atomically: other processes may write the same index."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.stem}.{os.getpid()}.npy")
-    np.save(beside, array)
-    beside.replace(path)
+    content = io.BytesIO()
+    np.save(content, array)
+    write_atomically(path, content.getvalue())
 
 
 def group_rows(file: Path) -> np.ndarray:

@@ -4,6 +4,7 @@ and the predictions themselves.
 Legend: M images, C classes, K the highest-scored classes (at most 5).
 """
 
+import io
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..data.base import Source
 from ..data.batching import Batch
 from ..errors import UserError
 from ..objectives import Objective
+from ..runs.files import write_atomically
 from ..training.loop import to_device
 
 IMAGENET = 50_000  # images of its validation split
@@ -36,7 +38,9 @@ class Predictions(NamedTuple):
     unreadable: tuple[str, ...] = ()
 
     def save(self, path: Path) -> None:
-        np.savez_compressed(path, index=self.index, label=self.label, top5=self.top5)
+        content = io.BytesIO()
+        np.savez_compressed(content, index=self.index, label=self.label, top5=self.top5)
+        write_atomically(path, content.getvalue())
 
 
 @torch.no_grad()

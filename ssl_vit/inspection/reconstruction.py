@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..data.batching import Batch
 from ..objectives import PatchPrediction, corruption
+from ..runs.files import write_atomically
 
 GREY = 128
 TITLES = ("original", "corrupted", "predicted", "true")
@@ -94,4 +95,4 @@ def save_figure(objective: PatchPrediction, batch: Batch, path: Path) -> None:
     rows_BVHW3 = rearrange(panels_BV3HW, "b v c h w -> b v h w c").numpy()
     halves = [rows_BVHW3[start::2] for start in range(min(2, len(rows_BVHW3)))]
     groups = [drawing.PanelGroup("", TITLES, list(map(list, half))) for half in halves]
-    path.write_bytes(drawing.rendered(drawing.panels(groups), "png"))
+    write_atomically(path, drawing.rendered(drawing.panels(groups), "png"))

@@ -1,9 +1,45 @@
-"""Writing files whole or not at all. No torch."""
+"""Writing files and folders whole or not at all. No torch."""
 
 import errno
 import os
 import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+STALE = 3600  # seconds without a write, after which an unfinished file is of a killed process
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """The path of an unfinished file or folder, which becomes `path` at the end of the body; after
+    an error it is removed, which gives a full disk its room back.
+
+    Raises:
+        OSError: it cannot be written; it names `path`.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        remove(beside)
+        yield beside
+        beside.replace(path)
+    except BaseException as error:
+        with suppress(OSError):
+            remove(beside)
+        # a write that fails names no file
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(beside)):
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
+
+
+def unfinished(path: Path) -> list[Path]:
+    """What processes are writing, or have left, of a file or folder."""
+    start = f".{path.name}."
+    with suppress(OSError), os.scandir(path.parent) as there:
+        names = [one.name for one in there if one.name.startswith(start)]
+        return [path.with_name(name) for name in names if name.removeprefix(start).isdecimal()]
+    return []
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -12,13 +48,14 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    with temporary.open("xb") as file:
+    for left in unfinished(path):
+        with suppress(OSError):  # another process removes it, too
+            if left.is_file() and time.time() - left.lstat().st_mtime > STALE:
+                left.unlink()
+    with replacing(path) as beside, beside.open("xb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def remove(path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..formatting import process_command, process_environment
+from ..runs.files import write_atomically
 from .plan import Plan, Task, finished
 
 OPTIONS = {
@@ -125,7 +126,7 @@ def submit(
         if not indices:
             continue
         path = folder / "slurm" / f"{part}.sh"
-        path.write_text(script(name, part, indices, folder, options, sbatch))
+        write_atomically(path, script(name, part, indices, folder, options, sbatch))
         needs = dict.fromkeys(plan[need].part for task in tasks for need in task.needs)
         jobs[part] = _sbatch(path, [jobs[need] for need in needs if need in jobs], jobs)
     return jobs
