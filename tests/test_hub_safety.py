@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY
+from conftest import TINY, full_disk
 from hub_server import WRITER, Hub
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
@@ -119,6 +119,41 @@ def test_a_foreign_recipe_is_not_obeyed_about_this_machine(
         again["hub"] == asdict(Pushing())
         and [word for _, word in changes if word in (folder / "recipe.yaml").read_text()] == []
     )
+
+
+@pytest.mark.parametrize("step", [-1, 13, 2**70])
+def test_a_state_of_no_step_of_its_run_is_not_pulled(
+    server: Hub, run: Run, tmp_path: Path, step: int
+) -> None:
+    foreign(server, run)
+    structure, tensors = state_io.pack({"step": step})
+    files = {"state.json": structure, "state.safetensors": tensors}
+    recipe = (run.folder / "recipe.yaml").read_bytes()
+    whole = {**dict.fromkeys(payload.STATE, b""), "recipe.yaml": recipe, **files}
+    server.put(REPO, whole, "state")
+    says = f"step {step} of optim.steps=12"
+    assert says in refused(pull.pull, f"hf-hub:{REPO}", f"{tmp_path}/pulled")
+    assert not list((tmp_path / "pulled").iterdir())
+
+
+@pytest.mark.parametrize("room", [100, 2000])
+def test_a_pull_to_a_full_disk_is_one_line_and_leaves_nothing(
+    server: Hub, run: Run, tmp_path: Path, room: int
+) -> None:
+    """In the state, and in a file after it."""
+    foreign(server, run)
+    write = pull._write
+
+    def write_on_a_full_disk(*words: Any) -> None:
+        with full_disk(room):
+            write(*words)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pull, "_write", write_on_a_full_disk)
+        line = refused(pull.pull, f"hf-hub:{REPO}", f"{tmp_path}/pulled")
+    assert line.startswith(f"out={tmp_path}/pulled: {tmp_path}/pulled/mpp cannot be written: ")
+    assert not list((tmp_path / "pulled").iterdir())
+    assert pull.pull(f"hf-hub:{REPO}", f"{tmp_path}/pulled").folder.exists()
 
 
 def test_a_state_trained_on_own_images_can_be_pulled(

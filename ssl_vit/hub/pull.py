@@ -11,7 +11,7 @@ from ..config.schema import EMBEDDED, Recipe, dump
 from ..config.values import parse
 from ..errors import UserError
 from ..formatting import typed
-from ..runs.files import write_atomically
+from ..runs.files import replacing
 from ..runs.folder import Run
 from .payload import BEST, STATE
 from .state_io import unpack_checkpoints
@@ -26,7 +26,8 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
         name: of the run folder; default: the run's own.
 
     Raises:
-        UserError: there is no such state, it is damaged or needs a plugin, or the folder exists.
+        UserError: there is no such state, it is damaged or needs a plugin, or the folder exists or
+            cannot be written.
     """
     repository, revision = hub_files.split(place)
     source = hub_files.fetch(f"{repository}@{revision or 'state'}", place, (*STATE, *BEST))
@@ -51,19 +52,26 @@ def _recipe(source: Path, place: str, out: str, name: str | None) -> Recipe:
 
 
 def _write(source: Path, run: Run, place: str) -> None:
-    """Write the folder, or nothing if the state is invalid."""
-    run.folder.mkdir(parents=True)
-    try:
-        unpack_checkpoints(run.checkpoints, source, place)
-    except UserError:
-        shutil.rmtree(run.folder)
-        raise
-    for file in ("environment.json", "metrics.jsonl"):
-        shutil.copyfile(source / file, run.folder / file)
-    # not the downloaded one, which could name a plugin or a repository
-    write_atomically(run.folder / "recipe.yaml", dump(run.recipe))
+    """Write the folder, whole or not at all.
+
+    Raises:
+        UserError: the state is invalid, or the folder cannot be written.
+    """
     pulled = f"{hub_files.SCHEME}{hub_files.split(place)[0]}@{source.name}"
-    write_atomically(run.ledger, json.dumps({"pulled": pulled}, indent=2) + "\n")
+    try:
+        run.folder.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(run.folder) as folder:
+            folder.mkdir()
+            unpack_checkpoints(folder / run.checkpoints.name, source, place, run.recipe.optim.steps)
+            for file in ("environment.json", "metrics.jsonl"):
+                shutil.copyfile(source / file, folder / file)
+            # not the downloaded one, which could name a plugin or a repository
+            (folder / "recipe.yaml").write_text(dump(run.recipe))
+            (folder / run.ledger.name).write_text(json.dumps({"pulled": pulled}, indent=2) + "\n")
+    except (OSError, RuntimeError) as error:  # torch raises the latter where the disk is full
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+        text = f"{run.folder} cannot be written: {reason}"
+        raise UserError(f"out={run.recipe.out}: {text}") from None
 
 
 def parse_options(options: list[str]) -> tuple[str, dict[str, str]]:

@@ -90,25 +90,32 @@ def _best(root: Path, state: Any) -> dict[str, bytes]:
     return _files("best", checkpoint.load(path)) if checkpoint.is_intact(path) else {}
 
 
-def unpack_checkpoints(root: Path, source: Path, place: str) -> int:
+def unpack_checkpoints(root: Path, source: Path, place: str, steps: int) -> int:
     """Write the packed state of a folder, and the best one that it names, as the checkpoints that
     they were; its step.
 
+    Args:
+        root: the run's folder of checkpoints.
+        source: what was downloaded.
+        place: with which an error begins.
+        steps: of the run's optimiser.
+
     Raises:
-        UserError: the folder holds no training state; the text begins with `place`.
+        UserError: the folder holds no training state of such a run.
+        OSError, RuntimeError: it cannot be written.
     """
-    state = _unpacked(source, "state", place)
+    state = _unpacked(source, "state", place, steps)
     step = (state.get("best") or {}).get("step")
     if step != state["step"] and (source / "best.json").exists():
-        best = _unpacked(source, "best", place)
+        best = _unpacked(source, "best", place, steps)
         if best["step"] == step:  # another one is left from an earlier push
             checkpoint.save(root, step, best, keep=1)
     checkpoint.save(root, state["step"], state, keep=1)
     return int(state["step"])
 
 
-def _unpacked(source: Path, name: str, place: str) -> dict[str, Any]:
-    """The state in NAME.json and NAME.safetensors.
+def _unpacked(source: Path, name: str, place: str, steps: int) -> dict[str, Any]:
+    """The state in NAME.json and NAME.safetensors, of a step from 0 to `steps`.
 
     Raises:
         UserError: it is none.
@@ -118,6 +125,8 @@ def _unpacked(source: Path, name: str, place: str) -> dict[str, Any]:
         state = unpack(structure, (source / f"{name}.safetensors").read_bytes())
         if not fits(state, {"step": int, "best?": ({"step": (int, type(None))}, type(None))}):
             raise ValueError("no step")
+        if not 0 <= state["step"] <= steps:
+            raise ValueError(f"step {state['step']} of optim.steps={steps}")
     except Exception as error:  # whatever is wrong in somebody's file
         raise UserError(
             f"{place}: {name}.json or {name}.safetensors holds no training state: {error!r}"[:300]
