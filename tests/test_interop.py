@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from conftest import full_disk
 from safetensors.torch import load_file
 from test_inits import google_shapes
 
@@ -314,7 +315,7 @@ def test_an_export_writes_over_nothing_and_follows_no_link(
         (out / "config.json").write_text("{}")
 
     monkeypatch.setitem(interop.FORMATS, "transformers", slow)
-    with pytest.raises(UserError, match=f"out={out}: not written: Directory not empty"):
+    with pytest.raises(UserError, match=f"out={out}: Directory not empty"):
         interop.main(words)
     assert (out / "config.json").read_text() == "{}"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["export", "theirs", "vit"]
@@ -326,6 +327,30 @@ def test_an_export_leaves_folders_of_others_beside_it(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     exported(tmp_path / "export", net(), [])
     assert sorted(path.name for path in tmp_path.iterdir()) == [".export.backup", "export"]
+
+
+@pytest.mark.parametrize("form", ["transformers", "onnx"])
+def test_an_export_to_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, form: str) -> None:
+    if form == "onnx":
+        pytest.importorskip("onnxscript")
+    folder = exported(tmp_path / "export", net(), [])
+    with full_disk(), pytest.raises(UserError, match=rf"^out={tmp_path}/vit: File too large$"):
+        interop.main([str(folder), f"format={form}", f"out={tmp_path}/vit"])
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+def test_an_export_replaces_what_was_there_and_leaves_files_of_others(tmp_path: Path) -> None:
+    """A full disk keeps the one that was there."""
+    folder = exported(tmp_path / "export", net(), [])
+    before = (folder / "model.safetensors").read_bytes()
+    (tmp_path / ".export.4711").mkdir()
+    (tmp_path / ".export.notes").write_text("mine")
+    with full_disk(), pytest.raises(OSError, match="too large"):
+        exported(folder, net(1), [])
+    assert (folder / "model.safetensors").read_bytes() == before
+    exported(folder, net(1), [])
+    assert (folder / "model.safetensors").read_bytes() != before
+    assert {path.name for path in tmp_path.iterdir()} == {"export", ".export.notes"}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ its versions read, and an export does not import it.
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import timm
 import torch
 from einops import rearrange
-from safetensors.torch import save_file
+from safetensors.torch import save
 from timm.data import resolve_model_data_config
 from timm.layers import PatchEmbed
 from timm.models.vision_transformer import VisionTransformer
@@ -27,7 +26,7 @@ from ..config.init_source import InitSource
 from ..config.parsing import parse_path
 from ..config.values import parse
 from ..errors import UserError, suggest
-from ..runs.files import remove
+from ..runs.files import replacing
 
 NAMES = {  # transformers' -> timm's
     "embeddings.cls_token": "cls_token",
@@ -145,7 +144,7 @@ def to_transformers(export: Path, out: Path) -> None:
     state = to_transformers_state(model.state_dict(), classes > 0)
     processor = _processor(resolve_model_data_config(model))
     out.mkdir(parents=True)
-    save_file(state, out / "model.safetensors", {"format": "pt"})
+    (out / "model.safetensors").write_bytes(save(state, {"format": "pt"}))
     (out / "config.json").write_text(json.dumps(_vit_config(config, model), indent=2) + "\n")
     (out / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n")
 
@@ -314,7 +313,8 @@ def main(options: list[str]) -> None:
     """The export tool.
 
     Raises:
-        UserError: as `parse_options` and the formats; there is no export, or `out` exists.
+        UserError: as `parse_options` and the formats; there is no export, or `out` exists or cannot
+            be written.
     """
     folder, form, out = parse_options(options)
     export = InitSource(folder).locate().export
@@ -322,13 +322,9 @@ def main(options: list[str]) -> None:
         raise UserError(f"{folder}: expected the folder of a run or of an export")
     if out.exists() or out.is_symlink():  # also a link to nothing
         raise UserError(f"out={out}: exists already")
-    beside = out.with_name(f".{out.name}.{os.getpid()}")
-    remove(beside)  # of a killed process that had this number, or a link of others
     try:
-        FORMATS[form](export, beside)
-        beside.replace(out)
-    except OSError as error:  # as where another process has written it meanwhile
-        raise UserError(f"out={out}: not written: {error.strerror or error}") from None
-    finally:  # after an error there is a part of it
-        remove(beside)
+        with replacing(out) as beside:
+            FORMATS[form](export, beside)
+    except OSError as error:
+        raise UserError(f"out={out}: {error.strerror or error}") from None
     print(f"written     {out}")

@@ -4,7 +4,6 @@ and transformers read without this package."""
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from ..config.fields import PLAIN_NAME
 from ..config.init_source import InitSource
 from ..config.schema import Data, Model
 from ..errors import UserError
-from ..runs.output_folder import remove_torn
+from ..runs.files import remove, replacing, unfinished
 from . import interop
 from .architectures import architecture, sizes_of_state, timm_args
 from .encoder import Backbone, Encoder
@@ -311,11 +310,12 @@ def export(
         classes: names of the classes, for a classifier whose linear layer is head.weight and
             head.bias of `heads`; empty: no classifier.
     """
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    if folder.parent.is_dir():
-        remove_torn(folder.parent, re.compile(re.escape(folder.name)))
-    beside.mkdir(parents=True)
-    try:
+    for left in unfinished(folder):  # of processes that were killed
+        if left.is_dir():
+            remove(left)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(folder) as beside:
+        beside.mkdir()
         config = _config(encoder, model, data, pool, classes)
         state = exported_state(encoder)
         if classes:
@@ -323,11 +323,7 @@ def export(
         (beside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         (beside / "model.safetensors").write_bytes(_packed(state))
         (beside / "heads.safetensors").write_bytes(_packed(heads))
-    except Exception:  # gives a full disk its room back
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
-    beside.replace(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _config(
