@@ -20,6 +20,8 @@ from typing import Any, TextIO
 
 BROKEN_PIPE = 128 + signal.SIGPIPE  # the status that a shell gives a process that SIGPIPE ended
 MOST_CHOICES = 30  # that an error lists
+# Errors of a disk that is full, over its quota, read-only or broken, at whichever write they show
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 class OutputError(Exception):
@@ -138,9 +140,16 @@ def printable(text: str, longest: int = 2000) -> str:
     )
 
 
+def _disk_line(error: OSError) -> str:
+    """What could not be written, and why."""
+    place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    return f"{place}{error.strerror}"
+
+
 @contextmanager
 def report_errors(everywhere: bool = False) -> Iterator[None]:
-    """Print a UserError in one line and exit with its status; an interrupt exits with 130.
+    """Print a UserError, or one of a disk, in one line and exit with its status; an interrupt exits
+    with 130.
 
     Rank 0 prints; with `everywhere` each rank prints its own errors, but not those that another
     rank reported (ReportedError).
@@ -149,8 +158,10 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
         yield
         # a full disk may show only now: at the end of the process it would go unreported
         sys.stdout.flush()
-    except UserError as error:
-        line = printable(one_line(error))
+    except (UserError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in DISK:
+            raise
+        line = printable(_disk_line(error) if isinstance(error, OSError) else one_line(error))
         rank = os.environ.get("RANK", "0")
         if rank == "0":
             sys.stderr.write(f"error: {line}\n")  # in one write: other ranks write too
@@ -158,7 +169,7 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
             sys.stderr.write(f"error on process {rank}: {line}\n")
         with suppress(OutputError):
             sys.stdout.flush()
-        sys.exit(error.status)
+        sys.exit(getattr(error, "status", UserError.status))
     except OutputError as error:
         if error.pipe:
             # silently, as any program before `| head`

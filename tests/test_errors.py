@@ -1,5 +1,6 @@
 """What becomes of a tool whose output nobody takes, and of a run behind it."""
 
+import errno
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from launching import interpreter
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ssl_vit.errors import suggest
+from ssl_vit.errors import report_errors, suggest
 from ssl_vit.runs.trackers import TensorBoard
 
 PLAN = [sys.executable, "tools/plan.py", "recipe=mpp", "--json"]
@@ -52,6 +53,25 @@ def images(folder: Path) -> Path:
 
 def test_a_reader_that_leaves_ends_a_tool_quietly(left: int) -> None:
     assert ended(PLAN, left) == (128 + signal.SIGPIPE, "")
+
+
+FULL_DISK = OSError(errno.ENOSPC, "No space left on device", "runs/gap/overlap.json")
+BROKEN = OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        (FULL_DISK, "error: runs/gap/overlap.json: No space left on device\n"),
+        (BROKEN, "error: Input/output error\n"),
+    ],
+)
+def test_a_fault_of_the_disk_is_one_line_whoever_writes(fault, line, capsys) -> None:
+    with pytest.raises(SystemExit) as left, report_errors():
+        raise fault
+    assert (left.value.code, capsys.readouterr().err) == (2, line)
+    with pytest.raises(FileNotFoundError), report_errors():  # a fault of ours stays one
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "x")
 
 
 @needs_full
