@@ -97,7 +97,7 @@ def main(words: list[str]) -> int:
     inside = installed(folder, words[1] if len(words) > 1 else interpreter())
     tests = [f"tests/test_{name}.py" for name in words[2:] or TESTS]
     done = subprocess.run(
-        [inside, "-m", "pytest", "-q", *tests], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        [inside, "-m", "pytest", *tests], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     show = (
         "import platform, importlib.metadata as m, sys;"
