@@ -186,11 +186,12 @@ def is_name(text: str) -> bool:
 
 
 def is_split(text: str) -> bool:
-    """Whether a text can be a split's name: not blank, and no number."""
+    """Whether a text can be a split's name: not blank, no number, and no longer than the name of a
+    file or folder of it."""
     try:
         float(text)
     except ValueError:
-        return bool(text.strip())
+        return bool(text.strip()) and len(text.encode(errors="surrogatepass")) <= LONGEST_NAME
     return False
 
 
