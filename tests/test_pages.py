@@ -229,6 +229,17 @@ def test_tensorboard_has_the_same_scalars(tmp_path):
         assert [one.value for one in found] == pytest.approx([row[name] for row in known])
 
 
+def test_a_resumed_run_replaces_its_own_events_alone(tmp_path):
+    board = tmp_path / "board"
+    TensorBoard(board, rows()).close()
+    (board / "notes.txt").write_text("mine")
+    TensorBoard(board, rows()[:1]).close()
+    events = EventAccumulator(str(board))
+    events.Reload()
+    assert len(events.Scalars("train/loss")) == 1
+    assert (board / "notes.txt").read_text() == "mine" and len(list(board.iterdir())) == 2
+
+
 def test_a_metric_of_a_plugin_has_a_chart_of_its_own():
     found = curves.charts([{"step": 1, "mine/one": 2.0}, {"step": 2, "validation/mine/one": 3.0}])
     assert [(chart.title, len(chart.lines)) for chart in found] == [("mine/one", 2)]

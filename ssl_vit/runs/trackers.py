@@ -3,16 +3,18 @@ when a run resumes, so that both agree."""
 
 import io
 import os
-import shutil
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..callbacks import Callback, Row
 from .files import append
 from .folder import Run
+
+EVENTS = "events.out.tfevents."  # how TensorBoard knows its files
 
 
 class _RetryingWriter(Callback):
@@ -73,9 +75,7 @@ class _EventFile(_RetryingWriter):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.path = (
-            folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
-        )
+        self.path = folder / f"{EVENTS}{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         self._add(file_version="brain.Event:2")
 
     def add_values(self, step: int, values: list[dict[str, Any]]) -> None:
@@ -104,7 +104,9 @@ class TensorBoard(_EventFile):
     """Writes rows as TensorBoard events; those of an earlier start are written anew from `rows`."""
 
     def __init__(self, folder: Path, rows: list[Row]) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
+        for before in folder.glob(f"{EVENTS}*"):
+            with suppress(OSError):
+                before.unlink()
         super().__init__(folder)
         for row in rows:
             self.on_row(row)
