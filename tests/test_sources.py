@@ -637,6 +637,18 @@ def test_a_label_far_above_the_number_of_classes_is_one_line(tmp_path, kind):
         load(place, validation=0.2, **words)
 
 
+def test_a_label_beyond_the_classes_of_a_streams_first_images_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "PREVIEW", 6)
+    labels = [0, 1, 0, 1, 0, 1, 7, 0]
+    parquet(tmp_path / "own" / "train.parquet", {"image": cells(range(8)), "label": labels})
+    place = Data(name="own", path=str(tmp_path / "own"), stream=True, validation=0.0)
+    found = sources.load(place, first=6)
+    assert sources.num_classes(found, place, "mpp") == 0 and len(found.stream.take(8)) == 8
+    assert sources.num_classes(found, place, "supervised") == 2
+    with pytest.raises(UserError, match=r"label 7 in row 6 is none of 2 classes; data\.classes="):
+        found.stream.take(8)
+
+
 def test_many_classes_are_counted_where_they_occur(monkeypatch):
     """Also where data.share or data.labelled takes few of their images."""
     monkeypatch.setattr(

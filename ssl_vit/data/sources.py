@@ -360,14 +360,18 @@ def _embedded(data: Data) -> dict[str, Source]:
 
 
 def num_classes(splits: Splits, data: Data, objective: str) -> int:
-    """The number of classes, for an objective that uses labels; 0 for others.
+    """The number of classes, for an objective that uses labels; 0 for others. A stream, of which
+    the first images alone were seen, refuses labels beyond it from then on.
 
     Raises:
         UserError: as `count_classes`.
     """
     if not USES_LABELS & set(OBJECTIVES[objective]):
         return 0
-    return count_classes(splits, data, objective)
+    classes = count_classes(splits, data, objective)
+    if splits.stream:
+        splits.stream.classes = classes
+    return classes
 
 
 def _check_same_classes(named: Mapping[str, Source], data: Data) -> None:

@@ -106,6 +106,7 @@ class Stream:
         self.class_info = class_info
         self.where = where
         self.seed = seed
+        self.classes: int | None = None  # their number, where labels are learned from
         self.cursors: dict[int, Cursor] = {0: Cursor()}
 
     @property
@@ -177,9 +178,16 @@ class Stream:
 
     def _cell(self, cell: dict[str, Any], shard: int, row: int) -> Cell:
         label = cell[self.label] if self.label else None
-        if isinstance(label, int) and label >= 2**63:
-            raise ValueError(f"{label} is no number of a class")
+        if isinstance(label, int) and not self._may_be(label):
+            text = f"label {label} in row {row} is none of {self.classes or 'any'} classes"
+            raise ValueError(f"{text}; data.classes= says how many there are")
         return Cell(_encoded(cell[self.image]), -1 if label is None else label, shard, row)
+
+    def _may_be(self, label: int) -> bool:
+        """Whether it is a number of a class, or one that nobody learns from."""
+        if self.classes is None:
+            return label < 2**63
+        return -1 <= label < self.classes
 
 
 def _next_window(walk: Iterator[tuple[Cell, Cursor]], size: int) -> tuple[list[Cell], Cursor]:
