@@ -180,6 +180,21 @@ class InitSource:
                 f"init={self.place}: its config.json or recipe.yaml cannot be read: {error!r}"
             ) from None
 
+    def images(self) -> dict[str, Any]:
+        """{dotted key: value} of the `data` that the run was made with whose weights these are;
+        empty where no run's folder is at hand.
+
+        Raises:
+            UserError: its recipe.yaml cannot be read; as `locate`.
+        """
+        run = self.locate().run
+        if run is None:
+            return {}
+        data = parsing.load_yaml(run / "recipe.yaml").get("data")
+        if not isinstance(data, dict):
+            raise UserError(f"init={self.place}: {run / 'recipe.yaml'} does not say its data")
+        return {f"data.{key}": value for key, value in data.items()}
+
     def pooling(self) -> str:
         """What the export gives as an image's feature: "avg" (the mean of the patches) where it
         says so, else "token"."""

@@ -7,7 +7,7 @@ from ..errors import UserError, suggest
 from ..formatting import INSTALLED, PACKAGE, ROOT
 from . import values
 from .parsing import flatten, load_yaml, parse_path
-from .schema import Recipe
+from .schema import EMBEDDED, Recipe
 
 RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
 TABLES = ("models", "datasets", "vtab", "expected")  # files under recipes/ that are not recipes
@@ -65,6 +65,11 @@ def preset(key: str, name: str) -> dict[str, Any]:
     return row
 
 
+def has_preset(key: str, name: str) -> bool:
+    """Whether there is a preset data=NAME or model=NAME."""
+    return name in load_yaml(RECIPES / PRESETS[key])
+
+
 def without_group(known: dict[str, Any], group: str) -> dict[str, Any]:
     """The values without those of one group of keys."""
     return {key: value for key, value in known.items() if not key.startswith(f"{group}.")}
@@ -102,6 +107,19 @@ def bases(path: Path) -> list[str]:
     that `load` takes."""
     base = load_yaml(path).get("base")
     return [] if base is None else [str(base), *bases(find_base(base, path))]
+
+
+def names_images(path: Path) -> bool:
+    """Whether a recipe file or one of its bases chooses images. That a file of recipes/ says
+    `data: shapes` is no choice, but what it does without one."""
+    mapping = load_yaml(path)
+    base = mapping.pop("base", None)
+    presets, own = _of_mapping(mapping, path)
+    found = {key: (presets | own).get(key) for key in ("data.path", "data.hub", "data.name")}
+    if any(found.values()):
+        shipped = path.resolve().is_relative_to(RECIPES.resolve())
+        return not shipped or found["data.name"] != EMBEDDED
+    return base is not None and names_images(find_base(base, path))
 
 
 def find_base(base: Any, path: Path) -> Path:

@@ -10,17 +10,17 @@ import dataclasses
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from . import recipe_files, uses, values
 from .identity import computed_values
-from .init_source import InitSource
+from .init_source import SCRATCH, InitSource
 from .parsing import flatten, parse_path
 from .recipe_files import FileValues, without_group
-from .schema import EMBEDDED, OPTIONS, Recipe
+from .schema import EMBEDDED, OPTIONS, Data, Recipe
 from .validate import check, check_place
 
 EVALUATION = {"data.eval_mode", "data.eval_crop"}
@@ -30,6 +30,13 @@ KEPT_FOR_OTHER_IMAGES = {
 }
 NULL = ("", "null", "none")  # texts of a null
 LONGEST_DEFAULT_NAME = 120  # characters, or bytes more than characters
+# Of a run's data, what says which images they are and how they are read; the rest is how images are
+# cropped, mixed and normalised, which each recipe says for itself
+OF_IMAGES = {
+    key for key, option in OPTIONS.items() if key.startswith("data.") and not option.training
+} - (KEPT_FOR_OTHER_IMAGES - {"data.size"})
+PLACES = ("data", "data.path", "data.hub")  # options that name images
+OTHERS = "give data=, data.path= or data.hub="
 
 
 def resolve(options: Iterable[str], here: bool = True) -> Recipe:
@@ -42,6 +49,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     Raises:
         UserError: an unknown key, preset or recipe, a value of the wrong type or out of bounds.
     """
+    options = list(options)
     given = values.parse(options)
     named = {key: given.pop(key, None) for key in ("recipe", "data", "model")}
     for key in given:
@@ -54,6 +62,8 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     file = recipe_files.load(path)
     start = InitSource(given["init"]).described_values() if "init" in given else {}
     known = _with_model(file.presets | file.own, named["model"], start)
+    source = InitSource(given.get("init", known.get("init", SCRATCH)))
+    follows = not names_images(options)
     data_name = named["data"]
     if data_name is not None:
         known = _without_images(known) | recipe_files.preset("data", data_name)
@@ -61,6 +71,8 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         other = _other_images(given, known)
         data_name = other["data.name"]
         known = _without_images(known) | other
+    elif follows and (images := source.images()):
+        known = _with_images(known, images, file)
     if "data.hub" in places:
         known["data.path"] = None
     known |= _preprocessing(start, file, given, named["data"])
@@ -80,6 +92,60 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         check_place(recipe.data)
     _make_paths_absolute(recipe)
     return recipe
+
+
+def resolve_encoder(place: str, options: Mapping[str, str]) -> Recipe:
+    """The recipe of an encoder without a task: its images are those that the options name, else
+    the embedded ones, which nobody reads.
+
+    Args:
+        place: as `init=`.
+        options: {key: text}.
+
+    Raises:
+        UserError: as `resolve`.
+    """
+    images = {} if gives_images(options) else {"data": EMBEDDED}
+    given = [f"{key}={text}" for key, text in {**images, **options}.items()]
+    return resolve(["recipe=evaluate", f"init={place}", *given], here=False)
+
+
+def names_images(options: Iterable[str]) -> bool:
+    """Whether options, or the recipe file among them, choose their images. Without, what starts
+    from a run uses that run's images."""
+    given = values.parse(options)
+    path = recipe_files.find_recipe(given.get("recipe"))
+    return gives_images(given) or recipe_files.names_images(path)
+
+
+def gives_images(given: Mapping[str, str]) -> bool:
+    """Whether options ({key: text}) name images."""
+    return any(given.get(key, "null") not in NULL for key in PLACES)
+
+
+def image_notice(options: Iterable[str], recipe: Recipe) -> str | None:
+    """`images_taken` of a recipe; None where its options name the images.
+
+    Args:
+        options: those that `resolve` made the recipe of.
+        recipe: that recipe.
+    """
+    return None if names_images(options) else images_taken(recipe.init_source, recipe.data)
+
+
+def images_taken(source: InitSource, data: Data) -> str | None:
+    """A line that says which images are used where none are named: those of the run that made the
+    first weights or, of weights that do not say theirs, others. None for fresh weights."""
+    if source.is_scratch:
+        return None
+    if not source.images():
+        text = "which images it was trained on is not known here"
+        return (
+            f"warning: init={source.place}: {text}; data={data.name} is used; for others {OTHERS}"
+        )
+    place = data.path or data.hub or f"data={data.name}"
+    share = "" if data.share == 1 else f", data.share={data.share:g}"
+    return f"images      those of init={source.place}: {place}{share}; for others {OTHERS}"
 
 
 def recipe_file(options: Iterable[str], recipe: Recipe) -> dict[str, Any]:
@@ -137,6 +203,18 @@ def _other_images(given: dict[str, str], known: dict[str, Any]) -> dict[str, Any
         name = place.stem if place.is_file() else place.name
     kept = {key: value for key, value in known.items() if key in KEPT_FOR_OTHER_IMAGES}
     return kept | {"data.name": name.replace("/", "--")}
+
+
+def _with_images(known: dict[str, Any], images: dict[str, Any], file: FileValues) -> dict[str, Any]:
+    """The values with a run's images. What is not of the images is as if they had been named: of
+    their preset or, where there is none, the recipe's; what the recipe file itself gives stays."""
+    name = str(images.get("data.name"))
+    rest = {key: value for key, value in known.items() if key in KEPT_FOR_OTHER_IMAGES}
+    if recipe_files.has_preset("data", name):
+        rest = recipe_files.preset("data", name)
+    of_run = {key: value for key, value in images.items() if key in OF_IMAGES}
+    of_file = {key: value for key, value in file.own.items() if key.startswith("data.")}
+    return _without_images(known) | rest | of_run | of_file
 
 
 def _preprocessing(

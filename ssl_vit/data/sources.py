@@ -1,8 +1,8 @@
 """The recipe's `data` -> one Source per split (embedded, shards, image folder, Hub)."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from .base import (
     Subset,
     View,
     lists_in,
+    masks_in,
 )
 from .formats import FoundSplits, FoundStreams
 from .layout import HELD_OUT
@@ -128,10 +129,9 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     names = _named(data, test, splits)
     for key, name in names.items():
         if not len(splits[name]):
-            raise UserError(
-                f"{key}={name}: {_place(data)} has no images in that split; splits with images:"
-                f" {_filled(splits)}"
-            )
+            filled = ", ".join(other for other, source in splits.items() if len(source)) or "none"
+            text = f"{_place(data)} has no images in that split; splits with images: {filled}"
+            raise UserError(f"{key}={name}: {text}")
     _check_authors(data, splits[names["data.train"]])
     whole = splits[names["data.train"]]
     if _outside(data):
@@ -160,7 +160,7 @@ def _check_authors(data: Data, train: Source) -> None:
         )
 
 
-def _named(data: Data, test: bool, splits: Collection[str]) -> dict[str, str]:
+def _named(data: Data, test: bool, splits: Mapping[str, Any]) -> dict[str, str]:
     """{key: split} for the keys that name one: the split of that name or, where there is none, of
     another name for the same role.
 
@@ -177,9 +177,18 @@ def _named(data: Data, test: bool, splits: Collection[str]) -> dict[str, str]:
         chosen = layout.choose(name, splits)
         if chosen is None:
             more = ", or a share of train" if key == "data.validation" and not data.stream else ""
+            if key == "data.test":
+                more = f"; {_place(data)} lacks {_untested(splits[found['data.train']])}"
             raise UserError(f"{key}={name}: no such split; {suggest(name, splits)}{more}")
         found[key] = chosen
     return found
+
+
+def _untested(train: Source) -> str:
+    """What images without a test split lack for a test: labels too, if they have no masks."""
+    lacks = "test images (a folder test/ beside train/); eval.test=false trains without"
+    labelled = train.label_range[1] >= 0 or masks_in(train).column
+    return lacks if labelled else f"labels (a folder for each class) and {lacks}"
 
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
@@ -268,10 +277,6 @@ def _under(split: str) -> str:
 
 def _place(data: Data) -> str:
     return data.path or data.hub or f"data={data.name}"
-
-
-def _filled(splits: dict[str, Source]) -> str:
-    return ", ".join(name for name, source in splits.items() if len(source)) or "none"
 
 
 def _subset(train: Source, data: Data) -> Source:
@@ -403,7 +408,8 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
         if high < 0:
             raise UserError(
                 f"objective={objective}: data={data.name} has no labels in its {split} split"
-                f"{source.columns}"
+                f"{source.columns}; expected a folder for each class, a column of labels, or other"
+                " images: data=, data.path=, data.hub="
             )
         known = data.classes or len(source.classes) or high + 1
         if low < -1 or high >= known:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..config.init_source import CHOICES, SCRATCH
-from ..config.resolve import recipe_file, resolve
+from ..config.resolve import OTHERS, image_notice, recipe_file, resolve
 from ..config.schema import Recipe
 from ..config.validate import check_place
 from ..errors import UserError, report_errors
@@ -70,16 +70,35 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
     """
     run = Run(recipe)
     run.recipe_file = recipe_file(options, recipe) if options else None
+    notice = image_notice(options, recipe) if options else None
+    if notice and os.environ.get("RANK", "0") == "0":
+        print(notice, flush=True)
     run.reconcile()
     result = run.result()
     if result is None:
         reuse.check_unfinished(run)
-        check_place(recipe.data)
+        _check_images(recipe, taken=notice is not None)
         experiment_trackers.check_installed(recipe.log.trackers)
     elif os.environ.get("RANK", "0") == "0":  # the other processes only exit
         for warning in reuse.check(run):
             print(f"warning: {warning}", flush=True)
     return run, result
+
+
+def _check_images(recipe: Recipe, taken: bool) -> None:
+    """Check that the images are where the recipe says; `taken` are those of a run, which nobody has
+    named.
+
+    Raises:
+        UserError: they are not.
+    """
+    try:
+        check_place(recipe.data)
+    except UserError as error:
+        if not taken:
+            raise
+        whose = f"the images of init={recipe.init}; {OTHERS}"
+        raise UserError(f"{error}; these are {whose}") from None
 
 
 def _check_pretrain(recipe: Recipe, options: list[str]) -> None:

@@ -3,6 +3,7 @@ are shown, and each encoder ready to be inspected."""
 
 import copy
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 from .. import costs, objectives
 from ..config import export_files, parsing, recipe_files, values
 from ..config.init_source import InitSource
-from ..config.resolve import resolve
+from ..config.resolve import OTHERS, gives_images, images_taken, resolve_encoder
 from ..config.schema import Data, Recipe
 from ..config.validate import check_place
 from ..data import layout, loaders, sources
@@ -32,7 +33,6 @@ from .setup import objective_settings
 DEFAULT_SIZE = 224  # pixels, where the weights come without a config.json
 LARGEST_BATCH = 32
 ATTENTION_BYTES = 2**28  # of a block's attention maps, at most, of a batch
-PLACES = {"data", "data.path", "data.hub"}
 BROUGHT = ("data.mean", "data.std")  # options for the encoders that do not state them
 
 
@@ -169,7 +169,7 @@ def _resolved(source: InitSource, given: Mapping[str, str]) -> NamedEncoder:
     size = None if folder is None else export_files.image_size(folder)
     own.setdefault("data.size", str(size or DEFAULT_SIZE))
     name = own.pop("model.name", None)  # which only model= sets
-    recipe = _recipe(source.place, own)
+    recipe = resolve_encoder(source.place, own)
     recipe.model.name = name or recipe.model.name
     located = source.locate()
     identity = source.place
@@ -178,15 +178,10 @@ def _resolved(source: InitSource, given: Mapping[str, str]) -> NamedEncoder:
     return NamedEncoder(source, identity, "", recipe, source.pooling(), located.run)
 
 
-def _recipe(place: str, options: Mapping[str, str]) -> Recipe:
-    arguments = [f"{key}={text}" for key, text in options.items()]
-    return resolve(["recipe=evaluate", f"init={place}", *arguments], here=False)
-
-
 def _scratch(owner: NamedEncoder | None, given: Mapping[str, str]) -> NamedEncoder:
     """Fresh weights; of the owner's model, for its images and with its seed, if there is one."""
     if owner is None:
-        recipe = _recipe("scratch", given)
+        recipe = resolve_encoder("scratch", given)
         return NamedEncoder(InitSource("scratch"), "scratch", "", recipe, "token", None)
     recipe = copy.deepcopy(owner.recipe)
     recipe.init = "scratch"
@@ -241,21 +236,38 @@ def find_images(named: Sequence[NamedEncoder], given: Mapping[str, str]) -> Imag
 
 
 def data_of(named: Sequence[NamedEncoder], given: Mapping[str, str]) -> Data:
-    """The data that the options name; without such options, those that the first run was trained
-    on.
+    """The data that the options name; without such options, those that the runs were trained on,
+    which it prints.
 
     Raises:
-        UserError: they are not on this machine.
+        UserError: they are not on this machine, or of each run others.
     """
     data = named[0].recipe.data
-    run = next((one.run for one in named if one.run), None)
-    if run is not None and not PLACES & given.keys():
-        data = recipe_files.read(run / "recipe.yaml").data
+    if not gives_images(given):
+        trained = {
+            one.source: recipe_files.read(one.run / "recipe.yaml").data for one in named if one.run
+        }
+        source, data = next(iter(trained.items()), (named[0].source, data))
+        places = {one.place: _place(other) for one, other in trained.items()}
+        if len(set(places.values())) > 1:
+            texts = ", ".join(f"{place} on {images}" for place, images in places.items())
+            raise UserError(
+                f"init=[{','.join(places)}]: trained on other images each ({texts}); {OTHERS}"
+            )
         for key, text in given.items():
-            if key.startswith("data."):
+            if trained and key.startswith("data."):
                 setattr(data, key.removeprefix("data."), values.typed(key, text))
+        notice = images_taken(source, data)
+        if notice and os.environ.get("RANK", "0") == "0":
+            print(notice, flush=True)
     check_place(data)
     return data
+
+
+def _place(data: Data) -> str:
+    if data.path:
+        return f"data.path={data.path}"
+    return f"data.hub={data.hub}" if data.hub else f"data={data.name}"
 
 
 def _test_split(data: Data) -> str | None:

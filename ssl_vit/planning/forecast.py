@@ -13,12 +13,12 @@ from .. import costs
 from ..config.identity import computed_values
 from ..config.init_source import SCRATCH
 from ..config.parsing import load_yaml
-from ..config.resolve import resolve
+from ..config.resolve import image_notice, resolve
 from ..config.schema import Data, Recipe
 from ..config.values import KEYS, parse
 from ..errors import UserError
 from ..studies import command, spec
-from ..studies.plan import Plan, Task, known_options, model_options, origin
+from ..studies.plan import Plan, Task, known_options, options_from, origin
 from . import budget, network, paper
 from .budget import Device
 from .pace import Pace, measure
@@ -80,7 +80,8 @@ def run(options: list[str], settings: PlanOptions) -> Record:
             [*options, f"optim.steps={_steps(options, recipe, settings.epochs, settings.images)}"],
             settings,
         )
-    return estimate(recipe, settings, measure(recipe) if settings.probe else None)
+    record = estimate(recipe, settings, measure(recipe) if settings.probe else None)
+    return record | {"notice": image_notice(options, recipe)}
 
 
 def _resolve(options: list[str], settings: PlanOptions) -> Recipe:
@@ -357,8 +358,8 @@ def _options(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> list[str]:
     of the task that it starts from and, in place of a sweep's best values, its first."""
     options = known_options(task)
     before = origin(task, plan)
-    if before is not None and "model" not in options:
-        options = model_options(recipes[before.name]) | options
+    if before is not None:
+        options = options_from(recipes[before.name], options)
     if task.best:
         swept = next(plan[name].values for name in task.needs if plan[name].part == task.best)
         options |= {key: spec.text(value) for key, value in swept.items()}

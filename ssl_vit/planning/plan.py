@@ -55,6 +55,8 @@ def main(options: list[str]) -> None:
     step = None if of_study else record["communication"]
     if step and record["device"]:
         rows.extend(network.lines(step, record["processes"], "network" in own))
+    if not of_study and record["notice"]:
+        print(record["notice"])
     width = max(11, *(len(name) for name, _ in rows))
     for name, text in rows:
         print(f"{name:<{width}} {text}")

@@ -11,14 +11,17 @@ from .. import hub_files
 from ..config import parsing
 from ..config.identity import computed_values
 from ..config.recipe_files import file_values, find_recipe
-from ..config.resolve import resolve
+from ..config.resolve import OF_IMAGES, names_images, resolve
 from ..config.schema import OBJECTIVES, USES_LABELS, Data, Recipe
 from ..data.layout import ROLE
 from ..errors import UserError
 from . import benchmark_images, match_compute
 from .spec import PLACEHOLDER, SEED, Part, Study, split_reference
 from .spec_fields import combinations, swept_together, text
+from .sweep import image_options
 
+# Keys of a run's images that sweep.image_options gives as their place, or that no option can set
+PLACED = {"data.name", "data.path", "data.hub", "data.verified"}
 Plan = dict[str, "Task"]  # by name, each task after those that it needs
 
 
@@ -190,11 +193,22 @@ def known_options(task: Task) -> dict[str, str]:
     return {key: value for key, value in task.options.items() if not PLACEHOLDER.search(value)}
 
 
+def options_from(before: Recipe, options: dict[str, str]) -> dict[str, str]:
+    """A task's options with what the run brings that it starts from, before that run exists: its
+    model and its images, each unless the options name it."""
+    brought: dict[str, str] = {}
+    if not names_images(f"{key}={value}" for key, value in options.items()):
+        brought = image_options(before, [key.removeprefix("data.") for key in OF_IMAGES - PLACED])
+    if "model" not in options:
+        brought |= model_options(before)
+    return brought | options
+
+
 def _recipe(task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, Recipe]) -> Recipe:
     options = known_options(task)
     before = origin(task, plan)
-    if before is not None and "model" not in options:
-        options = model_options(recipes[before.name]) | options
+    if before is not None:
+        options = options_from(recipes[before.name], options)
     if task.best:
         options |= {key: text(value) for key, value in values.items()}
     try:

@@ -9,7 +9,7 @@ from ..config import parsing
 from ..config.identity import computed_values, counts
 from ..config.init_source import SCRATCH, InitSource
 from ..config.parsing import flatten, load_yaml
-from ..config.resolve import resolve
+from ..config.resolve import names_images, resolve
 from ..config.schema import Recipe
 from ..errors import UserError
 from ..jobs import reuse
@@ -57,7 +57,8 @@ def _current_recipe(task: Task, plan: Plan, folder: Path) -> tuple[Recipe, tuple
     if source.weights_hash() is not None:
         return resolve(options, here=False), ("init",)  # the weights themselves are compared
     without = [option for option in options if not option.startswith("init=")]
-    return resolve(without, here=False), FROM_INIT
+    undecided = FROM_INIT if names_images(options) else (*FROM_INIT, "data.")
+    return resolve(without, here=False), undecided
 
 
 def write_plan(study: Study, name: str, plan: Plan, folder: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from ..config.identity import NOT_COMPUTED
 from ..config.parsing import load_yaml
 from ..config.recipe_files import RECIPES
-from ..config.resolve import resolve
+from ..config.resolve import names_images, resolve
 from ..config.schema import Recipe
 from ..config.values import parse
 from ..errors import UserError
@@ -83,9 +83,11 @@ def study(recipe: str | None, given: dict[str, str], axes: list[str]) -> tuple[S
             f"recipe={recipe}: trains nothing that could be swept; a part's grid in a study's "
             f"file sweeps probes"
         )
-    if base.data.path:
+    if base.data.path and names_images(f"{key}={value}" for key, value in trained.items()):
         trained["data.path"] = base.data.path  # whole, found again from any folder
-    probe = {"recipe": "evaluate", "init": "{pretrain}", **_images(base), **probed}
+    evaluated = IMAGES + (EVALUATION if base.data.eval_mode == "crop" else EVALUATION[:1])
+    images = image_options(base, evaluated)
+    probe = {"recipe": "evaluate", "init": "{pretrain}", **images, **probed}
     parts = {
         "pretrain": {"tool": "pretrain", "options": trained},
         "probe": {"tool": "evaluate", "options": probe},
@@ -103,15 +105,16 @@ def _base(start: dict[str, str], first: dict[str, str]) -> Recipe:
         return resolve([f"{key}={value}" for key, value in (start | first).items()])
 
 
-def _images(base: Recipe) -> dict[str, str]:
-    """Options with which an evaluation reads the recipe's images, all of them and uncropped."""
+def image_options(base: Recipe, keys: Iterable[str]) -> dict[str, str]:
+    """Options with which another recipe reads the recipe's images: their place, and those keys of
+    `data` that the place does not say."""
     options = {}
     if base.data.name in load_yaml(RECIPES / "datasets.yaml"):
         options["data"] = base.data.name
     if place := [key for key in ("path", "hub") if getattr(base.data, key)]:
         options[f"data.{place[0]}"] = str(getattr(base.data, place[0]))
-    there = resolve(["recipe=evaluate", *(f"{key}={value}" for key, value in options.items())])
+    given = [f"{key}={value}" for key, value in options.items()]
+    there = resolve(["recipe=evaluate", *given], here=False)
     now = asdict(base.data)
     was = asdict(there.data)
-    keys = IMAGES + (EVALUATION if base.data.eval_mode == "crop" else EVALUATION[:1])
     return options | {f"data.{key}": text(now[key]) for key in keys if now[key] != was[key]}
