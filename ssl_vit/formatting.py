@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,10 @@ COMPARED_WITH = {
     "majority_patch_knn": ("patch_knn",),
 }
 SHARES = ("accuracy", "accuracy_masked", "accuracy_random", "accuracy_kept", "top1", "top5", "real")
+# Fewer images than this are too few to tell by: at 50% the 95% interval of an accuracy on 100 of
+# them reaches 9.8 points to each side
+FEW_IMAGES = 100
+SPLIT_NAMES = {"validation": "held out", "train": "training images"}
 # Per cent too, but of pixels and patches, which are no independent cases: without an interval
 OF_MASKS = ("miou", "pixel_accuracy", "patch_knn")
 MEASURED = ("loss", *SHARES, *OF_MASKS)
@@ -156,6 +160,33 @@ def rounded_count(count: int) -> str:
 def is_higher_better(metric: str) -> bool:
     """Whether higher values of a metric are the better ones."""
     return not metric.rpartition("/")[2].startswith("loss")
+
+
+def count_of_images(count: int) -> str:
+    return "1 image" if count == 1 else f"{count:,} images"
+
+
+def format_held_out(best: Mapping[str, Any]) -> str:
+    """The images that checkpoint.best chose on; result.json of an older version has no count."""
+    return f"{best['n']:,} held-out images" if best.get("n") else "held-out images"
+
+
+def few_images(measured_on: Mapping[str, int], chosen: Sequence[str] = ()) -> list[str]:
+    """A caution for each split on which fewer than FEW_IMAGES images were measured.
+
+    Args:
+        measured_on: {split: images}, as environment.json has it.
+        chosen: what is chosen on those that are not the test split's.
+    """
+    found = []
+    for split, count in measured_on.items():
+        if count < FEW_IMAGES:
+            text = f"{SPLIT_NAMES.get(split, split)}: {count_of_images(count)}; on fewer than"
+            text += f" {FEW_IMAGES} an accuracy is uncertain by 10 points or more"
+            if chosen and split != "test":
+                text += f", and {' and '.join(chosen)} is chosen on them"
+            found.append(text)
+    return found
 
 
 def format_metrics(

@@ -26,7 +26,12 @@ NUMBER = (int, float)
 TEXT = (str, type(None))
 METRICS = {str: {"value": NUMBER, "split": str, "n?": (int, type(None))}}
 # of checkpoint.best: step and value are null where no evaluation gave a finite value
-BEST = {"metric": str, "step": (int, type(None)), "value": (*NUMBER, type(None))}
+BEST = {
+    "metric": str,
+    "step": (int, type(None)),
+    "value": (*NUMBER, type(None)),
+    "n?": int,  # held-out images
+}
 RESULT = {
     "steps": int,
     "seconds": NUMBER,
@@ -39,10 +44,12 @@ RESULT = {
     "total_device_hours?": NUMBER,
     "recipe?": str,
     "best?": BEST,
+    "measured_on?": {str: int},
 }
 ENVIRONMENT = {
     "data?": {str: object},
     "images?": {str: int},  # of a split that is no stream
+    "measured_on?": {str: int},
     "init?": ({str: object}, type(None)),
     "before?": ({"exaflop": NUMBER, "device_hours": NUMBER}, type(None)),
     "host?": ({str: object}, type(None)),

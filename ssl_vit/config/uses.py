@@ -62,6 +62,15 @@ def measures_masks(recipe: Recipe) -> bool:
     return recipe.objective == "probe" and not set(DENSE).isdisjoint(recipe.probe.measures)
 
 
+def chosen_on_held_out(recipe: Recipe) -> list[str]:
+    """What a run chooses on its held-out images."""
+    if recipe.objective != "probe":
+        return ["the checkpoint"] if recipe.checkpoint.best else []
+    rates = {"linear": "linear probe", "segmentation": "segmentation probe"}
+    names = [rates[name] for name in recipe.probe.measures if name in rates]
+    return [f"the learning rate of the {name}" for name in names]
+
+
 def _groups(recipe: Recipe) -> tuple[set[str], set[str]]:
     """The groups of keys that the objective uses, and those that it does not."""
     used = set(OBJECTIVES.get(recipe.objective, ()))

@@ -195,6 +195,11 @@ class ProbesDuringTraining:
         found = few_shot if "few_shot" in measured else []
         return found + [name for name in ("linear", "knn") if name in measured]
 
+    def chosen_on(self, images: int) -> int:
+        """Of so many training images, on how many the linear probe's learning rate is chosen: the
+        first tenth."""
+        return max(1, images // 10)
+
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
         self.latest = {}
         self.has_run = True
@@ -207,8 +212,7 @@ class ProbesDuringTraining:
         if len(test[0]):
             yield "features/rank", probes.effective_rank(test[0])
             yield "features/norm", probes.mean_norm(test[0])
-        # the linear probe's learning rate is chosen on the first tenth
-        count = max(1, len(label_N) // 10)
+        count = self.chosen_on(len(label_N))
         seen = {
             "train": (train_ND[count:], label_N[count:]),
             "validation": (train_ND[:count], label_N[:count]),

@@ -15,10 +15,13 @@ from ..config.identity import NOT_COMPUTED
 from ..config.parsing import flatten
 from ..config.resolve import without_private
 from ..config.schema import EMBEDDED, OBJECTIVES, Data, Recipe
+from ..config.uses import chosen_on_held_out
 from ..formatting import (
     duration,
     escape_markdown,
     escape_opening,
+    few_images,
+    format_held_out,
     inline_code,
     rounded_count,
 )
@@ -277,6 +280,7 @@ def _results(run: Run, result: Mapping[str, Any] | None) -> dict[str, Any]:
     comparisons = list(measures.comparisons(metrics))
     return {
         "results": measures.results(metrics),
+        "few": few_images((result or {}).get("measured_on") or {}, chosen_on_held_out(run.recipe)),
         "baselines": measures.baselines(comparisons) if comparisons else "",
         "verdict": measures.verdict(comparisons) if comparisons else "",
         "curves": bool(result and run.rows()),
@@ -315,7 +319,8 @@ def _chosen(result: Mapping[str, Any]) -> str:
         return ""
     metric = escape_markdown(best["metric"])
     return (
-        f" The weights are those of step {best['step']:,}, whose {metric} on held-out images was"
+        f" The weights are those of step {best['step']:,}, whose {metric} on"
+        f" {format_held_out(best)} was"
         f" the best ({best['value']:.4g})."
     )
 

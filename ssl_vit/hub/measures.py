@@ -133,6 +133,12 @@ def number(name: str, value: float) -> str:
     return f"{value:.2%}" if _last(name) in SHARED else f"{value:.4g}"
 
 
+def with_count(name: str, entry: Mapping[str, Any]) -> str:
+    """A metric's value and, where it is known, the number of cases (images, or patches of them)."""
+    text = number(name, entry["value"])
+    return f"{text} (n = {entry['n']:,})" if entry.get("n") else text
+
+
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
 
 

@@ -7,11 +7,13 @@ import torch
 from .. import costs, formatting
 from ..config.recipe_files import suggest_model
 from ..config.schema import compared_views
+from ..config.uses import chosen_on_held_out
 from ..data import loaders
 from ..data.workers import limit_workers
 from ..models.encoder import Encoder
 from ..runs import console
 from ..training import distributed, loop
+from .resources import measured_on
 from .setup import Job, loop_settings
 
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
@@ -50,6 +52,15 @@ def _early_warnings(job: Job) -> Iterator[str]:
         yield f"data.hub={data.hub}: that this is its name on the Hub could not be checked"
     if data.validation == 0:
         yield "data.validation=0: what is called held out below are images that are trained on"
+    counts = measured_on(job.recipe, job.splits)
+    yield from formatting.few_images(counts, chosen_on_held_out(job.recipe))
+    if job.probes and "linear" in job.recipe.probe.measures:
+        chosen = job.probes.chosen_on(min(job.recipe.probe.images, len(job.splits.train)))
+        if chosen < formatting.FEW_IMAGES:
+            yield (
+                f"probe.images={job.recipe.probe.images}: the learning rate of the linear probe is"
+                f" chosen on a tenth of them, {formatting.count_of_images(chosen)}"
+            )
     yield from job.splits.guesses
     if note := distributed.macos_warning():
         yield note

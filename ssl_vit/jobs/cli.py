@@ -12,7 +12,16 @@ from ..config.resolve import OTHERS, image_notice, recipe_file, resolve
 from ..config.schema import Recipe
 from ..config.validate import check_place
 from ..errors import UserError, report_errors
-from ..formatting import OF_MASKS, duration, format_baselines, format_metrics, tool_command, typed
+from ..formatting import (
+    OF_MASKS,
+    count_of_images,
+    duration,
+    format_baselines,
+    format_held_out,
+    format_metrics,
+    tool_command,
+    typed,
+)
 from ..runs import experiment_trackers
 from ..runs.folder import Run
 from ..training.preemption import SignalHandler
@@ -153,9 +162,9 @@ def _conclude(run: Run, result: Result) -> None:
         f"{result['finished']}: {run.folder}"
     )
     if (best := result.get("best")) and best["step"] is not None:
-        value = f"{best['metric']} {best['value']:.4g} on held-out images"
+        value = f"{best['metric']} {best['value']:.4g} on {format_held_out(best)}"
         print(f"best        step {best['step']:,}, tested and exported: {value}")
-    _print_metrics(result)
+    _print_metrics(result, result.get("measured_on") or {})
     for image in sorted(run.figures.glob("*.png")):
         print(f"image       {image}")
     if (run.folder / "report.html").exists():
@@ -193,13 +202,15 @@ def _conclude_evaluation(run: Run, result: Result) -> None:
         print(f"{name:<11} {entry['value']:.1%} {of} {entry['n']:,} {entry['split']} images")
 
 
-def _print_metrics(result: Result) -> None:
-    """Print the metrics of each split, and the baselines."""
+def _print_metrics(result: Result, measured_on: dict[str, int]) -> None:
+    """Print the metrics of each split, on how many images, and the baselines."""
     splits: dict[str, dict[str, float]] = {}
     for name, entry in result["metrics"].items():
         splits.setdefault(entry["split"], {})[name] = entry["value"]
     for split, values in splits.items():
-        print(f"{'held out' if split == 'validation' else split:<11} {format_metrics(values)}")
+        name = "held out" if split == "validation" else split
+        of = f" (n = {count_of_images(measured_on[split])})" if split in measured_on else ""
+        print(f"{name:<11} {format_metrics(values)}{of}")
         if beat := format_baselines(values):
             print(f"to beat     {beat}")
 

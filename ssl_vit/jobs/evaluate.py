@@ -15,11 +15,12 @@ from ..config.init_source import InitSource
 from ..config.probe import DENSE
 from ..config.recipe_files import read
 from ..config.schema import OBJECTIVES, Data, Recipe, learns_labels
-from ..config.uses import measures_masks
+from ..config.uses import chosen_on_held_out, measures_masks
 from ..data import batching, loaders, masks, sources
 from ..data.workers import InterruptibleLoader, report_lost_workers
 from ..errors import UserError
 from ..evaluation import classify, features
+from ..formatting import few_images
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives import Supervised
@@ -112,6 +113,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
         before=source.upstream_cost(),
     )
     result["pool"] = pool
+    result["measured_on"] = resources.measured_on(recipe, splits)
     run.finish(result)
     finish.write_page(run)
     accelerator.wait_for_everyone()
@@ -205,7 +207,8 @@ def _print_banner(run: Run, accelerator: Accelerator, splits: sources.Splits, po
         f"{len(splits.train):,} training, {len(splits.validation):,} held-out, "
         f"{len(splits.test):,} test images"
     )
-    for text in splits.guesses:
+    counts = resources.measured_on(recipe, splits)
+    for text in (*few_images(counts, chosen_on_held_out(recipe)), *splits.guesses):
         print(f"warning: {text}", flush=True)
     if note := macos_warning():
         print(f"warning: {note}", flush=True)

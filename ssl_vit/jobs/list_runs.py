@@ -12,7 +12,7 @@ from typing import Any
 from .. import reports
 from ..config import parsing, values
 from ..errors import UserError, suggest
-from ..formatting import is_higher_better, text_line, tool_command, typed
+from ..formatting import few_images, is_higher_better, text_line, tool_command, typed
 from ..hub import measures
 from ..reports import ranking, run_list
 from ..reports.run_list import ListedRun, format_bytes
@@ -235,12 +235,21 @@ def _print_group(found: ranking.Ranking, group: ranking.Group) -> dict[str, Any]
     differing = run_list.differing(group.runs)
     settings = _settings(differing, len(group.runs))
     rows = [
-        [str(place), measures.number(found.metric, value), text_line(run.name), text]
-        for place, (run, value, text) in enumerate(
-            zip(group.runs, _values(found.metric, group.runs), settings, strict=True), 1
-        )
+        [
+            str(place),
+            measures.with_count(found.metric, run.measured[found.metric]),
+            text_line(run.name),
+            text,
+        ]
+        for place, (run, text) in enumerate(zip(group.runs, settings, strict=True), 1)
     ]
     print("\n".join(run_list.plain_table(("", found.metric, "run", "differs"), rows)))
+    split = str(facts["split"])
+    counts = [
+        run.record.measured_on[split] for run in group.runs if split in run.record.measured_on
+    ]
+    for text in few_images({split: min(counts)}) if counts else ():
+        print(f"warning: {text}")
     ranked = [
         {"name": run.name, "value": value}
         for run, value in zip(group.runs, _values(found.metric, group.runs), strict=True)

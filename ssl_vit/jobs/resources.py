@@ -16,7 +16,7 @@ from accelerate.utils import gather_object
 from .. import costs
 from ..config.probe import DENSE
 from ..config.schema import OBJECTIVES, Recipe, compared_views, learns_labels
-from ..config.uses import measures_masks
+from ..config.uses import chosen_on_held_out, measures_masks
 from ..data import batching, fingerprints, sources
 from ..data.base import Source, lists_in
 from ..data.resident import DecodedImages, NotResident, ResidentDataset, decode_split
@@ -164,6 +164,19 @@ def _first_there(recipe: Recipe, accelerator: Accelerator) -> bool:
     return gather_object([here]).index(here) == accelerator.process_index
 
 
+def measured_on(recipe: Recipe, splits: sources.Splits) -> dict[str, int]:
+    """{split: how many of its images metrics are measured, or something is chosen, on}."""
+    # with data.validation=0 the held-out images are training images
+    name = "train" if recipe.data.validation == 0 else "validation"
+    held_out = len(splits.validation)
+    found = {}
+    if recipe.objective != "probe":
+        found[name] = min(recipe.eval.images, held_out)
+    elif chosen_on_held_out(recipe):
+        found[name] = held_out
+    return found if splits.test is None else found | {"test": len(splits.test)}
+
+
 def environment_facts(
     recipe: Recipe,
     accelerator: Accelerator,
@@ -177,6 +190,7 @@ def environment_facts(
         if _first_there(recipe, accelerator)
         else {},
         "images": {} if splits.stream else {"train": len(splits.train)},
+        "measured_on": measured_on(recipe, splits),
         "classes": list(splits.train.classes),  # label 0 is the first
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": batch_layout.processes,

@@ -280,9 +280,10 @@ def _callbacks(job: Job) -> list[Callback]:
     callbacks: list[Callback] = [MetricsLog(job.run)]
     if job.writes_tensorboard:
         callbacks.append(TensorBoard(job.run.tensorboard, job.run.rows()))
+    images = min(job.recipe.eval.images, len(job.splits.validation))
     callbacks += [tracker for tracker in job.trackers if not tracker.dropped]
     baselines = {name: value for name, (value, _) in job.held_out.baselines.items()}
-    callbacks.append(console.progress(job.state.step, job.recipe.optim.steps, baselines))
+    callbacks.append(console.progress(job.state.step, job.recipe.optim.steps, baselines, images))
     if job.pusher:
         callbacks.append(job.pusher)
     return callbacks

@@ -36,7 +36,8 @@ def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[
     if not any((task["part"], task.get("best")) == (study.final, sweep.part) for task in tasks):
         return
     values, dev = sweep.tried[sweep.best]
-    cells = [setting(values), str(len(sweep.tried)), number(dev)]
+    of = f" (n = {sweep.images:,})" if sweep.images else ""
+    cells = [setting(values), str(len(sweep.tried)), f"{number(dev)}{of}"]
     if sweep.arm not in choices(study, numbers.sweeps, study.final):
         planned = {str(task["values"]) for task in tasks if task["part"] == sweep.part}
         cells = [NONE, f"{len(sweep.tried)} of {len(planned)} so far", NONE]

@@ -59,6 +59,13 @@ class FinishedRun(NamedTuple):
             )
         return float(self.result["metrics"][name]["value"])
 
+    def images(self, name: str) -> int | None:
+        """How many images a metric is of; None where the run did not record it."""
+        entry = self.result["metrics"][name]
+        # older runs: n is of cases, which are images but for metrics of patches
+        counts = self.result.get("measured_on") or {}
+        return counts.get(entry["split"]) or entry.get("n")
+
     def measured(self, split: str) -> list[str]:
         """Names of the metrics that were measured on a split."""
         return [name for name, entry in self.result["metrics"].items() if entry["split"] == split]

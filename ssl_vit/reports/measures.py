@@ -57,6 +57,7 @@ class Measure(NamedTuple):
             is the best.
         results: of the arms that are compared.
         not_compared: of extra parts, and of arms that are no settings of a study that varies keys.
+        images: how many images it is of, in the run of the fewest; None where that is not known.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Measure(NamedTuple):
     question_keys: list[str]
     results: list[Result]
     not_compared: list[Result]
+    images: int | None = None
 
     @property
     def best(self) -> Result:
@@ -239,6 +241,8 @@ def _with_results(
             (measure.results if arm in study.settings else measure.not_compared).append(result)
     if not measure.results:
         return
+    counts = [run.images(metric) for one in runs.values() for run in one.values()]
+    measure = measure._replace(images=fewest(counts))
     if not measure.question_keys:
         baseline = study.report.get("baseline") or ""
         chance = _probabilities(measure)
@@ -251,6 +255,11 @@ def _with_results(
                 for one in results
             ]
     yield measure
+
+
+def fewest(counts: Iterable[int | None]) -> int | None:
+    """The smallest of the counts that are known."""
+    return min((count for count in counts if count), default=None)
 
 
 def _resampled(study: StudyResults, runs: Mapping[int, FinishedRun]) -> Interval | None:

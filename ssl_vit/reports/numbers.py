@@ -18,7 +18,7 @@ from . import benchmark, scaling_curve
 from .axes import format_place
 from .benchmark import Benchmark
 from .load import FinishedRun, StudyResults
-from .measures import Measure, held_out, tested
+from .measures import Measure, fewest, held_out, tested
 from .scaling_curve import ScalingCurve
 
 SWEPT_BY = "accuracy"  # the held-out metric of a sweep from which no task chooses
@@ -41,7 +41,8 @@ class Pair(NamedTuple):
 
 class Sweep(NamedTuple):
     """What one arm's sweep found of the metric `by`. `best` is an index of `tried`; `edges` are
-    keys whose best value ends the grid."""
+    keys whose best value ends the grid; `images` how many images the choice was made on, None where
+    that is not known."""
 
     part: str
     arm: str
@@ -49,6 +50,7 @@ class Sweep(NamedTuple):
     tried: list[tuple[dict[str, Any], float]]
     best: int
     edges: list[str]
+    images: int | None
 
 
 class Cost(NamedTuple):
@@ -238,7 +240,8 @@ def _sweeps(study: StudyResults) -> Iterator[Sweep]:
         scores = [mean if math.isfinite(mean) else -math.inf for _, mean in tried]
         best = scores.index(max(scores))
         ends = edges([values for values, _ in tried], tried[best][0])
-        yield Sweep(part, arm, by, tried, best, ends)
+        images = fewest(run.images(by) for run in own)
+        yield Sweep(part, arm, by, tried, best, ends, images)
 
 
 def _chosen_by(study: StudyResults, part: str, arm: str) -> str | None:

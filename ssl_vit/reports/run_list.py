@@ -218,7 +218,7 @@ def _metric(run: ListedRun, test: bool) -> str:
     if name is None:
         return NONE
     entry = run.measured[name]
-    text = f"{name} {measures.number(name, entry['value'])}"
+    text = f"{name} {measures.with_count(name, entry)}"
     return f"{text} (on training images)" if entry["split"] == "train" else text
 
 

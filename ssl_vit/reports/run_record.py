@@ -85,6 +85,12 @@ class RunRecord(NamedTuple):
         steps = self.values.get("optim.steps")
         return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
+    @property
+    def measured_on(self) -> dict[str, int]:
+        """{split: how many of its images metrics are measured on}; empty of an older version."""
+        found: dict[str, int] = (self.result or self.environment).get("measured_on") or {}
+        return found
+
     def latest(self) -> tuple[int, dict[str, float]]:
         """The last row with held-out metrics: its step and {name: value}; (0, {}) without one."""
         for row in reversed(self.rows):
@@ -99,11 +105,15 @@ class RunRecord(NamedTuple):
 
     def metrics(self) -> dict[str, Any]:
         """{name: {"value", "split", "n"}} of result.json; of a run that has not finished those of
-        its last row with held-out metrics, without n."""
+        its last row with held-out metrics, whose n are images."""
         if self.result is not None:
             return self.result["metrics"]
         _, values = self.latest()
-        return {name: {"value": value, "split": "validation"} for name, value in values.items()}
+        images = self.measured_on.get("validation")
+        return {
+            name: {"value": value, "split": "validation", "n": images}
+            for name, value in values.items()
+        }
 
 
 def is_run(folder: Path) -> bool:

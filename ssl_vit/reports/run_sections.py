@@ -10,7 +10,10 @@ from ..config.fields import is_name
 from ..config.identity import counts
 from ..config.model import timm_import
 from ..config.resolve import defaults
+from ..config.uses import chosen_on_held_out
 from ..formatting import (
+    few_images,
+    format_held_out,
     text_line,
     tool_command,
     typed,
@@ -94,11 +97,16 @@ def results(record: RunRecord) -> Iterator[Block]:
     if not rows:
         return
     if record.result is None:
-        yield Text(f"The run has not finished; these are of step {record.latest()[0]:,}.")
+        images = format_held_out({"n": record.measured_on.get("validation")})
+        step = record.latest()[0]
+        yield Text(f"The run has not finished; these are of step {step:,}, on {images}.")
         yield Table(["measure", "value"], [[row.name, row.value] for row in rows])
     else:
         head = ["measure", "split", "value", "95% interval", "n"]
         yield Table(head, [[row.name, *row[2:]] for row in rows], labels=2)
+    recipe = typed_recipe(record)
+    for text in few_images(record.measured_on, chosen_on_held_out(recipe) if recipe else ()):
+        yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
     meanings = [f"{row.name}: {row.meaning}" for row in rows if row.meaning != "-"]
     if meanings:  # no column, which would push the values off a phone
         yield Fold("What the measures are", [Listing(meanings)])

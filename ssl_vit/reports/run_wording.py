@@ -10,7 +10,14 @@ from ..config import recipe_files
 from ..config.init_source import InitSource
 from ..config.schema import Recipe
 from ..errors import UserError
-from ..formatting import OF_MASKS, duration, format_baselines, format_metrics, rounded_count
+from ..formatting import (
+    OF_MASKS,
+    duration,
+    format_baselines,
+    format_held_out,
+    format_metrics,
+    rounded_count,
+)
 from ..hub import measures
 from ..stats import proportion
 from .run_record import RunRecord
@@ -103,7 +110,7 @@ def _chosen(result: dict[str, Any]) -> str:
     best = result.get("best") or {}
     if best.get("step") is None:
         return ""
-    value = f"{best['metric']} on held-out images was the best ({best['value']:.4g})"
+    value = f"{best['metric']} on {format_held_out(best)} was the best ({best['value']:.4g})"
     return f"; its weights are those of step {best['step']:,}, whose {value}"
 
 
@@ -137,7 +144,8 @@ def outcome(record: RunRecord) -> str:
         if not values:
             known = record.rows and math.isfinite(record.rows[-1].get("loss", math.nan))
             return f"Its training loss is {record.rows[-1]['loss']:.3f}." if known else ""
-        text = f"On held-out images at step {step:,}: {format_metrics(values)}"
+        images = format_held_out({"n": record.measured_on.get("validation")})
+        text = f"On {images} at step {step:,}: {format_metrics(values)}"
         baselines = format_baselines(values)
         return f"{text}; to beat: {baselines}." if baselines else f"{text}."
     found = [_headline(name, metrics[name]) for name in TITLES if name in metrics][:1]

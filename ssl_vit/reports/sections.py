@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from .. import stats
-from . import benchmark_section, chosen_section, figures, provenance, scaling_section
+from . import benchmark_section, chosen_section, figures, image_counts, provenance, scaling_section
 from .axes import arm_label, format_value
 from .comparable import counted_now
 from .load import StudyResults, left_out
@@ -79,6 +79,7 @@ def first(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
             f"{', '.join(numbers.broken)}.",
             warning=True,
         )
+    yield from image_counts.cautions(numbers)
     if study.foreign:
         yield Text(f"N{left_out(study)[1:]}.", warning=True)
 
@@ -190,6 +191,7 @@ def measures(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
         )
     for measure in figures.shown(study, numbers):
         yield _measure_table(study, numbers, measure)
+    yield from image_counts.of_measures(figures.shown(study, numbers))
     if study.benchmark:
         yield Text(benchmark_section.METHOD)
     else:
@@ -294,7 +296,8 @@ def sweeps(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     if numbers.sweeps:
         names = dict.fromkeys(sweep.by.replace("_", " ") for sweep in numbers.sweeps)
         yield Text(
-            f"{' and '.join(names).capitalize()} on the dev split, %; the best in brackets, "
+            f"{' and '.join(names).capitalize()} on the dev split"
+            f"{image_counts.of_sweeps(numbers.sweeps)}, %; the best in brackets, "
             "which is what was chosen once all were finished."
         )
 

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from ..callbacks import Callback, Row
-from ..formatting import duration, format_metrics
+from ..formatting import count_of_images, duration, format_metrics
 
 LINE_INTERVAL = 5.0  # seconds between plain lines, at least
 # a sixtieth of the time so far, later: a day's log or notebook stays one that can be read
@@ -50,6 +50,7 @@ class ProgressBar(Callback):
         start: int,
         steps: int,
         baselines: Mapping[str, float] | None = None,
+        images: int | None = None,
         console: Console | None = None,
     ) -> None:
         # on a narrow screen only the summary is truncated
@@ -63,6 +64,7 @@ class ProgressBar(Callback):
             ),
         )
         self.baselines = baselines or {}
+        self.images = images
         self.progress = Progress(*columns, console=console or Console(file=sys.stdout))
         self.progress.start()
         self.task = self.progress.add_task("", total=steps, completed=start)
@@ -74,7 +76,7 @@ class ProgressBar(Callback):
         if "images_per_s" in row:
             self.progress.update(self.task, description=_summary(row))
         if "validation/loss" in row:
-            text = _held_out(row, self.baselines)
+            text = _held_out(row, self.baselines, self.images)
             self.progress.console.print(text, highlight=False, markup=False)
 
     def on_note(self, text: str) -> None:
@@ -91,9 +93,14 @@ class ProgressLines(Callback):
     """Callback that prints a line every few seconds, and less often in a long run."""
 
     def __init__(
-        self, start: int, steps: int, baselines: Mapping[str, float] | None = None
+        self,
+        start: int,
+        steps: int,
+        baselines: Mapping[str, float] | None = None,
+        images: int | None = None,
     ) -> None:
         self.baselines = baselines or {}
+        self.images = images
         self.start = start
         self.steps = steps
         self.row = ""
@@ -111,7 +118,7 @@ class ProgressLines(Callback):
             if self._waited() >= 1 or row["step"] == self.steps:
                 self._print(row["step"])
         if "validation/loss" in row:
-            print(_held_out(row, self.baselines), flush=True)
+            print(_held_out(row, self.baselines, self.images), flush=True)
 
     def _waited(self) -> float:
         """The time since the last line, in intervals."""
@@ -131,17 +138,21 @@ class ProgressLines(Callback):
         print(f"warning: {text}", flush=True)
 
 
-def _held_out(row: Row, baselines: Mapping[str, float]) -> str:
+def _held_out(row: Row, baselines: Mapping[str, float], images: int | None) -> str:
     values = {
         name.removeprefix("validation/"): value
         for name, value in row.items()
         if name.startswith("validation/")
     }
-    return f"held out at step {row['step']}: {format_metrics(values, baselines)}"
+    of = "" if images is None else f" (n = {count_of_images(images)})"
+    return f"held out at step {row['step']}: {format_metrics(values, baselines)}{of}"
 
 
 def progress(
-    start: int, steps: int, baselines: Mapping[str, float] | None = None
+    start: int,
+    steps: int,
+    baselines: Mapping[str, float] | None = None,
+    images: int | None = None,
 ) -> ProgressBar | ProgressLines:
     """A bar on a terminal, else lines.
 
@@ -149,6 +160,7 @@ def progress(
         start: step that training begins at.
         steps: of the whole run.
         baselines: {name: value} that held-out metrics are printed beside.
+        images: how many those are of.
     """
     kind = ProgressBar if sys.stdout.isatty() else ProgressLines
-    return kind(start, steps, baselines)
+    return kind(start, steps, baselines, images)

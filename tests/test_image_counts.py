@@ -1,0 +1,162 @@
+"""On how many images a figure stands: beside every held-out figure, with a caution below 100."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+from conftest import altered as changed
+from test_images_of_runs import PROBE, SHORT, TUNE, put
+from test_report import REPORT, altered, study
+
+import ssl_vit
+from ssl_vit import reports
+from ssl_vit.formatting import FEW_IMAGES, few_images
+from ssl_vit.hub import card
+from ssl_vit.jobs import cli, list_runs
+from ssl_vit.reports import index_page, run_page
+from ssl_vit.stats import proportion
+
+CAUTION = "on fewer than 100 an accuracy is uncertain by 10 points or more"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images") / "IMAGES"
+    for name in "ab":
+        put(folder / "train" / name, 12)
+        put(folder / "test" / name, 3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `mine`, which held three images out, and what was fine-tuned from it."""
+    out = tmp_path_factory.mktemp("runs")
+    few = [f"data.path={images}", "data.validation=0.125", f"out={out}"]
+    ssl_vit.pretrain(changed(TINY, *SHORT, "eval.every=2", *few, "name=mine"))
+    best = ["checkpoint.best=accuracy", "eval.every=1", "checkpoint.every=1"]
+    ssl_vit.finetune(changed(TUNE, f"init={out}/mine", *best, f"out={out}", "name=tuned"))
+    return out
+
+
+def test_a_hundred_images_are_where_an_accuracy_is_known_to_ten_points() -> None:
+    interval = proportion(0.5, FEW_IMAGES)
+    assert 0.09 < (interval.high - interval.low) / 2 < 0.1
+    assert few_images({"validation": 100, "test": 5_000}) == []
+    assert [text.partition(":")[0] for text in few_images({"validation": 99, "test": 1})] == [
+        "held out",
+        "test",
+    ]
+
+
+def test_the_terminal_says_of_how_many_images_a_figure_is(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    cli.finetune([*TUNE, f"init={runs}/mine", f"out={tmp_path}", "name=again"])
+    lines = capsys.readouterr().out.splitlines()
+    cautions = [line for line in lines if CAUTION in line]
+    assert [line.split(":")[1:3] for line in cautions] == [
+        [" held out", " 3 images; " + CAUTION],
+        [" test", " 6 images; " + CAUTION],
+    ]
+    assert next(line for line in lines if line.startswith("held out at")).endswith("(n = 3 images)")
+    assert [line for line in lines if line.startswith("held out ")][-1].endswith("(n = 3 images)")
+    assert [line for line in lines if line.startswith("test ")][-1].endswith("(n = 6 images)")
+
+
+def test_a_choice_on_few_images_is_said(
+    runs: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Of a checkpoint, of a frozen encoder's probe, of a probe while training."""
+    best = ["checkpoint.best=accuracy", f"out={tmp_path}", "name=best"]
+    cli.finetune([*TUNE, f"init={runs}/mine", *best])
+    text = capsys.readouterr().out
+    assert "and the checkpoint is chosen on them" in text and "on 3 held-out images" in text
+    result = json.loads((tmp_path / "best" / "result.json").read_text())
+    assert result["best"]["n"] == 3 and result["measured_on"] == {"validation": 3, "test": 6}
+    cli.evaluate([*PROBE, f"init={runs}/mine", f"out={tmp_path}", "name=probed"])
+    text = capsys.readouterr().out
+    assert "the learning rate of the linear probe is chosen on them" in text
+    page = (tmp_path / "probed" / "report.html").read_text()
+    assert "the learning rate of the linear probe is chosen on them" in page
+    cli.evaluate(
+        [*PROBE, f"init={runs}/mine", "probe.measures=[knn]", f"out={tmp_path}", "name=knn"]
+    )
+    text = capsys.readouterr().out
+    assert "is chosen" not in text and f"test: 6 images; {CAUTION}" in text
+    probes = ["probe.every=2", "probe.measures=[linear]", "probe.steps=2", "probe.images=20"]
+    words = changed(TINY, *SHORT, *probes, f"data.path={images}", f"out={tmp_path}", "name=online")
+    cli.pretrain(words)
+    assert "is chosen on a tenth of them, 2 images" in capsys.readouterr().out
+
+
+def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
+    page = (runs / "tuned" / "report.html").read_text()
+    assert f"Held out: 3 images; {CAUTION}, and the checkpoint is chosen on them." in page
+    assert f"Test: 6 images; {CAUTION}." in page and "accuracy on 3 held-out images" in page
+    (runs / "tuned" / "result.json").rename(runs / "tuned" / "hidden")
+    try:  # a run that goes on
+        run_page.write(runs / "tuned")
+        page = (runs / "tuned" / "report.html").read_text()
+        assert "On 3 held-out images at step 2" in page and "of step 2, on 3 held-out" in page
+    finally:
+        (runs / "tuned" / "hidden").rename(runs / "tuned" / "result.json")
+        run_page.write(runs / "tuned")
+    index_page.write(runs)
+    assert "(n = 6)" in (runs / "index.html").read_text()
+
+
+def test_the_list_of_runs_and_their_ranking_have_n(
+    runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    list_runs.main([str(runs)])
+    assert "(n = 3)" in (text := capsys.readouterr().out) and "(n = 6)" in text
+    list_runs.main([str(runs), "best=top1"])
+    text = capsys.readouterr().out
+    assert "(n = 6)" in text and f"warning: test: 6 images; {CAUTION}" in text
+
+
+def test_a_model_card_is_as_careful(runs: Path) -> None:
+    text = card.write(ssl_vit.load_run(runs / "tuned"), runs / "tuned" / "export")
+    assert f"**Test: 6 images; {CAUTION}.**" in text
+    assert "and the checkpoint is chosen on them.**" in text
+    assert "accuracy on 3 held-out images was the best" in text
+
+
+def test_a_report_says_of_how_many_images_it_is_and_that_a_sweep_chose_on_few(
+    tmp_path: Path,
+) -> None:
+    gap = study(tmp_path / "gap")
+    text = reports.write(gap) and (gap / "report.md").read_text()
+    assert "top-1 after fine-tuning 400" in text and "dev split (n = 400 images)" in text
+    assert "uncertain by 10 points" not in text and "Chosen on" not in text
+    for path in gap.glob("sweep-mpp-*/result.json"):
+        metrics = json.loads(path.read_text())["metrics"]
+        altered(path, metrics={"accuracy": metrics["accuracy"] | {"n": 24}})
+    for path in gap.glob("probe-*/result.json"):
+        altered(path, measured_on={"test": 40})
+    found = reports.write(gap)
+    text = (gap / "report.md").read_text()
+    assert "Chosen on 24 images: the best of sweep of mpp." in text
+    assert "dev split (n = 24 to 400 images)" in text
+    assert "Measured on 40 images: few shot 5, few shot 10, linear." in text
+    assert {sweep.arm: sweep.images for sweep in found.numbers.sweeps} == {
+        "scratch": 400,
+        "mpp": 24,
+        "supervised": 400,
+    }
+
+
+def test_what_was_chosen_stands_beside_the_number_of_dev_images(tmp_path: Path) -> None:
+    assert REPORT["final"] == "final"
+    gap = study(tmp_path / "gap", report={"final": "final"})
+    plan = json.loads((gap / "study.json").read_text())
+    for one in plan["tasks"]:
+        one |= {"best": "sweep", "by": "accuracy"} if one["part"] == "final" else {}
+    (gap / "study.json").write_text(json.dumps(plan))
+    for path in gap.glob("sweep-*/result.json"):
+        metrics = json.loads(path.read_text())["metrics"]
+        altered(path, metrics={"accuracy": metrics["accuracy"] | {"n": 24}})
+    reports.write(gap)
+    assert "(n = 24)" in (gap / "report.md").read_text()
