@@ -166,9 +166,11 @@ def count_of_images(count: int) -> str:
     return "1 image" if count == 1 else f"{count:,} images"
 
 
-def format_held_out(best: Mapping[str, Any]) -> str:
-    """The images that checkpoint.best chose on; result.json of an older version has no count."""
-    return f"{best['n']:,} held-out images" if best.get("n") else "held-out images"
+def format_held_out(measured_on: Mapping[str, int] | None) -> str:
+    """The held-out images in words, with their number where `measured_on` (as for few_images) has
+    it: runs of older versions have none."""
+    count = (measured_on or {}).get("validation")
+    return f"{count:,} held-out images" if count else "held-out images"
 
 
 def few_images(measured_on: Mapping[str, int], chosen: Sequence[str] = ()) -> list[str]:

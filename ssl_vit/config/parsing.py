@@ -26,12 +26,7 @@ NUMBER = (int, float)
 TEXT = (str, type(None))
 METRICS = {str: {"value": NUMBER, "split": str, "n?": (int, type(None))}}
 # of checkpoint.best: step and value are null where no evaluation gave a finite value
-BEST = {
-    "metric": str,
-    "step": (int, type(None)),
-    "value": (*NUMBER, type(None)),
-    "n?": int,  # held-out images
-}
+BEST = {"metric": str, "step": (int, type(None)), "value": (*NUMBER, type(None))}
 RESULT = {
     "steps": int,
     "seconds": NUMBER,

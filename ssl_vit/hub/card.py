@@ -320,7 +320,7 @@ def _chosen(result: Mapping[str, Any]) -> str:
     metric = escape_markdown(best["metric"])
     return (
         f" The weights are those of step {best['step']:,}, whose {metric} on"
-        f" {format_held_out(best)} was"
+        f" {format_held_out(result.get('measured_on'))} was"
         f" the best ({best['value']:.4g})."
     )
 

@@ -169,8 +169,8 @@ class BestSoFar:
 
 def restore(job: Job) -> dict[str, Any] | None:
     """Load the weights of the best evaluation into the trained job; what result.json says of it
-    ({"metric", "step", "value", "n"}, of n held-out images), None where checkpoint.best is not set.
-    Without a finite value, which is a warning, the last weights stay and step and value are None.
+    ({"metric", "step", "value"}), None where checkpoint.best is not set. Without a finite value,
+    which is a warning, the last weights stay and step and value are None.
 
     Raises:
         UserError: their checkpoint is damaged.
@@ -191,5 +191,4 @@ def restore(job: Job) -> dict[str, Any] | None:
             job.probes.has_run = False
     if step is not None and job.accelerator.is_main_process:
         job.run.write_log(f"the weights of step {step} are the best by {metric}: {record['value']}")
-    found = {key: record[key] for key in ("metric", "step", "value")}
-    return found | {"n": min(job.recipe.eval.images, len(job.splits.validation))}
+    return {key: record[key] for key in ("metric", "step", "value")}

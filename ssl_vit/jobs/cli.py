@@ -162,7 +162,9 @@ def _conclude(run: Run, result: Result) -> None:
         f"{result['finished']}: {run.folder}"
     )
     if (best := result.get("best")) and best["step"] is not None:
-        value = f"{best['metric']} {best['value']:.4g} on {format_held_out(best)}"
+        value = (
+            f"{best['metric']} {best['value']:.4g} on {format_held_out(result.get('measured_on'))}"
+        )
         print(f"best        step {best['step']:,}, tested and exported: {value}")
     _print_metrics(result, result.get("measured_on") or {})
     for image in sorted(run.figures.glob("*.png")):

@@ -4,6 +4,7 @@ each arm by itself. No torch here."""
 from collections.abc import Iterable, Iterator
 
 from .axes import arm_label
+from .image_counts import of_sweeps
 from .load import FinishedRun, StudyResults
 from .numbers import Numbers, Sweep, choices
 from .pages import Block, Table, Text
@@ -24,7 +25,9 @@ def section(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
         return
     shown = [i for i in range(len(HEAD)) if i < 4 or any(row[i] != NONE for row in rows)]
     yield Table([HEAD[i] for i in shown], [[row[i] for i in shown] for row in rows], labels=2)
-    text = "The values are chosen by the sweep's runs on the dev split, not by the test images."
+    images = of_sweeps(numbers.sweeps)
+    text = f"The values are chosen by the sweep's runs on the dev split{images}, not by the test"
+    text += " images."
     if any(HEAD[i] in STEPS for i in shown):
         text += " Best steps are those whose weights checkpoint.best kept."
     yield Text(text)
@@ -36,8 +39,7 @@ def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[
     if not any((task["part"], task.get("best")) == (study.final, sweep.part) for task in tasks):
         return
     values, dev = sweep.tried[sweep.best]
-    of = f" (n = {sweep.images:,})" if sweep.images else ""
-    cells = [setting(values), str(len(sweep.tried)), f"{number(dev)}{of}"]
+    cells = [setting(values), str(len(sweep.tried)), number(dev)]
     if sweep.arm not in choices(study, numbers.sweeps, study.final):
         planned = {str(task["values"]) for task in tasks if task["part"] == sweep.part}
         cells = [NONE, f"{len(sweep.tried)} of {len(planned)} so far", NONE]

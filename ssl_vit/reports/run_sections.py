@@ -97,7 +97,7 @@ def results(record: RunRecord) -> Iterator[Block]:
     if not rows:
         return
     if record.result is None:
-        images = format_held_out({"n": record.measured_on.get("validation")})
+        images = format_held_out(record.measured_on)
         step = record.latest()[0]
         yield Text(f"The run has not finished; these are of step {step:,}, on {images}.")
         yield Table(["measure", "value"], [[row.name, row.value] for row in rows])

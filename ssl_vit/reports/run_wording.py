@@ -110,7 +110,8 @@ def _chosen(result: dict[str, Any]) -> str:
     best = result.get("best") or {}
     if best.get("step") is None:
         return ""
-    value = f"{best['metric']} on {format_held_out(best)} was the best ({best['value']:.4g})"
+    images = format_held_out(result.get("measured_on"))
+    value = f"{best['metric']} on {images} was the best ({best['value']:.4g})"
     return f"; its weights are those of step {best['step']:,}, whose {value}"
 
 
@@ -144,7 +145,7 @@ def outcome(record: RunRecord) -> str:
         if not values:
             known = record.rows and math.isfinite(record.rows[-1].get("loss", math.nan))
             return f"Its training loss is {record.rows[-1]['loss']:.3f}." if known else ""
-        images = format_held_out({"n": record.measured_on.get("validation")})
+        images = format_held_out(record.measured_on)
         text = f"On {images} at step {step:,}: {format_metrics(values)}"
         baselines = format_baselines(values)
         return f"{text}; to beat: {baselines}." if baselines else f"{text}."
