@@ -18,6 +18,8 @@ INLINE = re.compile(r"(\\(?=[^\w\s]|$)|[`*$~\[\]]|(?<!\w)_|_(?!\w))")
 OPENING = re.compile(r"^([#>]|[-+](?=\s|$)|-(?=--)|=+$|\d+(?=[.)](\s|$)))")
 ENTITIES = {"&": re.compile(r"&(?=#|\w)"), "<": re.compile(r"<(?=[A-Za-z/!?])")}
 
+NOT_COUNTED = "not counted"
+
 
 def visible_text(text: Any) -> str:
     """Text with control characters, and those that reverse the direction of writing, replaced."""
@@ -136,6 +138,11 @@ def process_environment() -> dict[str, str]:
     before = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(ROOT), *([before] if before else [])])
     return os.environ | {"PYTHONPATH": path}
+
+
+def format_exaflop(value: float | None, precision: int = 3) -> str:
+    """0.123 exaFLOP, or that they are not counted: a plugin does not declare its work."""
+    return f"exaFLOP {NOT_COUNTED}" if value is None else f"{value:.{precision}g} exaFLOP"
 
 
 def duration(seconds: float) -> str:

@@ -226,9 +226,9 @@ class InitSource:
         heads = None if export is None else file_hash(export / "heads.safetensors")
         return {"file": file} | ({"heads": heads} if heads else {}) | self.feature_values()
 
-    def upstream_cost(self) -> dict[str, float]:
+    def upstream_cost(self) -> dict[str, float | None]:
         """What the run that made the weights took, with what its own first weights took: exaflop
-        and device_hours, 0 if unknown.
+        and device_hours, 0 if unknown; exaflop is None where they were not counted.
 
         Raises:
             UserError: its result.json is damaged; as `locate`.
@@ -239,7 +239,8 @@ class InitSource:
         path = run / "result.json"
         try:
             result = parsing.read_json(path, parsing.RESULT)
-            return {key: float(result.get(f"total_{key}", result[key])) for key in COSTS}
+            found = {key: result.get(f"total_{key}", result[key]) for key in COSTS}
+            return {key: None if value is None else float(value) for key, value in found.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"init={self.place}: {path} is damaged") from None
 

@@ -33,9 +33,9 @@ RESULT = {
     "metrics": METRICS,
     "finished": str,
     "images?": NUMBER,
-    "exaflop?": NUMBER,
+    "exaflop?": (*NUMBER, type(None)),  # null: not counted
     "device_hours?": NUMBER,
-    "total_exaflop?": NUMBER,
+    "total_exaflop?": (*NUMBER, type(None)),
     "total_device_hours?": NUMBER,
     "recipe?": str,
     "best?": BEST,
@@ -46,7 +46,10 @@ ENVIRONMENT = {
     "images?": {str: int},  # of a split that is no stream
     "measured_on?": {str: int},
     "init?": ({str: object}, type(None)),
-    "before?": ({"exaflop": NUMBER, "device_hours": NUMBER}, type(None)),
+    "before?": (
+        {"exaflop": (*NUMBER, type(None)), "device_hours": NUMBER},
+        type(None),
+    ),
     "host?": ({str: object}, type(None)),
     "packages?": ({str: object}, type(None)),
     "revision?": TEXT,

@@ -6,9 +6,12 @@ from .images import total_exaflop as total_exaflop
 from .images import training_images as training_images
 from .memory import activation_bytes as activation_bytes
 from .memory import memory_bytes as memory_bytes
+from .work import HEAD_OUTPUTS as HEAD_OUTPUTS
+from .work import WORK as WORK
 from .work import encoder_multiply_adds as encoder_multiply_adds
 from .work import encoder_parameters as encoder_parameters
 from .work import exaflop as exaflop
+from .work import is_counted as is_counted
 from .work import momentum_parameters as momentum_parameters
 from .work import multiply_adds as multiply_adds
 from .work import parameters as parameters

@@ -57,7 +57,7 @@ def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
 
 
 def total_exaflop(recipe: Recipe, images: int | None) -> float | None:
-    """ExaFLOP of the run: forward and backward, or for an evaluation forward alone."""
-    if images is None:
-        return None
-    return exaflop(recipe, images) / (3 if recipe.objective == "probe" else 1)
+    """ExaFLOP of the run: forward and backward, or for an evaluation forward alone; None where
+    they are not counted."""
+    work = None if images is None else exaflop(recipe, images)
+    return work / 3 if work is not None and recipe.objective == "probe" else work

@@ -1,5 +1,6 @@
 """Parameters, multiply-adds and exaFLOP, counted from a recipe."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from .. import rng
@@ -9,8 +10,12 @@ from . import resnet
 
 DECODER_MLP = 4  # the MLP of a masked autoencoder's decoder over its width
 VIEWS = 2  # of an image, for an objective that compares them
-# outputs of the head for each patch (paper, B.1.2)
+# outputs of the head for each patch (paper, B.1.2); a plugin adds those of its target
 HEAD_OUTPUTS = {"mean_color": 512, "grid_color": 16 * 512}
+COUNTED = ("mpp", "mae", "moco_v3", "supervised", "probe")  # objectives whose work is counted here
+# Of a plugin's objective, where the plugin declares it: multiply-adds of one image's forward pass.
+# A backward pass counts as two; what has none, as a teacher, adds a third of its own.
+WORK: dict[str, Callable[[Recipe], int]] = {}
 PIXEL_TARGETS = ("pixels", "pixels_l1", "normalized_pixels")  # 3 P^2 outputs
 
 
@@ -129,12 +134,29 @@ def _block_multiply_adds(t: int, width: int, mlp: int) -> int:
     return 4 * t * width**2 + 2 * t * t * width + 2 * t * width * mlp
 
 
-def multiply_adds(recipe: Recipe) -> int:
+def is_counted(recipe: Recipe) -> bool:
+    """Whether the work of the recipe's objective is known: not of a plugin's objective or target
+    that the plugin does not declare."""
+    names = trained_objectives(recipe)
+    predicts = {"mpp", "mae"} & set(names)
+    known = recipe.target in HEAD_OUTPUTS or recipe.target in PIXEL_TARGETS
+    return all(name in COUNTED or name in WORK for name in names) and (known or not predicts)
+
+
+def multiply_adds(recipe: Recipe) -> int | None:
     """Multiply-adds of one image's forward pass in this run: the encoder's, in MPP without what its
     last block leaves out and with the head, and of a masked autoencoder those on the visible
     patches and the decoder's with its head; of MoCo v3 those of both views through the encoder and
     its momentum copy. With `joint`, of all parts. A classifier's head is left out: its classes are
-    the data's."""
+    the data's. Of a plugin's objective what it declares; None where it is not counted."""
+    if not is_counted(recipe):
+        return None
+    if recipe.objective in WORK:
+        return WORK[recipe.objective](recipe)
+    return _multiply_adds(recipe)
+
+
+def _multiply_adds(recipe: Recipe) -> int:
     if recipe.objective == "moco_v3":
         work = _moco_work(recipe)
         return VIEWS * (2 * (work.encoder + work.projector) + work.predictor + work.similarities)
@@ -198,21 +220,22 @@ def _mlp_parameters(layers: list[tuple[int, int]]) -> int:
     return sum(a * b for a, b in layers) + sum(2 * b for _, b in layers[:-1])
 
 
-def training_multiply_adds(recipe: Recipe) -> int:
-    """Multiply-adds of one image's forward and backward passes.
+def training_multiply_adds(recipe: Recipe) -> int | None:
+    """Multiply-adds of one image's forward and backward passes; None where they are not counted.
 
     A backward pass costs two forward passes. Of MoCo v3 only the encoder with projector and
     predictor has one: not the momentum copy, not a frozen patch projection, and of the
     similarities only the half for the queries.
     """
     if recipe.objective != "moco_v3":
-        return 3 * multiply_adds(recipe)
+        forward = multiply_adds(recipe)
+        return None if forward is None else 3 * forward
     work = _moco_work(recipe)
     trained = work.encoder + work.projector + work.predictor
     if recipe.moco.freeze_patches:
         model = recipe.model
         trained -= patches(recipe) * 3 * model.patch**2 * model.width
-    return multiply_adds(recipe) + VIEWS * (2 * trained + work.similarities)
+    return _multiply_adds(recipe) + VIEWS * (2 * trained + work.similarities)
 
 
 def computes_wanted(recipe: Recipe) -> bool:
@@ -246,10 +269,11 @@ def encoder_passes(recipe: Recipe) -> int:
     return (recipe.joint.mpp > 0) + (recipe.joint.supervised > 0)
 
 
-def exaflop(recipe: Recipe, images: int) -> float:
+def exaflop(recipe: Recipe, images: int) -> float | None:
     """10^18 floating-point operations of training on `images` images: 2 per multiply-add of
-    `training_multiply_adds`."""
-    return 2 * training_multiply_adds(recipe) * images / 1e18
+    `training_multiply_adds`; None where they are not counted."""
+    work = training_multiply_adds(recipe)
+    return None if work is None else 2 * work * images / 1e18
 
 
 def trained_objectives(recipe: Recipe) -> list[str]:
@@ -298,7 +322,8 @@ def frozen_parameters(recipe: Recipe) -> int:
 
 
 def head_outputs(recipe: Recipe) -> int:
-    """Outputs of the head for each patch; 0 for a plugin's target, which is not known here."""
+    """Outputs of the head for each patch; 0 for a plugin's target that does not declare
+    them."""
     if recipe.target in PIXEL_TARGETS:
         return 3 * recipe.model.patch**2
     return HEAD_OUTPUTS.get(recipe.target, 0)

@@ -21,6 +21,7 @@ from ..formatting import (
     escape_markdown,
     escape_opening,
     few_images,
+    format_exaflop,
     format_held_out,
     inline_code,
     rounded_count,
@@ -303,7 +304,7 @@ def _cost(
     before = result.get("total_device_hours", hours) - hours
     trained = (
         f"Training was {result['steps']:,} steps on {result['images']:,} images, "
-        f"{result['exaflop']:.3g} exaFLOP,"
+        f"{format_exaflop(result['exaflop'])},"
         f" and took {_took(result['seconds'])} on {facts.get('processes', 1)} x {device}: "
         f"{hours:.2g} device-hours"
         + (f", after {before:.2g} for the weights that it started from." if before > 0 else ".")

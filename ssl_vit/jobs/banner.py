@@ -80,7 +80,10 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     # under ZeRO 3 p is an empty placeholder, and ds_numel its whole size
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in net.parameters())
     size = f"{parameters / 1e6:.2f}M parameters"
-    work = f"{costs.multiply_adds(recipe) / 1e9:.3g}G multiply-adds an image"
+    adds = costs.multiply_adds(recipe)
+    work = f"multiply-adds {formatting.NOT_COUNTED}"
+    if adds is not None:
+        work = f"{adds / 1e9:.3g}G multiply-adds an image"
     patches = "no patches"
     if isinstance(net, Encoder):
         patches = f"{net.patches} patches of {net.patch_size} px"
@@ -103,8 +106,8 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
         f"{batch_layout.accumulation_steps} passes",
     )
     epochs = "" if job.splits.stream else f" {images / len(job.splits.train):.1f} epochs,"
-    work = costs.exaflop(recipe, images)
-    yield "length", f"{o.steps:,} steps, {images:,} images,{epochs} {work:.2g} exaFLOP"
+    work = formatting.format_exaflop(costs.exaflop(recipe, images), 2)
+    yield "length", f"{o.steps:,} steps, {images:,} images,{epochs} {work}"
     device, threads = job.accelerator.device.type, torch.get_num_threads()
     loading = f"{job.workers} data workers"
     if job.decoded:

@@ -174,10 +174,10 @@ def result_record(
     recipe: Recipe,
     metrics: dict[str, Metrics],
     images: int,
-    exaflop: float,
+    exaflop: float | None,
     seconds: float,
     device_seconds: float,
-    before: dict[str, float],
+    before: dict[str, float | None],
     steps: int = 0,
 ) -> dict[str, Any]:
     """The content of result.json.
@@ -186,7 +186,7 @@ def result_record(
         recipe: of the run.
         metrics: {split: {name: (value, n)}}.
         images: that were forwarded.
-        exaflop: of the run.
+        exaflop: of the run; None: not counted, and so is what is added to it.
         seconds: of the run.
         device_seconds: seconds times processes.
         before: exaflop and device_hours of the runs that the initial weights come from.
@@ -197,7 +197,7 @@ def result_record(
         "steps": steps,
         "images": images,
         **spent,
-        **{f"total_{name}": value + before[name] for name, value in spent.items()},
+        **{f"total_{name}": _added(value, before[name]) for name, value in spent.items()},
         "seconds": seconds,
         "metrics": {
             name: {"value": value, "n": n, "split": split}
@@ -207,3 +207,7 @@ def result_record(
         "recipe": recipe_hash(recipe),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _added(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other

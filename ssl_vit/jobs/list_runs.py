@@ -23,10 +23,16 @@ OWN = ("sort", "best", "differs", "clean", "yes")
 CLEAN = ("checkpoints",)
 SHOWN = 6  # values of a key that differs
 NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+def _or_least(value: float | None) -> float:
+    return -1.0 if value is None else value
+
+
 # What runs are sorted by, besides metrics: the first is the largest, newest or furthest one
 KEYS: dict[str, Callable[[ListedRun], Any]] = {
     "step": lambda run: run.step,
-    "exaflop": lambda run: (run.record.result or {}).get("exaflop", -1.0),
+    "exaflop": lambda run: _or_least((run.record.result or {}).get("exaflop")),
     "time": lambda run: (run.record.result or {}).get("seconds", -1.0),
     "disk": lambda run: run.disk,
     "age": lambda run: run.ended or NEVER,

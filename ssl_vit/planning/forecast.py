@@ -367,12 +367,18 @@ def _options(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> list[str]:
 
 
 def _sum(records: list[Record]) -> Record:
-    """Totals of what is known; `untimed` runs have no time; `most_bytes` are the largest run's, in
+    """Totals of what is known; `untimed` runs have no time; of `uncounted` ones the work is not
+    counted, nor is then the sum's; `most_bytes` are the largest run's, in
     one process."""
     total: Record = {"tasks": len(records)}
     for key in ("images", "exaflop", "device_hours", "price"):
         values = [record[key] for record in records if record[key] is not None]
         total[key] = sum(values) if values else None
+    total["uncounted"] = sum(
+        record["exaflop"] is None and record["images"] is not None for record in records
+    )
+    if total["uncounted"]:
+        total["exaflop"] = None
     needs = [
         sum(record["tensor_bytes"][STAGES[record["zero"]]].values())
         for record in records

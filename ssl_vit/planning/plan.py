@@ -7,7 +7,7 @@ from typing import Any
 
 from ..config.values import parse
 from ..errors import UserError, suggest
-from ..formatting import duration
+from ..formatting import NOT_COUNTED, duration
 from . import budget, network, paper
 from .forecast import OWN, STAGES, PlanOptions, Record, is_study, run, study, study_places
 
@@ -95,11 +95,11 @@ def _rows(record: Record) -> Iterator[tuple[str, str]]:
         f"{record['encoder_parameters'] / 1e6:.2f}M of them the encoder's"
     )
     patches = f"{record['patches']} patches" if record["patches"] else "no patches"
-    yield (
-        "model",
-        f"{record['model']}: {size}; {patches}, {record['multiply_adds'] / 1e9:.3g}G "
-        f"multiply-adds an image",
-    )
+    adds = record["multiply_adds"]
+    work = f"multiply-adds {NOT_COUNTED}"
+    if adds is not None:
+        work = f"{adds / 1e9:.3g}G multiply-adds an image"
+    yield "model", f"{record['model']}: {size}; {patches}, {work}"
     yield "length", _length(record)
     if record["steps"]:
         yield from _memory(record)
@@ -128,7 +128,10 @@ def _length(record: Record) -> str:
     """Steps, images and epochs, as the options that say them."""
     if record["images"] is None:
         return "not known: how many images the splits have"
-    length = f"{record['images']:,} images, {_number(record['exaflop'])} exaFLOP"
+    work = f"exaFLOP {NOT_COUNTED}"
+    if record["exaflop"] is not None:
+        work = f"{_number(record['exaflop'])} exaFLOP"
+    length = f"{record['images']:,} images, {work}"
     if not record["steps"]:
         return f"{length}: each image forward, once"
     count = record["training_images"]
@@ -221,6 +224,8 @@ def _study_rows(record: Record) -> Iterator[tuple[str, str]]:
         yield "time", f"not known: say device= ({', '.join(budget.devices())}) or --probe"
     if timed and record["untimed"]:
         yield "left out", f"the time of {record['untimed']} tasks, which is not known"
+    if record["uncounted"]:
+        yield "left out", f"the exaFLOP of {record['uncounted']} tasks, which are {NOT_COUNTED}"
 
 
 def _columns(part: Record) -> str:

@@ -51,7 +51,10 @@ def counted_now(folder: Path, result: dict[str, Any]) -> float | None:
         return None
     if not result["exaflop"] or recipe.objective == "probe":
         return None
-    ratio: float = costs.exaflop(recipe, result["images"]) / result["exaflop"]
+    now = costs.exaflop(recipe, result["images"])
+    if now is None:
+        return None
+    ratio: float = now / result["exaflop"]
     return ratio if abs(ratio - 1) > RECOUNTED else None
 
 

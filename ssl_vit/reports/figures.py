@@ -156,8 +156,11 @@ def compute(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     lines = {
         arm_label(one.arm, numbers.settings): [_point(main, one, list(one.exaflop.values()))]
         for one in (*main.results, *main.not_compared)
+        if one.exaflop
     }
     spent = [x for (point,) in lines.values() for x in point.x]
+    if not spent:
+        return
     if main.part != study.final and max(spent) <= DIFFERENT * min(spent):
         return
     log = min(spent) > 0 and max(spent) > 10 * min(spent)

@@ -176,12 +176,13 @@ class StudyResults(NamedTuple):
             found |= self.before(one)
         return found
 
-    def exaflop(self, run: FinishedRun) -> float:
-        """The compute of a run and of all that its weights came through."""
-        total = run.result.get("total_exaflop")
-        if total is None:  # not recorded by older runs
-            return sum(one.result["exaflop"] for one in (run, *self.before(run).values()))
-        return total
+    def exaflop(self, run: FinishedRun) -> float | None:
+        """The compute of a run and of all that its weights came through; None where it was not
+        counted."""
+        if "total_exaflop" in run.result:
+            return run.result["total_exaflop"]
+        # not recorded by older runs
+        return sum(one.result["exaflop"] for one in (run, *self.before(run).values()))
 
     def pretraining(self, arm: str, part: str | None = None) -> dict[int, list[FinishedRun]]:
         """{seed: what was trained before its run of a final part}. Without `part`, before that of

@@ -31,7 +31,7 @@ class Result(NamedTuple):
     Attributes:
         value: over the seeds.
         resampled: the interval with the test images resampled too, where predictions are kept.
-        exaflop: {seed: of its run and all before it}.
+        exaflop: {seed: of its run and all before it}; empty where one was not counted.
         probability: that the arm is the best; None with fewer than two different seeds, or where
             each arm answers its own question.
         gain: over the baseline, in pairs of one seed; positive is better.
@@ -219,6 +219,12 @@ def _recipe(runs: Mapping[int, FinishedRun]) -> dict[str, Any]:
     return flatten(load_yaml(path)) if path.exists() else {}
 
 
+def _exaflop(study: StudyResults, runs: Mapping[int, FinishedRun]) -> dict[int, float]:
+    found = {seed: study.exaflop(run) for seed, run in runs.items()}
+    counted = {seed: value for seed, value in found.items() if value is not None}
+    return counted if len(counted) == len(found) else {}
+
+
 def _with_results(
     study: StudyResults, measure: Measure, metric: str, runs: Runs
 ) -> Iterator[Measure]:
@@ -234,7 +240,7 @@ def _with_results(
                 seeds=seeds,
                 value=stats.summarize(list(seeds.values())),
                 resampled=_resampled(study, known) if metric == "top1" else None,
-                exaflop={seed: study.exaflop(run) for seed, run in known.items()},
+                exaflop=_exaflop(study, known),
                 probability=None,
                 gain=None,
             )

@@ -55,7 +55,8 @@ class Sweep(NamedTuple):
 
 class Cost(NamedTuple):
     """Of one arm and stage: for pre-training and fine-tuning the mean of a seed, for "sweep", "all"
-    and "all arms" the sum of the runs. `corrupted` counts patches of an image."""
+    and "all arms" the sum of the runs. `corrupted` counts patches of an image;
+    `exaflop` is None where one of the runs' was not counted."""
 
     arm: str
     stage: str
@@ -63,7 +64,7 @@ class Cost(NamedTuple):
     steps: list[int]
     corrupted: float | None
     images: float
-    exaflop: float
+    exaflop: float | None
     device_hours: float
 
 
@@ -325,6 +326,7 @@ def _cost(arm: str, stage: str, runs: list[FinishedRun], seeds: int = 1) -> Iter
         for name in run.result["metrics"]
         if name.endswith("corrupted")
     ]
+    spent = [run.result["exaflop"] for run in runs]
     yield Cost(
         arm=arm,
         stage=stage,
@@ -332,6 +334,6 @@ def _cost(arm: str, stage: str, runs: list[FinishedRun], seeds: int = 1) -> Iter
         steps=sorted({int(run.result["steps"]) for run in runs}),
         corrupted=corrupted[0] if corrupted else None,
         images=sum(run.result["images"] for run in runs) / seeds,
-        exaflop=sum(run.result["exaflop"] for run in runs) / seeds,
+        exaflop=None if None in spent else sum(spent) / seeds,
         device_hours=sum(run.result["device_hours"] for run in runs) / seeds,
     )

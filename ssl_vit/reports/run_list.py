@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..config import export_files
 from ..errors import UserError
-from ..formatting import duration, text_line
+from ..formatting import NOT_COUNTED, duration, text_line
 from ..hub import measures
 from .index_page import METRICS, NONE, differences
 from .run_record import RunRecord, is_run, read_run
@@ -190,7 +190,6 @@ def row(run: ListedRun, now: datetime) -> list[str]:
     steps = f"{run.step:,}"
     if run.record.steps and run.record.values.get("objective") != "probe":
         steps += f" of {run.record.steps:,}"
-    exaflop = result.get("exaflop")
     seconds = result.get("seconds")
     return [
         text_line(run.name),
@@ -199,11 +198,17 @@ def row(run: ListedRun, now: datetime) -> list[str]:
         steps,
         _metric(run, test=False),
         _metric(run, test=True),
-        NONE if exaflop is None else f"{exaflop:.3g}",
+        _exaflop(result),
         NONE if seconds is None or not math.isfinite(seconds) else duration(seconds),
         format_bytes(run.disk),
         NONE if run.ended is None else _age(now - run.ended),
     ]
+
+
+def _exaflop(result: Mapping[str, Any]) -> str:
+    if "exaflop" not in result:
+        return NONE
+    return NOT_COUNTED if result["exaflop"] is None else f"{result['exaflop']:.3g}"
 
 
 def _objective(record: RunRecord) -> str:

@@ -12,6 +12,7 @@ from ..config.model import timm_import
 from ..config.resolve import defaults
 from ..config.uses import chosen_on_held_out
 from ..formatting import (
+    NOT_COUNTED,
     few_images,
     format_held_out,
     text_line,
@@ -204,8 +205,8 @@ def compute(record: RunRecord) -> Iterator[Block]:
     found = record.result or {}
     rows = [
         ["images trained on", _count(found.get("images"))],
-        ["compute, exaFLOP", _number(found.get("exaflop"))],
-        ["compute with that of the first weights, exaFLOP", _number(found.get("total_exaflop"))],
+        ["compute, exaFLOP", _exaflop(found, "exaflop")],
+        ["compute with that of the first weights, exaFLOP", _exaflop(found, "total_exaflop")],
         ["device-hours", _number(found.get("device_hours"))],
         ["device-hours with those of the first weights", _number(found.get("total_device_hours"))],
         ["images per second, median", _number(_median(record, "images_per_s"))],
@@ -236,6 +237,10 @@ def _count(value: float | None) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,.4g}"
+
+
+def _exaflop(result: dict[str, Any], key: str) -> str:
+    return NOT_COUNTED if result.get(key, 0) is None else _number(result.get(key))
 
 
 def _percent(value: float | None) -> str:

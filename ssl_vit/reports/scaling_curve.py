@@ -123,8 +123,11 @@ def _before(study: StudyResults, part: str) -> list[list[FinishedRun]]:
 
 
 def _exaflop(study: StudyResults, part: str) -> float | None:
-    """Of pre-training: equal for all arms but for whole steps."""
-    found = [sum(run.result["exaflop"] for run in runs) for runs in _before(study, part)]
+    """Of pre-training: equal for all arms but for whole steps; None where it is not counted."""
+    before = _before(study, part)
+    if any(run.result["exaflop"] is None for runs in before for run in runs):
+        return None
+    found = [sum(run.result["exaflop"] for run in runs) for runs in before]
     return float(np.mean(found)) if found else None
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..formatting import NOT_COUNTED
 from . import figures
 from .axes import CURVE_OF, arm_label, format_share
 from .load import StudyResults
@@ -46,7 +47,8 @@ def section(of: str, study: StudyResults, numbers: Numbers) -> Iterator[Block]:
             if curve.baseline:
                 apart = point.apart.get(one.arm)
                 cells += summary(apart, measure, signed=True)[1::2] if apart else [NONE, NONE]
-            rows.append([*cells, f"{np.mean(list(one.exaflop.values())):.3g}"])
+            spent = list(one.exaflop.values())
+            rows.append([*cells, f"{np.mean(spent):.3g}" if spent else NOT_COUNTED])
     yield Table(head, rows, labels=3, marked=frozenset(marked))
     for found in curve.comparisons:
         yield Listing([*crossings(found, numbers), *worth(found, numbers).values()])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from .. import stats
+from ..formatting import NOT_COUNTED
 from . import benchmark_section, chosen_section, figures, image_counts, provenance, scaling_section
 from .axes import arm_label, format_value
 from .comparable import counted_now
@@ -324,8 +325,9 @@ def compute(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     pre = {one.arm: one.exaflop for one in reversed(trained)}
     candidate = study.report.get("candidate") or ""
     baseline = study.report.get("baseline") or ""
-    if pre.get(candidate) and pre.get(baseline):
-        times = pre[candidate] / pre[baseline]
+    ours, theirs = pre.get(candidate), pre.get(baseline)
+    if ours and theirs:
+        times = ours / theirs
         text += f" {arm_label(candidate, numbers.settings)} was pre-trained with {times:.2f} times "
         text += f"the exaFLOP of {arm_label(baseline, numbers.settings)}."
     if any("optim.steps" in setting for setting in numbers.settings.values()):
@@ -359,7 +361,8 @@ def _cost(cost: Cost, corrupted: bool) -> list[str]:
         )
         patches = NONE if cost.corrupted is None else f"{cost.corrupted:g}"
     cells = [cost.stage, str(cost.runs), steps, *([patches] if corrupted else [])]
-    return [*cells, f"{cost.images:,.0f}", f"{cost.exaflop:.3g}", f"{cost.device_hours:.3g}"]
+    work = NOT_COUNTED if cost.exaflop is None else f"{cost.exaflop:.3g}"
+    return [*cells, f"{cost.images:,.0f}", work, f"{cost.device_hours:.3g}"]
 
 
 def differences(study: StudyResults, numbers: Numbers) -> Iterator[Block]:

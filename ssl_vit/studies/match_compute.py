@@ -3,7 +3,8 @@ that all arms start from."""
 
 from ..config.resolve import resolve
 from ..config.schema import Recipe
-from ..costs import exaflop
+from ..costs import exaflop, trained_objectives
+from ..costs.work import COUNTED, WORK
 from ..errors import UserError
 from .spec import PLACEHOLDER, Part
 
@@ -23,7 +24,8 @@ def steps(
         places: {name: path} of the study's places.
 
     Raises:
-        UserError: options are wrong, the arm sets what is matched, or so few steps cannot match.
+        UserError: options are wrong, the arm sets what is matched, its work is not counted, or so
+            few steps cannot match.
     """
     where = f"match=exaflop: part {part.name}"
     options = part.options[arm]
@@ -33,14 +35,25 @@ def steps(
             raise UserError(f"{where}, arm {arm}: {text}")
     base = _recipe(part.base | overrides, places, f"{where}, before any setting")
     recipe = _recipe(options | overrides, places, f"{where}, arm {arm}")
-    whole = exaflop(base, base.optim.steps * base.optim.batch)
-    count = max(1, round(whole / exaflop(recipe, recipe.optim.batch)))
-    cost = count * exaflop(recipe, recipe.optim.batch) / whole
+    whole = _exaflop(base, base.optim.steps * base.optim.batch, f"{where}, before any setting")
+    step = _exaflop(recipe, recipe.optim.batch, f"{where}, arm {arm}")
+    count = max(1, round(whole / step))
+    cost = count * step / whole
     if abs(cost - 1) > TOLERANCE:
         text = f"{count} steps cost {cost:.0%} of the others' and no other number is nearer"
         raise UserError(f"{where}, arm {arm}: {text}; expected more optim.steps=")
     warmup = min(count - 1, round(recipe.optim.warmup * count / recipe.optim.steps))
     return {"optim.steps": str(count), "optim.warmup": str(warmup)}
+
+
+def _exaflop(recipe: Recipe, images: int, where: str) -> float:
+    work = exaflop(recipe, images)
+    if work is None:
+        own = all(name in COUNTED or name in WORK for name in trained_objectives(recipe))
+        key = "target" if own else "objective"
+        text = f"{key}={getattr(recipe, key)}: its work is not counted, as the plugin does not"
+        raise UserError(f"{where}: {text} declare it (docs/guide.md); expected match=steps")
+    return work
 
 
 def _recipe(options: dict[str, str], places: dict[str, str], where: str) -> Recipe:
