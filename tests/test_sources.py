@@ -21,6 +21,7 @@ from ssl_vit.config.schema import Data
 from ssl_vit.data import (
     base,
     batching,
+    class_numbers,
     fingerprints,
     formats,
     loaders,
@@ -533,7 +534,7 @@ def test_tiny_imagenet_is_read_as_it_is_and_its_grey_images_get_three_channels(r
 
 
 def supervised_classes(splits, **words):
-    return sources.num_classes(splits, Data(name="own", **words), "supervised")
+    return class_numbers.num_classes(splits, Data(name="own", **words), "supervised")
 
 
 def test_classes_are_those_named_or_counted(tmp_path):
@@ -544,7 +545,7 @@ def test_classes_are_those_named_or_counted(tmp_path):
     )
     assert supervised_classes(plain) == 5
     assert supervised_classes(plain, classes=7) == 7
-    assert sources.num_classes(plain, Data(name="own"), "mpp") == 0, "nobody asks"
+    assert class_numbers.num_classes(plain, Data(name="own"), "mpp") == 0, "nobody asks"
 
 
 def test_labels_that_are_missing_or_out_of_range_are_said(tmp_path):
@@ -643,8 +644,8 @@ def test_a_label_beyond_the_classes_of_a_streams_first_images_is_one_line(tmp_pa
     parquet(tmp_path / "own" / "train.parquet", {"image": cells(range(8)), "label": labels})
     place = Data(name="own", path=str(tmp_path / "own"), stream=True, validation=0.0)
     found = sources.load(place, first=6)
-    assert sources.num_classes(found, place, "mpp") == 0 and len(found.stream.take(8)) == 8
-    assert sources.num_classes(found, place, "supervised") == 2
+    assert class_numbers.num_classes(found, place, "mpp") == 0 and len(found.stream.take(8)) == 8
+    assert class_numbers.num_classes(found, place, "supervised") == 2
     with pytest.raises(UserError, match=r"label 7 in row 6 is none of 2 classes; data\.classes="):
         found.stream.take(8)
 

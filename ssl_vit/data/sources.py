@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from .. import rng
-from ..config.schema import EMBEDDED, OBJECTIVES, USES_LABELS, Data
+from ..config.schema import EMBEDDED, Data
 from ..errors import UserError, suggest
-from . import class_numbers, formats, layout, schemas, synthetic
+from . import formats, layout, synthetic
 from .base import (
     Masks,
     PartlyLabelled,
@@ -362,60 +362,3 @@ def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Sou
 
 def _embedded(data: Data) -> dict[str, Source]:
     return {split: SyntheticImages(split, data.size) for split in synthetic.SIZES}
-
-
-def num_classes(splits: Splits, data: Data, objective: str) -> int:
-    """The number of classes, for an objective that uses labels; 0 for others. A stream, of which
-    the first images alone were seen, refuses labels beyond it from then on.
-
-    Raises:
-        UserError: as `count_classes`.
-    """
-    if not USES_LABELS & set(OBJECTIVES[objective]):
-        return 0
-    classes = count_classes(splits, data, objective)
-    if splits.stream:
-        splits.stream.classes = classes
-    return classes
-
-
-def _check_same_classes(named: Mapping[str, Source], data: Data) -> None:
-    """Check that a label's number is the same class in all splits that name their classes.
-
-    Raises:
-        UserError: it is not.
-    """
-    lists = {split: source.classes for split, source in named.items() if source.classes}
-    if schemas.same_numbers(list(lists.values())):
-        return
-    parts = [f"{split}: {', '.join(classes[:3])} ..." for split, classes in lists.items()]
-    raise UserError(f"data={data.name}: its splits name different classes; {'; '.join(parts)}")
-
-
-def count_classes(splits: Splits, data: Data, objective: str) -> int:
-    """The number of classes: data.classes, else the number of their names, else of the labels.
-
-    Raises:
-        UserError: a split has no labels, or one is out of range; the message names `objective`. Or
-                as `class_numbers.count`.
-    """
-    named = {"train": splits.train, "validation": splits.validation}
-    if splits.test:
-        named["test"] = splits.test
-    _check_same_classes(named, data)
-    for split, source in named.items():
-        low, high = source.label_range
-        if high < 0:
-            raise UserError(
-                f"objective={objective}: data={data.name} has no labels in its {split} split"
-                f"{source.columns}; expected a folder for each class, a column of labels, or other"
-                " images: data=, data.path=, data.hub="
-            )
-        known = data.classes or len(source.classes) or high + 1
-        if low < -1 or high >= known:
-            raise UserError(
-                f"data={data.name}: labels from {low} to {high} in its {split} split, "
-                f"with {known} classes"
-            )
-    classes = data.classes or len(splits.train.classes)
-    return classes or class_numbers.count(named, data)

@@ -16,7 +16,7 @@ from ..config.probe import DENSE
 from ..config.recipe_files import read
 from ..config.schema import OBJECTIVES, Data, Recipe, learns_labels
 from ..config.uses import chosen_on_held_out, measures_masks
-from ..data import batching, loaders, masks, sources
+from ..data import batching, class_numbers, loaders, masks, sources
 from ..data.workers import InterruptibleLoader, report_lost_workers
 from ..errors import UserError
 from ..evaluation import classify, features
@@ -74,7 +74,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
         on_main(accelerator, lambda: masks.check(splits, recipe.data))
     classes = 0
     if not set(recipe.probe.measures) <= set(DENSE):
-        classes = sources.num_classes(splits, recipe.data, recipe.objective)
+        classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     check_same(accelerator, {f"images of {name}": text for name, text in facts["data"].items()})
     torch.manual_seed(recipe.seed)
     network = encoder.build_backbone(recipe.model, recipe.data).to(accelerator.device).eval()

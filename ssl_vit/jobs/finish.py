@@ -9,7 +9,7 @@ import torch
 
 from .. import costs, inspection
 from ..config.schema import Recipe
-from ..data import batching, loaders, sources
+from ..data import batching, class_numbers, loaders, sources
 from ..data.workers import InterruptibleLoader
 from ..evaluation import classify
 from ..models import weights
@@ -112,7 +112,7 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> Metr
         )
     if job.accelerator.is_main_process:
         predictions.save(job.run.predictions)
-    classes = sources.num_classes(job.splits, recipe.data, recipe.objective)
+    classes = class_numbers.num_classes(job.splits, recipe.data, recipe.objective)
     metrics = classify.accuracies(predictions, classes)
     if recipe.eval.real:
         metrics |= classify.real_accuracy(predictions, source, recipe.eval.real)

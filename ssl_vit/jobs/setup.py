@@ -10,7 +10,7 @@ import torch
 from .. import formatting, objectives
 from ..config.parsing import flatten
 from ..config.schema import Recipe, compared_views
-from ..data import batching, loaders, sources
+from ..data import batching, class_numbers, loaders, sources
 from ..data.base import Source
 from ..data.resident import DecodedImages
 from ..errors import UserError
@@ -93,7 +93,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
     images = {f"images of {name}": text for name, text in facts["data"].items()}
     distributed.check_same(accelerator, _shared_values(recipe) | images)
-    classes = sources.num_classes(splits, recipe.data, recipe.objective)
+    classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     torch.manual_seed(recipe.seed)
     network = encoder.build_backbone(
         recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path
@@ -176,7 +176,7 @@ def _probes(
         loaders.held_out_batches(labelled, recipe.data, batch_layout, recipe.probe.images),
         held_out.batches,
         recipe.probe,
-        sources.count_classes(splits, recipe.data, recipe.objective),
+        class_numbers.count_classes(splits, recipe.data, recipe.objective),
         accelerator,
     )
 
