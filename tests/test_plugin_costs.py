@@ -115,8 +115,8 @@ def test_arms_are_matched_by_exaflop_where_their_work_is_counted(
     if not declared:
         with pytest.raises(UserError) as caught:
             parse_request(words)
-        told = f"{key}={UNDECLARED[key]}: its work is not counted"
-        assert told in str(caught.value) and "match=steps" in str(caught.value)
+        reason = f"{key}={UNDECLARED[key]}: its work is not counted"
+        assert reason in str(caught.value) and "match=steps" in str(caught.value)
         assert "\n" not in str(caught.value)
         return
     tasks = [task for task in parse_request(words).plan.values() if task.part == "pretrain"]

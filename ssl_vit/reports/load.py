@@ -53,10 +53,8 @@ class FinishedRun(NamedTuple):
             UserError: it is not there.
         """
         if name not in self.result["metrics"]:
-            raise UserError(
-                f"{self.run.folder}/result.json has no {name}, "
-                f"which the report needs of part {self.part}"
-            )
+            text = f"has no {name}, which the report needs of part {self.part}"
+            raise UserError(f"{self.run.folder}/result.json {text}")
         return float(self.result["metrics"][name]["value"])
 
     def images(self, name: str) -> int | None:

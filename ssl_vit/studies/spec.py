@@ -302,11 +302,8 @@ def _names(study: Study, where: str) -> None:
         choices = suggest(str(place), study.places)
         hold(place in study.places, where, f"optional: {place} is no place; {choices}")
     for place in study.places:
-        hold(
-            place not in study.parts,
-            where,
-            f"{place} is a place and a part; take another name for one",
-        )
+        text = f"{place} is a place and a part; take another name for one"
+        hold(place not in study.parts, where, text)
 
 
 def _check_part(part: Part, study: Study, where: str) -> None:
