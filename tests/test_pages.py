@@ -649,6 +649,19 @@ def test_a_pipe_in_place_of_a_file_holds_no_page_up(name, tmp_path, undrawn):
     assert len(found) == 1
 
 
+def test_a_warning_that_was_repeated_is_one_line_with_its_count(tmp_path):
+    folder = make_run(tmp_path / "made")
+    line = "2026-01-01 00:00:00 warning: an image was replaced by the next: {}.png: cut off\n"
+    (folder / "log.txt").write_text(3 * line.format("a") + line.format("b"))
+    record = read_run(folder)
+    (listing,) = [b for b in run_sections.warnings(record) if isinstance(b, pages.Listing)]
+    assert [text.partition(": ")[2] for text in listing.lines] == [
+        "a.png: cut off (3 times)",
+        "b.png: cut off",
+    ]
+    assert record.warning_count == 2
+
+
 class CountedRows(list):
     """Rows that count how often all of them are read."""
 

@@ -1,9 +1,11 @@
 """One training run: from a checked recipe to a finished run folder."""
 
+from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 
 from ..callbacks import Callback
@@ -18,6 +20,7 @@ from ..runs.trackers import MetricsLog, TensorBoard, WarningLog
 from ..training import checkpoint, distributed, loop, nonfinite, preemption
 from ..training.heartbeat import Watchdog
 from ..training.loop import Scheduled
+from ..training.state import State
 from . import best_checkpoint, finish, resources, reuse
 from .banner import print_banner
 from .setup import Job, loop_settings, resume, set_up
@@ -176,6 +179,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
                 consensus,
                 _nonfinite_policy(job, seed, callbacks),
             )
+        _count_unreadable(state, callbacks)
         distributed.on_main(accelerator, lambda: _finish_saving(run, saver, best))
         return distributed.broadcast_from_main(
             accelerator, lambda: first if saver.kept is None else saver.kept
@@ -183,6 +187,15 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
     finally:
         saver.close()
         callbacks.close()
+
+
+def _count_unreadable(state: State, callbacks: loop.Callbacks) -> None:
+    """Note how many images of all processes could not be read, and how often."""
+    total: Counter[str] = sum(gather_object([state.unreadable]), Counter())
+    if total:
+        images = "1 image" if len(total) == 1 else f"{len(total):,} images"
+        times = "once" if total.total() == 1 else f"{total.total():,} times in all"
+        callbacks.note(f"{images} could not be read, and gave way to the next {times}")
 
 
 def _expected_curve(job: Job) -> expected.ExpectedCurve | None:

@@ -3,6 +3,7 @@ has a page too. No torch here."""
 
 import math
 import re
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +32,7 @@ class RunRecord(NamedTuple):
         rows: of metrics.jsonl, by step; of a step that was made twice the later one.
         running: whether a process writes the folder.
         started: the times at which the run was started, as log.txt has them.
-        warnings: the last ones of log.txt.
+        warnings: {one of the last of log.txt: how often it is there}.
         not_finite: steps whose update was skipped.
         problems: files that are missing or damaged.
         updated: when the newest of its files was written.
@@ -44,7 +45,7 @@ class RunRecord(NamedTuple):
     rows: list[dict[str, Any]]
     running: bool
     started: list[str]
-    warnings: list[str]
+    warnings: dict[str, int]
     not_finite: list[int]
     problems: list[str]
     updated: datetime | None
@@ -141,7 +142,7 @@ def read_run(folder: Path) -> RunRecord:
         rows=rows,
         running=result is None and lock.is_held(folder),
         started=[found[1] for found in map(STARTED.match, log) if found],
-        warnings=[found[1] for found in map(WARNING.match, log) if found],
+        warnings=Counter(found[1] for found in map(WARNING.match, log) if found),
         not_finite=_not_finite(folder / "not_finite.json", problems),
         problems=problems,
         updated=_updated(folder),

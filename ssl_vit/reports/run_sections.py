@@ -88,7 +88,8 @@ def warnings(record: RunRecord) -> Iterator[Block]:
     if len(record.warnings) > WARNINGS:
         yield Text(f"The last {WARNINGS} of {len(record.warnings):,} warnings in log.txt:")
     if record.warnings:
-        yield Listing(record.warnings[-WARNINGS:])
+        counted = list(record.warnings.items())[-WARNINGS:]
+        yield Listing([text if n == 1 else f"{text} ({n:,} times)" for text, n in counted])
 
 
 def results(record: RunRecord) -> Iterator[Block]:

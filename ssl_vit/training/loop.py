@@ -188,7 +188,7 @@ def _update(
 def _report_unreadable(
     state: State, micro_batches: list[Batch], settings: LoopSettings, callbacks: Callbacks
 ) -> None:
-    """Report and count the images of this process that could not be read.
+    """Report the images of this process that could not be read, each once, and count them.
 
     Raises:
         UserError: as `check_unreadable`.
@@ -197,7 +197,9 @@ def _report_unreadable(
     for batch in micro_batches:
         for text in batch.unreadable:
             state.images_unreadable += 1
-            callbacks.warn(f"an image was replaced by the next: {text}")
+            if text not in state.unreadable:
+                callbacks.warn(f"an image was replaced by the next: {text}")
+            state.unreadable[text] += 1
             check_unreadable(state.images_unreadable, state.images_seen, settings.data, text)
 
 

@@ -1,5 +1,6 @@
 """Training state for exact resume on any number of processes."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ class State:
     lr: float = 0.0  # of the last step
     images_seen: int = 0  # by this process
     images_unreadable: int = 0  # of those
+    unreadable: Counter[str] = field(default_factory=Counter)  # by name, since this start
     best: dict[str, Any] | None = None  # rank 0: the best evaluation so far (checkpoint.best)
 
     @contextmanager
