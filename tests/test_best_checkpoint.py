@@ -115,7 +115,7 @@ def test_the_first_of_the_best_is_kept_tested_and_exported(values, tmp_path: Pat
     made = run(tmp_path)
     assert_best(made.folder)
     assert kept(made.folder) == [BEST, 9, 12]  # checkpoint.keep=2 and the best one
-    sentence = f"its weights are those of step {BEST}, whose accuracy on held-out images was the"
+    sentence = f"its weights are those of step {BEST}, whose accuracy on 24 held-out images was the"
     assert sentence in run_wording.course(run_record.read_run(made.folder))
     assert f"The weights are those of step {BEST}" in card.write(made, made.export)
 
