@@ -394,6 +394,13 @@ def test_similarity_is_that_of_what_is_added() -> None:
             ["model.positions=relative_bias", "model.registers=1"],
             "model.registers=1: expected 0 beside model.positions=relative_bias",
         ),
+        "no register in timm's, nor that architecture": (
+            [
+                *("model.positions=relative_bias", "model.registers=1"),
+                "model.timm=vit_small_patch16_224",
+            ],
+            "model.registers=1: expected 0 beside model.positions=relative_bias",
+        ),
         "no gate in timm's": (
             ["model.positions=relative_bias", "model.activation=swiglu"],
             "model.activation=swiglu: expected gelu beside",
@@ -418,10 +425,17 @@ def test_similarity_is_that_of_what_is_added() -> None:
     }.values(),
 )
 def test_what_timm_has_not_is_one_line(own: list[str], says: str) -> None:
-    base = [word for word in TINY if not (word.startswith("model.") and len(own) > 2)]
+    large = any(word.startswith("model=") for word in own)
+    base = [word for word in TINY if not (word.startswith("model.") and large)]
     with pytest.raises(UserError) as caught:
         resolve(altered(base, *own), here=False)
     assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"registers": 2}, {"activation": "swiglu"}])
+def test_what_relative_bias_lacks_is_not_laid_on_the_architecture(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"model\.\w+=\w+: model\.positions=relative_bias has"):
+        net(positions="relative_bias", **options)
 
 
 @pytest.mark.parametrize(

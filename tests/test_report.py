@@ -518,6 +518,22 @@ def test_a_run_of_other_first_weights_is_left_out(gap: Path, other: str | None) 
     assert why in error(gap) if other else "left out" not in (gap / "report.md").read_text()
 
 
+def test_compute_that_is_not_counted_is_said_and_no_sum_or_axis_has_it(gap: Path) -> None:
+    """As of a plugin's objective: the others' stays."""
+    for path in gap.glob("*-mpp-*/result.json"):
+        altered(path, total_exaflop=None)
+        if path.parent.name.startswith("pretrain"):
+            altered(path, exaflop=None)
+    found = reports.write(gap).numbers
+    costs = {(one.arm, one.stage): one.exaflop for one in found.costs}
+    assert costs["mpp", "pre-training"] is None and costs["", "all arms"] is None
+    assert costs["scratch", "fine-tuning"] is not None
+    spent = {one.arm: one.exaflop for one in found.measure(found.main).results}
+    assert spent["mpp"] == {} and len(spent["scratch"]) == 3
+    text = (gap / "report.md").read_text()
+    assert "| not counted |" in text and "times the exaFLOP of scratch" not in text
+
+
 def test_a_report_runs_no_plugin_that_the_studys_record_names(gap: Path, tmp_path: Path) -> None:
     plugin, ran = tmp_path / "theirs.py", tmp_path / "ran"
     plugin.write_text(f"from pathlib import Path\nPath({str(ran)!r}).write_text('x')\n")

@@ -138,6 +138,12 @@ def _check_stages(model: Model) -> None:
 def _check_encoder_options(model: Model) -> None:
     """Check that timm has one network with all the options of the encoder."""
     positions = model.positions
+    biased = positions == "relative_bias"
+    reason = "expected {} beside model.positions=relative_bias: timm has no such network"
+    registers = model.registers
+    _require(not (biased and registers), "model.registers", registers, reason.format(0))
+    gated = model.activation == "swiglu"
+    _require(not (biased and gated), "model.activation", "swiglu", reason.format("gelu"))
     beside = f"expected learned, learned_2d, sincos_2d or none beside model={model.name}"
     fits = positions not in OWN_CLASS or not model.hybrid
     _require(fits, "model.positions", positions, beside)
@@ -145,12 +151,6 @@ def _check_encoder_options(model: Model) -> None:
     _require(positions not in OWN_CLASS or model.timm == CLASSIC, "model.timm", model.timm, reason)
     reason = "expected gelu for a hybrid"
     _require(model.activation == "gelu" or not model.hybrid, "model.activation", "swiglu", reason)
-    biased = positions == "relative_bias"
-    reason = "expected {} beside model.positions=relative_bias: timm has no such network"
-    registers = model.registers
-    _require(not (biased and registers), "model.registers", registers, reason.format(0))
-    gated = model.activation == "swiglu"
-    _require(not (biased and gated), "model.activation", "swiglu", reason.format("gelu"))
     divisor = {"learned_2d": 2, "sincos_2d": 4, "rotary": 4 * model.heads}.get(positions, 1)
     reason = f"no multiple of {divisor}, which model.positions={positions} needs"
     _require(model.width % divisor == 0, "model.width", model.width, reason)

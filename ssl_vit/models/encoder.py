@@ -25,6 +25,7 @@ from ..config.schema import Data, Model
 from ..data.arrays import evaluation_images
 from ..errors import UserError
 from .architectures import (
+    CLASSES,
     architecture,
     first_registers,
     sizes_of_state,
@@ -65,11 +66,7 @@ class Backbone(nn.Module, ABC):
             self.register_buffer(name, 255 * torch.tensor(value)[:, None, None], persistent=False)
 
     def normalize(self, pixels_B3HW: Tensor) -> Tensor:
-        """Of uint8 images, or of uint8 patches (B, N, 3, P, P).
-
-        Raises:
-            TypeError: they are no such tensor.
-        """
+        """Of uint8 images, or of uint8 patches (B, N, 3, P, P); else a TypeError."""
         _check_bytes(pixels_B3HW)
         return (pixels_B3HW.float() - self.mean) / self.std
 
@@ -78,12 +75,11 @@ class Backbone(nn.Module, ABC):
         the evaluation, on the encoder's device.
 
         Raises:
-            TypeError, ValueError: as `arrays.evaluation_images`; or a tensor is of another type.
+            TypeError, ValueError: as `arrays.evaluation_images`.
         """
-        if not isinstance(images, Tensor):
-            return evaluation_images(images, self.data).to(self.mean.device)
-        _check_bytes(images)
-        return images
+        if isinstance(images, Tensor):
+            return images
+        return evaluation_images(images, self.data).to(self.mean.device)
 
     @abstractmethod
     def feature(self, images: Images, pool: str | None = None, layer: int | None = None) -> Tensor:
@@ -91,11 +87,7 @@ class Backbone(nn.Module, ABC):
 
 
 def _check_bytes(pixels: object) -> None:
-    """Check that pixels are bytes: the range of others cannot be told from their values.
-
-    Raises:
-        TypeError: they are not.
-    """
+    """Raises TypeError where pixels are no bytes, as the range of others cannot be told."""
     if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8:
         kind = pixels.dtype if isinstance(pixels, Tensor) else type(pixels).__name__
         raise TypeError(f"images of {kind}; {BYTES}")
@@ -394,6 +386,7 @@ def _check_architecture(net: Encoder, model: Model) -> None:
     for key, value in there.items():
         if here[key] != value:
             shown = str(here[key]).lower()
-            raise UserError(
-                f"model.{key}={shown}: model.timm={model.timm} has {str(value).lower()}"
-            )
+            owner = f"model.timm={model.timm}"
+            if model.positions in CLASSES:  # which decide the architecture
+                owner = f"model.positions={model.positions}"
+            raise UserError(f"model.{key}={shown}: {owner} has {str(value).lower()}")
