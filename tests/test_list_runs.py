@@ -165,6 +165,8 @@ def spoil(kind: str, folder: Path) -> None:
         path.write_text(path.read_text().replace("seed: 0", "seed: 1"))
     elif kind == "own file":
         (folder / "checkpoints" / "step-000000001" / "notes.txt").write_text("mine")
+    elif kind == "own step":
+        (folder / "checkpoints" / "step-000000009").write_text("mine")
     elif kind == "own folder":
         (folder / "checkpoints" / ".step-000000003.77" / "mine").mkdir(parents=True)
     elif kind == "link":
@@ -182,6 +184,7 @@ def spoil(kind: str, folder: Path) -> None:
         ("failed", "no network"),
         ("recipe", "another recipe"),
         ("own file", "step-000000001 holds what is no part of a checkpoint: notes.txt"),
+        ("own step", "step-000000009"),
         ("own folder", ".step-000000003.77 holds what is no part of a checkpoint: mine"),
         ("link", "links"),
         ("locked", "a process holds its lock"),

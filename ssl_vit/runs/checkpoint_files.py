@@ -50,6 +50,9 @@ def delete(path: Path) -> None:
 
 
 def other_files(path: Path) -> list[Path]:
-    """What is in a checkpoint's folder beside its own files, such as a user's notes."""
+    """What is in a checkpoint's folder beside its own files, such as a user's notes; the path
+    itself where it is no folder."""
+    if not path.is_dir():
+        return [path]
     own = (STATE, MANIFEST)
     return sorted(child for child in path.iterdir() if child.name not in own or child.is_dir())
