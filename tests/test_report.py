@@ -17,11 +17,12 @@ from scipy import stats
 
 from ssl_vit import costs, reports
 from ssl_vit.config.init_source import InitSource
+from ssl_vit.config.parsing import flatten, load_yaml
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
 from ssl_vit.reports import load, plots
-from ssl_vit.runs.identity import recipe_hash
+from ssl_vit.runs.identity import recipe_hash, written_hash
 from ssl_vit.studies import record
 from ssl_vit.studies.plan import Task
 
@@ -160,6 +161,14 @@ def planned(folder, one, *words):
     recipe.seed, recipe.name = one["seed"], one["name"]
     (folder / one["name"] / "recipe.yaml").write_text(dump(recipe))
     altered(folder / one["name"] / "result.json", recipe=recipe_hash(recipe))
+
+
+def rewritten(folder, old, new):
+    """Another value in a run's recipe.yaml, and in the hash of its result.json."""
+    path = folder / "recipe.yaml"
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+    altered(folder / "result.json", recipe=written_hash(flatten(load_yaml(path))))
 
 
 def predict(place, right_M, labels=None):
@@ -544,6 +553,21 @@ def test_a_report_runs_no_plugin_that_the_studys_record_names(gap: Path, tmp_pat
     write(gap / "study.json", about)
     reports.write(gap)
     assert "left out" not in (gap / "report.md").read_text() and not ran.exists()
+
+
+def test_a_run_of_an_objective_that_is_not_known_here_is_compared_by_its_options(gap: Path) -> None:
+    """As that of a plugin, which no report runs: the keys that the plan names are compared."""
+    about = json.loads((gap / "study.json").read_text())
+    one = next(one for one in about["tasks"] if one["name"] == "final-mpp-1")
+    one["options"] = ["recipe=finetune", "plugin=their.py", "objective=own", "optim.lr=1e-1"]
+    planned(gap, one, "recipe=finetune", "optim.lr=0.1")
+    rewritten(gap / one["name"], "objective: supervised", "objective: own")
+    write(gap / "study.json", about)
+    reports.write(gap)
+    assert "left out" not in (gap / "report.md").read_text()
+    rewritten(gap / one["name"], "lr: 0.1", "lr: 0.2")
+    reports.write(gap)
+    assert "optim.lr (0.2 there, 0.1 here)" in (gap / "report.md").read_text()
 
 
 def test_runs_from_before_a_key_was_renamed_count(gap: Path) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from .. import costs
-from ..config import parsing, recipe_files
-from ..config.identity import computed_values
+from ..config import parsing, recipe_files, values
+from ..config.identity import computed_values, counts
 from ..config.init_source import SCRATCH, InitSource
 from ..config.parsing import flatten
 from ..config.resolve import resolve
-from ..config.schema import RENAMED
+from ..config.schema import OPTIONS, RENAMED
 from ..errors import UserError
 from ..runs.identity import FROM_INIT, differing, planned_differences, written_hash
 
@@ -114,8 +114,8 @@ def _weights(folder: Path) -> dict[str, Any]:
 
 
 def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any]:
-    """{dotted key: value} of a task's options and seed, without what a sweep chose; only the seed
-    where the options do not resolve here, as without the images."""
+    """{dotted key: value} of a task's options and seed, without what a sweep chose; only the keys
+    that the options name where they do not resolve here, as without a plugin."""
     chosen = {key for one in tasks if one["part"] == task.get("best") for key in one["values"]}
     options = [
         _current(option)
@@ -138,7 +138,9 @@ def _resolved(options: tuple[str, ...]) -> dict[str, Any]:
     try:
         return computed_values(resolve([*options, "name=planned"], here=False))
     except UserError:
-        return {}
+        named = (option.partition("=") for option in options)
+        given = {key: text for key, _, text in named if key in OPTIONS and counts(key)}
+        return {key: values.typed(key, text) for key, text in given.items()}
 
 
 def differing_keys(recipes: Sequence[Mapping[str, Any]]) -> set[str]:
