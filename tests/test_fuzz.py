@@ -95,6 +95,7 @@ REFUSED = [
     f"init={'x' * 300}",
     f"plugin={'x' * 300}",
     f"recipe={'x' * 300}.yaml",
+    f"model.timm={'1' * 256}",
     f"data.train={'x' * 256}",
     f"data.test={'é' * 130}",
     f"data.validation={'{a:' * 90}",

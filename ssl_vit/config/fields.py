@@ -13,7 +13,7 @@ LONGEST_NAME = 255  # bytes of a file's name, on every common file system
 LONGEST_PATH = 4095
 LONGEST_LIST = 100  # values of a list
 # of a model: neither a path nor a place that timm would fetch from
-PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
+PLAIN_NAME = re.compile(rf"[\w.-]{{1,{LONGEST_NAME}}}", re.ASCII)
 
 
 @dataclass(frozen=True)
