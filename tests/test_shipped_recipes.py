@@ -3,50 +3,30 @@ studies, as hashes in golden/recipes.json. After a change that is meant:
 python tests/test_shipped_recipes.py
 """
 
-import dataclasses
 import hashlib
 import json
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from conftest import ROOT
 
-from ssl_vit.config.recipe_files import RECIPES, TABLES
+sys.path.insert(0, str(ROOT / "robustness"))
+import shipped_recipes
+
 from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
 from ssl_vit.jobs.help import tool_help
 from ssl_vit.studies import plan, spec
 
 GOLDEN = Path(__file__).parent / "golden" / "recipes.json"
-NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
-NAMES = [name for name in NAMES if name not in TABLES]
+NAMES = shipped_recipes.names()
 
 
 def meaning(name: str) -> str:
     """A hash of a recipe's values, or of a study and its tasks."""
-    if name.startswith("study/"):
-        value = planned(RECIPES / f"{name}.yaml")
-    else:
-        value = dump(resolve([f"recipe={name}"], here=False))
-    text = json.dumps(value, sort_keys=True, default=list)
+    text = json.dumps(shipped_recipes.meaning(name), sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def planned(path: Path) -> dict[str, Any]:
-    study = spec.read(path)
-    tasks = plan.tasks(study, {place: f"/{place}" for place in study.places}, {})
-    kept = ("title", "places", "seeds", "arms", "report", "vary", "match")
-    return {
-        "study": {key: getattr(study, key) for key in kept},
-        "tasks": {name: _record(task) for name, task in tasks.items()},
-    }
-
-
-def _record(task: plan.Task) -> dict[str, Any]:
-    """A task's fields; its options under the name that study.json has for them."""
-    record = dataclasses.asdict(task)
-    return record | {"words": record.pop("options")}
 
 
 def test_each_file_means_what_it_did() -> None:

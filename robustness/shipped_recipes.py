@@ -1,0 +1,43 @@
+"""What the files of recipes/ mean: resolved values of recipes, planned tasks of studies.
+tests/test_shipped_recipes.py holds their hashes; `baseline.py make` writes them down."""
+
+import dataclasses
+from typing import Any
+
+import tree  # noqa: F401  so that ssl_vit is this checkout's
+
+from ssl_vit.config.recipe_files import RECIPES, TABLES
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import dump
+from ssl_vit.studies import plan, spec
+
+
+def names() -> list[str]:
+    """Names of recipes and studies, without the tables that lie among them."""
+    found = sorted(
+        str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml")
+    )
+    return [name for name in found if name not in TABLES]
+
+
+def meaning(name: str) -> dict[str, Any]:
+    """A recipe's values, or a study and its tasks."""
+    if name.startswith("study/"):
+        return _planned(name)
+    return dump(resolve([f"recipe={name}"], here=False))
+
+
+def _planned(name: str) -> dict[str, Any]:
+    study = spec.read(RECIPES / f"{name}.yaml")
+    tasks = plan.tasks(study, {place: f"/{place}" for place in study.places}, {})
+    kept = ("title", "places", "seeds", "arms", "report", "vary", "match")
+    return {
+        "study": {key: getattr(study, key) for key in kept},
+        "tasks": {name: _record(task) for name, task in tasks.items()},
+    }
+
+
+def _record(task: plan.Task) -> dict[str, Any]:
+    """A task's fields; its options under the name that the hashes were made with."""
+    record = dataclasses.asdict(task)
+    return record | {"words": record.pop("options")}
