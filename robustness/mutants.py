@@ -14,6 +14,7 @@ FOLDER/mutants.jsonl at once, and an interrupted measurement goes on there.
 import contextlib
 import json
 import os
+import queue
 import random
 import re
 import signal
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,7 +74,8 @@ def measure(folder: Path, options: dict[str, str]) -> dict[str, Any]:
     else:
         seed, count = int(options.get("seed", 0)), int(options.get("count", 100))
         rows = draw(tests, seed, count, options.get("module", ""))
-    judged = judge_all(rows, tests, folder / "mutants.jsonl")
+    workers = int(options.get("workers", 1))
+    judged = judge_all(rows, tests, folder / "mutants.jsonl", workers)
     counts = Counter(row["verdict"] for row in judged)
     return {"counts": dict(counts), "mutants": judged}
 
@@ -102,6 +105,10 @@ def _name(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[key] for key in NAME)
 
 
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (row["module"], *_name(row))
+
+
 def again(record: dict[str, Any], tests: Tests) -> list[dict[str, Any]]:
     """The mutants of an older tree in this one: by function and text of the line, in the file where
     the module went, or in the only other one that has it."""
@@ -121,30 +128,39 @@ def again(record: dict[str, Any], tests: Tests) -> list[dict[str, Any]]:
     return rows
 
 
-def judge_all(rows: list[dict[str, Any]], tests: Tests, log: Path) -> list[dict[str, Any]]:
-    """The rows with their verdicts."""
+def judge_all(
+    rows: list[dict[str, Any]], tests: Tests, log: Path, workers: int
+) -> list[dict[str, Any]]:
+    """The rows with their verdicts, as many at once as there are workers."""
+    now = commit()
     known = {}
-    if log.exists():
-        for line in log.read_text().splitlines():
-            row = json.loads(line)
-            if row.pop("commit") == commit():
-                known[(row["module"], *_name(row))] = row
-    judged = []
-    with tempfile.TemporaryDirectory() as temporary:
-        clone = Path(temporary) / "clone"
-        git("clone", "--quiet", "--shared", str(ROOT), str(clone))
-        for row in rows:
-            found = known.get((row["module"], *_name(row)))
-            if found is None:
-                found = row if "verdict" in row else judge(row, tests, clone)
-                with log.open("a") as file:
-                    file.write(json.dumps(found | {"commit": commit()}) + "\n")
-            judged.append(found)
-            place = (
-                f"{found['module']} {found['function']}: {found['before']!r} -> {found['after']!r}"
-            )
-            print(f"{found['verdict']:<12}{place[:100]}", flush=True)
-    return judged
+    for line in log.read_text().splitlines() if log.exists() else ():
+        found = json.loads(line)
+        if found.pop("commit") == now:
+            known[_key(found)] = found
+    with tempfile.TemporaryDirectory() as temporary, log.open("a") as file:
+        clones: queue.Queue[Path] = queue.Queue()
+        for number in range(workers):
+            clones.put(Path(temporary) / str(number))
+            git("clone", "--quiet", "--shared", str(ROOT), f"{temporary}/{number}")
+
+        def judged(row: dict[str, Any]) -> dict[str, Any]:
+            if _key(row) in known:
+                return known[_key(row)]
+            if "verdict" not in row:
+                clone = clones.get()
+                try:
+                    row = judge(row, tests, clone)
+                finally:
+                    clones.put(clone)
+            file.write(json.dumps(row | {"commit": now}) + "\n")
+            file.flush()
+            place = f"{row['module']} {row['function']}: {row['before']!r} -> {row['after']!r}"
+            print(f"{row['verdict']:<12}{place[:100]}", flush=True)
+            return row
+
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(judged, rows))
 
 
 def judge(row: dict[str, Any], tests: Tests, clone: Path) -> dict[str, Any]:
