@@ -63,8 +63,21 @@ def make(folder: Path, options: dict[str, str]) -> int:
 
 
 def write(path: Path, record: dict[str, Any]) -> None:
-    """As JSON with a line for each value of the outer two levels, so that changes can be read."""
-    path.write_text(json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    """As JSON with what fits into a line on one line, so that changes can be read."""
+    path.write_text(_json(record, 0) + "\n")
+
+
+def _json(value: Any, indent: int) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    if not isinstance(value, dict | list) or indent + len(text) <= 100:
+        return text
+    if isinstance(value, dict):
+        lines = [f"{json.dumps(key)}: {_json(value[key], indent + 1)}" for key in sorted(value)]
+    else:
+        lines = [_json(one, indent + 1) for one in value]
+    start, end = text[0], text[-1]
+    inner = ",\n".join(" " * (indent + 1) + line for line in lines)
+    return f"{start}\n{inner}\n{' ' * indent}{end}"
 
 
 def compare(old: Path, new: Path, options: dict[str, str]) -> int:

@@ -20,8 +20,8 @@ def names() -> list[str]:
     return [name for name in found if name not in TABLES]
 
 
-def meaning(name: str) -> dict[str, Any]:
-    """A recipe's values, or a study and its tasks."""
+def meaning(name: str) -> Any:
+    """A recipe's values as YAML, or {"study": ..., "tasks": {name: fields}}."""
     if name.startswith("study/"):
         return _planned(name)
     return dump(resolve([f"recipe={name}"], here=False))

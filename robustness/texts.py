@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import shipped_recipes
+import yaml
 from tree import ROOT, tool
 
 
@@ -23,8 +24,33 @@ def _help(*words: str) -> list[str]:
 
 
 def resolved_recipes(folder: Path, options: dict[str, str]) -> dict[str, Any]:
-    """{recipe: its values, or of a study its tasks}."""
-    return {name: plain(shipped_recipes.meaning(name)) for name in shipped_recipes.names()}
+    """{recipe: its values, or of a study its parts and their tasks}."""
+    meanings = {name: plain(shipped_recipes.meaning(name)) for name in shipped_recipes.names()}
+    return {
+        name: {"study": found["study"], "parts": by_part(found["tasks"])}
+        if name.startswith("study/")
+        else yaml.safe_load(found)
+        for name, found in meanings.items()
+    }
+
+
+def by_part(tasks: dict[str, Any]) -> dict[str, Any]:
+    """{part: {"options": those of all its tasks, "tasks": {name: its own options, and the rest}}}
+    without what is empty: the same in a third of the length."""
+    parts: dict[str, Any] = {}
+    for task in tasks.values():
+        parts.setdefault(task["part"], []).append(task)
+    found = {}
+    for part, members in parts.items():
+        first, *others = [task["words"] for task in members]
+        common = {k: v for k, v in first.items() if all(one.get(k) == v for one in others)}
+        found[part] = {"options": common, "tasks": {}}
+        for task in members:
+            own = {k: v for k, v in task["words"].items() if k not in common}
+            rest = {k: v for k, v in task.items() if k not in ("name", "part", "words")}
+            said = {k: v for k, v in {**rest, "options": own}.items() if v or v == 0}
+            found[part]["tasks"][task["name"]] = said
+    return found
 
 
 def plain(value: Any) -> Any:
