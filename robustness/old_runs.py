@@ -40,6 +40,7 @@ LENGTH = {
     "eval.every": STEPS // 2,
     "eval.images": 8,
     "log.every": 8,
+    "log.tensorboard": False,
 }
 STOPPED = 75  # exit status of a run that a signal stopped
 CLOCK = ("images_per_s", "data_wait", "memory_gib", "seconds")

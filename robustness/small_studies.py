@@ -34,9 +34,9 @@ SHORT = {
     "eval.every": 4,
     "eval.images": 24,
     "log.every": 2,
+    "log.tensorboard": False,
 }
 CALM = {
-    "log.tensorboard": False,
     "compute.precision": "float32",
     "compute.threads": 1,
     "compute.workers": 0,

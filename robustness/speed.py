@@ -25,7 +25,7 @@ STARTS = 5
 
 
 def measure(folder: Path, options: dict[str, str]) -> dict[str, Any]:
-    """{name: seconds, or images/s}; rounds=, pairs= and starts= for shorter measurements."""
+    """{name: seconds, or images/s}; rounds=, images=, pairs= and starts= for shorter ones."""
     starts = int(options.get("starts", STARTS))
     found = started("help", ["--help"], starts)
     found |= started("pretrain --help", ["pretrain", "--help"], starts)
@@ -34,7 +34,8 @@ def measure(folder: Path, options: dict[str, str]) -> dict[str, Any]:
     found["bare step, CPU s"] = step["engine over bare loop"]["bare step, s"]
     found["engine over bare loop"] = step["engine over bare loop"]["median"]
     if "SSL_VIT_DATA" in os.environ:
-        loader = benchmark("loader.py", f"rounds={options.get('rounds', 9)}")
+        size = (f"rounds={options.get('rounds', 9)}", f"images={options.get('images', 1024)}")
+        loader = benchmark("loader.py", *size)
         for case in ("CIFAR-10, 32 px WebP", "500 x 375 px JPEG"):
             for way, rate in loader[case]["images/s"].items():
                 if way.startswith("ssl_vit"):
@@ -61,8 +62,7 @@ def started(name: str, words: list[str], starts: int) -> dict[str, float]:
 
 
 def first_step(starts: int) -> dict[str, float]:
-    """Wall and CPU seconds of a whole run of one step, from the command to its end, and of the part
-    before its first row."""
+    """Seconds from the command to the row of the first step, and CPU seconds of that whole run."""
     firsts, cpus = [], []
     for _ in range(starts):
         used = _children()

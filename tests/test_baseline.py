@@ -2,12 +2,18 @@
 coverage knows the test whose processes ran a line."""
 
 import ast
+import itertools
 import json
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import ROOT
+
+from ssl_vit.evaluation import vtab
+from ssl_vit.studies.command import parse_request
+from ssl_vit.studies.plan import check
 
 sys.path.insert(0, str(ROOT / "robustness"))
 import baseline
@@ -42,7 +48,7 @@ FOUND = {
     ("Box.holds", "not removed", "not self.full", "(self.full)"),
     (
         *("Box.holds", "branches swapped", "n < LIMIT and not self.full"),
-        "(not (n < LIMIT and not self.full))",
+        "(not (n < LIMIT and (not self.full)))",
     ),
     ("Box.holds", "return None", "return True", "return None"),
     ("Box.holds", "constant", "True", "False"),
@@ -174,6 +180,19 @@ def test_reports_are_compared_without_times_and_places() -> None:
     report = {"folder": "/tmp/x/runs", "rows": [{"seconds": 3.0, "loss": 1.0}], "hours": 2}
     found = small_studies.without_clock(report, "/tmp/x")
     assert found == {"folder": "PLACE/runs", "rows": [{"loss": 1.0}]}
+
+
+@pytest.mark.parametrize("name", [*small_studies.STUDIES, "stopped"])
+def test_the_tasks_of_the_small_studies_resolve(name: str, tmp_path: Path) -> None:
+    study = (small_studies.STUDIES | {"stopped": old_runs.STUDY})[name]
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    places = [f"{place}={tmp_path}" for place in study.get("places", [])]
+    if name == "vtab":
+        for task, part in itertools.product(vtab.tasks(), ("tune", "final")):
+            (tmp_path / task / part).mkdir(parents=True)
+        places = ["init=scratch", f"data={tmp_path}"]
+    request = parse_request([f"recipe={tmp_path}/study.yaml", *places])
+    assert len(check(request.study, request.plan)) == len(request.plan) >= 4
 
 
 PROJECT = """
