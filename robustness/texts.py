@@ -48,8 +48,8 @@ def by_part(tasks: dict[str, Any]) -> dict[str, Any]:
         for task in members:
             own = {k: v for k, v in task["words"].items() if k not in common}
             rest = {k: v for k, v in task.items() if k not in ("name", "part", "words")}
-            said = {k: v for k, v in {**rest, "options": own}.items() if v or v == 0}
-            found[part]["tasks"][task["name"]] = said
+            fields = {k: v for k, v in {**rest, "options": own}.items() if v or v == 0}
+            found[part]["tasks"][task["name"]] = fields
     return found
 
 
