@@ -332,6 +332,7 @@ def test_a_worker_killed_while_it_hands_over_a_batch_is_named() -> None:
 
     class Broken:
         num_workers = 1
+        batch_sampler = None
         _workers = (alive,)
 
         def __iter__(self):

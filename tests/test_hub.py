@@ -361,18 +361,18 @@ def test_training_ends_with_the_same_weights_whatever_the_hub_does(
     assert_no_token(tmp_path / "runs", out)
 
 
-def after_trouble(says: str) -> Callable[[background.Pusher], None]:
+def after_trouble(says: str) -> Callable[[background.Pusher, Callable[[], bool]], None]:
     """Pusher._finish that begins to wait hub.wait seconds once a push has met this trouble, however
     long that takes to start."""
     finish = background.Pusher._finish
 
-    def patient(pusher: background.Pusher) -> None:
+    def patient(pusher: background.Pusher, should_stop: Callable[[], bool]) -> None:
         pusher.start()
         for _ in range(2400):
             if says in (manifest.read(pusher.run)["last_error"] or ""):
                 break
             time.sleep(0.05)
-        finish(pusher)
+        finish(pusher, should_stop)
 
     return patient
 

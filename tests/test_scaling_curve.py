@@ -393,7 +393,12 @@ def test_weights_that_have_learned_more_labels_than_the_share_are_refused(pretra
         "pretrain": {"tool": "pretrain", "options": pretrain, "by_arm": {"mpp": {}}},
         "between": {
             "tool": "finetune",
-            "options": {"recipe": "finetune", "data.share": 0.01, "init": "{pretrain}"},
+            "options": {
+                "recipe": "finetune",
+                "data": "shapes",  # without, the images of {pretrain}
+                "data.share": 0.01,
+                "init": "{pretrain}",
+            },
             "by_arm": {"mpp": {}},
         },
         "final": LABELS["parts"]["final"]
