@@ -14,6 +14,7 @@ from ..models.encoder import Encoder
 from ..runs import console
 from ..training import distributed, loop
 from .resources import measured_on
+from .reuse import changed_images
 from .setup import Job, loop_settings
 
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
@@ -52,6 +53,7 @@ def _early_warnings(job: Job) -> Iterator[str]:
         yield f"data.hub={data.hub}: that this is its name on the Hub could not be checked"
     if data.validation == 0:
         yield "data.validation=0: what is called held out below are images that are trained on"
+    yield from changed_images(job.run)
     counts = measured_on(job.recipe, job.splits)
     yield from formatting.few_images(counts, chosen_on_held_out(job.recipe))
     if job.probes and "linear" in job.recipe.probe.measures:

@@ -208,7 +208,8 @@ def _print_banner(run: Run, accelerator: Accelerator, splits: sources.Splits, po
         f"{len(splits.test):,} test images"
     )
     counts = resources.measured_on(recipe, splits)
-    for text in (*few_images(counts, chosen_on_held_out(recipe)), *splits.guesses):
+    few = few_images(counts, chosen_on_held_out(recipe))
+    for text in (*reuse.changed_images(run), *few, *splits.guesses):
         print(f"warning: {text}", flush=True)
     if note := macos_warning():
         print(f"warning: {note}", flush=True)

@@ -126,3 +126,24 @@ def _fingerprints(place: str, test: bool, seed: int, masks: bool) -> dict[str, s
     data = dataclasses.replace(Data(), **json.loads(place))
     splits = sources.load(data, test, seed=seed)
     return fingerprints.fingerprint_splits(splits, data.path, masks)
+
+
+def changed_images(run: Run) -> list[str]:
+    """Cautions that a run's images are no longer those that its first weights were made with,
+    where both read the same place."""
+    source = run.recipe.init_source
+    was, own = source.images(), dataclasses.asdict(run.recipe.data)
+    before = source.locate().run if was else None
+    if before is None or any(was.get(f"data.{key}") != own[key] for key in PLACE):
+        return []
+    try:
+        then, now = (identity.recorded(folder, "data") for folder in (before, run.folder))
+    except UserError:  # a record that is lost or damaged keeps nobody from its weights
+        return []
+    common = [split for split in ("train", "validation", "test") if split in then.keys() & now]
+    changed = [split for split in common if then[split] != now[split]]
+    if not changed:
+        return []
+    where = own["path"] or own["hub"] or f"data={own['name']}"
+    text = f"the images of {', '.join(changed)} are not those that it was made with"
+    return [f"init={source.place}: {where} has changed since: {text}"]
