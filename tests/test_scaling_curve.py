@@ -389,21 +389,18 @@ JOINT = {"data.validation": 0.1, "data.validation_from": "train"}
 )
 def test_weights_that_have_learned_more_labels_than_the_share_are_refused(pretrain, learned):
     """Two steps before, too: an arm that goes through another fine-tuning."""
+    named = {"recipe": "finetune", "data": "shapes"}  # else the images are those of `pretrain`
     parts = LABELS["parts"] | {
         "pretrain": {"tool": "pretrain", "options": pretrain, "by_arm": {"mpp": {}}},
         "between": {
             "tool": "finetune",
-            "options": {
-                "recipe": "finetune",
-                "data": "shapes",  # without, the images of {pretrain}
-                "data.share": 0.01,
-                "init": "{pretrain}",
-            },
+            "options": named | {"data.share": 0.01, "init": "{pretrain}"},
             "by_arm": {"mpp": {}},
         },
         "final": LABELS["parts"]["final"]
         | {
             "best": None,
+            "options": LABELS["parts"]["final"]["options"] | named,
             "by_arm": {"mpp": {"init": "{between}"}, "scratch": {"init": "{scratch}"}},
         },
     }
