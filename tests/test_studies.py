@@ -433,6 +433,20 @@ def test_a_seed_in_braces_is_the_tasks_own():
     check_study(build(study, "x"))
 
 
+def test_every_seed_is_checked_with_its_own_options():
+    """Also those that it has from the run that it starts from."""
+    drawn = [("data.share", 0.1), ("data.share_seed", "{seed}"), ("optim.lr", "0.{seed}")]
+    changes = [(f"parts/pretrain/options/{key}", value) for key, value in drawn]
+    study = build(altered(("seeds", [1, 2]), ("parts/sweep/seeds", [1]), *changes), "x")
+    recipes = plans.check(study, plans.tasks(study, {}, {}))
+    made = [recipes[f"pretrain-mpp-{seed}"] for seed in (1, 2)]
+    assert [(one.data.share_seed, one.optim.lr) for one in made] == [(1, 0.1), (2, 0.2)]
+    assert [recipes[f"probe-mpp-{seed}"].data.share_seed for seed in (1, 2)] == [1, 2]
+    study = build(altered(("seeds", [1, 0]), ("parts/sweep/seeds", [1]), changes[2]), "x")
+    with pytest.raises(UserError, match=r"part pretrain, arm scratch: optim\.lr=0"):
+        plans.check(study, plans.tasks(study, {}, {}))
+
+
 def test_a_grid_sweeps_keys_together():
     mixing = [{"data.mixup": 0, "data.cutmix": 0}, {"data": {"mixup": 0.8, "cutmix": 1.0}}]
     study = build(altered(("parts/sweep/grid", {"optim.lr": [0.1, 0.3], "mixing": mixing})), "x")

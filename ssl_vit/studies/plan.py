@@ -168,18 +168,30 @@ def check(study: Study, plan: Plan) -> dict[str, Recipe]:
     points = study.scaling.points if study.scaling.of == "labels" else ()
     shares = {part: one.share for one in points for part in (one.final, *one.extra)}
     recipes: dict[str, Recipe] = {}
-    # seeds do not differ, but for the draw of the labels
-    known: dict[tuple[str, str, str, str | None], Recipe] = {}
+    resolved: dict[tuple[object, ...], Recipe] = {}  # once for seeds that do not differ
+    known: dict[tuple[str, str, str, int], Recipe] = {}
     for task in plan.values():
         values = task.values or next((plan[name].values for name in task.needs[:1]), {})
-        same = task.part, task.arm, str(values), task.options.get("data.share_seed")
-        if same not in known:
-            known[same] = _recipe(task, values, plan, recipes)
+        same = _decisive(task, values, plan, recipes)
+        found = resolved.get(same) or _recipe(task, values, plan, recipes)
+        recipes[task.name] = known[task.part, task.arm, str(values), task.seed] = found
+        if same not in resolved:
+            resolved[same] = found
             _check_distinct(task, values, known)
-        recipes[task.name] = known[same]
         if task.part in shares:
             _check_labels_seen(task, shares[task.part], plan, recipes)
     return recipes
+
+
+def _decisive(
+    task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, Recipe]
+) -> tuple[object, ...]:
+    """What decides a task's recipe: its options, and the recipe of the run that it starts from."""
+    options = known_options(task)
+    options.pop("hub.repo", None)  # one for each task
+    before = origin(task, plan)
+    start = None if before is None else id(recipes[before.name])
+    return task.part, task.arm, str(values), tuple(options.items()), start
 
 
 def origin(task: Task, plan: Plan) -> Task | None:
@@ -221,7 +233,7 @@ def _recipe(task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, R
 
 
 def _check_distinct(
-    task: Task, values: dict[str, Any], known: dict[tuple[str, str, str, str | None], Recipe]
+    task: Task, values: dict[str, Any], known: dict[tuple[str, str, str, int], Recipe]
 ) -> None:
     """Check that no other arm of a part that pre-trains computes the same.
 
@@ -232,8 +244,8 @@ def _check_distinct(
         return
     computed = {
         arm: computed_values(recipe) | {"model.name": ""}
-        for (part, arm, other, drawn), recipe in known.items()
-        if (part, other, drawn) == (task.part, str(values), task.options.get("data.share_seed"))
+        for (part, arm, other, seed), recipe in known.items()
+        if (part, other, seed) == (task.part, str(values), task.seed)
     }
     own = computed.pop(task.arm)
     if own in computed.values():
