@@ -185,6 +185,7 @@ def test_a_run_on_images_without_labels_says_what_to_give(
     for tool, words in ((cli.finetune, TUNE), (cli.evaluate, PROBE)):
         line = refusal(tool, [*words, out, f"init={flat}"], capsys)
         assert "labels (a folder for each class) and test images" in line
+        assert "eval.test=false" not in line, "labels are missing as well"
     line = refusal(cli.finetune, [*TUNE, out, f"init={flat}", "eval.test=false"], capsys)
     assert "no labels in its train split" in line and "data.path=" in line
 

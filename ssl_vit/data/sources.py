@@ -186,9 +186,10 @@ def _named(data: Data, test: bool, splits: Mapping[str, Any]) -> dict[str, str]:
 
 def _untested(train: Source) -> str:
     """What images without a test split lack for a test: labels too, if they have no masks."""
-    lacks = "test images (a folder test/ beside train/); eval.test=false trains without"
-    labelled = train.label_range[1] >= 0 or masks_in(train).column
-    return lacks if labelled else f"labels (a folder for each class) and {lacks}"
+    lacks = "test images (a folder test/ beside train/)"
+    if train.label_range[1] >= 0 or masks_in(train).column:
+        return f"{lacks}; fine-tuning goes without by eval.test=false"
+    return f"labels (a folder for each class) and {lacks}"
 
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
