@@ -12,7 +12,7 @@ from test_report import REPORT, altered, study
 import ssl_vit
 from ssl_vit import reports
 from ssl_vit.formatting import FEW_IMAGES, few_images
-from ssl_vit.hub import card
+from ssl_vit.hub import card, measures
 from ssl_vit.jobs import cli, list_runs
 from ssl_vit.reports import index_page, run_page
 from ssl_vit.stats import proportion
@@ -105,6 +105,12 @@ def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
         run_page.write(runs / "tuned")
     index_page.write(runs)
     assert "(n = 6)" in (runs / "index.html").read_text()
+
+
+def test_n_is_of_images_where_a_metric_counts_patches() -> None:
+    entry = {"value": 0.5, "split": "validation", "n": 134}
+    assert measures.with_count("accuracy_masked", entry, {"validation": 5}) == "50.00% (n = 5)"
+    assert measures.with_count("accuracy_masked", entry, {}) == "50.00% (n = 134)"
 
 
 def test_the_list_of_runs_and_their_ranking_have_n(

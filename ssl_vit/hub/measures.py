@@ -133,10 +133,12 @@ def number(name: str, value: float) -> str:
     return f"{value:.2%}" if _last(name) in SHARED else f"{value:.4g}"
 
 
-def with_count(name: str, entry: Mapping[str, Any]) -> str:
-    """A metric's value and, where it is known, the number of cases (images, or patches of them)."""
+def with_count(name: str, entry: Mapping[str, Any], measured_on: Mapping[str, int]) -> str:
+    """A metric's value and the number of images that it was measured on; of an older run, which did
+    not record that (`measured_on` is empty), the number of cases, be they patches."""
     text = number(name, entry["value"])
-    return f"{text} (n = {entry['n']:,})" if entry.get("n") else text
+    count = measured_on.get(entry["split"]) or entry.get("n")
+    return f"{text} (n = {count:,})" if count else text
 
 
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"

@@ -243,7 +243,7 @@ def _print_group(found: ranking.Ranking, group: ranking.Group) -> dict[str, Any]
     rows = [
         [
             str(place),
-            measures.with_count(found.metric, run.measured[found.metric]),
+            measures.with_count(found.metric, run.measured[found.metric], run.record.measured_on),
             text_line(run.name),
             text,
         ]

@@ -197,7 +197,7 @@ def _metric(record: RunRecord, name: str) -> str | Cell:
     entry = record.metrics().get(name)
     if entry is None or not math.isfinite(entry["value"]):
         return NONE
-    return Cell(measures.with_count(name, entry), value=entry["value"])
+    return Cell(measures.with_count(name, entry, record.measured_on), value=entry["value"])
 
 
 def _hours(record: RunRecord) -> str | Cell:

@@ -223,7 +223,7 @@ def _metric(run: ListedRun, test: bool) -> str:
     if name is None:
         return NONE
     entry = run.measured[name]
-    text = f"{name} {measures.with_count(name, entry)}"
+    text = f"{name} {measures.with_count(name, entry, run.record.measured_on)}"
     return f"{text} (on training images)" if entry["split"] == "train" else text
 
 
