@@ -195,6 +195,33 @@ def test_workers_that_are_replaced_bring_the_same_batches(monkeypatch: pytest.Mo
     assert not any(worker.is_running() for worker in stopped)
 
 
+def test_a_worker_that_is_killed_while_the_workers_are_ended_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is stopped would hold up the end of the process: it waits for its children."""
+
+    class Zeros(Dataset):
+        def __getitems__(self, wanted: list[int]) -> torch.Tensor:
+            return torch.zeros(1)
+
+    close = workers._Reader.close
+    found: list[psutil.Process] = []
+
+    def closing(reader: workers._Reader, seconds: float) -> bool:
+        found[0].kill()
+        while found[0].status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        return close(reader, seconds)
+
+    monkeypatch.setattr(workers._Reader, "close", closing)
+    loader = loaders.image_loader(Zeros(), [[number] for number in range(99)], 2)
+    with workers.InterruptibleLoader(loader) as batches:
+        next(iter(batches))
+        found += [psutil.Process(worker.pid) for worker in batches.iterator._workers]
+        found[1].suspend()
+    assert not any(worker.is_running() for worker in found)
+
+
 @pytest.mark.parametrize("number", preemption.SIGNALS)
 def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, number: int) -> None:
     """Sent until it is signalled: those within the first second are taken for one, as launchers

@@ -246,6 +246,7 @@ class InterruptibleLoader:
         ever for its pinning thread, which may wait for one of them."""
         if self.reader is None:
             return
+        _forget(self.iterator)
         idle = self.reader.close(0 if stuck else 2 * POLL_SECONDS)
         self.reader = None
         if stuck or not idle:
@@ -264,11 +265,16 @@ class InterruptibleLoader:
                 raise _lost(worker.pid, f"ended with status {worker.exitcode}") from None
 
 
-def _kill(iterator: Any) -> None:
-    """Kill the workers of a loader's iterator."""
-    if iterator._worker_pids_set:  # torch would report their end as an error
+def _forget(iterator: Any) -> None:
+    """Keep torch's signal handler from raising an error where a worker of the iterator ends: in the
+    main thread, amid what ends the others."""
+    if iterator._worker_pids_set:
         signal_handling._remove_worker_pids(id(iterator))
         iterator._worker_pids_set = False
+
+
+def _kill(iterator: Any) -> None:
+    """Kill the workers of a loader's iterator."""
     for worker in iterator._workers:
         worker.kill()
     until = time.monotonic() + END_SECONDS
