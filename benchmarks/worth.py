@@ -38,7 +38,12 @@ def numbers(runs: Path) -> list[dict[str, Any]]:
     """One row for each finished task: what it was, what it took and its metrics."""
     return [
         {key: task[key] for key in ("name", "part", "arm", "seed", "values")}
-        | {"options": task["options"], "metrics": task["result"]["metrics"]}
+        | {
+            "options": [one for one in task["options"] if not one.startswith("data.path=")],
+            "seconds": round(task["result"]["seconds"]),
+            "exaflop": task["result"]["exaflop"],
+            "metrics": task["result"]["metrics"],
+        }
         for task in finished(runs).values()
     ]
 
