@@ -132,13 +132,14 @@ def changed_images(run: Run) -> list[str]:
     """Cautions that a run's images are no longer those that its first weights were made with,
     where both read the same place."""
     source = run.recipe.init_source
-    was, own = source.images(), dataclasses.asdict(run.recipe.data)
-    before = source.locate().run if was else None
-    if before is None or any(was.get(f"data.{key}") != own[key] for key in PLACE):
-        return []
+    own = dataclasses.asdict(run.recipe.data)
     try:
+        was = source.images()
+        before = source.locate().run if was else None
+        if before is None or any(was.get(f"data.{key}") != own[key] for key in PLACE):
+            return []
         then, now = (identity.recorded(folder, "data") for folder in (before, run.folder))
-    except UserError:  # a record that is lost or damaged keeps nobody from its weights
+    except UserError:  # weights or a record that are not here any more keep nobody from going on
         return []
     common = [split for split in ("train", "validation", "test") if split in then.keys() & now]
     changed = [split for split in common if then[split] != now[split]]
