@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY
 from conftest import altered as changed
-from test_images_of_runs import PROBE, SHORT, TUNE, put
+from test_images_of_runs import PROBE, SHORT, TUNE, two_classes
 from test_report import REPORT, altered, study
 
 import ssl_vit
@@ -22,11 +22,7 @@ CAUTION = "on fewer than 100 an accuracy is uncertain by 10 points or more"
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("images") / "IMAGES"
-    for name in "ab":
-        put(folder / "train" / name, 12)
-        put(folder / "test" / name, 3)
-    return folder
+    return two_classes(tmp_path_factory.mktemp("images") / "IMAGES")
 
 
 @pytest.fixture(scope="module")

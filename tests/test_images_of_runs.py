@@ -34,6 +34,14 @@ def put(folder: Path, count: int) -> None:
         Image.fromarray(noise).save(folder / f"{number}.png")
 
 
+def two_classes(folder: Path) -> Path:
+    """Twelve training and three test images of each of two classes."""
+    for name in "ab":
+        put(folder / "train" / name, 12)
+        put(folder / "test" / name, 3)
+    return folder
+
+
 def pretrained(images: Path, out: Path, *more: str) -> Path:
     words = altered(TINY, *SHORT, "eval.every=2", f"data.path={images}", f"out={out}", *more)
     ssl_vit.pretrain(words)
@@ -43,11 +51,7 @@ def pretrained(images: Path, out: Path, *more: str) -> Path:
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """IMAGES with train/ and test/, two classes each."""
-    folder = tmp_path_factory.mktemp("labelled") / "IMAGES"
-    for name in "ab":
-        put(folder / "train" / name, 12)
-        put(folder / "test" / name, 3)
-    return folder
+    return two_classes(tmp_path_factory.mktemp("labelled") / "IMAGES")
 
 
 @pytest.fixture(scope="module")

@@ -151,7 +151,7 @@ def test_what_was_killed_is_completed_by_the_same_command(
 ) -> None:
     out = tmp_path / "out"
     killed = launch("tools/prepare.py", *words(source, out))
-    while not list(out.glob(".dtd.*.part/*")) and killed.poll() is None:
+    while not list(out.glob(".dtd.*/*")) and killed.poll() is None:
         time.sleep(0.001)
     killed.send_signal(signal.SIGKILL)
     killed.communicate(60)

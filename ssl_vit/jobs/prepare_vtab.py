@@ -10,9 +10,7 @@ import importlib.util
 import io
 import itertools
 import json
-import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,7 +23,7 @@ from ..evaluation import vtab, vtab_folder, vtab_labels
 from ..evaluation.vtab_folder import FINAL, IMAGE, LABEL, TUNE
 from ..formatting import tool_command, typed
 from ..runs import output_folder
-from ..runs.files import sync, write_atomically
+from ..runs.files import replacing, sync, write_atomically
 
 OPTIONS = ("source", "out", "tasks", "size")
 SIZE = 384  # pixels; the paper's resolution for all tasks (B.1.1)
@@ -124,18 +122,13 @@ def _prepare_task(options: PrepareOptions, task: str, row: Row) -> str:
         return ""
     from ..data.fingerprints import fingerprint_files
 
-    beside = options.out / f".{task}.{os.getpid()}.part"
-    beside.mkdir()
-    try:
+    with replacing(final) as beside:
+        beside.mkdir()
         write_task(beside, task, row, reader, options.size)
         files = [path.relative_to(beside).as_posix() for path in sorted(beside.rglob("*.parquet"))]
         made = {"size": options.size, "source": fingerprint_files(options.source / builder)}
         made |= {"files": output_folder.hashes(beside, files)}
         write_atomically(beside / RECORD, json.dumps(made, indent=1) + "\n")
-        beside.rename(final)
-    except Exception:  # gives a full disk its room back
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
     return "made"
 
 
