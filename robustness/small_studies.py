@@ -124,7 +124,8 @@ STUDIES: dict[str, dict[str, Any]] = {
             "final": {
                 **FINAL,
                 "best": {"of": "sweep", "by": "accuracy"},
-                "options": {**FINAL["options"], "init": "{pretrain}"},
+                # after fewer the arms do not differ
+                "options": {**FINAL["options"], "optim.steps": 40, "init": "{pretrain}"},
             },
         },
         "report": {
