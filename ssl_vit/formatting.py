@@ -140,6 +140,22 @@ def process_environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path}
 
 
+def format_value(value: Any) -> str:
+    """A key's value in few characters, as YAML has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "null"
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    exact = not isinstance(value, float) or float(short) == value
+    return short if exact else repr(value)  # two values must not look the same
+
+
+def format_share(share: float) -> str:
+    """A share in percent, with three digits at most."""
+    return f"{100 * share:.3g}%"
+
+
 def format_exaflop(value: float | None, precision: int = 3) -> str:
     """0.123 exaFLOP, or that they are not counted: a plugin does not declare its work."""
     return f"exaFLOP {NOT_COUNTED}" if value is None else f"{value:.{precision}g} exaFLOP"

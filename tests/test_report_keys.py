@@ -11,7 +11,7 @@ import test_report as arms
 from scipy import stats
 from test_report import ENVIRONMENT, Page, altered, do_not_draw, error, table, write
 
-from ssl_vit import reports
+from ssl_vit import formatting, reports
 from ssl_vit.reports import axes, comparable, plots
 
 RATES = {
@@ -498,10 +498,10 @@ def test_the_best_of_values_that_are_lists(tmp_path, undrawn):
 
 
 def test_values_that_differ_do_not_look_alike():
-    assert [axes.format_value(value) for value in (0.5, 1e-4, 0.1234567, 0.1234568, 3)] == [
+    assert [formatting.format_value(value) for value in (0.5, 1e-4, 0.1234567, 0.1234568, 3)] == [
         *("0.5", "0.0001", "0.1234567", "0.1234568", "3"),
     ]
-    assert [axes.format_value(value) for value in (True, None, "a")] == ["true", "null", "a"]
+    assert [formatting.format_value(value) for value in (True, None, "a")] == ["true", "null", "a"]
 
 
 def test_axes():

@@ -28,7 +28,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import BatchLayout, samples_at
 from ssl_vit.errors import ReportedError, UserError
 from ssl_vit.jobs.train import train
-from ssl_vit.reports import provenance
+from ssl_vit.reports import run_wording
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, distributed, sharding
 
@@ -401,7 +401,7 @@ def test_a_run_tells_how_it_was_sharded(trained, way: str, strategy: str, accele
     assert facts.get("deepspeed") == (version("deepspeed") if zero else None)
     text = f"{strategy} (DeepSpeed {version('deepspeed')})" if zero else strategy
     assert f"started at step 0 on 2 processes, {text}, process " in (folder / "log.txt").read_text()
-    assert f"), {text}, 1 threads" in provenance.machine(environment)
+    assert f"), {text}, 1 threads" in run_wording.machine(environment)
 
 
 def test_a_run_of_one_process_is_not_sharded(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..formatting import format_share, format_value
+
 Settings = Mapping[str, Mapping[str, Any]]  # {arm: {key: value}}
 CURVE_OF = {"labels": "labels", "images": "pre-training images", "compute": "exaFLOP"}
 DECADE = 10.0  # ratio of the largest to the smallest value from which a log axis is considered
@@ -79,22 +81,6 @@ def logarithmic(values: Iterable[float]) -> bool:
 def _unevenness(values: Sequence[float]) -> float:
     gaps = [after - before for before, after in itertools.pairwise(values)]
     return max(gaps) / min(gaps)
-
-
-def format_value(value: Any) -> str:
-    """A key's value in few characters, as YAML has it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return "null"
-    short = f"{value:g}" if isinstance(value, float) else str(value)
-    exact = not isinstance(value, float) or float(short) == value
-    return short if exact else repr(value)  # two values must not look the same
-
-
-def format_share(share: float) -> str:
-    """A share in percent, with three digits at most."""
-    return f"{100 * share:.3g}%"
 
 
 def format_place(place: float, of: str) -> str:

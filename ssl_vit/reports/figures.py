@@ -6,8 +6,9 @@ A figure is a function of (study, numbers) that yields none or one; a section sh
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from ..formatting import format_value
 from . import plots
-from .axes import Axes, arm_label, axes, format_value
+from .axes import Axes, arm_label, axes
 from .load import FinishedRun, StudyResults
 from .measures import Measure, Result, obstacles
 from .numbers import Numbers

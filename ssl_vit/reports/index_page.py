@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from ..config import parsing
 from ..config.identity import counts
 from ..errors import UserError
+from ..formatting import format_value
 from ..hub import measures
 from ..runs.files import write_atomically
 from . import curves, pages, run_page
-from .axes import format_value
 from .pages import Block, Cell, Comparison, Listing, Section, Table, Text
 from .run_page import INDEX, PAGE
 from .run_record import RunRecord, is_run, read_run

@@ -12,9 +12,9 @@ import numpy as np
 
 from .. import stats
 from ..config.parsing import flatten, load_yaml
+from ..formatting import format_share
 from ..hub.measures import BASELINES
 from ..stats import Interval, SeedSummary
-from .axes import format_share
 from .comparable import question_keys
 from .load import FinishedRun, StudyResults
 

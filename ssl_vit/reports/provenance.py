@@ -1,16 +1,15 @@
 """How the runs of a report were made: commands, machines, versions, dates. No torch here."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 from ..config import parsing
 from ..errors import UserError
-from ..formatting import sharded, tool_command, typed
+from ..formatting import tool_command, typed
 from .load import StudyResults
 from .numbers import Numbers
 from .pages import Block, Commands, Listing, Table, Text
-
-SHARDING = {"strategy": str, "machines": int, "offload?": {str: str}}
+from .run_wording import machine
 
 
 def section(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
@@ -74,23 +73,3 @@ def commands(tasks: list[dict[str, Any]]) -> Iterator[Block]:
             "sweep chose, are added:"
         )
         yield Commands(list(found.values()))
-
-
-def machine(environment: Mapping[str, Any]) -> str:
-    """Where a run was made and with what, from its environment.json."""
-    host = environment.get("host") or {}
-    cpu = host.get("cpu", "unknown processor")
-    device = f"{environment.get('processes', 1)} x {environment.get('device', 'unknown device')}"
-    device += f" ({cpu})"
-    sharding = environment.get("sharding")
-    if parsing.fits(sharding, SHARDING):  # not recorded by older runs
-        device += f", {sharded(cast(dict[str, Any], sharding))}"
-    packages = environment.get("packages") or {}
-    versions = ", ".join(f"{package} {version}" for package, version in packages.items())
-    whole = environment.get("revision") or "unknown"
-    changed = "+" if whole.endswith("+") else ""
-    return (
-        f"{device}, {environment.get('threads', 'unknown')} threads, "
-        f"precision {environment.get('precision', 'unknown')}; "
-        f"Python {environment.get('python', 'unknown')}, {versions}; revision {whole[:10]}{changed}"
-    )

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..errors import UserError, suggest
-from ..formatting import is_higher_better
-from .axes import format_value
+from ..formatting import format_value, is_higher_better
 from .comparable import question_keys
 from .index_page import NONE
 from .run_list import ListedRun, is_of_model

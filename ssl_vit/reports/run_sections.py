@@ -15,17 +15,16 @@ from ..formatting import (
     NOT_COUNTED,
     few_images,
     format_held_out,
+    format_value,
     text_line,
     tool_command,
     typed,
 )
 from ..hub import measures
 from . import curves, pages
-from .axes import format_value
 from .pages import Block, Commands, Fold, Image, Listing, Section, Table, Text
-from .provenance import machine
 from .run_record import RunRecord
-from .run_wording import sentences, typed_recipe
+from .run_wording import machine, sentences, typed_recipe
 
 WARNINGS = 50  # lines of log.txt that are shown, the last ones
 STEPS = 20  # skipped updates that are named

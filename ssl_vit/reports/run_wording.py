@@ -1,12 +1,13 @@
 """A run in three sentences. No torch here."""
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .. import costs
-from ..config import recipe_files
+from ..config import parsing, recipe_files
 from ..config.init_source import InitSource
 from ..config.schema import Recipe
 from ..errors import UserError
@@ -17,11 +18,13 @@ from ..formatting import (
     format_held_out,
     format_metrics,
     rounded_count,
+    sharded,
 )
 from ..hub import measures
 from ..stats import proportion
 from .run_record import RunRecord
 
+SHARDING = {"strategy": str, "machines": int, "offload?": {str: str}}
 OBJECTIVES = {
     "mpp": "Masked patch prediction",
     "mae": "Masked autoencoding",
@@ -167,3 +170,23 @@ def _headline(name: str, entry: dict[str, Any]) -> str:
         return text
     interval = proportion(value, n)
     return f"{text} (95% interval {interval.low:.2%} to {interval.high:.2%}, n = {n:,})"
+
+
+def machine(environment: Mapping[str, Any]) -> str:
+    """Where a run was made and with what, from its environment.json."""
+    host = environment.get("host") or {}
+    cpu = host.get("cpu", "unknown processor")
+    device = f"{environment.get('processes', 1)} x {environment.get('device', 'unknown device')}"
+    device += f" ({cpu})"
+    sharding = environment.get("sharding")
+    if parsing.fits(sharding, SHARDING):  # not recorded by older runs
+        device += f", {sharded(cast(dict[str, Any], sharding))}"
+    packages = environment.get("packages") or {}
+    versions = ", ".join(f"{package} {version}" for package, version in packages.items())
+    whole = environment.get("revision") or "unknown"
+    changed = "+" if whole.endswith("+") else ""
+    return (
+        f"{device}, {environment.get('threads', 'unknown')} threads, "
+        f"precision {environment.get('precision', 'unknown')}; "
+        f"Python {environment.get('python', 'unknown')}, {versions}; revision {whole[:10]}{changed}"
+    )

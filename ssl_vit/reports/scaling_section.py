@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..formatting import NOT_COUNTED
+from ..formatting import NOT_COUNTED, format_share
 from . import figures
-from .axes import CURVE_OF, arm_label, format_share
+from .axes import CURVE_OF, arm_label
 from .load import StudyResults
 from .numbers import Numbers
 from .pages import Block, Listing, Table, Text

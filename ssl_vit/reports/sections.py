@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from .. import stats
-from ..formatting import NOT_COUNTED
+from ..formatting import NOT_COUNTED, format_value
 from . import benchmark_section, chosen_section, figures, image_counts, provenance, scaling_section
-from .axes import arm_label, format_value
+from .axes import arm_label
 from .comparable import counted_now
 from .load import StudyResults, left_out
 from .measures import Measure

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ..formatting import format_share
 from ..stats import Interval, SeedSummary
-from .axes import CURVE_OF, arm_label, format_place, format_share
+from .axes import CURVE_OF, arm_label, format_place
 from .benchmark import Benchmark, Score
 from .load import StudyResults
 from .measures import Measure
