@@ -25,7 +25,7 @@ from scipy import stats
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ssl_vit.callbacks import Callbacks
-from ssl_vit.config.identity import counts
+from ssl_vit.config.computed import counts
 from ssl_vit.config.resolve import resolve
 from ssl_vit.runs import expected
 

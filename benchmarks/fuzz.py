@@ -29,13 +29,13 @@ from forked import ACCEPTED, ANSWERED, HANG, TRACEBACK, Accepted, outcome
 from fuzz_cases import cases, nonsense
 
 from ssl_vit.config.parsing import flatten
+from ssl_vit.data import make_shards
 from ssl_vit.errors import report_errors
 from ssl_vit.hub import pull, push
-from ssl_vit.jobs import cli, make_shards
+from ssl_vit.jobs import cli
+from ssl_vit.lab import plan_tool, study_tool
+from ssl_vit.lab import report_tool as report
 from ssl_vit.models import interop
-from ssl_vit.planning import plan
-from ssl_vit.reports import command as report
-from ssl_vit.studies import command
 
 TOOLS = Path(__file__).resolve().parent.parent / "tools"
 
@@ -82,8 +82,8 @@ MAINS: dict[str, Callable[[list[str]], Any]] = {
     "pretrain": cli.pretrain,
     "finetune": cli.finetune,
     "evaluate": cli.evaluate,
-    "plan": _plain(plan.main),
-    "study": _plain(command.main),
+    "plan": _plain(plan_tool.main),
+    "study": _plain(study_tool.main),
     "report": _plain(report.main),
     "export": _plain(interop.main),
     "push": _plain(push.main),
@@ -95,11 +95,11 @@ MAINS: dict[str, Callable[[list[str]], Any]] = {
 def disarm() -> None:
     """Take out what accepted words would begin."""
     cli._train = cli._probe = _accept_run  # type: ignore[assignment]
-    command.run_all = command.submit_all = _accept  # type: ignore[assignment]
-    command.os.execve = _accept  # type: ignore[assignment]
+    study_tool.run_all = study_tool.submit_all = _accept  # type: ignore[assignment]
+    study_tool.os.execve = _accept  # type: ignore[assignment]
     make_shards._make = _accept  # type: ignore[assignment]
     push.push = _accept  # type: ignore[assignment]
-    from ssl_vit.planning import forecast
+    from ssl_vit.lab.planning import forecast
 
     forecast.measure = _accept  # type: ignore[assignment]
 

@@ -183,9 +183,9 @@ def planned(folder: Path) -> None:
     """A study's file, and study.json as its command leaves it."""
     folder.mkdir(parents=True)
     (folder / "study.yaml").write_text(STUDY)
-    from ssl_vit.studies import command
+    from ssl_vit.lab import study_tool
 
-    command.run_all = lambda request, needs: 0  # type: ignore[assignment]
+    study_tool.run_all = lambda request, needs: 0  # type: ignore[assignment]
     came = outcome(lambda: MAINS["study"](["recipe=study.yaml", "name=gap"]), folder)
     assert came.kind == ACCEPTED, came.err
 

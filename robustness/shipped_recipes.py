@@ -9,7 +9,7 @@ import tree  # noqa: F401  so that ssl_vit is this checkout's
 from ssl_vit.config.recipe_files import RECIPES, TABLES
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
-from ssl_vit.studies import plan, spec
+from ssl_vit.lab.studies import expand, spec
 
 
 def names() -> list[str]:
@@ -29,7 +29,7 @@ def meaning(name: str) -> Any:
 
 def _planned(name: str) -> dict[str, Any]:
     study = spec.read(RECIPES / f"{name}.yaml")
-    tasks = plan.tasks(study, {place: f"/{place}" for place in study.places}, {})
+    tasks = expand.tasks(study, {place: f"/{place}" for place in study.places}, {})
     kept = ("title", "places", "seeds", "arms", "report", "vary", "match")
     return {
         "study": {key: getattr(study, key) for key in kept},
@@ -37,7 +37,7 @@ def _planned(name: str) -> dict[str, Any]:
     }
 
 
-def _record(task: plan.Task) -> dict[str, Any]:
+def _record(task: expand.Task) -> dict[str, Any]:
     """A task's fields; its options under the name that the hashes were made with."""
     record = dataclasses.asdict(task)
     return record | {"words": record.pop("options")}

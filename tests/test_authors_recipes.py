@@ -12,8 +12,8 @@ import pytest
 
 from ssl_vit.config.resolve import resolve
 from ssl_vit.jobs import train
+from ssl_vit.lab import plan_tool
 from ssl_vit.objectives.corruption import num_corrupted
-from ssl_vit.planning import plan
 from ssl_vit.runs.folder import Run
 
 IMAGES = 1_281_167  # ImageNet's training images
@@ -199,5 +199,5 @@ def test_a_recipe_trains_in_small(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", AUTHORS)
 def test_a_recipe_can_be_planned(name: str, capsys: pytest.CaptureFixture) -> None:
-    plan.main([f"recipe={name}", "device=h100", "processes=8"])
+    plan_tool.main([f"recipe={name}", "device=h100", "processes=8"])
     assert "device-hours" in capsys.readouterr().out

@@ -12,8 +12,8 @@ import yaml
 from conftest import ROOT
 
 from ssl_vit.evaluation import vtab
-from ssl_vit.studies.command import parse_request
-from ssl_vit.studies.plan import check
+from ssl_vit.lab.studies.expand import check
+from ssl_vit.lab.study_tool import parse_request
 
 sys.path.insert(0, str(ROOT / "robustness"))
 import baseline

@@ -16,7 +16,7 @@ from ssl_vit.evaluation.held_out import HeldOutEvaluator
 from ssl_vit.hub import card, state_io
 from ssl_vit.jobs import finish
 from ssl_vit.jobs import train as train_job
-from ssl_vit.reports import run_record, run_wording
+from ssl_vit.pages import run_record, run_wording
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint
 

@@ -13,8 +13,9 @@ import pytest
 import test_pages as made
 import test_report as arms
 
-from ssl_vit import reports
-from ssl_vit.reports import index_page, run_page
+from ssl_vit.lab import reports
+from ssl_vit.lab.run_table import index_page
+from ssl_vit.pages import run_page
 
 CHROMIUM = os.environ.get("SSL_VIT_CHROMIUM")
 if not CHROMIUM:

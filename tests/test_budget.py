@@ -11,8 +11,8 @@ from ssl_vit.config.schema import Data, compared_views
 from ssl_vit.costs import memory
 from ssl_vit.data import batching, sources
 from ssl_vit.jobs.setup import objective_settings
+from ssl_vit.lab.planning import budget
 from ssl_vit.models import attention, encoder
-from ssl_vit.planning import budget
 from ssl_vit.training import optim
 
 H100 = budget.devices()["h100"]

@@ -14,12 +14,13 @@ from conftest import ROOT
 
 from ssl_vit import formatting
 from ssl_vit.config.schema import Recipe
+from ssl_vit.data import make_shards
 from ssl_vit.errors import UserError
 from ssl_vit.hub import pull
-from ssl_vit.jobs import cli, make_shards
-from ssl_vit.reports import provenance
+from ssl_vit.jobs import cli
+from ssl_vit.lab.reports import provenance
+from ssl_vit.lab.studies import slurm
 from ssl_vit.runs.folder import Run
-from ssl_vit.studies import slurm
 
 AWKWARD = "a b'c\"d $(touch gone) `touch gone` ;&|*"
 SHOW = "import json, sys; print(json.dumps(sys.argv[1:]))"

@@ -22,9 +22,9 @@ from ssl_vit.data.batching import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import dense, probes
 from ssl_vit.evaluation.dense import PatchFeatures, Task
-from ssl_vit.hub import measures
 from ssl_vit.jobs import evaluate_masks
-from ssl_vit.reports import measures as report_measures
+from ssl_vit.lab.reports import measures as report_measures
+from ssl_vit.pages import metric_tables
 
 COLORS = np.array([[20, 20, 20], [230, 40, 40], [40, 60, 230]], np.uint8)
 OPTIONS = [
@@ -363,6 +363,6 @@ def test_a_study_compares_what_was_measured_and_not_its_baselines() -> None:
     study: Any = SimpleNamespace(finished={"one": run})
     assert report_measures._metrics(study, "segment", "test") == ["miou", "patch_knn"]
     entries = {name: {"value": value, "split": "test", "n": 9} for name, value in values.items()}
-    fought = {one.measure: one.there for one in measures.comparisons(entries)}
+    fought = {one.measure: one.there for one in metric_tables.comparisons(entries)}
     assert fought == {"miou": 0.1, "patch_knn": 0.5}
-    assert [row.interval for row in measures.result_rows(entries)] == ["-", "-"]
+    assert [row.interval for row in metric_tables.result_rows(entries)] == ["-", "-"]

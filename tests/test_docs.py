@@ -11,14 +11,16 @@ from commands import commands
 from conftest import ROOT, TINY
 
 from ssl_vit.config.resolve import resolve
+from ssl_vit.data import make_shards
+from ssl_vit.evaluation import prepare_vtab
 from ssl_vit.evaluation.vtab import tasks
 from ssl_vit.hub import pull, push
-from ssl_vit.jobs import draw_figures, embed_options, list_runs, make_shards, prepare_vtab
+from ssl_vit.jobs import draw_figures, embed_options
+from ssl_vit.lab import plan_tool, runs_tool
+from ssl_vit.lab.studies.expand import check
+from ssl_vit.lab.studies.spec import read
+from ssl_vit.lab.study_tool import parse_request
 from ssl_vit.models import interop
-from ssl_vit.planning import plan
-from ssl_vit.studies.command import parse_request
-from ssl_vit.studies.plan import check
-from ssl_vit.studies.spec import read
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOK = ROOT / "docs" / "example.ipynb"
@@ -28,7 +30,7 @@ TOOLS = {
     "export.py": interop.parse_options,
     "figures.py": draw_figures.parse_options,
     "embed.py": embed_options.parse_options,
-    "runs.py": list_runs.parse_options,
+    "runs.py": runs_tool.parse_options,
 }
 COMMANDS = [(doc.name, c) for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c]
 
@@ -43,7 +45,7 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
         if tool == "study.py":
             assert parse_request(words).plan
         elif tool == "plan.py":
-            plan.main([w for w in words if w != "--probe"])
+            plan_tool.main([w for w in words if w != "--probe"])
         elif tool == "shards.py":
             assert make_shards.parse_options(
                 [w.replace("FOLDER", f"{tmp_path}-shards") for w in words]

@@ -16,15 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import launch
 
-from ssl_vit import reports
 from ssl_vit.config import parsing
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders
 from ssl_vit.data.workers import InterruptibleLoader, report_lost_workers
 from ssl_vit.errors import LostError, UserError, printable, report_errors
 from ssl_vit.jobs import cli
+from ssl_vit.lab import reports, study_tool
 from ssl_vit.runs.folder import Run
-from ssl_vit.studies import command
 from ssl_vit.training import checkpoint
 
 SCRIPT = """
@@ -160,11 +159,11 @@ def test_a_nested_list_is_refused_by_a_study(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"probe.shots=\[1,\[2\],3\]: expected a list of numbers"):
-        command.main(["recipe=study/masking_rate", "probe.shots=[1,[2],3]"])
+        study_tool.main(["recipe=study/masking_rate", "probe.shots=[1,[2],3]"])
     with pytest.raises(UserError, match="out= : expected a folder"):
-        command.main(["recipe=study/masking_rate", "out= "])
+        study_tool.main(["recipe=study/masking_rate", "out= "])
     with pytest.raises(UserError, match="seeds=1000000000: "):
-        command.main(["recipe=study/masking_rate", "seeds=1000000000"])
+        study_tool.main(["recipe=study/masking_rate", "seeds=1000000000"])
     assert not list(tmp_path.iterdir())
 
 

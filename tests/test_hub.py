@@ -25,7 +25,7 @@ from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.errors import UserError
-from ssl_vit.hub import background, card, curves, manifest, payload, pull, push, state_io
+from ssl_vit.hub import background, card, card_figure, manifest, payload, pull, push, state_io
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, weights
@@ -969,8 +969,10 @@ def test_the_cards_figures_are_told_as_people_tell_them(run: Run) -> None:
 
 def test_the_curves_show_what_is_to_be_beaten(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(curves.Figure, "savefig", lambda self, file, **words: drawn.append(self))
-    assert curves.draw(run) is not None
+    monkeypatch.setattr(
+        card_figure.Figure, "savefig", lambda self, file, **words: drawn.append(self)
+    )
+    assert card_figure.draw(run) is not None
     loss, right = drawn[0].axes
     assert (loss.get_xlabel(), loss.get_ylabel(), right.get_ylabel()) == (
         "step",

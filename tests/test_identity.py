@@ -16,10 +16,10 @@ from ssl_vit.config.values import KEYS
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, reuse
 from ssl_vit.jobs import train as train_job
+from ssl_vit.lab.studies import expand as plans
+from ssl_vit.lab.studies import record
+from ssl_vit.lab.study_tool import parse_request
 from ssl_vit.runs.folder import Run
-from ssl_vit.studies import plan as plans
-from ssl_vit.studies import record
-from ssl_vit.studies.command import parse_request
 
 # A finished run may be requested with another value of these, and an unfinished one goes on with
 # it: they do not change what the result says. Everything else is refused by name.
@@ -344,7 +344,7 @@ def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path
     shutil.copytree(place / "runs", tmp_path / "runs")
     folder = tmp_path / "runs" / "joint"
     recipe = resolve(options_of(place, f"out={tmp_path}/runs"))
-    from ssl_vit.config.identity import computed_values
+    from ssl_vit.config.computed import computed_values
     from ssl_vit.runs.identity import written_hash
 
     known = {key: value for key, value in computed_values(recipe).items() if key != "data.flip"}

@@ -10,11 +10,12 @@ from test_images_of_runs import PROBE, SHORT, TUNE, two_classes
 from test_report import REPORT, altered, study
 
 import ssl_vit
-from ssl_vit import reports
 from ssl_vit.formatting import FEW_IMAGES, few_images
-from ssl_vit.hub import card, measures
-from ssl_vit.jobs import cli, list_runs
-from ssl_vit.reports import index_page, run_page
+from ssl_vit.hub import card
+from ssl_vit.jobs import cli
+from ssl_vit.lab import reports, runs_tool
+from ssl_vit.lab.run_table import index_page
+from ssl_vit.pages import metric_tables, run_page
 from ssl_vit.stats import proportion
 
 CAUTION = "on fewer than 100 an accuracy is uncertain by 10 points or more"
@@ -105,16 +106,16 @@ def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
 
 def test_n_is_of_images_where_a_metric_counts_patches() -> None:
     entry = {"value": 0.5, "split": "validation", "n": 134}
-    assert measures.with_count("accuracy_masked", entry, {"validation": 5}) == "50.00% (n = 5)"
-    assert measures.with_count("accuracy_masked", entry, {}) == "50.00% (n = 134)"
+    assert metric_tables.with_count("accuracy_masked", entry, {"validation": 5}) == "50.00% (n = 5)"
+    assert metric_tables.with_count("accuracy_masked", entry, {}) == "50.00% (n = 134)"
 
 
 def test_the_list_of_runs_and_their_ranking_have_n(
     runs: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    list_runs.main([str(runs)])
+    runs_tool.main([str(runs)])
     assert "(n = 3)" in (text := capsys.readouterr().out) and "(n = 6)" in text
-    list_runs.main([str(runs), "best=top1"])
+    runs_tool.main([str(runs), "best=top1"])
     text = capsys.readouterr().out
     assert "(n = 6)" in text and f"warning: test: 6 images; {CAUTION}" in text
 

@@ -13,9 +13,9 @@ import ssl_vit
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures
-from ssl_vit.planning import plan as plan_tool
-from ssl_vit.studies import plan as plans
-from ssl_vit.studies.spec import build
+from ssl_vit.lab import plan_tool
+from ssl_vit.lab.studies import expand as plans
+from ssl_vit.lab.studies.spec import build
 
 LOADED = "compute.threads=1", "compute.precision=float32", "compute.compile=false"
 SHORT = ["optim.steps=2", "optim.warmup=1", "optim.batch=8", *LOADED]

@@ -27,11 +27,10 @@ ORDER = (
     "training",
     "evaluation",
     "inspection",
+    "pages",
     "hub",
-    "reports",
     "jobs",
-    "studies",
-    "planning",
+    "lab",
 )
 WITHOUT_TORCH = (
     "errors",
@@ -51,11 +50,12 @@ WITHOUT_TORCH = (
     "jobs.cli",
     "jobs.draw_figures",
     "jobs.embed",
-    "jobs.list_runs",
-    "jobs.make_shards",
-    "studies.command",
-    "planning.plan",
-    "reports",
+    "lab.runs_tool",
+    "data.make_shards",
+    "lab.study_tool",
+    "lab.plan_tool",
+    "lab.reports",
+    "pages.run_page",
 )
 PACKAGE = ROOT / "ssl_vit"
 MODULES = {

@@ -11,8 +11,8 @@ from conftest import TINY, altered
 
 import ssl_vit
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import list_runs
-from ssl_vit.reports import command, ranking, run_list
+from ssl_vit.lab import report_tool, runs_tool
+from ssl_vit.lab.run_table import ranking, run_list
 from ssl_vit.runs import lock
 
 OPTIONS = altered(TINY, "optim.steps=2", "optim.warmup=1", "checkpoint.every=1", "log.every=1")
@@ -39,7 +39,7 @@ def alter(path: Path, **values: object) -> None:
 
 
 def record(capsys: pytest.CaptureFixture, *options: str) -> dict:
-    list_runs.main([*options, "--json"])
+    runs_tool.main([*options, "--json"])
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
@@ -114,10 +114,10 @@ def test_only_runs_of_one_question_are_ranked_together(
     assert sorted(groups) == [["data"], ["first", "seed"], ["images"], ["rate"], ["test"]]
     assert set(found.differing) == {"split", "data", "images", "eval.images", "corruption.rate"}
     assert [run.name for run in found.left_out] == ["study/deeper/second"]
-    list_runs.main([str(runs), "best=loss"])
+    runs_tool.main([str(runs), "best=loss"])
     text = capsys.readouterr().out
     assert "loss: lower is better\n5 groups, which do not compare" in text
-    list_runs.main([str(runs), "sort=loss"])
+    runs_tool.main([str(runs), "sort=loss"])
     assert "loss does not compare between all of these runs" in capsys.readouterr().out
 
 
@@ -127,7 +127,7 @@ def test_a_cleaned_run_reports_and_initialises(
     folder = runs / "first"
     shutil.rmtree(runs / "study")
     size = sum(run_list.disk_use(path) for path in (folder / "checkpoints").iterdir())
-    command.main([str(folder), "--json"])
+    report_tool.main([str(folder), "--json"])
     before = capsys.readouterr().out.splitlines()[-1]
     shown = record(capsys, str(runs), "clean=checkpoints")
     assert (shown["removed"], shown["bytes"]) == (False, size)
@@ -135,7 +135,7 @@ def test_a_cleaned_run_reports_and_initialises(
     done = record(capsys, str(runs), "clean=checkpoints", "yes=true")
     assert (done["removed"], done["bytes"]) == (True, size)
     assert list((folder / "checkpoints").iterdir()) == []
-    command.main([str(folder), "--json"])
+    report_tool.main([str(folder), "--json"])
     assert capsys.readouterr().out.splitlines()[-1] == before
     weights = ssl_vit.load_encoder(folder).state_dict()
     assert all(
@@ -228,11 +228,11 @@ def test_a_wrong_option_is_answered_in_one_line(
     options: list[str], says: str, finished: Path
 ) -> None:
     with pytest.raises(UserError) as caught:
-        list_runs.main([str(finished), *options])
+        runs_tool.main([str(finished), *options])
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises(UserError, match="runs in it"):
-            list_runs.main([str(folder)])
+            runs_tool.main([str(folder)])

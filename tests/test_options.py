@@ -9,11 +9,11 @@ from conftest import ROOT
 from ssl_vit.__main__ import TOOLS
 from ssl_vit.config import options
 from ssl_vit.config.schema import OPTIONS
+from ssl_vit.data.make_shards import NUMBERS
 from ssl_vit.jobs.help import tool_help
-from ssl_vit.jobs.list_runs import OWN as RUNS
-from ssl_vit.jobs.make_shards import NUMBERS
-from ssl_vit.planning.forecast import OWN as PLAN
-from ssl_vit.studies.command import OWN as STUDY
+from ssl_vit.lab.planning.forecast import OWN as PLAN
+from ssl_vit.lab.runs_tool import OWN as RUNS
+from ssl_vit.lab.study_tool import OWN as STUDY
 
 
 def test_the_page_of_options_is_current() -> None:

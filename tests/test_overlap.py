@@ -10,10 +10,10 @@ from datasets import ClassLabel, Dataset, Features, Image
 from PIL import Image as Pillow
 from test_report import study, task, write
 
-from ssl_vit import reports
-from ssl_vit.data import overlap
+from ssl_vit.data import find_overlap, overlap
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import cli, find_overlap
+from ssl_vit.jobs import cli
+from ssl_vit.lab import reports
 
 imagehash = pytest.importorskip("imagehash")
 

@@ -21,23 +21,16 @@ from launching import ROOT
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ssl_vit import reports
 from ssl_vit.config import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import draw_figures, finish
-from ssl_vit.reports import (
-    command,
-    curves,
-    index_page,
-    pages,
-    plots,
-    run_page,
-    run_sections,
-    serve,
-)
-from ssl_vit.reports.pages import Chart, Line, Section, Text, averaged, thinned
-from ssl_vit.reports.run_record import read_run
+from ssl_vit.lab import report_tool, reports
+from ssl_vit.lab.reports import serve, svg_plots
+from ssl_vit.lab.run_table import index_page
+from ssl_vit.pages import blocks, metric_charts, run_page, run_sections
+from ssl_vit.pages.blocks import Chart, Line, Section, Text, averaged, thinned
+from ssl_vit.pages.run_record import read_run
 from ssl_vit.runs import lock
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.trackers import TensorBoard
@@ -165,7 +158,7 @@ def make_run(folder, *options, metrics=None, finished=True, found=None, environm
 def undrawn(monkeypatch):
     """A study's figures take seconds, and are tested elsewhere."""
     for name in ("points", "learning", "grid"):
-        monkeypatch.setattr(plots, name, lambda *arguments: "<svg/>")
+        monkeypatch.setattr(svg_plots, name, lambda *arguments: "<svg/>")
 
 
 def page_of(folder):
@@ -222,7 +215,7 @@ def test_tensorboard_has_the_same_scalars(tmp_path):
     board.close()
     events = EventAccumulator(str(tmp_path / "board"))
     events.Reload()
-    for name in curves.series(made):
+    for name in metric_charts.series(made):
         found = events.Scalars(name if "/" in name else f"train/{name}")
         known = [row for row in made if name in row]
         assert [one.step for one in found] == [row["step"] for row in known]
@@ -241,7 +234,9 @@ def test_a_resumed_run_replaces_its_own_events_alone(tmp_path):
 
 
 def test_a_metric_of_a_plugin_has_a_chart_of_its_own():
-    found = curves.charts([{"step": 1, "mine/one": 2.0}, {"step": 2, "validation/mine/one": 3.0}])
+    found = metric_charts.charts(
+        [{"step": 1, "mine/one": 2.0}, {"step": 2, "validation/mine/one": 3.0}]
+    )
     assert [(chart.title, len(chart.lines)) for chart in found] == [("mine/one", 2)]
 
 
@@ -559,7 +554,7 @@ def test_averages_are_of_whole_stretches():
 
 def test_markdown_leaves_out_what_only_a_browser_draws():
     chart = Chart("loss", [Line("a", [1], [2.0])])
-    text = pages.markdown("t", [Section("", [Text("one"), chart, Text("two")])])
+    text = blocks.markdown("t", [Section("", [Text("one"), chart, Text("two")])])
     assert text == "# t\n\none\n\ntwo\n"
 
 
@@ -654,7 +649,7 @@ def test_a_warning_that_was_repeated_is_one_line_with_its_count(tmp_path):
     line = "2026-01-01 00:00:00 warning: an image was replaced by the next: {}.png: cut off\n"
     (folder / "log.txt").write_text(3 * line.format("a") + line.format("b"))
     record = read_run(folder)
-    (listing,) = [b for b in run_sections.warnings(record) if isinstance(b, pages.Listing)]
+    (listing,) = [b for b in run_sections.warnings(record) if isinstance(b, blocks.Listing)]
     assert [text.partition(": ")[2] for text in listing.lines] == [
         "a.png: cut off (3 times)",
         "b.png: cut off",
@@ -675,7 +670,7 @@ class CountedRows(list):
 def test_rows_are_not_read_again_for_each_of_many_metrics(tmp_path, undrawn):
     record = read_run(make_run(tmp_path / "made"))
     made = CountedRows({"step": step, f"own/{step}": 1.0} for step in range(1, 200))
-    assert len(curves.charts(made)) == 199
+    assert len(metric_charts.charts(made)) == 199
     index_page.render(tmp_path, [record._replace(rows=made)], [])
     assert made.passes < 20
 
@@ -702,21 +697,21 @@ def test_the_server_of_a_study_without_runs_says_why_there_is_no_report(tmp_path
 )
 def test_wrong_options_are_one_line(options, error, tmp_path):
     with pytest.raises(UserError, match=re.escape(error)) as raised:
-        command.main([option.format(tmp_path) for option in options])
+        report_tool.main([option.format(tmp_path) for option in options])
     assert "\n" not in str(raised.value)
 
 
 def test_the_command(tmp_path, capsys, undrawn):
     folder = make_run(tmp_path / "made", found={"bad": {"value": float("nan"), "split": "test"}})
-    command.main([str(folder), "--json"])
+    report_tool.main([str(folder), "--json"])
     *lines, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
     assert found["state"] == "finished" and found["metrics"]["bad"]["value"] is None
     assert lines[-1].endswith("made/report.html")
-    command.main([str(tmp_path), "--json"])
+    report_tool.main([str(tmp_path), "--json"])
     assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]) == 1
     study = arms.study(tmp_path / "gap")
-    command.main([str(study)])
+    report_tool.main([str(study)])
     assert "index.html" in capsys.readouterr().out
     assert "index.html" in Parsed((study / "report.html").read_text()).linked
 
@@ -753,7 +748,9 @@ def test_a_baseline_stands_beside_the_metric_that_it_is_compared_with():
         {"step": step, **{f"validation/{name}": value for name, value in held_out.items()}}
         for step in (10, 20)
     ]
-    found = {chart.title: [line.name for line in chart.lines] for chart in curves.charts(rows)}
+    found = {
+        chart.title: [line.name for line in chart.lines] for chart in metric_charts.charts(rows)
+    }
     assert found == {
         "Loss": [
             "loss, held out",

@@ -13,16 +13,17 @@ from conftest import ROOT, TINY, altered
 from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
-from ssl_vit.planning import budget, forecast, pace, plan
-from ssl_vit.planning.forecast import PlanOptions
-from ssl_vit.studies.command import parse_request
+from ssl_vit.lab import plan_tool
+from ssl_vit.lab.planning import budget, forecast, pace
+from ssl_vit.lab.planning.forecast import PlanOptions
+from ssl_vit.lab.study_tool import parse_request
 
 H100 = budget.devices()["h100"]
 
 
 def planned(capsys, *words):
     """What --json says, and the lines before it."""
-    plan.main([*words, "--json"])
+    plan_tool.main([*words, "--json"])
     *lines, last = capsys.readouterr().out.splitlines()
     return json.loads(last), lines
 
@@ -109,7 +110,7 @@ def test_a_set_of_unknown_size_is_asked_for(capsys, tmp_path):
     assert record["epochs"] is None and "say images=" in row(lines, "length")
     assert planned(capsys, *words, "images=1280", "epochs=50")[0]["steps"] == 500
     with pytest.raises(UserError, match="not known; say images="):
-        plan.main([*words, "epochs=50"])
+        plan_tool.main([*words, "epochs=50"])
 
 
 def test_an_evaluation_is_one_pass_forward(capsys):
@@ -362,7 +363,7 @@ def test_steps_are_measured_with_the_runs_own_engine(capsys, tmp_path, monkeypat
 )
 def test_a_mistake_is_answered_in_one_line(words, says):
     with pytest.raises(UserError) as error:
-        plan.main(
+        plan_tool.main(
             altered(["recipe=mpp"], *words) if "price=1" not in words else ["recipe=mpp", *words]
         )
     assert says in str(error.value) and "\n" not in str(error.value)

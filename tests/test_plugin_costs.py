@@ -12,10 +12,9 @@ import ssl_vit
 from ssl_vit import costs, objectives
 from ssl_vit.config import schema
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import list_runs
+from ssl_vit.lab import plan_tool, runs_tool
+from ssl_vit.lab.study_tool import parse_request
 from ssl_vit.objectives import targets
-from ssl_vit.planning import plan
-from ssl_vit.studies.command import parse_request
 
 PLUGIN = """
 from ssl_vit import objectives
@@ -81,7 +80,7 @@ def test_a_run_and_its_pages_count_what_a_plugin_declares_and_nothing_else(
     probed = ssl_vit.evaluate(["recipe=evaluate", *own, *data])
     assert probed["exaflop"] > 0
     assert (probed["total_exaflop"] is None) == (not declared)
-    list_runs.main([f"{tmp_path}/runs", "sort=exaflop"])
+    runs_tool.main([f"{tmp_path}/runs", "sort=exaflop"])
     assert ("not counted" in capsys.readouterr().out) == (not declared)
 
 
@@ -91,7 +90,7 @@ def test_a_plan_counts_what_a_plugin_declares_and_nothing_else(
 ) -> None:
     named, declared = plugin
     words = altered(TINY, named, f"{key}={UNDECLARED[key]}")
-    plan.main([*words, "device=h100", "--json"])
+    plan_tool.main([*words, "device=h100", "--json"])
     text = capsys.readouterr().out
     record = json.loads(text.splitlines()[-1])
     assert record["exaflop"] == (pytest.approx(expected(words, key)) if declared else None)
@@ -99,7 +98,7 @@ def test_a_plan_counts_what_a_plugin_declares_and_nothing_else(
     assert ("exaFLOP not counted" in text) == (not declared)
     sweep = ["sweep", "optim.lr=1e-3,1e-4", "seeds=1"]
     kept = [word for word in words if "optim.lr" not in word]
-    plan.main([*kept, *sweep])
+    plan_tool.main([*kept, *sweep])
     text = capsys.readouterr().out
     assert ("the exaFLOP of 2 tasks, which are not counted" in text) == (not declared)
 

@@ -14,7 +14,7 @@ import pytest
 from launching import launch
 
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import prepare_vtab
+from ssl_vit.evaluation import prepare_vtab
 from ssl_vit.runs import output_folder
 
 OWN = re.compile("dtd")

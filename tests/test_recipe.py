@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_run_folder import FREE
 
-from ssl_vit.config.identity import computed_values
+from ssl_vit.config.computed import computed_values
 from ssl_vit.config.operation import Checkpoint
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import RENAMED, Data, Model, Optim, Recipe, dump

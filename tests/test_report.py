@@ -15,16 +15,17 @@ import pytest
 from launching import launch
 from scipy import stats
 
-from ssl_vit import costs, reports
+from ssl_vit import costs
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.parsing import flatten, load_yaml
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
-from ssl_vit.reports import load, plots
+from ssl_vit.lab import reports
+from ssl_vit.lab.reports import load, svg_plots
+from ssl_vit.lab.studies import record
+from ssl_vit.lab.studies.expand import Task
 from ssl_vit.runs.identity import recipe_hash, written_hash
-from ssl_vit.studies import record
-from ssl_vit.studies.plan import Task
 
 IMAGES = 400
 # of 400, by seed
@@ -207,7 +208,7 @@ def light(request, monkeypatch):
 
 def do_not_draw(monkeypatch):
     for name in ("points", "learning", "grid"):
-        monkeypatch.setattr(plots, name, lambda *arguments: "<svg/>")
+        monkeypatch.setattr(svg_plots, name, lambda *arguments: "<svg/>")
 
 
 def table(text, first):

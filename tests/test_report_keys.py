@@ -11,8 +11,9 @@ import test_report as arms
 from scipy import stats
 from test_report import ENVIRONMENT, Page, altered, do_not_draw, error, table, write
 
-from ssl_vit import formatting, reports
-from ssl_vit.reports import axes, comparable, plots
+from ssl_vit import formatting
+from ssl_vit.lab import reports
+from ssl_vit.lab.reports import axes, comparable, svg_plots
 
 RATES = {
     "rate=0.15": {"corruption.rate": 0.15},
@@ -418,7 +419,7 @@ def panels(monkeypatch, undrawn):
         found[:] = [(panel.title, list(panel.arms)) for panel in panels]
         return "<svg/>"
 
-    monkeypatch.setattr(plots, "learning", learning)
+    monkeypatch.setattr(svg_plots, "learning", learning)
     return found
 
 

@@ -12,8 +12,9 @@ import test_report_keys as keys
 from markdown_it import MarkdownIt
 from matplotlib.text import Text
 
-from ssl_vit import formatting, reports
-from ssl_vit.reports import plots
+from ssl_vit import formatting
+from ssl_vit.lab import reports
+from ssl_vit.lab.reports import svg_plots
 from ssl_vit.runs.identity import written_hash
 
 NUMBER = r"[+-]?\d+\.\d+"
@@ -51,8 +52,8 @@ def drawn_ends(monkeypatch):
         )
         return "<svg/>"
 
-    monkeypatch.setattr(plots, "points", points)
-    monkeypatch.setattr(plots, "learning", lambda *arguments: "<svg/>")
+    monkeypatch.setattr(svg_plots, "points", points)
+    monkeypatch.setattr(svg_plots, "learning", lambda *arguments: "<svg/>")
     return found
 
 
@@ -218,20 +219,20 @@ def test_labels_of_figures_show_a_name_as_it_is(name, monkeypatch) -> None:
         return draw(self, renderer)
 
     monkeypatch.setattr(Text, "draw", noted)
-    points = [plots.Point([1.0, 2.0], [50.0, 51.0], (49.0, 52.0))]
-    panel = plots.Panel(name, {name: points}, {"": 2.0})
-    svg = plots.points([panel], plots.XAxis(name), [name, ""], plots.LIGHT)
+    points = [svg_plots.Point([1.0, 2.0], [50.0, 51.0], (49.0, 52.0))]
+    panel = svg_plots.Panel(name, {name: points}, {"": 2.0})
+    svg = svg_plots.points([panel], svg_plots.XAxis(name), [name, ""], svg_plots.LIGHT)
     ElementTree.fromstring(svg)
-    wanted = plots.label(name)
+    wanted = svg_plots.label(name)
     assert drawn.count(wanted) >= 3, "the legend and both axes"
     assert wanted.strip().replace(r"\$", "$") == formatting.text_line(name)
     before = len(drawn)
-    panel = plots.Panel("", {"": [plots.Point([0.0], [1.0], None)]}, {name: 2.0})
-    axis = plots.XAxis("", categories=[name])
-    ElementTree.fromstring(plots.points([panel], axis, ["", name], plots.DARK))
+    panel = svg_plots.Panel("", {"": [svg_plots.Point([0.0], [1.0], None)]}, {name: 2.0})
+    axis = svg_plots.XAxis("", categories=[name])
+    ElementTree.fromstring(svg_plots.points([panel], axis, ["", name], svg_plots.DARK))
     assert drawn[before:].count(wanted) >= 2, "the legend and the category"
-    curve = {name: [plots.Curve([1, 2], [0.5, 0.6])]}
+    curve = {name: [svg_plots.Curve([1, 2], [0.5, 0.6])]}
     ElementTree.fromstring(
-        plots.learning([plots.LearningPanel(name, name, curve)], [name], plots.LIGHT)
+        svg_plots.learning([svg_plots.LearningPanel(name, name, curve)], [name], svg_plots.LIGHT)
     )
     assert drawn[before:].count(wanted) >= 5, "the legend, the title and the axis"

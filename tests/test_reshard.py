@@ -16,9 +16,8 @@ from PIL import Image
 from test_shards import cache, numbered, parquet, png  # noqa: F401
 
 from ssl_vit.config.schema import Data
-from ssl_vit.data import batching, loaders, reshard, sources, transforms
+from ssl_vit.data import batching, loaders, make_shards, reshard, sources, transforms
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import make_shards
 from ssl_vit.runs import output_folder
 
 MANNER = reshard.Encoding(size=16, format="jpeg", quality=95)

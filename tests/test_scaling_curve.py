@@ -15,17 +15,18 @@ from PIL import Image as Pillow
 from scipy import stats
 from test_report import IMAGES, finish, predict, task, write
 
-from ssl_vit import costs, reports, rng
+from ssl_vit import costs, rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Recipe
 from ssl_vit.data import base, sources
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
-from ssl_vit.reports import figures, load
-from ssl_vit.reports.numbers import Numbers, compute
-from ssl_vit.reports.scaling_curve import crossovers, factor, undecided
-from ssl_vit.studies import plan as plans
-from ssl_vit.studies.spec import build, find, read
+from ssl_vit.lab import reports
+from ssl_vit.lab.reports import figures, load
+from ssl_vit.lab.reports.numbers import Numbers, compute
+from ssl_vit.lab.reports.scaling_curve import crossovers, factor, undecided
+from ssl_vit.lab.studies import expand as plans
+from ssl_vit.lab.studies.spec import build, find, read
 
 ROWS = 200
 

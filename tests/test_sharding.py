@@ -28,7 +28,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import BatchLayout, samples_at
 from ssl_vit.errors import ReportedError, UserError
 from ssl_vit.jobs.train import train
-from ssl_vit.reports import run_wording
+from ssl_vit.pages import run_wording
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, distributed, sharding
 

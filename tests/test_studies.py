@@ -27,12 +27,13 @@ from ssl_vit import formatting
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
-from ssl_vit.studies import command, record, scheduling
-from ssl_vit.studies import local as locals_
-from ssl_vit.studies import plan as plans
-from ssl_vit.studies import progress as screens
-from ssl_vit.studies.command import main, parse_request
-from ssl_vit.studies.spec import build
+from ssl_vit.lab import study_tool
+from ssl_vit.lab.studies import expand as plans
+from ssl_vit.lab.studies import local as locals_
+from ssl_vit.lab.studies import progress as screens
+from ssl_vit.lab.studies import record, scheduling
+from ssl_vit.lab.studies.spec import build
+from ssl_vit.lab.study_tool import main, parse_request
 
 SMALL = {"optim.steps": 20, "optim.warmup": 2}
 GAP = {
@@ -128,9 +129,9 @@ sys.path.insert(0, {str(ROOT)!r})
 from ssl_vit import formatting
 from ssl_vit.errors import report_errors
 formatting.PROGRAM = [sys.executable, str(Path(__file__).parent / "tool.py")]
-from ssl_vit.studies import command
-from ssl_vit.studies.command import main
-command.check_finished = lambda task, plan, folder: []  # stand-in tools leave no recipe
+from ssl_vit.lab.studies import command
+from ssl_vit.lab.study_tool import main
+study_tool.check_finished = lambda task, plan, folder: []  # stand-in tools leave no recipe
 if __name__ == "__main__":
     with report_errors():
         sys.exit(main(sys.argv[1:]))
@@ -179,12 +180,12 @@ class Bench:
 def bench(tmp_path, monkeypatch):
     made = Bench(tmp_path, GAP)
     monkeypatch.setattr(formatting, "PROGRAM", made.program)
-    known = command.check_finished
+    known = study_tool.check_finished
 
     def check(task, plan, folder):  # stand-in tools leave no recipe
         return known(task, plan, folder) if (folder / task.name / "recipe.yaml").exists() else []
 
-    monkeypatch.setattr(command, "check_finished", check)
+    monkeypatch.setattr(study_tool, "check_finished", check)
     return made
 
 

@@ -14,10 +14,11 @@ from ssl_vit.config.recipe_files import RECIPES
 from ssl_vit.config.resolve import resolve
 from ssl_vit.costs import exaflop
 from ssl_vit.errors import UserError
-from ssl_vit.studies import command, record, slurm
-from ssl_vit.studies import plan as plans
-from ssl_vit.studies.command import main, parse_request
-from ssl_vit.studies.spec import build, read
+from ssl_vit.lab import study_tool
+from ssl_vit.lab.studies import expand as plans
+from ssl_vit.lab.studies import record, slurm
+from ssl_vit.lab.studies.spec import build, read
+from ssl_vit.lab.study_tool import main, parse_request
 
 PROBE = {"tool": "evaluate", "options": {"recipe": "evaluate", "init": "{pretrain}"}}
 PRETRAIN = {
@@ -39,7 +40,7 @@ def bench(tmp_path, monkeypatch):
     made = Bench(tmp_path, RATE)
     monkeypatch.setattr(formatting, "PROGRAM", made.program)
     # stand-in tools leave no recipe to compare
-    monkeypatch.setattr(command, "check_finished", lambda task, plan, folder: [])
+    monkeypatch.setattr(study_tool, "check_finished", lambda task, plan, folder: [])
     return made
 
 
@@ -426,8 +427,8 @@ def test_a_sweep_takes_the_plugin_that_the_command_line_names(bench, monkeypatch
     assert started["plugin"] == own
 
 
-def table4(*given: str) -> command.StudyRequest:
-    return command.parse_request(["recipe=study/table4", "init=/e", *given])
+def table4(*given: str) -> study_tool.StudyRequest:
+    return study_tool.parse_request(["recipe=study/table4", "init=/e", *given])
 
 
 def test_table_4_is_swept_as_the_paper_says() -> None:
@@ -479,7 +480,7 @@ def test_data_sets_that_are_not_given_are_left_out_and_named() -> None:
 )
 def test_a_study_without_any_of_its_places_is_one_line(given: list[str], says: str) -> None:
     with pytest.raises(UserError) as caught:
-        command.parse_request(given)
+        study_tool.parse_request(given)
     assert str(caught.value).startswith(says)
 
 

@@ -15,13 +15,11 @@ import pytest
 from PIL import Image
 from test_report import do_not_draw, finish, task
 
-from ssl_vit import reports
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
-from ssl_vit.evaluation import vtab, vtab_folder, vtab_labels
-from ssl_vit.jobs import prepare_vtab
-from ssl_vit.planning import plan as plan_tool
-from ssl_vit.studies import command, spec
+from ssl_vit.evaluation import prepare_vtab, vtab, vtab_folder, vtab_labels
+from ssl_vit.lab import plan_tool, reports, study_tool
+from ssl_vit.lab.studies import spec
 
 ROWS = vtab.tasks()
 PIXELS = np.full((2, 2, 3), 7, np.uint8)
@@ -233,10 +231,10 @@ def three(tmp_path: Path, prepared: Path) -> Path:
 
 
 def request(data: Path, *words: str, study: str = "vtab"):
-    found = command.parse_request(
+    found = study_tool.parse_request(
         [f"recipe=study/{study}", "init=scratch", f"data={data}", f"out={data.parent}", *words]
     )
-    return command._with_images(found)
+    return study_tool._with_images(found)
 
 
 def test_the_tasks_that_are_there_are_the_arms_with_their_own_classes(three, capsys) -> None:
@@ -341,7 +339,7 @@ def test_what_the_tasks_decide_cannot_be_set(three: Path) -> None:
         with pytest.raises(UserError, match="the study's benchmark sets it"):
             request(three, word)
     with pytest.raises(UserError, match="source=/x: is for studies of a benchmark"):
-        command.parse_request(["recipe=study/gap", "source=/x"])
+        study_tool.parse_request(["recipe=study/gap", "source=/x"])
 
 
 STUDY = {

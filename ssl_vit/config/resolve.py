@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import UserError
 from . import recipe_files, uses, values
-from .identity import computed_values
+from .computed import computed_values
 from .init_source import SCRATCH, InitSource
 from .parsing import flatten, parse_path
 from .recipe_files import FileValues, without_group

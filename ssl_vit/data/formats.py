@@ -15,7 +15,7 @@ import pyarrow.parquet
 from .. import hub_files
 from ..config.schema import Data
 from ..errors import UserError
-from . import columns, files, layout, schemas, shard_index, shards
+from . import columns, image_files, layout, schemas, shard_index, shards
 from .base import Masks, Source, lists_in
 from .label_lists import holds_lists
 from .layout import ROLE, Tree
@@ -175,7 +175,7 @@ def find_streams(data: Data) -> FoundStreams:
 def _image_stream(source: Source) -> datasets.IterableDataset:
     if (lists := lists_in(source)) is not None:
         raise _streamed_lists(lists.column)
-    return cast(files.Files, source).stream()
+    return cast(image_files.Files, source).stream()
 
 
 def _streamed_lists(column: str) -> UserError:
@@ -227,7 +227,7 @@ def _from_disk(data: Data) -> tuple[dict[str, Any], list[str]]:
 def _images(contents: FolderContents, data: Data) -> FoundSplits:
     assert contents.tree is not None and data.path is not None
     place = Path(data.path)
-    found, guesses = files.find(place, contents.tree, data.image_column, data.label_column)
+    found, guesses = image_files.find(place, contents.tree, data.image_column, data.label_column)
     splits: dict[str, Source] = dict(found)
     return FoundSplits(splits, contents.skipped, contents.guesses + guesses)
 

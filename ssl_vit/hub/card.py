@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from .. import costs, hub_files
 from ..config import export_files
-from ..config.identity import NOT_COMPUTED
+from ..config.computed import NOT_COMPUTED
 from ..config.parsing import flatten
 from ..config.resolve import without_private
 from ..config.schema import EMBEDDED, OBJECTIVES, Data, Recipe
@@ -26,9 +26,9 @@ from ..formatting import (
     inline_code,
     rounded_count,
 )
+from ..pages import metric_tables
+from ..pages.metric_tables import table
 from ..runs.folder import Run
-from . import measures
-from .measures import table
 
 TARGETS = {
     "mean_color": "its mean colour, 3 bits a channel (one of 512)",
@@ -87,7 +87,7 @@ def _metadata(recipe: Recipe, classifies: bool, result: Mapping[str, Any] | None
     if hub and data.verified:
         metadata["datasets"] = [hub]
     dataset = {"type": hub or data.name, "name": data.name}
-    results = measures.index((result or {"metrics": {}})["metrics"], task, dataset)
+    results = metric_tables.index((result or {"metrics": {}})["metrics"], task, dataset)
     if results:
         metadata["model-index"] = [{"name": recipe.name, "results": results}]
     return metadata
@@ -278,12 +278,12 @@ def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
 
 def _results(run: Run, result: Mapping[str, Any] | None) -> dict[str, Any]:
     metrics = (result or {"metrics": {}})["metrics"]
-    comparisons = list(measures.comparisons(metrics))
+    comparisons = list(metric_tables.comparisons(metrics))
     return {
-        "results": measures.results(metrics),
+        "results": metric_tables.results(metrics),
         "few": few_images((result or {}).get("measured_on") or {}, chosen_on_held_out(run.recipe)),
-        "baselines": measures.baselines(comparisons) if comparisons else "",
-        "verdict": measures.verdict(comparisons) if comparisons else "",
+        "baselines": metric_tables.baselines(comparisons) if comparisons else "",
+        "verdict": metric_tables.verdict(comparisons) if comparisons else "",
         "curves": bool(result and run.rows()),
         "image": bool(result) and (run.figures / "predictions.png").exists(),
     }

@@ -14,7 +14,7 @@ from ..config.schema import dump
 from ..config.values import build
 from ..errors import UserError
 from ..runs.folder import Run
-from . import card, curves
+from . import card, card_figure
 
 STATE = ("recipe.yaml", "environment.json", "metrics.jsonl", "state.json", "state.safetensors")
 BEST = ("best.json", "best.safetensors")  # beside STATE, where checkpoint.best has chosen another
@@ -105,7 +105,7 @@ def _export(run: Run, folder: Path, step: int | None = None) -> dict[str, bytes 
 def _finished(run: Run) -> dict[str, bytes | Path]:
     figures = {f"figures/{path.name}": path for path in run.figures.glob("*.png")}
     files = {**_export(run, run.export), "result.json": run.folder / "result.json", **figures}
-    drawn = curves.draw(run)
+    drawn = card_figure.draw(run)
     if drawn:
         files["figures/curves.png"] = drawn
     return files

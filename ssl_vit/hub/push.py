@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import hub_files
-from ..config.identity import computed_values
+from ..config.computed import computed_values
 from ..config.parsing import flatten, load_yaml, parse_path
 from ..config.resolve import without_private
 from ..config.validate import check_value

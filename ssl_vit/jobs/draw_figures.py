@@ -165,7 +165,7 @@ def main(arguments: list[str]) -> None:
 def _show(run: Path, images: list[Path]) -> None:
     """Bring new figures into the run's page and its TensorBoard, where it has them; a failure is a
     warning."""
-    from ..reports import run_page
+    from ..pages import run_page
     from ..runs.trackers import add_figures
 
     try:

@@ -141,7 +141,7 @@ def _draw(job: Job, trained: Objective) -> None:
 def write_page(run: Run) -> None:
     """Write report.html; a failure is a warning."""
     try:
-        from ..reports import run_page  # half a second of imports, which only the end needs
+        from ..pages import run_page  # half a second of imports, which only the end needs
 
         run_page.write(run.folder)
     except Exception as error:

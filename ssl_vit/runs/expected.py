@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..callbacks import Callback, Row
-from ..config.identity import computed_values
+from ..config.computed import computed_values
 from ..config.parsing import load_yaml
 from ..config.recipe_files import RECIPES
 from ..config.resolve import resolve

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from .. import hub_files
 from ..config import parsing
-from ..config.identity import IN_RESULT, computed_values, counts
+from ..config.computed import IN_RESULT, computed_values, counts
 from ..config.init_source import InitSource, file_hash
 from ..config.parsing import flatten
 from ..config.recipe_files import read

@@ -1,0 +1,100 @@
+"""The overlap tool: test images of a study that are also among the images it trained on."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from ..config import parsing
+from ..config.recipe_files import read
+from ..config.schema import Data, Recipe
+from ..errors import UserError
+from ..formatting import tool_command, typed
+from ..runs.files import write_atomically
+from ..runs.folder import Run
+
+FILE = "overlap.json"
+LISTED = 200  # pairs that the file names
+# Keys on which a split's images depend; which share of them a run took does not matter here
+PLACE = ("name", "path", "hub", "train", "test", "image_column", "label_column", "size")
+
+
+def main(options: list[str]) -> None:
+    """Compare the splits that a study's runs trained on with those they were tested on; write
+    overlap.json beside study.json, which the study's report shows.
+
+    Raises:
+        UserError: not one folder, no study, no finished run that was tested, or images that are not
+            on this machine.
+    """
+    if len(options) != 1 or options[0].startswith("-"):
+        given = " ".join(options) or "nothing"
+        raise UserError(f"{given}: expected one study's folder: runs/gap")
+    folder = parsing.parse_path(options[0], "folder")
+    trained, tested = _splits(folder)
+    from . import fingerprints, overlap, sources
+
+    hashed: dict[tuple[str, str], Any] = {}
+
+    def hashes(data: Data, split: str) -> tuple[Any, Any, str]:
+        """A split's source, its hashes and fingerprint."""
+        key = (str(data), split)
+        if key not in hashed:
+            splits = sources.load(dataclasses.replace(data), test=split == "test")
+            source = splits.test if split == "test" else splits.train
+            assert source is not None
+            print(f"hashing     {data.name}, {split}: {len(source):,} images", flush=True)
+            found = overlap.hash_images(source)
+            hashed[key] = source, found, fingerprints.fingerprint_source(source)
+        return hashed[key]
+
+    entries = []
+    for test_data in tested:
+        test, test_hashes, test_print = hashes(test_data, "test")
+        for train_data in trained:
+            train, train_hashes, train_print = hashes(train_data, "train")
+            found = overlap.compare(train_hashes, test_hashes)
+            pairs = [
+                {"test": test.name(one.test), "train": train.name(one.train), "bits": one.bits}
+                for one in (*found.exact, *found.near)[:LISTED]
+            ]
+            entry = {
+                "train": {"data": train_data.name, "images": len(train), "print": train_print},
+                "test": {"data": test_data.name, "images": len(test), "print": test_print},
+                "exact": len(found.exact),
+                "near": len(found.near),
+                "bits": overlap.DISTANCE,
+                "unreadable": int((~test_hashes.readable_N).sum()),
+                "pairs": pairs,
+            }
+            entries.append(entry)
+            print(
+                f"overlap     {test_data.name}, test: {len(found.exact):,} of {len(test):,} images "
+                f"are in {train_data.name}, train; {len(found.near):,} more are near one"
+            )
+    write_atomically(folder / FILE, json.dumps(entries, indent=1) + "\n")
+    print(f"then type   {typed('python', *tool_command('report'), folder)}")
+
+
+def _splits(folder: Path) -> tuple[list[Data], list[Data]]:
+    """The different data that the finished runs of a study trained on, and were tested on."""
+    try:
+        study = parsing.read_study(folder / "study.json")
+    except (OSError, ValueError):
+        raise UserError(f"{folder}: expected a study's folder with its study.json") from None
+    trained: dict[str, Data] = {}
+    tested: dict[str, Data] = {}
+    for task in study["tasks"]:
+        run = Run(Recipe(out=str(folder), name=task["name"]))
+        result = run.result()
+        if result is None:
+            continue
+        data = read(run.folder / "recipe.yaml").data
+        kept = Data(**{key: getattr(data, key) for key in PLACE}, validation=0.0)
+        if task["tool"] != "evaluate":
+            trained[str(kept)] = kept
+        if any(entry["split"] == "test" for entry in result["metrics"].values()):
+            tested[str(kept)] = kept
+    if not tested:
+        raise UserError(f"{folder}: no finished run was measured on test images")
+    return list(trained.values()), list(tested.values())

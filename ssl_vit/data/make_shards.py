@@ -1,0 +1,211 @@
+"""The shards tool: any data set -> a folder of pre-resized parquet shards. Torch is imported late.
+
+OUT/  shards.json (of what they are made, and how; hashes)  SPLIT-00000-of-00005.parquet ...
+"""
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ..config.parsing import parse_path, read_json
+from ..config.resolve import resolve
+from ..config.schema import Data
+from ..config.values import parse
+from ..errors import UserError, suggest
+from ..formatting import text_line, tool_command, typed
+from ..runs import output_folder
+from ..runs.environment import cores
+from ..runs.files import write_atomically
+
+if TYPE_CHECKING:
+    from .reshard import FinishedShard, Shard
+
+FORMATS = ("jpeg", "webp")
+RECORD = "shards.json"
+OWN = re.compile(rf"{re.escape(RECORD)}|.+-\d{{5,}}-of-\d{{5,}}\.parquet")
+# The tool's own numbers -> default, largest value, message of the error
+NUMBERS: dict[str, tuple[int, float, str]] = {
+    "size": (256, 2**14, "expected the shorter side in pixels, 1 to 16,384"),
+    "rows": (10_000, 2**31, "expected images to a shard, at least 1"),
+    "quality": (90, 100, "expected a whole number from 1 to 100"),
+    "workers": (cores(), 4096, "expected processes, 1 to 4,096"),
+}
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """The shards to write."""
+
+    data: Data
+    out: Path
+    size: int
+    rows: int
+    quality: int
+    workers: int
+    format: str
+
+
+def parse_options(arguments: list[str]) -> ShardOptions:
+    """The options, typed and checked.
+
+    Raises:
+        UserError: an option is wrong.
+    """
+    given = parse(arguments)
+    own = {key: given.pop(key) for key in ("out", "format", *NUMBERS) if key in given}
+    if other := [key for key in given if key != "data" and not key.startswith("data.")]:
+        raise UserError(
+            f"{other[0]}={given[other[0]]}: unknown; "
+            f"{suggest(other[0], ['data', 'data.*', 'out', 'format', *NUMBERS])}"
+        )
+    if "out" not in own:
+        raise UserError("out= is missing; expected the folder that the shards are written to")
+    numbers = {
+        key: _number(key, own.get(key, str(default))) for key, (default, _, _) in NUMBERS.items()
+    }
+    form = own.get("format", FORMATS[0])
+    if form not in FORMATS:
+        raise UserError(f"format={form}: unknown; {suggest(form, FORMATS)}")
+    recipe = "supervised" if "data.label_column" in given else "mpp"  # which uses no labels
+    data = resolve([f"recipe={recipe}", *(f"{key}={text}" for key, text in given.items())]).data
+    out = parse_path(own["out"], "out").resolve()
+    if data.path and out.is_relative_to(data.path):
+        raise UserError(
+            f"out={own['out']}: lies in data.path={data.path}, where it would be taken for "
+            f"images; say another folder"
+        )
+    return ShardOptions(data, out, **numbers, format=form)
+
+
+def _number(key: str, text: str) -> int:
+    _, most, message = NUMBERS[key]
+    if not (text.isascii() and text.isdecimal() and len(text) < 20) or not 1 <= int(text) <= most:
+        raise UserError(f"{key}={text}: {message}")
+    return int(text)
+
+
+def main(arguments: list[str]) -> None:
+    """Write the shards, or resume.
+
+    Raises:
+        UserError: an option is wrong, the folder holds something else, or too many images cannot be
+            read.
+    """
+    options = parse_options(arguments)
+    from . import fingerprints, sources
+    from .workers import report_lost_workers
+
+    # with a window parquet is read in place, not copied into the cache first
+    window = options.rows if sources.in_parquet(options.data) else None
+    found = sources.every_split(dataclasses.replace(options.data, window=window))
+    splits = {name: source for name, source in found.splits.items() if len(source)}
+    _print_splits(found, splits)
+    prints = {name: fingerprints.fingerprint_source(source) for name, source in splits.items()}
+    manner = {key: getattr(options, key) for key in ("size", "rows", "format", "quality")}
+    try:
+        with output_folder.hold("out", options.out, RECORD, OWN):
+            record = _open(options.out, {"data": prints, **manner})
+            with report_lost_workers():
+                _make(options, splits, record)
+    except OSError as error:  # one of a worker's carries its traceback along
+        text = error.strerror or str(error).strip().splitlines()[-1]
+        raise UserError(f"out={options.out}: {error.filename or 'not written'}: {text}") from None
+
+
+def _open(out: Path, now: dict[str, Any]) -> dict[str, Any]:
+    """Write shards.json, or check that it describes these shards; its content."""
+    path = out / RECORD
+    try:
+        was = read_json(path, {"shards?": {str: str}}) if path.exists() else now
+    except ValueError:
+        raise UserError(f"out={out}: {path} is damaged; give another out=") from None
+    if differ := [
+        f"{key} ({was.get(key)} there, {now[key]} here)" for key in now if was.get(key) != now[key]
+    ]:
+        raise UserError(f"out={out}: holds other shards: {', '.join(differ)}; give another out=")
+    record = {**now, "shards": was.get("shards", {})}
+    _write_record(out, record)
+    return record
+
+
+def _write_record(out: Path, record: dict[str, Any]) -> None:
+    record = record | {"shards": dict(sorted(record["shards"].items()))}
+    write_atomically(out / RECORD, json.dumps(record, indent=2) + "\n")
+
+
+def _make(options: ShardOptions, splits: dict[str, Any], record: dict[str, Any]) -> None:
+    """Write the missing shards in parallel, print each and add its hash to shards.json."""
+    from torch.utils.data import DataLoader
+
+    from . import batching, reshard
+    from .workers import InterruptibleLoader
+
+    shards = [shard for name, source in splits.items() for shard in _cut(name, source, options)]
+    there, left = ([s for s in shards if s.file.exists() == exists] for exists in (True, False))
+    for shard in left:  # which may be made of other bytes than one that was removed
+        record["shards"].pop(shard.file.name, None)
+    names = {shard.file.name for shard in there} & record["shards"].keys()
+    output_folder.check_hashes(options.out, {name: record["shards"][name] for name in names})
+    making = reshard.ShardMaker(
+        left, reshard.Encoding(options.size, options.format, options.quality)
+    )
+    loader = DataLoader(making, batch_size=None, num_workers=min(options.workers, len(left)))
+    seen = kept = size = 0
+    with InterruptibleLoader(loader) as made:
+        new = cast("Iterator[FinishedShard]", made)
+        for done, one in enumerate(chain(map(reshard.finished_shard, there), new), 1):
+            seen, kept, size = seen + one.requested, kept + one.images, size + one.bytes
+            if one.file.name not in record["shards"]:
+                record["shards"] |= output_folder.hashes(options.out, [one.file.name])
+                _write_record(options.out, record)
+            _print_shard(
+                one, f"{done}/{len(shards)} {'made' if done > len(there) else 'there already'}"
+            )
+            batching.check_unreadable(
+                seen - kept,
+                seen,
+                options.data,
+                one.unreadable[-1] if one.unreadable else f"in {one.file.name}",
+            )
+    print(f"finished    {kept:,} of {seen:,} images, {size / 1e6:.1f} MB: {options.out}")
+    arguments = ["recipe=mpp", f"data.path={options.out}", f"data.window={10 * options.rows}"]
+    print(f"next        {typed('accelerate', 'launch', *tool_command('pretrain'), *arguments)}")
+
+
+def _print_splits(found: Any, splits: dict[str, Any]) -> None:
+    """Print the splits, what was left out, and guesses."""
+    for name, source in splits.items():
+        # columns that could hold labels are left out of the shards, so they are named here
+        unlabelled = f", without labels{source.columns}" if source.label_range[1] < 0 else ""
+        print(f"split       {name}: {len(source):,} images{unlabelled}")
+    if found.skipped:
+        print(f"left out    {text_line(', '.join(found.skipped))}", flush=True)
+    for text in found.guesses:
+        print(f"warning: {text_line(text)}", flush=True)
+
+
+def _print_shard(made: "FinishedShard", state: str) -> None:
+    print(
+        f"shard       {state}: {made.file.name}, {made.images:,} images, {made.bytes / 1e6:.1f} MB",
+        flush=True,
+    )
+    for text in made.unreadable:
+        print(f"warning: left out: {text_line(text)}", flush=True)
+
+
+def _cut(split: str, source: Any, options: ShardOptions) -> Iterator["Shard"]:
+    """The shards of a split, with the Hub's names."""
+    from .reshard import Shard
+
+    count = math.ceil(len(source) / options.rows)
+    for i in range(count):
+        last = min((i + 1) * options.rows, len(source))
+        yield Shard(
+            source, i * options.rows, last, options.out / f"{split}-{i:05d}-of-{count:05d}.parquet"
+        )

@@ -1,0 +1,257 @@
+"""The plan tool: estimates a run or a study and prints the record."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..config.values import parse
+from ..errors import UserError, suggest
+from ..formatting import NOT_COUNTED, duration
+from .planning import budget, network, paper
+from .planning.forecast import (
+    OWN,
+    STAGES,
+    PlanOptions,
+    Record,
+    is_study,
+    run,
+    study,
+    study_places,
+)
+
+FLAGS = ("--json", "--probe")
+# own options -> type, condition, message of the error
+NUMBERS: dict[str, tuple[type, Callable[[Any], bool], str]] = {
+    "processes": (int, lambda v: 1 <= v < 2**40, "expected a whole number of at least 1"),
+    "nodes": (int, lambda v: 1 <= v < 2**40, "expected a whole number of at least 1"),
+    "network": (
+        float,
+        lambda v: 0 < v < 1e6,
+        "expected GB/s that each process sends to other nodes, above 0",
+    ),
+    "price": (
+        float,
+        lambda v: 0 <= v < 1e12,
+        "expected a number of at least 0, for a device-hour",
+    ),
+    "zero": (int, lambda v: v in range(4), "expected 0 (plain DDP), 1, 2 or 3"),
+    "efficiency": (
+        float,
+        lambda v: 0 < v <= 1,
+        "expected a share of the device's peak, above 0 and at most 1",
+    ),
+    "epochs": (float, lambda v: 0 < v < 1e9, "expected a number above 0"),
+    "images": (int, lambda v: 1 <= v < 2**50, "expected a whole number of training images"),
+}
+
+
+def main(options: list[str]) -> None:
+    """Print the estimated cost of a run or a study.
+
+    Raises:
+        UserError: an option is wrong.
+    """
+    given = [option for option in options if option not in FLAGS]
+    of_study = is_study(given)
+    places = study_places(given) if of_study else ()  # which may be called images, say
+    keys = [key for key in OWN if key not in places]
+    own = parse(option for option in given if option.partition("=")[0] in keys)
+    rest = [option for option in given if option.partition("=")[0] not in keys]
+    settings = _settings(own, "--probe" in options)
+    record = study(rest, settings) if of_study else run(rest, settings)
+    rows = list(_study_rows(record) if of_study else _rows(record))
+    step = None if of_study else record["communication"]
+    if step and record["device"]:
+        rows.extend(network.lines(step, record["processes"], "network" in own))
+    if not of_study and record["notice"]:
+        print(record["notice"])
+    width = max(11, *(len(name) for name, _ in rows))
+    for name, text in rows:
+        print(f"{name:<{width}} {text}")
+    for text in record["warnings"]:
+        print(f"warning: {text}")
+    if "--json" in options:
+        print(json.dumps(record))
+
+
+def _settings(own: dict[str, str], probe: bool) -> PlanOptions:
+    """The tool's own options, typed and checked."""
+    values: dict[str, Any] = {"probe": probe}
+    if "device" in own:
+        known = budget.devices()
+        if own["device"] not in known:
+            raise UserError(f"device={own['device']}: unknown; {suggest(own['device'], known)}")
+        values["device"] = known[own["device"]]
+    for key, (kind, holds, expected) in NUMBERS.items():
+        if key in own:
+            try:
+                values[key] = kind(own[key])
+            except ValueError:
+                values[key] = math.nan  # which no bound holds for
+            if not holds(values[key]):
+                raise UserError(f"{key}={own[key]}: {expected}")
+    settled = network.settle_nodes(values.get("processes"), values.get("nodes"))
+    values["processes"], values["nodes"] = settled
+    return PlanOptions(**values)
+
+
+def _rows(record: Record) -> Iterator[tuple[str, str]]:
+    """What is printed of one run."""
+    yield "run", record["name"]
+    size = (
+        f"{record['parameters'] / 1e6:.2f}M parameters, "
+        f"{record['encoder_parameters'] / 1e6:.2f}M of them the encoder's"
+    )
+    patches = f"{record['patches']} patches" if record["patches"] else "no patches"
+    adds = record["multiply_adds"]
+    work = f"multiply-adds {NOT_COUNTED}"
+    if adds is not None:
+        work = f"{adds / 1e9:.3g}G multiply-adds an image"
+    yield "model", f"{record['model']}: {size}; {patches}, {work}"
+    yield "length", _length(record)
+    if record["steps"]:
+        yield from _memory(record)
+    yield from _time(record)
+    if record["paper"]:
+        yield "paper", _paper(record["paper"])
+    if record["price"] is not None:
+        yield "price", f"{_number(record['price'])}, at {record['price_per_hour']:g} a device-hour"
+
+
+def _paper(stated: Record) -> str:
+    """What the paper says of this run, and how the count differs."""
+    parts = []
+    if stated["exaflop"] is not None:
+        apart = f"{abs(stated['difference']):.1%}"
+        side = "above" if stated["difference"] > 0 else "below"
+        differs = "as counted here" if apart == "0.0%" else f"counted here: {apart} {side}"
+        parts.append(f"{stated['exaflop']:,} exaFLOP (Table 6), {differs}")
+    if stated["core_days"] is not None:
+        peak = f"{stated['efficiency']:.0%} of a core's peak"
+        parts.append(f"{stated['core_days']:,} TPUv3-core-days (Table 2), or {peak}")
+    return "; ".join(parts)
+
+
+def _length(record: Record) -> str:
+    """Steps, images and epochs, as the options that say them."""
+    if record["images"] is None:
+        return "not known: how many images the splits have"
+    work = f"exaFLOP {NOT_COUNTED}"
+    if record["exaflop"] is not None:
+        work = f"{_number(record['exaflop'])} exaFLOP"
+    length = f"{record['images']:,} images, {work}"
+    if not record["steps"]:
+        return f"{length}: each image forward, once"
+    count = record["training_images"]
+    epochs = (
+        f"epochs={record['epochs']:.4g} of {count:,}" if count else "epochs not known: say images="
+    )
+    return f"optim.steps={record['steps']} x {record['batch']} = {length}; {epochs}"
+
+
+def _memory(record: Record) -> Iterator[tuple[str, str]]:
+    """What the tensors are, and what they come to."""
+    kinds, batch = record["tensor_bytes"][STAGES[record["zero"]]], record["device_batch"]
+    listed = ", ".join(f"{name} {_bytes(n)}" for name, n in kinds.items() if n)
+    yield "memory", f"{listed}; {record['precision']}"
+    each = f"activations {_bytes(record['image_bytes'])} an image"
+    yield (
+        "",
+        f"{each}, {batch} images a pass" if batch else f"{each}: say device= or compute.batch=",
+    )
+    totals = ", ".join(
+        f"{stage} {_bytes(sum(n.values()))}" for stage, n in record["tensor_bytes"].items()
+    )
+    has = (
+        f"; {record['device']['name']} has {record['device']['memory']:g} GiB"
+        if record["device"]
+        else ""
+    )
+    yield (
+        "in all",
+        f"{totals} a process "
+        f"(processes={record['processes']}){'' if batch else ' before activations'}{has}",
+    )
+
+
+def _time(record: Record) -> Iterator[tuple[str, str]]:
+    """On the device that is named, and as measured here."""
+    on, pace = record["device"], record["probe"]
+    if on and record["seconds"] is not None:
+        about = f"about {duration(record['seconds'])} on {record['processes']} x {on['name']}"
+        peak = (
+            f"{on[record['precision']]:g} "
+            f"TFLOP/s{'' if on['verified'] else ', a figure not checked'}"
+        )
+        yield (
+            "time",
+            f"{about}, {_spent(record)}: {record['efficiency']:.0%} (efficiency=) of {peak}",
+        )
+    elif not pace:
+        yield "time", f"not known: say device= ({', '.join(budget.devices())}) or --probe"
+    if pace:
+        step = (
+            f"{pace['seconds']:.3g} s a step (median of {pace['steps']}, {pace['least']:.3g} "
+            f"to {pace['most']:.3g})"
+        )
+        where = (
+            f"{pace['device']}, {pace['threads']} threads, {pace['precision']}, load average "
+            f"{pace['load']:.2f} before"
+        )
+        yield "here", f"about {duration(pace['total_seconds'])}: {step} on {where}"
+
+
+def _spent(record: Record) -> str:
+    """Device-hours; core-days on the device that the paper counts in."""
+    hours = record["device_hours"]
+    if record["device"]["name"] == paper.CORE:
+        return f"{_number(hours / 24)} TPUv3-core-days"
+    return f"{_number(hours)} device-hours"
+
+
+def _study_rows(record: Record) -> Iterator[tuple[str, str]]:
+    """What is printed of a study: a line for each part, and the total."""
+    yield "study", f"{record['name']}: {record['title']}"
+    yield (
+        "part",
+        f"{'tasks':>5} {'images':>15} {'exaFLOP':>9} {'device-hours':>12} {'price':>9} "
+        f"{'a process':>10}",
+    )
+    for name, part in record["parts"].items():
+        yield name, _columns(part)
+    yield "in all", _columns(record)
+    timed, on = record["device_hours"] is not None, record["device"]
+    if on:
+        yield "time", f"on {on['name']} at {record['efficiency']:.0%} (efficiency=) of its peak"
+    elif timed:
+        yield (
+            "time",
+            f"measured here, one task after the other, load average {record['load']:.2f} before",
+        )
+    else:
+        yield "time", f"not known: say device= ({', '.join(budget.devices())}) or --probe"
+    if timed and record["untimed"]:
+        yield "left out", f"the time of {record['untimed']} tasks, which is not known"
+    if record["uncounted"]:
+        yield "left out", f"the exaFLOP of {record['uncounted']} tasks, which are {NOT_COUNTED}"
+
+
+def _columns(part: Record) -> str:
+    size = "-" if part["most_bytes"] is None else _bytes(part["most_bytes"])
+    images = "-" if part["images"] is None else f"{part['images']:,}"
+    work, hours, price = (_number(part[key]) for key in ("exaflop", "device_hours", "price"))
+    return f"{part['tasks']:>5} {images:>15} {work:>9} {hours:>12} {price:>9} {size:>10}"
+
+
+def _number(value: float | None) -> str:
+    """Three significant digits, and all before the point."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _bytes(count: int) -> str:
+    return (
+        f"{count / budget.GIB:.2f} GiB" if count >= 0.1 * budget.GIB else f"{count / 2**20:.1f} MiB"
+    )

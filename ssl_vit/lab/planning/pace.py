@@ -1,0 +1,123 @@
+"""Measures the seconds per step of a recipe on this machine. Torch is imported late."""
+
+import copy
+import itertools
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...callbacks import Callback
+from ...config.schema import Recipe
+from ...errors import UserError
+from ...runs.folder import Run
+
+if TYPE_CHECKING:
+    from ...jobs.setup import Job
+
+STEPS = 20  # measured steps
+WARM = 5  # of them, which do not count
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of a step on this machine: median, least and most of `steps`; and the conditions."""
+
+    seconds: float
+    least: float
+    most: float
+    steps: int
+    device: str
+    threads: int
+    precision: str
+    device_batch: int
+    load: float  # average over the minute before: processes that want to run
+
+
+def measure(recipe: Recipe) -> Pace:
+    """Take the first steps of a run, with its own images and optimiser, in a temporary folder.
+
+    The host waits for the device after each step, as a run does at logging steps. Nothing is
+    evaluated or saved.
+
+    Raises:
+        UserError: an evaluation, which takes no steps; or what a run itself raises.
+    """
+    if recipe.objective == "probe":
+        raise UserError("--probe: an evaluation takes no steps to be measured; leave it out")
+    from ...jobs import resources, setup
+
+    load = os.getloadavg()[0]
+    recipe = copy.deepcopy(recipe)
+    recipe.name = "probe"
+    recipe.eval.images = 2  # two: those whose views are compared
+    recipe.eval.test = False
+    recipe.log.every = 1
+    recipe.probe.every = None
+    with tempfile.TemporaryDirectory() as recipe.out:
+        run = Run(recipe)
+        with resources.run_session(run) as accelerator:
+            splits = resources.load_splits(recipe, accelerator, test=False)
+            job = setup.set_up(run, accelerator, splits)
+            return _pace(job, _steps(job), load)
+
+
+def _pace(job: "Job", took: list[float], load: float) -> Pace:
+    import torch
+
+    timed = took[min(WARM, len(took) - 1) :]
+    on_gpu = job.accelerator.device.type == "cuda"
+    return Pace(
+        seconds=statistics.median(timed),
+        least=min(timed),
+        most=max(timed),
+        steps=len(timed),
+        device=torch.cuda.get_device_name() if on_gpu else "cpu",
+        threads=torch.get_num_threads(),
+        precision=job.recipe.compute.precision,
+        device_batch=job.batch_layout.device_batch,
+        load=load,
+    )
+
+
+def _steps(job: "Job") -> list[float]:
+    """Seconds of each of the first steps, including the wait for data."""
+    from ...config.schema import compared_views
+    from ...data import loaders
+    from ...data.workers import InterruptibleLoader
+    from ...jobs import resources, setup
+    from ...training import loop
+
+    recipe = job.recipe
+    job.decoded = resources.resident_images(recipe, job.accelerator, job.splits.train, 0)
+    ends = [time.perf_counter()]
+    # the schedule is made already, and stays the run's
+    recipe.optim.steps = min(STEPS, recipe.optim.steps)
+
+    class Clock(Callback):
+        def on_step(self, step: int) -> None:
+            ends.append(time.perf_counter())
+
+    loader = loaders.training_loader(
+        job.images,
+        recipe.data,
+        job.batch_layout,
+        recipe.seed,
+        0,
+        recipe.optim.steps,
+        job.workers,
+        compared_views(recipe),
+        job.decoded,
+    )
+    with InterruptibleLoader(loader) as passes:
+        loop.train(
+            job.state,
+            passes,
+            setup.loop_settings(recipe),
+            job.batch_layout,
+            job.accelerator,
+            callbacks=loop.Callbacks([Clock()]),
+        )
+    return [after - before for before, after in itertools.pairwise(ends)]

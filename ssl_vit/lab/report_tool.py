@@ -1,0 +1,87 @@
+"""The command line of the report tool."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from ..config.parsing import parse_path
+from ..errors import UserError
+from ..formatting import text_line
+from ..pages import run_page, run_wording
+from ..pages.run_page import INDEX, PAGE
+from ..pages.run_record import RunRecord, is_run
+from . import reports
+from .reports import serve
+from .run_table import index_page
+
+EXPECTED = "expected one folder of a run, a study or runs, then --json, --serve, --host=, --port="
+
+
+def main(options: list[str]) -> None:
+    """Write the page of a run, the report of a study or the index of a folder of runs, or serve
+    them while they are written.
+
+    Raises:
+        UserError: not one folder, or it holds none of these.
+    """
+    folders = [option for option in options if not option.startswith("--")]
+    flags = [option.partition("=") for option in options if option.startswith("--")]
+    given = {name: value for name, _, value in flags}
+    known = {"--json", "--serve", "--host", "--port"}
+    if len(folders) != 1 or not given.keys() <= known or folders[0].startswith("-"):
+        raise UserError(f"{' '.join(options) or 'nothing'}: {EXPECTED}")
+    folder = parse_path(folders[0], "folder")
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; {EXPECTED}")
+    if "--serve" in given:
+        port = _port(given.get("--port") or str(serve.PORT))
+        serve.serve(folder, given.get("--host") or serve.LOOPBACK, port)
+        return
+    try:
+        record = _write(folder)
+    except OSError as error:
+        raise UserError(f"{error.filename or folder}: {error.strerror}") from None
+    if "--json" in given:
+        print(json.dumps(record))
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 2**16):
+        raise UserError(f"--port={text}: expected a whole number below 65536; 0 takes a free one")
+    return int(text)
+
+
+def _write(folder: Path) -> dict[str, Any]:
+    """Write and print what the folder is worth; the same for --json."""
+    if (folder / "study.json").exists():
+        with suppress(UserError):  # without runs; the report says more of it
+            index_page.write(folder)
+        found = reports.write(folder)
+        print(found.answer)
+        print(f"report      {folder / PAGE}, {folder / 'report.md'}")
+        print(f"runs        {folder / INDEX}")
+        return cast(dict[str, Any], reports.plain(found))
+    if is_run(folder):
+        record = run_page.write(folder)
+        for sentence in run_wording.sentences(record):
+            print(text_line(sentence))  # no control character of a name reaches the terminal
+        print(f"report      {folder / PAGE}")
+        return _summary(record)
+    records = index_page.write(folder)
+    print(f"runs        {folder / INDEX}: {len(records):,} runs")
+    return {"runs": [_summary(record) for record in records]}
+
+
+def _summary(record: RunRecord) -> dict[str, Any]:
+    """A run for --json."""
+    found = {
+        "folder": str(record.folder),
+        "state": record.state,
+        "step": record.step,
+        "steps": record.steps,
+        "metrics": record.metrics(),
+        "warnings": [*record.problems, *record.warnings],
+        "not_finite": record.not_finite,
+    }
+    return cast(dict[str, Any], reports.plain(found))

@@ -1,0 +1,175 @@
+"""Which runs belong to a study, and which of their metrics may stand in one table. No torch here.
+
+A folder can hold a run that was copied there, made from an edited recipe or started from other
+weights; its numbers look like any others. And two losses can be answers to different questions.
+"""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ... import costs
+from ...config import parsing, recipe_files, values
+from ...config.computed import computed_values, counts
+from ...config.init_source import SCRATCH, InitSource
+from ...config.parsing import flatten
+from ...config.resolve import resolve
+from ...config.schema import OPTIONS, RENAMED
+from ...errors import UserError
+from ...runs.identity import FROM_INIT, differing, planned_differences, written_hash
+
+# Where the first weights are, and what `auto` became on that machine
+UNDECIDED = ("init", "compute.precision")
+INIT = re.compile(r"init=\{(.+)\}")
+
+# Keys that make a loss on patches another question if their values differ,
+PATCHES = ("target", "model.patch", "data.name", "data.size")
+# (and the keys of an objective that give each arm its own difficulty),
+DIFFICULTY = {
+    "supervised": (),
+    "mae": ("mae.rate",),
+    "moco_v3": ("moco.temperature", "optim.batch", "views.", "data.crop_area", "data.flip"),
+}
+# a loss on views,
+VIEWS = ("data.name", "data.size")
+# a loss on labels,
+LABELS = ("data.name", "supervised.loss", "supervised.smoothing")
+# and a loss that may be a sum
+MIXED = ("objective", "joint.mpp", "joint.supervised")
+
+RECOUNTED = 1e-3  # relative difference of exaFLOP from which a count is another one
+
+
+def counted_now(folder: Path, result: dict[str, Any]) -> float | None:
+    """A finished training's exaFLOP over those in its result.json, which an earlier version may
+    have counted in another way; None where they are the same or its recipe.yaml cannot be read."""
+    try:
+        recipe = recipe_files.read(folder / "recipe.yaml")
+    except UserError:
+        return None
+    if not result["exaflop"] or recipe.objective == "probe":
+        return None
+    now = costs.exaflop(recipe, result["images"])
+    if now is None:
+        return None
+    ratio: float = now / result["exaflop"]
+    return ratio if abs(ratio - 1) > RECOUNTED else None
+
+
+def foreign(
+    folder: Path, task: dict[str, Any], tasks: list[dict[str, Any]], result: dict[str, Any]
+) -> str:
+    """Why a finished run is not the task of study.json.
+
+    Args:
+        folder: the run's folder.
+        task, tasks: the task and all tasks of study.json.
+        result: the run's result.json.
+
+    Returns:
+        Empty where it is the task, or where study.json does not say with which options it ran.
+    """
+    if not task.get("options"):
+        return ""
+    try:
+        written = flatten(parsing.load_yaml(folder / "recipe.yaml"))
+    except UserError:
+        return "its recipe.yaml is missing or damaged"
+    if written.get("name") != task["name"]:
+        return f"its recipe.yaml is of a run called {written.get('name')}"
+    if result.get("recipe") != written_hash(written):
+        return "its result.json is of another recipe than its recipe.yaml"
+    inits = [option for option in task["options"] if option.startswith("init=")]
+    from_weights = any(option != f"init={SCRATCH}" for option in inits)
+    undecided = (*UNDECIDED, *(FROM_INIT if from_weights else ()))
+    differ = planned_differences(written, _planned(task, tasks), undecided)
+    if differ:
+        return f"its recipe is not the planned one: {', '.join(differ)}"
+    return _other_weights(folder, task)
+
+
+def _other_weights(folder: Path, task: dict[str, Any]) -> str:
+    """Why the first weights are not those of the run that the plan names; empty where they are, or
+    where they are not here any more."""
+    for option in task["options"]:
+        found = INIT.fullmatch(option)
+        if found is None:
+            continue
+        environment = parsing.read_json(folder / "environment.json", parsing.ENVIRONMENT)
+        recorded = environment.get("init") or {}
+        try:
+            here = _weights(folder.parent / found[1])
+        except UserError as error:
+            return f"its first weights cannot be compared: {error}"
+        if differing("init", recorded, here):
+            return f"its first weights are not those of {found[1]}"
+    return ""
+
+
+@functools.cache  # a probe and a fine-tuning start from the same run
+def _weights(folder: Path) -> dict[str, Any]:
+    return InitSource(str(folder)).identity()
+
+
+def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any]:
+    """{dotted key: value} of a task's options and seed, without what a sweep chose; only the keys
+    that the options name where they do not resolve here, as without a plugin."""
+    chosen = {key for one in tasks if one["part"] == task.get("best") for key in one["values"]}
+    options = [
+        _current(option)
+        for option in task["options"]
+        if "{" not in option and not option.startswith(("init=", "plugin="))
+    ]
+    resolved = _resolved(tuple(options))
+    planned = {key: value for key, value in resolved.items() if key not in chosen}
+    return planned | {"seed": task["seed"]}
+
+
+def _current(option: str) -> str:
+    """An option with its key's present name."""
+    key, equals, value = option.partition("=")
+    return RENAMED.get(key, key) + equals + value
+
+
+@functools.cache  # seeds have the same options
+def _resolved(options: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        return computed_values(resolve([*options, "name=planned"], here=False))
+    except UserError:
+        named = (option.partition("=") for option in options)
+        given = {key: text for key, _, text in named if key in OPTIONS and counts(key)}
+        return {key: values.typed(key, text) for key, text in given.items()}
+
+
+def differing_keys(recipes: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Keys of which two of these recipes, as {dotted key: value}, have different values."""
+    keys = {key for recipe in recipes for key in recipe}
+    return {key for key in keys if len({str(recipe.get(key)) for recipe in recipes}) > 1}
+
+
+def question_keys(name: str, recipes: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Why a held-out metric of pre-training does not compare between recipes.
+
+    Args:
+        name: of the metric: `loss`, `accuracy_masked`, in joint training `mpp/loss`.
+        recipes: of the arms, as {dotted key: value}.
+
+    Returns:
+        The keys that differ and make it another question; and the keys of the corruption that
+        differ, so that each arm is measured at its own difficulty.
+    """
+    group, _, last = name.rpartition("/")
+    differ = differing_keys(recipes)
+    objective = group or next((recipe.get("objective") for recipe in recipes), "mpp")
+    keys = [] if group else list(MIXED)
+    if objective == "moco_v3":
+        keys += VIEWS
+    elif objective != "supervised":
+        keys += PATCHES
+    else:
+        keys += LABELS if last == "loss" else LABELS[:1]
+    own = DIFFICULTY.get(str(objective), ("corruption.",))
+    corruption = [key for key in differ if key.startswith(own)]
+    return [key for key in keys if key in differ], sorted(corruption)

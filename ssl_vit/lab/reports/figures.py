@@ -1,0 +1,259 @@
+"""The figures of a report: which numbers are drawn, and their captions. No torch here.
+
+A figure is a function of (study, numbers) that yields none or one; a section shows it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from ...formatting import format_value
+from ...pages.blocks import POINTS, Chart, Figure, Line, thinned
+from . import svg_plots
+from .axes import Axes, arm_label, axes
+from .load import FinishedRun, StudyResults
+from .measures import Measure, Result, obstacles
+from .numbers import Numbers
+from .wording import unit
+
+
+class Metric(NamedTuple):
+    """A metric of metrics.jsonl as an axis: its label, and what it is multiplied by."""
+
+    name: str
+    label: str
+    scale: float
+
+
+# Of each panel of learning curves the first that all its runs have
+CURVES = (
+    Metric("validation/accuracy", "held-out accuracy, %", 100),
+    Metric("validation/loss", "held-out loss", 1),
+    Metric("loss", "training loss", 1),
+)
+DIFFERENT = 1.01  # ratio of two arms' compute from which it is a figure's axis
+
+
+def figure(name: str, caption: str, draw: Callable[[svg_plots.Style], str]) -> Figure:
+    """A figure of this name, drawn for light and for dark pages."""
+    return Figure(f"figures/{name}.svg", caption, draw(svg_plots.LIGHT), draw(svg_plots.DARK))
+
+
+def study_axes(study: StudyResults, numbers: Numbers) -> Axes:
+    return axes(numbers.settings, study.report.get("axis"))
+
+
+def shown(study: StudyResults, numbers: Numbers) -> list[Measure]:
+    """The measures but for those of further shares of the labels, which have their own section."""
+    further = study.points.keys() - {study.final}
+    return [one for one in numbers.measures if one.part not in further]
+
+
+def measures(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
+    """Each measure against what differs between the arms."""
+    along = study_axes(study, numbers)
+    panels = [_measure_panel(one, along) for one in shown(study, numbers)]
+    ticks = sorted({place for place, _ in along.places.values()}) if along.log else ()
+    x = svg_plots.XAxis(along.x, along.ticks, along.log, ticks)
+    order = [line for _, line in along.places.values()]
+    order += [name for panel in panels for name in panel.levels]
+    caption = "Each measure of each arm: each seed a dot, "
+    caption += "the mean a diamond with its 95% t-interval over seeds"
+    if any(one.not_compared for one in shown(study, numbers)):
+        caption += "; broken lines are not among the arms compared"
+    yield figure(
+        "measures",
+        f"{caption}.",
+        lambda style: svg_plots.points(panels, x, list(dict.fromkeys(order)), style),
+    )
+
+
+def _measure_panel(measure: Measure, along: Axes) -> svg_plots.Panel:
+    scale = _scale(measure)
+    lines: dict[str, list[svg_plots.Point]] = {}
+    for one in measure.results:
+        place, line = along.places[one.arm]
+        lines.setdefault(line, []).append(_point(measure, one, [place] * one.value.n))
+    levels = {one.arm: scale * one.value.mean for one in measure.not_compared}
+    return svg_plots.Panel(unit(measure), lines, levels)
+
+
+def _scale(measure: Measure) -> float:
+    return 100 if measure.percent else 1
+
+
+def _point(measure: Measure, one: Result, x: list[float]) -> svg_plots.Point:
+    """An arm's values on a measure at these places."""
+    scale = _scale(measure)
+    interval = one.value.interval
+    ends = (scale * interval.low, scale * interval.high) if interval else None
+    return svg_plots.Point(x, [scale * value for value in one.seeds.values()], ends)
+
+
+def scaling(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
+    """Accuracy along the study's curve, a line an arm."""
+    if numbers.scaling is None:
+        return
+    points = numbers.scaling.points
+    of = numbers.scaling.of
+    scale = 1 if of == "compute" else 100
+    lines: dict[str, list[svg_plots.Point]] = {}
+    for point in points:
+        for one in (*point.measure.results, *point.measure.not_compared):
+            name = _without_part(one.arm, numbers)
+            place = [scale * point.share] * one.value.n
+            lines.setdefault(name, []).append(_point(point.measure, one, place))
+    shares = [scale * point.share for point in points]
+    panel = svg_plots.Panel("test top-1 after fine-tuning, %", lines, {})
+    names = {
+        "labels": ("labels, % of the training images", "the share of labels"),
+        "images": ("images of pre-training, %", "the share of the images of pre-training"),
+        "compute": ("exaFLOP of pre-training", "the compute of pre-training"),
+    }
+    axis = svg_plots.XAxis(names[of][0], log=True, ticks=shares)
+    caption = f"Top-1 after fine-tuning against {names[of][1]}: each seed a dot, the mean a "
+    caption += "diamond with its 95% t-interval over seeds."
+    yield figure(
+        "scaling", caption, lambda style: svg_plots.points([panel], axis, list(lines), style)
+    )
+
+
+def _without_part(arm: str, numbers: Numbers) -> str:
+    """An arm's label; an extra one's without the part of its share: `extra: scratch, direct`."""
+    if arm.startswith("extra: "):
+        return arm.rpartition("_")[0]
+    return arm_label(arm, numbers.settings)
+
+
+def interaction(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
+    """The main measure for each combination of two keys."""
+    along = study_axes(study, numbers)
+    if not along.lines:
+        return
+    main = numbers.measure(numbers.main)
+    columns, rows, means = cells(numbers, along, main)
+    drawn = svg_plots.Grid(along.x, along.lines, columns, rows, means, unit(main))
+    caption = f"The mean over seeds of {main.label} for each combination."
+    yield figure("interaction", caption, lambda style: svg_plots.grid(drawn, style))
+
+
+def cells(
+    numbers: Numbers, along: Axes, measure: Measure
+) -> tuple[list[str], list[str], list[list[float | None]]]:
+    """Columns, rows and means of every combination of two keys."""
+    written = {
+        arm: (format_value(setting[along.lines]), format_value(setting[along.x]))
+        for arm, setting in numbers.settings.items()
+    }
+    rows = list(dict.fromkeys(row for row, _ in written.values()))
+    columns = list(dict.fromkeys(column for _, column in written.values()))
+    means = {written[one.arm]: _scale(measure) * one.value.mean for one in measure.results}
+    return columns, rows, [[means.get((row, column)) for column in columns] for row in rows]
+
+
+def compute(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
+    """The main measure against the compute that went into it; none of probes of encoders that took
+    the same, nor of tasks."""
+    if not study.compares:
+        return
+    main = numbers.measure(numbers.main)
+    lines = {
+        arm_label(one.arm, numbers.settings): [_point(main, one, list(one.exaflop.values()))]
+        for one in (*main.results, *main.not_compared)
+        if one.exaflop
+    }
+    spent = [x for (point,) in lines.values() for x in point.x]
+    if not spent:
+        return
+    if main.part != study.final and max(spent) <= DIFFERENT * min(spent):
+        return
+    log = min(spent) > 0 and max(spent) > 10 * min(spent)
+    axis = svg_plots.XAxis("exaFLOP of all training", log=log)
+    order = [arm_label(arm, numbers.settings) for arm in study.plan["arms"]]
+    order = list(dict.fromkeys([*order, *lines]))
+    caption = f"{main.label} against all the compute that went into it, without sweeps: "
+    caption += "each seed a dot, the mean a diamond with its 95% t-interval over seeds."
+    panel = svg_plots.Panel(unit(main), lines, {})
+    yield figure(
+        "accuracy_exaflop",
+        caption[0].upper() + caption[1:],
+        lambda style: svg_plots.points([panel], axis, order, style),
+    )
+
+
+def learning_curves(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
+    """The metrics of the final part by step, then those of pre-training: a panel for each part, or
+    for each arm where what they learn does not compare."""
+    panels = [panel for panel in _learning_panels(study, numbers) if panel]
+    if not panels:
+        return
+    caption = "Learning curves: each seed a thin line, the mean of an arm a thick one. "
+    caption += "Arms whose losses in pre-training do not compare have axes of their own."
+    order = [arm_label(arm, numbers.settings) for arm in study.plan["arms"]]
+    found = figure(
+        "learning_curves", caption, lambda style: svg_plots.learning(panels, order, style)
+    )
+    yield found._replace(charts=tuple(_chart(panel, order) for panel in panels))
+
+
+def _chart(panel: svg_plots.LearningPanel, order: Sequence[str]) -> Chart:
+    """A panel for the page's script: the same curves, the means in front."""
+    seeds = []
+    means = []
+    for arm, curves in panel.arms.items():
+        group = order.index(arm)
+        mean = svg_plots.mean_curve(curves)
+        kind = "points" if len(mean.steps) <= POINTS else "line"
+        means.append(Line(arm, *thinned(mean.steps, mean.values), kind, group))
+        seeds += [
+            Line(f"{arm}, {i + 1}", *thinned(one.steps, one.values), "seed", group)
+            for i, one in enumerate(curves)
+        ]
+    return Chart(f"{panel.title}: {panel.label}", [*means, *seeds])
+
+
+def _learning_panels(
+    study: StudyResults, numbers: Numbers
+) -> Iterator[svg_plots.LearningPanel | None]:
+    arms = {arm_label(arm, numbers.settings): arm for arm in study.plan["arms"]}
+    final = {label: list(study.runs(study.final, arm).values()) for label, arm in arms.items()}
+    yield _learning_panel("fine-tuning", final)
+    parts: dict[str, dict[str, list[FinishedRun]]] = {}
+    for label, arm in arms.items():
+        runs = [run for found in study.pretraining(arm).values() for run in found]
+        for run in {run.name: run for run in runs}.values():
+            parts.setdefault(run.part, {}).setdefault(label, []).append(run)
+    for part, by_arm in parts.items():
+        reasons, _ = obstacles(study, part, "loss", study.plan["arms"])
+        if reasons:
+            for label, runs in by_arm.items():
+                yield _learning_panel(f"{part}: {label}", {label: runs})
+        else:
+            yield _learning_panel(part, by_arm)
+
+
+def _learning_panel(
+    title: str, arms: dict[str, list[FinishedRun]]
+) -> svg_plots.LearningPanel | None:
+    """One panel, of the first of CURVES that all its runs have; None where there is none."""
+    arms = {arm: runs for arm, runs in arms.items() if runs}
+    rows = {run.name: run.run.rows() for runs in arms.values() for run in runs}
+    for metric in CURVES:
+        known = {run: [row for row in found if metric.name in row] for run, found in rows.items()}
+        if not known or not all(known.values()):
+            continue
+        curves = {
+            run: svg_plots.Curve(
+                [row["step"] for row in found],
+                [metric.scale * row[metric.name] for row in found],
+            )
+            for run, found in known.items()
+        }
+        lines = {arm: [curves[run.name] for run in runs] for arm, runs in arms.items()}
+        return svg_plots.LearningPanel(title, _curve_label(metric, arms), lines)
+    return None
+
+
+def _curve_label(metric: Metric, arms: dict[str, list[FinishedRun]]) -> str:
+    """The axis; runs that held nothing out were measured on training images in its place."""
+    held_out = any(run.measured("validation") for runs in arms.values() for run in runs)
+    return metric.label if held_out else metric.label.replace("held-out", "training images'")

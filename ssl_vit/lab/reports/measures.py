@@ -1,0 +1,288 @@
+"""The measures of a report: each metric of each part for all arms, and why some do not compare. No
+torch here.
+
+Legend: S seeds, M labelled test images.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import stats
+from ...config.parsing import flatten, load_yaml
+from ...formatting import format_share
+from ...pages.metric_tables import BASELINES
+from ...stats import Interval, SeedSummary
+from .comparable import question_keys
+from .load import FinishedRun, StudyResults
+
+# Metrics of pre-training that are shares; all that a probe measures are
+PERCENT = ("accuracy", "accuracy_masked")
+TESTED = ("top1", "top5")  # of a final part
+PROBE = "probe_"  # begins a metric of the frozen encoder, measured during pre-training
+Runs = Mapping[str, Mapping[int, FinishedRun]]  # {arm: {seed: run}}
+
+
+class Result(NamedTuple):
+    """One arm on one measure.
+
+    Attributes:
+        value: over the seeds.
+        resampled: the interval with the test images resampled too, where predictions are kept.
+        exaflop: {seed: of its run and all before it}; empty where one was not counted.
+        probability: that the arm is the best; None with fewer than two different seeds, or where
+            each arm answers its own question.
+        gain: over the baseline, in pairs of one seed; positive is better.
+    """
+
+    arm: str
+    seeds: dict[int, float]
+    value: SeedSummary
+    resampled: Interval | None
+    exaflop: dict[int, float]
+    probability: float | None
+    gain: SeedSummary | None
+
+
+class Measure(NamedTuple):
+    """A metric of one part.
+
+    Attributes:
+        percent: whether it is a share.
+        higher: whether higher is better.
+        question_keys: keys that differ between arms and change the question itself, such as the
+            rate of corruption or a benchmark's images: each arm answers another question, and none
+            is the best.
+        results: of the arms that are compared.
+        not_compared: of extra parts, and of arms that are no settings of a study that varies keys.
+        images: how many images it is of, in the run of the fewest; None where that is not known.
+    """
+
+    name: str
+    label: str
+    part: str
+    percent: bool
+    higher: bool
+    question_keys: list[str]
+    results: list[Result]
+    not_compared: list[Result]
+    images: int | None = None
+
+    @property
+    def best(self) -> Result:
+        return max(self.results, key=lambda one: self.sign * one.value.mean)
+
+    @property
+    def sign(self) -> int:
+        """What makes higher values the better ones."""
+        return 1 if self.higher else -1
+
+    def seeds(self, arm: str) -> dict[int, float]:
+        """{seed: value} of an arm; empty where it has none."""
+        return next(
+            (one.seeds for one in (*self.results, *self.not_compared) if one.arm == arm), {}
+        )
+
+    def difference(self, arm: str, other: str) -> SeedSummary | None:
+        """`arm` minus `other` in pairs of one seed, positive where `arm` is better; None without a
+        seed in common."""
+        first = self.seeds(arm)
+        second = self.seeds(other)
+        apart = [self.sign * (first[seed] - second[seed]) for seed in first if seed in second]
+        return stats.summarize(apart) if apart else None
+
+
+def tested(study: StudyResults) -> Iterator[Measure]:
+    """What the final part (with the extra ones beside it) and the probes measured on test images.
+
+    Raises:
+        UserError: a run lacks a metric that others of its part have.
+    """
+    for final, extra in study.finals.items():
+        yield from _fine_tuned(study, final, extra)
+    found = [(part, name) for part in study.probes for name in _metrics(study, part, "test")]
+    taken = [*((final, name) for final in study.finals for name in TESTED), *found]
+    for part, name in found:
+        suffix = _suffix(part, sum(name == other for _, other in taken) > 1)
+        label = name.replace("_", " ")
+        runs = {arm: study.runs(part, arm) for arm in study.plan["arms"]}
+        measure = Measure(name + suffix, label + suffix, part, True, True, _own(study), [], [])
+        yield from _with_results(study, measure, name, runs)
+
+
+def _fine_tuned(study: StudyResults, final: str, extra: Iterable[str]) -> Iterator[Measure]:
+    """A final part's top-1 and top-5, with the extra parts beside it."""
+    arms = study.plan["arms"]
+    runs = {arm: study.runs(final, arm) for arm in arms}
+    for part in extra:
+        runs |= {f"extra: {arm}, {part}": study.runs(part, arm) for arm in arms}
+    every = [run for one in runs.values() for run in one.values()]
+    suffix = "" if final == study.final else f" ({final})"
+    share = study.points.get(final)
+    labels = "" if share is None else _at_place(study.curve, share)
+    for name in TESTED:
+        # no top-5 with five classes or fewer
+        if name == "top1" or all(name in run.measured("test") for run in every):
+            label = f"top-{name[3:]} after fine-tuning{labels}"
+            measure = Measure(name + suffix, label, final, True, True, _own(study), [], [])
+            yield from _with_results(study, measure, name, runs)
+
+
+def _own(study: StudyResults) -> list[str]:
+    """The keys by which each arm answers a question of its own, of arms that are not compared."""
+    return [] if study.compares else ["data.path"]
+
+
+def _at_place(of: str, place: float) -> str:
+    """What a final part of a curve is of, after `top-1 after fine-tuning`."""
+    if of == "labels":
+        return f" on {format_share(place)} of the labels"
+    if of == "images":
+        return f", pre-trained on {format_share(place)} of the images"
+    return f", pre-trained for the compute of {place:g} steps"
+
+
+def held_out(study: StudyResults, incomparable: dict[str, list[str]]) -> Iterator[Measure]:
+    """What pre-training measured on held-out images; what does not compare is noted in
+    `incomparable` with the reasons."""
+    names = {part: _held_out_metrics(study, part) for part in study.trained}
+    for part in study.trained:
+        for name in names[part]:
+            suffix = _suffix(part, sum(name in others for others in names.values()) > 1)
+            reasons, keys = obstacles(study, part, name, study.settings)
+            if reasons:
+                incomparable[name + suffix] = reasons
+                continue
+            group, _, last = name.rpartition("/")
+            words = ["held-out", *filter(None, [group]), last.removeprefix(PROBE)]
+            label = " ".join(words).replace("_", " ") + suffix
+            percent = name.startswith(PROBE) or last in PERCENT
+            measure = Measure(name + suffix, label, part, percent, last != "loss", keys, [], [])
+            runs = {
+                arm: {
+                    seed: run
+                    for seed, run in study.runs(part, arm).items()
+                    if name in run.measured("validation")
+                }
+                for arm in study.settings
+            }
+            yield from _with_results(study, measure, name, runs)
+
+
+def obstacles(
+    study: StudyResults, part: str, name: str, arms: Iterable[str]
+) -> tuple[list[str], list[str]]:
+    """Why a held-out metric of a part that pre-trains does not compare between these arms, and the
+    keys of the corruption by which each arm has its own question (comparable.question_keys)."""
+    runs = [study.runs(part, arm) for arm in arms]
+    recipes = [_recipe(one) for one in runs if one]
+    labels = name.startswith(PROBE)  # a probe learns labels, whatever the objective
+    reasons, keys = question_keys("supervised/accuracy" if labels else name, recipes)
+    if not all(recipes):
+        reasons.append("recipe.yaml (missing)")
+    data = [run.environment["data"] for one in runs for run in one.values()]
+    if len({str(one.get("validation")) for one in data}) > 1:
+        reasons.append("the images held out")
+    return reasons, keys
+
+
+def _suffix(part: str, several: bool) -> str:
+    """What makes the name of a metric that several parts measured one of its own."""
+    return f" ({part})" if several else ""
+
+
+def _held_out_metrics(study: StudyResults, part: str) -> list[str]:
+    """The losses and accuracies; of an accuracy that is split by kind, the masked patches'."""
+    names = _metrics(study, part, "validation")
+    found = []
+    for name in sorted(names):
+        last = name.rpartition("/")[2]
+        split = last == "accuracy" and f"{name}_masked" in names
+        if (last in ("loss", *PERCENT) and not split) or name.startswith(PROBE):
+            found.append(name)
+    return found
+
+
+def _metrics(study: StudyResults, part: str, split: str) -> list[str]:
+    """What a part's runs measured on a split; few_shot_5 before few_shot_10."""
+    runs = [run for run in study.finished.values() if run.part == part and not run.values]
+    names = {name for run in runs for name in run.measured(split)}
+    names -= BASELINES.keys()
+    return sorted(names, key=lambda name: (name.rstrip("0123456789"), len(name), name))
+
+
+def _recipe(runs: Mapping[int, FinishedRun]) -> dict[str, Any]:
+    """The recipe of an arm's pre-training as {dotted key: value}; empty where it is not here."""
+    path = next(iter(runs.values())).run.folder / "recipe.yaml"
+    return flatten(load_yaml(path)) if path.exists() else {}
+
+
+def _exaflop(study: StudyResults, runs: Mapping[int, FinishedRun]) -> dict[int, float]:
+    found = {seed: study.exaflop(run) for seed, run in runs.items()}
+    counted = {seed: value for seed, value in found.items() if value is not None}
+    return counted if len(counted) == len(found) else {}
+
+
+def _with_results(
+    study: StudyResults, measure: Measure, metric: str, runs: Runs
+) -> Iterator[Measure]:
+    """The measure with its results, values that are not finite left out; none where no arm that is
+    compared has a value."""
+    for arm, one in runs.items():
+        seeds = {seed: run.metric(metric) for seed, run in one.items()}
+        seeds = {seed: value for seed, value in seeds.items() if math.isfinite(value)}
+        if seeds:
+            known = {seed: run for seed, run in one.items() if seed in seeds}
+            result = Result(
+                arm=arm,
+                seeds=seeds,
+                value=stats.summarize(list(seeds.values())),
+                resampled=_resampled(study, known) if metric == "top1" else None,
+                exaflop=_exaflop(study, known),
+                probability=None,
+                gain=None,
+            )
+            (measure.results if arm in study.settings else measure.not_compared).append(result)
+    if not measure.results:
+        return
+    counts = [run.images(metric) for one in runs.values() for run in one.values()]
+    measure = measure._replace(images=fewest(counts))
+    if not measure.question_keys:
+        baseline = study.report.get("baseline") or ""
+        chance = _probabilities(measure)
+        for results in (measure.results, measure.not_compared):
+            results[:] = [
+                one._replace(
+                    probability=chance.get(one.arm),
+                    gain=measure.difference(one.arm, baseline) if one.arm != baseline else None,
+                )
+                for one in results
+            ]
+    yield measure
+
+
+def fewest(counts: Iterable[int | None]) -> int | None:
+    """The smallest of the counts that are known."""
+    return min((count for count in counts if count), default=None)
+
+
+def _resampled(study: StudyResults, runs: Mapping[int, FinishedRun]) -> Interval | None:
+    """The interval of top-1 with seeds and test images resampled, where predictions are kept."""
+    if not all(run.name in study.correct for run in runs.values()):
+        return None
+    correct_SM = np.stack([study.correct[run.name] for run in runs.values()])
+    return stats.resampled_interval(correct_SM.astype(np.int64))
+
+
+def _probabilities(measure: Measure) -> dict[str, float]:
+    """{arm: the probability that it is the best} of the arms with two different values or more."""
+    groups = {
+        one.arm: [measure.sign * value for value in one.seeds.values()]
+        for one in measure.results
+        if len(set(one.seeds.values())) > 1
+    }
+    if len(groups) < 2:
+        return {}
+    return dict(zip(groups, stats.probabilities_of_best(list(groups.values())), strict=True))

@@ -1,0 +1,53 @@
+"""The report of a study, as report.md and report.html. No torch here."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from ...errors import UserError
+from ...pages import blocks
+from ...pages.blocks import Figure, Section, Text
+from ...pages.run_page import INDEX, PAGE
+from ...runs.files import write_atomically
+from . import numbers, sections, wording
+from .load import load_study
+from .numbers import Numbers
+
+
+class Report(NamedTuple):
+    """The answer in a few sentences, and all numbers behind it."""
+
+    answer: str
+    numbers: Numbers
+
+
+def write(folder: Path) -> Report:
+    """Write report.md, report.html and figures/ into a study's folder, from what is finished of it.
+
+    The same runs give the same text, to the byte.
+
+    Raises:
+        UserError: the folder is no study, a file in it is damaged, an arm that the report names has
+            no finished run, a run lacks a metric, or two runs were tested on different images.
+    """
+    study = load_study(folder)
+    found = numbers.compute(study)
+    shown = sections.build(study, found)
+    (folder / "figures").mkdir(exist_ok=True)
+    for figure in (block for section in shown for block in section.blocks):
+        if isinstance(figure, Figure):
+            write_atomically(folder / figure.path, figure.light)
+    write_atomically(folder / "report.md", blocks.markdown(found.title, shown))
+    above = INDEX if (folder / INDEX).exists() else ""
+    write_atomically(folder / PAGE, blocks.html(found.title, shown, above))
+    return Report(wording.answer(study, found), found)
+
+
+def live(folder: Path) -> str:
+    """The page of a study that may be going on; why there is no report yet, where there is none."""
+    try:
+        study = load_study(folder)
+        found = numbers.compute(study)
+    except UserError as error:
+        why = [Text("This study has no report yet."), Text(str(error), warning=True)]
+        return blocks.html(folder.resolve().name, [Section("", list(why))], INDEX, live=True)
+    return blocks.html(found.title, sections.build(study, found), INDEX, live=True)

@@ -1,0 +1,267 @@
+"""Drawing: values against an axis, learning curves, and a grid of two keys, as SVG text. Uses
+matplotlib's Figure objects, without pyplot's state.
+
+Legend: R rows, C columns of a grid.
+"""
+
+import io
+import textwrap
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
+
+from ...formatting import figure_label as label
+
+# Okabe and Ito's, which readers with any colour vision can distinguish
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
+COLUMNS = 2  # of panels
+LABEL_LENGTH = 32  # characters of a vertical axis's label to the line, which fit the lowest panel
+BRIGHT = 0.6  # share of the grid's colours above which text on them is dark
+
+
+class Style(NamedTuple):
+    ink: str
+    paper: str
+
+
+LIGHT = Style("#24292f", "#ffffff")
+DARK = Style("#c9d1d9", "#14171c")
+
+
+class Point(NamedTuple):
+    """One arm: its seeds' places along x and values, and the ends of the mean's interval if there
+    is one."""
+
+    x: Sequence[float]
+    values: Sequence[float]
+    interval: tuple[float, float] | None
+
+
+class Panel(NamedTuple):
+    """One measure: {line: its points}, and {name: value} of horizontal lines."""
+
+    label: str
+    lines: Mapping[str, Sequence[Point]]
+    levels: Mapping[str, float]
+
+
+class XAxis(NamedTuple):
+    """The axis that panels share. `categories` lie at 0, 1, 2, ...; `ticks` are those of a
+    logarithmic axis, where it should have no others."""
+
+    label: str
+    categories: Sequence[str] = ()
+    log: bool = False
+    ticks: Sequence[float] = ()
+
+
+class Curve(NamedTuple):
+    """One seed's values by step."""
+
+    steps: Sequence[int]
+    values: Sequence[float]
+
+
+class LearningPanel(NamedTuple):
+    """{arm: its seeds' curves} of the measure `label`."""
+
+    title: str
+    label: str
+    arms: Mapping[str, Sequence[Curve]]
+
+
+class Grid(NamedTuple):
+    """Means by row and column; None where no run is finished."""
+
+    x: str
+    y: str
+    columns: Sequence[str]
+    rows: Sequence[str]
+    means: Sequence[Sequence[float | None]]
+    label: str
+
+
+def points(panels: Sequence[Panel], x: XAxis, order: Sequence[str], style: Style) -> str:
+    """A panel for each measure: each seed a dot, the mean a diamond with its interval; the means of
+    a line are joined unless x has categories. `order` gives names their colours."""
+    columns = min(COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = _figure(style, 6.4 if columns == 1 else 7.6, 3.6 if rows == 1 else 2.9 * rows)
+    cells = figure.subplots(rows, columns, squeeze=False).ravel()
+    colours = _colours(order)
+    for axis, panel in zip(cells, panels, strict=False):
+        for name, line in panel.lines.items():
+            _draw_points(axis, name, line, colours[name], "" if x.categories else "-")
+        for name, value in panel.levels.items():
+            axis.axhline(value, color=colours[name], linestyle="--", linewidth=1, label=label(name))
+        _draw_scale(axis, x)
+        _dress(axis, style, x.label, panel.label, "")
+    for axis in cells[len(panels) :]:
+        axis.set_axis_off()
+    _add_legend(figure, style)
+    return _svg(figure)
+
+
+def _colours(order: Sequence[str]) -> dict[str, str]:
+    """{name: colour}; more names than COLOURS share them out along a colour map."""
+    if len(order) <= len(COLOURS):
+        return dict(zip(order, COLOURS, strict=False))
+    found = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(order)))
+    return dict(zip(order, map(matplotlib.colors.to_hex, found), strict=True))
+
+
+def _draw_points(axis: Axes, name: str, line: Sequence[Point], colour: str, style: str) -> None:
+    line = sorted(line, key=lambda point: float(np.mean(point.x)))
+    axis.plot(
+        [float(np.mean(point.x)) for point in line],
+        [float(np.mean(point.values)) for point in line],
+        linestyle=style,
+        marker="D",
+        markersize=4,
+        color=colour,
+        label=label(name) or None,
+    )
+    for point in line:
+        axis.plot(point.x, point.values, ".", markersize=4, alpha=0.5, color=colour)
+        if point.interval:
+            middle = float(np.mean(point.x))
+            axis.plot([middle, middle], point.interval, linewidth=1.5, color=colour)
+
+
+def _draw_scale(axis: Axes, x: XAxis) -> None:
+    if x.categories:
+        turned = sum(map(len, x.categories)) > 30
+        axis.set_xticks(
+            range(len(x.categories)),
+            [label(name) for name in x.categories],
+            rotation=30 if turned else 0,
+            ha="right" if turned else "center",
+        )
+        axis.set_xlim(-0.5, len(x.categories) - 0.5)
+    elif x.log:
+        axis.set_xscale("log")
+        if x.ticks:
+            axis.set_xticks(x.ticks)
+            axis.xaxis.set_major_formatter(ScalarFormatter())
+            axis.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+
+
+def learning(panels: Sequence[LearningPanel], order: Sequence[str], style: Style) -> str:
+    """Curves by step: each seed a thin line, their mean at the steps that all of them have a thick
+    one. `order` gives the arms their colours."""
+    figure = _figure(style, 6.4, 2.9 * len(panels))
+    rows = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    colours = _colours(order)
+    for axis, panel in zip(rows, panels, strict=True):
+        for arm, curves in panel.arms.items():
+            _draw_curves(axis, arm, curves, colours[arm])
+        _dress(axis, style, "step", panel.label, panel.title)
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    _add_legend(figure, style)
+    return _svg(figure)
+
+
+def _draw_curves(axis: Axes, arm: str, curves: Sequence[Curve], colour: str) -> None:
+    """One arm's seeds and their mean."""
+    for curve in curves:
+        axis.plot(curve.steps, curve.values, color=colour, linewidth=0.7, alpha=0.6)
+    mean = mean_curve(curves)
+    axis.plot(
+        mean.steps,
+        mean.values,
+        color=colour,
+        linewidth=2,
+        label=label(arm),
+        marker="o" if len(mean.steps) == 1 else None,
+    )
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """The mean over seeds at the steps that all of them have."""
+    found = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
+    common = sorted(set.intersection(*(set(values) for values in found)))
+    return Curve(common, [float(np.mean([values[step] for values in found])) for step in common])
+
+
+def grid(means: Grid, style: Style) -> str:
+    """Means as colours, each with its number."""
+    figure = _figure(style, 1.8 + 0.9 * len(means.columns), 1.2 + 0.5 * len(means.rows))
+    axis = figure.subplots()
+    mean_RC = np.array([[np.nan if mean is None else mean for mean in row] for row in means.means])
+    low = float(np.nanmin(mean_RC))
+    high = float(np.nanmax(mean_RC))
+    if high == low:
+        high = low + 1
+    axis.pcolormesh(np.ma.masked_invalid(mean_RC), cmap="cividis", vmin=low, vmax=high)
+    for (row, column), mean in np.ndenumerate(mean_RC):
+        if np.isfinite(mean):
+            bright = (mean - low) / (high - low) > BRIGHT
+            ink = LIGHT.ink if bright else LIGHT.paper
+            text = f"{mean:.2f}"
+            axis.text(
+                column + 0.5, row + 0.5, text, ha="center", va="center", color=ink, fontsize=9
+            )
+    axis.set_xticks(np.arange(len(means.columns)) + 0.5, [label(name) for name in means.columns])
+    axis.set_yticks(np.arange(len(means.rows)) + 0.5, [label(name) for name in means.rows])
+    _dress(axis, style, means.x, means.y, means.label)
+    axis.grid(False)
+    return _svg(figure)
+
+
+def _figure(style: Style, width: float, height: float) -> Figure:
+    return Figure(figsize=(width, height), layout="constrained", facecolor=style.paper)
+
+
+def _dress(axis: Axes, style: Style, x: str, y: str, title: str) -> None:
+    """Labels and colours that suit the page."""
+    axis.set_xlabel(label(x), color=style.ink)
+    lines = textwrap.wrap(y, LABEL_LENGTH)
+    axis.set_ylabel("\n".join(map(label, lines)), color=style.ink)
+    axis.set_title(label(title), color=style.ink, fontsize=10)
+    axis.set_facecolor(style.paper)
+    axis.tick_params(which="both", colors=style.ink)
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color(style.ink)
+
+
+def _add_legend(figure: Figure, style: Style) -> None:
+    """One for all axes, below them: inside them it would have to search for where data are few."""
+    entries: dict[str, Artist] = {}
+    for axis in figure.axes:
+        for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(name, handle)
+    if entries:
+        figure.legend(
+            list(entries.values()),
+            list(entries),
+            loc="outside lower center",
+            ncols=2,
+            frameon=False,
+            labelcolor=style.ink,
+            fontsize=9,
+        )
+
+
+def _svg(figure: Figure) -> str:
+    """The figure's text, the same each time: no date, and names that are hashed with a fixed
+    salt."""
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "ssl_vit"}), warnings.catch_warnings():
+        # of a script that the font lacks: boxes are shown
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(
+            text,
+            format="svg",
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
+    return text.getvalue()

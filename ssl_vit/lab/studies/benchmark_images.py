@@ -1,0 +1,77 @@
+"""The images of a benchmark's tasks: which of them are there, and whether they can be the
+benchmark's."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ...errors import UserError
+from ...evaluation import vtab_folder
+from .benchmark import BENCHMARKS, OWN, PATH
+from .spec import Study
+from .spec_fields import replace
+
+
+class Images(NamedTuple):
+    """Which of a benchmark's tasks have images.
+
+    Attributes:
+        missing: {task: why it is left out}.
+        warnings: tasks whose test split is not the benchmark's.
+    """
+
+    missing: dict[str, str]
+    warnings: list[str]
+
+
+def keys(study: Study) -> frozenset[str]:
+    """The recipe's keys that differ between the tasks."""
+    parts = study.parts.values() if study.benchmark else ()
+    return frozenset(key for part in parts for key, value in part.base.items() if OWN.search(value))
+
+
+def with_images(study: Study, places: Mapping[str, str]) -> tuple[Study, Images]:
+    """The study with the tasks that have images, and the others. Labels and numbers of images are
+    checked.
+
+    Raises:
+        UserError: no task has images, or those of one cannot be the benchmark's.
+    """
+    rows = BENCHMARKS[str(study.benchmark)]()
+    found = Images({}, [])
+    for task, folders in _folders(study, places).items():
+        lacking = [reason for reason in map(vtab_folder.missing, folders) if reason]
+        if lacking:
+            found.missing[task] = lacking[0]
+            continue
+        for folder in folders:
+            counts = vtab_folder.check(folder, rows[task]["classes"])
+            wanted = rows[task]["test_images"]
+            if counts.get("test", wanted) != wanted:
+                count = f"{counts['test']:,} test images, the benchmark's has {wanted:,}"
+                found.warnings.append(f"{task}: {count}: its accuracy is not the benchmark's")
+    here = {task: text for task, text in study.arms.items() if task not in found.missing}
+    if not here:
+        first, reason = next(iter(found.missing.items()))
+        text = f"none of {len(rows)} tasks has images; {first}: {reason}; tools/prepare.py"
+        raise UserError(f"benchmark={study.benchmark}: {text} writes them")
+    parts = {
+        name: dataclasses.replace(part, options={task: part.options[task] for task in here})
+        for name, part in study.parts.items()
+    }
+    return dataclasses.replace(study, arms=here, parts=parts), found
+
+
+def root(study: Study, places: Mapping[str, str]) -> Path:
+    """The folder with the tasks' folders."""
+    return next(iter(_folders(study, places).values()))[0].parents[1]
+
+
+def _folders(study: Study, places: Mapping[str, str]) -> dict[str, list[Path]]:
+    """{task: the folders of its images, of all parts}."""
+    filled = {
+        task: [replace(part.options[task][PATH], dict(places)) for part in study.parts.values()]
+        for task in study.arms
+    }
+    return {task: [Path(path) for path in dict.fromkeys(paths)] for task, paths in filled.items()}

@@ -1,0 +1,139 @@
+"""The progress display of a study: a line for each running task and the total; plain lines if the
+output is not a terminal."""
+
+import json
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ...config.parsing import NUMBER, fits, flatten, load_yaml
+from ...errors import UserError
+from ...formatting import duration, format_metrics
+
+QUIET = 15.0  # seconds between plain lines
+REFRESH = 0.5  # and between two looks at the runs, on a terminal
+TAIL = 8192  # bytes of metrics.jsonl that are read
+
+
+def last_rows(path: Path) -> dict[str, Any]:
+    """The newest value of each metric near the end of metrics.jsonl; empty without rows."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL))
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    newest: dict[str, Any] = {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        newest |= row if fits(row, {str: NUMBER}) else {}
+    return newest
+
+
+@dataclass
+class Running:
+    """The progress of a run, read from its folder."""
+
+    folder: Path
+    begun: float = field(default_factory=time.monotonic)
+    steps: int = 0
+    first: tuple[int, float] | None = None  # the first step seen, and when
+
+    def cells(self) -> tuple[str, str, str, str]:
+        """Name, step, loss and accuracy, time left."""
+        row = last_rows(self.folder / "metrics.jsonl")
+        step = row.get("step")
+        if not isinstance(step, int):
+            return self.folder.name, "", f"since {duration(time.monotonic() - self.begun)}", ""
+        of = f"/{self._steps()}" if self._steps() else ""
+        return self.folder.name, f"step {step}{of}", _metrics(row), self._left(step)
+
+    def _steps(self) -> int:
+        path = self.folder / "recipe.yaml"
+        if not self.steps and path.exists():
+            with suppress(UserError):
+                steps = flatten(load_yaml(path)).get("optim.steps", 0)
+                self.steps = int(steps) if fits(steps, int) else 0
+        return self.steps
+
+    def _left(self, step: int) -> str:
+        """Estimated from the first step seen here; a resumed run may be behind it."""
+        now = time.monotonic()
+        if self.first is None or step < self.first[0]:
+            self.first = step, now
+        first_step, first_time = self.first
+        taken = step - first_step
+        if not taken or not self.steps:
+            return ""
+        seconds = (now - first_time) / taken * max(0, self.steps - step)
+        return f"left {duration(seconds)}"
+
+
+def _metrics(row: dict[str, Any]) -> str:
+    """The loss and one accuracy, preferably of held-out images and masked patches."""
+    accuracies = (
+        "validation/accuracy_masked",
+        "validation/accuracy",
+        "accuracy_masked",
+        "accuracy",
+    )
+    names = ["loss", *[name for name in accuracies if name in row][:1]]
+    return format_metrics(
+        {name: row[name] for name in names if isinstance(row.get(name), int | float)}
+    )
+
+
+class ProgressScreen:
+    """Context manager that prints the lines of a study and its progress."""
+
+    def __init__(self) -> None:
+        self.console = Console(file=sys.stdout)
+        self.live = (
+            Live(console=self.console, auto_refresh=False, transient=True)
+            if self.console.is_terminal
+            else None
+        )
+        self.shown = time.monotonic()
+
+    def __enter__(self) -> "ProgressScreen":
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live:
+            self.live.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, running: list[Any], done: int, total: int, failed: int) -> None:
+        """Show the running tasks and the total, at most every REFRESH or QUIET seconds."""
+        if time.monotonic() - self.shown < (REFRESH if self.live else QUIET):
+            return
+        self.shown = time.monotonic()
+        cells = [child.cells() for child in running]
+        total_line = f"{done} of {total} finished"
+        if failed:
+            total_line = f"{total_line}, {failed} failed or left out"
+        if self.live is None:
+            for line in cells:
+                self.say("running   " + "  ".join(cell for cell in line if cell))
+            self.say(total_line)
+            return
+        table = Table.grid(padding=(0, 2))
+        for line in cells:
+            table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in line))
+        self.live.update(Group(table, Text(total_line)), refresh=True)

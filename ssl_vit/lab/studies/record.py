@@ -1,0 +1,139 @@
+"""study.json, which holds a study's plan; and whether finished tasks are those of the plan."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...config import parsing
+from ...config.computed import computed_values, counts
+from ...config.init_source import SCRATCH, InitSource
+from ...config.parsing import flatten, load_yaml
+from ...config.resolve import names_images, resolve
+from ...config.schema import Recipe
+from ...errors import UserError
+from ...jobs import reuse
+from ...runs.files import write_atomically
+from ...runs.folder import Run
+from ...runs.identity import FROM_INIT, check_unedited, planned_differences
+from .expand import Plan, Task, command
+from .spec import Study
+from .vary import MATCHES
+
+LISTED = 3  # differences that an error lists
+
+
+def check_finished(task: Task, plan: Plan, folder: Path) -> list[str]:
+    """Check that a finished task's run is what its options mean now: with the recipes, images,
+    weights and files of today. Warnings about what could not be checked.
+
+    Raises:
+        UserError: it is another; it names the differences.
+    """
+    path = folder / task.name / "recipe.yaml"
+    recipe, ignored = _current_recipe(task, plan, folder)
+    if not path.exists():
+        raise UserError(f"{path} is missing; remove its folder, or take another name=")
+    if recipe.compute.precision == "auto":
+        ignored += ("compute.precision",)
+    there = flatten(load_yaml(path))
+    differ = planned_differences(there, computed_values(recipe), ignored)
+    if differ:
+        text = f"{path.parent} was made otherwise: {'; '.join(differ)}"
+        raise UserError(f"{text}; remove it, or take another name=")
+    run = Run(recipe)
+    check_unedited(run.recipe, run.folder)
+    return reuse.check(run)
+
+
+def _current_recipe(task: Task, plan: Plan, folder: Path) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe of a finished task's options as they resolve now, and prefixes of the keys that it
+    does not tell, because the initial weights that decide them are no longer here."""
+    options = command(task, plan, folder)[1:]
+    places = [option.removeprefix("init=") for option in options if option.startswith("init=")]
+    source = InitSource(places[0] if places else SCRATCH)
+    if source.is_scratch:
+        return resolve(options, here=False), ()
+    if source.weights_hash() is not None:
+        return resolve(options, here=False), ("init",)  # the weights themselves are compared
+    without = [option for option in options if not option.startswith("init=")]
+    undecided = FROM_INIT if names_images(options) else (*FROM_INIT, "data.")
+    return resolve(without, here=False), undecided
+
+
+def write_plan(study: Study, name: str, plan: Plan, folder: Path) -> None:
+    """Write study.json, or check that the plan there is part of this one: options that change no
+    number may differ, and tasks, as of more seeds, may be added.
+
+    Raises:
+        UserError: another plan is there; it names the tasks that differ.
+    """
+    path = folder / "study.json"
+    record = {
+        "name": name,
+        "title": study.title,
+        "arms": study.arms,
+        "seeds": study.seeds,
+        "report": study.report,
+    }
+    if study.vary:
+        record |= {"vary": study.vary}
+    if study.vary or study.match != MATCHES[0]:
+        record |= {"match": study.match}
+    if study.scaling.points:
+        record["labels"] = [one._asdict() for one in study.scaling.points]
+        if study.scaling.of != "labels":
+            record["curve"] = study.scaling.of
+    if study.benchmark:
+        record["benchmark"] = study.benchmark
+    record |= {"parts": list(study.parts), "tasks": [_record(task) for task in plan.values()]}
+    content = json.dumps(record, indent=2) + "\n"
+    if path.exists():
+        differ = _differences(path, json.loads(content)["tasks"])
+        if differ:
+            more = f" and {len(differ) - LISTED} more" if len(differ) > LISTED else ""
+            text = f"{folder} holds another plan: {', '.join(differ[:LISTED])}{more}"
+            raise UserError(f"name={name}: {text}; take another name=")
+        if path.read_text(errors="replace") == content:
+            return
+    write_atomically(path, content)
+
+
+def _record(task: Task) -> dict[str, Any]:
+    """A task as study.json has it; its options as on a command line."""
+    record = asdict(task)
+    options = record.pop("options")
+    return record | {"options": [f"{key}={value}" for key, value in options.items()]}
+
+
+def _differences(path: Path, tasks: list[dict[str, Any]]) -> list[str]:
+    """Descriptions of the tasks in study.json that differ from these."""
+    try:
+        record = parsing.read_study(path)
+    except (OSError, ValueError):
+        raise UserError(f"{path} is damaged; remove it, or take another name=") from None
+    now = {task["name"]: task for task in tasks}
+    found = [_difference(task, now.get(task["name"])) for task in record["tasks"]]
+    return [text for text in found if text]
+
+
+def _difference(before: dict[str, Any], now: dict[str, Any] | None) -> str:
+    """Description of a task's difference between two plans; empty if there is none."""
+    name = before["name"]
+    if now is None:
+        return f"{name} (only there)"
+    was = _computed_options(before)
+    new = _computed_options(now)
+    texts = [
+        f"{key} {was.get(key, 'not set')} there, {new.get(key, 'not set')} here"
+        for key in was | new
+        if was.get(key) != new.get(key)
+    ]
+    texts += [key for key in ("tool", "best", "by", "needs") if before.get(key) != now[key]]
+    return f"{name} ({'; '.join(texts)})" if texts else ""
+
+
+def _computed_options(task: dict[str, Any]) -> dict[str, str]:
+    """A recorded task's options that change what is computed."""
+    pairs = (option.partition("=") for option in task.get("options") or ())
+    return {key: value for key, _, value in pairs if counts(key)}

@@ -1,0 +1,347 @@
+"""The sections of a run's page. No torch here."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..config import parsing
+from ..config.computed import counts
+from ..config.fields import is_name
+from ..config.model import timm_import
+from ..config.resolve import defaults
+from ..config.uses import chosen_on_held_out
+from ..formatting import (
+    NOT_COUNTED,
+    few_images,
+    format_held_out,
+    format_value,
+    text_line,
+    tool_command,
+    typed,
+)
+from . import blocks, metric_charts, metric_tables
+from .blocks import Block, Commands, Fold, Image, Listing, Section, Table, Text
+from .run_record import RunRecord
+from .run_wording import machine, sentences, typed_recipe
+
+WARNINGS = 50  # lines of log.txt that are shown, the last ones
+STEPS = 20  # skipped updates that are named
+EMBEDDED = 3 * 2**19  # bytes of figures inside a page, 2 MiB as base64
+UNKNOWN = "not recorded"
+# What the figures of the figures tool show, and the one that a run ends with
+SHOWN = {
+    "filters": "the main directions (principal components) of the filters that embed a patch",
+    "positions": "cosine similarity of each patch's position embedding, and of the class token's,"
+    " with those of all patches",
+    "attention_distance": "mean distance between a patch and the patches it attends to, for each"
+    " head of each block",
+    "attention_rollout": "how much of each patch is in the image's feature; what is dark adds"
+    " little",
+    "class_attention": "the patches that the class token attends to in the last block, by head",
+    "feature_map": "features of patches as colours; one colour is one feature in all images",
+    "image_map": "features of images in two dimensions (t-SNE), coloured by class",
+    "reconstruction": "images, what was corrupted, what is predicted of it and what is"
+    " true, with the error and the model's certainty",
+    "predictions": "held-out images, what was corrupted, what is predicted of it and what is true",
+}
+OF_WEIGHTS = ("filters", "positions")  # no image is in them
+RECORD = {"figures": {str: {"images": str}}}  # figures.json
+
+
+def build(record: RunRecord) -> list[Section]:
+    """All that the page says; sections without content are left out."""
+    found = [Section(title, list(build_blocks(record))) for title, build_blocks in SECTIONS]
+    return [section for section in found if section.blocks]
+
+
+def first(record: RunRecord) -> Iterator[Block]:
+    """Three sentences: what the run is, how it went, what came of it."""
+    yield Text(" ".join(sentences(record)))
+    if number := record.warning_count:
+        count = "1 warning" if number == 1 else f"{number} warnings"
+        yield Text(f"{count}: see the section Warnings.", warning=True)
+
+
+def warnings(record: RunRecord) -> Iterator[Block]:
+    """Damaged files, skipped updates and what log.txt warns of."""
+    if record.problems:
+        yield Listing([f"{problem}." for problem in record.problems])
+    if steps := record.steps_of_bad_loss:
+        rows = "1 row" if len(steps) == 1 else f"{len(steps):,} rows"
+        yield Text(
+            f"The loss is not finite in {rows} of metrics.jsonl, first at step {steps[0]:,}; curves"
+            " have a gap there.",
+            warning=True,
+        )
+    if record.not_finite:
+        shown = ", ".join(f"{step:,}" for step in record.not_finite[:STEPS])
+        more = " and more" if len(record.not_finite) > STEPS else ""
+        yield Text(
+            f"Not learned from, as the loss or the gradient was not finite: "
+            f"{len(record.not_finite):,} steps ({shown}{more}). not_finite.json names their "
+            "samples.",
+            warning=True,
+        )
+    if len(record.warnings) > WARNINGS:
+        yield Text(f"The last {WARNINGS} of {len(record.warnings):,} warnings in log.txt:")
+    if record.warnings:
+        counted = list(record.warnings.items())[-WARNINGS:]
+        yield Listing([text if n == 1 else f"{text} ({n:,} times)" for text, n in counted])
+
+
+def results(record: RunRecord) -> Iterator[Block]:
+    """Every metric with its interval, and the baselines."""
+    metrics = record.metrics()
+    rows = metric_tables.result_rows(metrics)
+    if not rows:
+        return
+    if record.result is None:
+        images = format_held_out(record.measured_on)
+        step = record.latest()[0]
+        yield Text(f"The run has not finished; these are of step {step:,}, on {images}.")
+        yield Table(["measure", "value"], [[row.name, row.value] for row in rows])
+    else:
+        head = ["measure", "split", "value", "95% interval", "n"]
+        yield Table(head, [[row.name, *row[2:]] for row in rows], labels=2)
+    recipe = typed_recipe(record)
+    for text in few_images(record.measured_on, chosen_on_held_out(recipe) if recipe else ()):
+        yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
+    meanings = [f"{row.name}: {row.meaning}" for row in rows if row.meaning != "-"]
+    if meanings:  # no column, which would push the values off a phone
+        yield Fold("What the measures are", [Listing(meanings)])
+    fought = list(metric_tables.comparisons(metrics))
+    if fought:
+        yield Table(
+            metric_tables.BASELINES_HEAD, [metric_tables.baseline_row(one) for one in fought], 2
+        )
+    if any(row.interval != "-" for row in rows):
+        yield Text(
+            "Intervals are Wilson's, of a share of n cases (images, or patches of them) taken as "
+            "independent. They are about this one network: what another seed would give is not in "
+            "them."
+        )
+
+
+def learning_curves(record: RunRecord) -> Iterator[Block]:
+    """A chart for each group of metrics."""
+    yield from metric_charts.charts(record.rows)
+    if len(record.rows) > blocks.DRAWN:
+        yield Text(
+            f"Of the {len(record.rows):,} rows of metrics.jsonl at most {blocks.DRAWN} of a metric "
+            "are drawn: of each stretch the lowest and the highest."
+        )
+
+
+def figures(record: RunRecord) -> Iterator[Block]:
+    """The PNG files of figures/; those beyond EMBEDDED bytes are named."""
+    left = EMBEDDED
+    named = []
+    seen = _images_of_figures(record.folder / "figures" / "figures.json")
+    for path in sorted((record.folder / "figures").glob("*.png")):
+        if not path.is_file():
+            continue
+        try:
+            png = path.read_bytes()
+        except OSError:
+            continue
+        if len(png) > left:
+            named.append(f"figures/{path.name}")
+            continue
+        left -= len(png)
+        title = path.stem.replace("_", " ").capitalize()
+        shown = SHOWN.get(path.stem, f"a figure of the run {record.name}")
+        of = f" {seen[path.stem]}." if path.stem in seen else ""
+        yield Image(png, f"{title}: {shown}.{of} (figures/{path.name})", f"{title}: {shown}")
+    if named:
+        yield Text(f"Too large to be part of this page: {', '.join(named)}.")
+
+
+def _images_of_figures(path: Path) -> dict[str, str]:
+    """Which images each figure of the figures tool was computed over, as far as it recorded it."""
+    try:
+        found = parsing.read_json(path, RECORD)["figures"]
+    except (OSError, ValueError):
+        return {}
+    return {
+        name: f"Images of {one['images']}" for name, one in found.items() if name not in OF_WEIGHTS
+    }
+
+
+def recipe(record: RunRecord) -> Iterator[Block]:
+    """What the run changed of its recipe file, and every key."""
+    values = record.values
+    if not values:
+        return
+    origin = record.environment.get("recipe_file")
+    if origin:
+        before = origin["differs"]
+        source = f"recipe={origin['name']}"
+    else:  # of an older version, or made in Python without a recipe file
+        before = {key: value for key, value in defaults().items() if counts(key)}
+        source = "the defaults"
+    rows = [
+        [key, _value(values[key]), _value(before[key])]
+        for key in values
+        if key in before and values[key] != before[key]
+    ]
+    if rows:
+        yield Text(f"What differs from {source}:")
+        yield Table(["key", "this run", source], rows, labels=3)
+    else:
+        yield Text(f"Nothing differs from {source}.")
+    every = [[key, _value(value)] for key, value in values.items()]
+    table = Table(["key", "value"], every, labels=2, search="Search the keys")
+    yield Fold(f"All {len(every)} keys of recipe.yaml", [table])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(format_value, value))}]"
+    return format_value(value)
+
+
+def compute(record: RunRecord) -> Iterator[Block]:
+    """What the run cost, and how fast it was."""
+    found = record.result or {}
+    rows = [
+        ["images trained on", _count(found.get("images"))],
+        ["compute, exaFLOP", _exaflop(found, "exaflop")],
+        ["compute with that of the first weights, exaFLOP", _exaflop(found, "total_exaflop")],
+        ["device-hours", _number(found.get("device_hours"))],
+        ["device-hours with those of the first weights", _number(found.get("total_device_hours"))],
+        ["images per second, median", _number(_median(record, "images_per_s"))],
+        ["time waiting for data, median", _percent(_median(record, "data_wait"))],
+        ["peak memory of a device, GiB", _number(_highest(record, "memory_gib"))],
+    ]
+    known = [row for row in rows if row[1]]
+    if known:
+        yield Table(["", "value"], known)
+
+
+def _finite(record: RunRecord, name: str) -> list[float]:
+    return sorted(row[name] for row in record.rows if math.isfinite(row.get(name, math.nan)))
+
+
+def _median(record: RunRecord, name: str) -> float | None:
+    found = _finite(record, name)
+    return found[len(found) // 2] if found else None
+
+
+def _highest(record: RunRecord, name: str) -> float | None:
+    return max(_finite(record, name), default=None)
+
+
+def _count(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.4g}"
+
+
+def _exaflop(result: dict[str, Any], key: str) -> str:
+    return NOT_COUNTED if result.get(key, 0) is None else _number(result.get(key))
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def environment(record: RunRecord) -> Iterator[Block]:
+    """Machine, versions, and how work and weights were divided among processes."""
+    found = record.environment
+    if not found:
+        return
+    yield Text(machine(found))
+    host = found.get("host") or {}
+    rows = [
+        ["system", host.get("system", UNKNOWN)],
+        ["cores", host.get("cores", UNKNOWN)],
+        ["images of a process at once", found.get("device_batch", UNKNOWN)],
+        ["steps of gradient accumulation", found.get("accumulation", UNKNOWN)],
+        *([f"images of {name}", size] for name, size in (found.get("images") or {}).items()),
+        *([f"fingerprint of {name}", text] for name, text in (found.get("data") or {}).items()),
+        *([f"first weights, {kind}", text] for kind, text in (found.get("init") or {}).items()),
+    ]
+    yield Table(["", "value"], [[name, text_line(text)] for name, text in rows], labels=2)
+    classes = found.get("classes")
+    if isinstance(classes, list) and classes:
+        names = [f"{label}: {text_line(name)}" for label, name in enumerate(classes)]
+        yield Fold(f"{len(names):,} classes", [Listing(names)])
+
+
+def load(record: RunRecord) -> Iterator[Block]:
+    """How to use the encoder, where it has been exported."""
+    if not (record.folder / "export" / "config.json").exists():
+        return
+    folder = record.folder.absolute()
+    recipe = typed_recipe(record)
+    needed = (
+        recipe.model.opened_by if recipe else timm_import(str(record.values.get("model.positions")))
+    )
+    without = "without it in" if needed == "import timm" else "in"
+    yield Text(f"In Python, with this package, and {without} timm and transformers:")
+    yield Commands(
+        [
+            "import ssl_vit",
+            f"encoder = ssl_vit.load_encoder({str(folder)!r})",
+            "",
+            needed,
+            f"encoder = timm.create_model({f'local-dir:{folder}/export'!r}, pretrained=True)",
+            "",
+            "from transformers import AutoModel",
+            f"encoder = AutoModel.from_pretrained({f'{folder}/export'!r})",
+        ]
+    )
+
+
+def go_on(record: RunRecord) -> Iterator[Block]:
+    """The commands that continue, repeat or use the run."""
+    values = record.values
+    folder = record.folder.absolute()
+    if not values or not is_name(folder.name):
+        return
+    tool = "pretrain"
+    if values.get("objective") == "probe":
+        tool = "evaluate"
+    elif values.get("objective") == "supervised" and values.get("init") != "scratch":
+        tool = "finetune"
+    place = [f"name={folder.name}", f"out={folder.parent}"]
+    plugin = [f"plugin={values['plugin']}"] if values.get("plugin") else []
+    options = [f"recipe={folder / 'recipe.yaml'}", *plugin]
+    if record.result is None:
+        yield Text("Continue from the newest checkpoint:")
+        yield Commands([_launch(tool, *options, *place)])
+        return
+    yield Text("Repeat it with another seed:")
+    seed = values["seed"] if parsing.fits(values.get("seed"), int) else 0
+    again = [f"name={folder.name}-again", f"out={folder.parent}"]
+    yield Commands([_launch(tool, *options, *again, f"seed={seed + 1}")])
+    if tool != "evaluate" and (folder / "export").exists():
+        yield Text("Fine-tune the encoder on labels, or measure it frozen:")
+        yield Commands(
+            [
+                _launch("finetune", "recipe=finetune", f"init={folder}", "data.path=IMAGES"),
+                _launch("evaluate", "recipe=evaluate", f"init={folder}", "data.path=IMAGES"),
+            ]
+        )
+
+
+def _launch(tool: str, *options: str) -> str:
+    return typed("accelerate", "launch", *tool_command(tool), *options)
+
+
+# The page, in this order; the first one has no title
+SECTIONS = (
+    ("", first),
+    ("Results", results),
+    ("Curves", learning_curves),
+    ("Figures", figures),
+    ("Recipe", recipe),
+    ("Compute", compute),
+    ("Environment", environment),
+    ("Warnings", warnings),
+    ("Load the encoder", load),
+    ("Continue", go_on),
+)

@@ -1,0 +1,192 @@
+"""A run in three sentences. No torch here."""
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from .. import costs
+from ..config import parsing, recipe_files
+from ..config.init_source import InitSource
+from ..config.schema import Recipe
+from ..errors import UserError
+from ..formatting import (
+    OF_MASKS,
+    duration,
+    format_baselines,
+    format_held_out,
+    format_metrics,
+    rounded_count,
+    sharded,
+)
+from ..stats import proportion
+from . import metric_tables
+from .run_record import RunRecord
+
+SHARDING = {"strategy": str, "machines": int, "offload?": {str: str}}
+OBJECTIVES = {
+    "mpp": "Masked patch prediction",
+    "mae": "Masked autoencoding",
+    "moco_v3": "Momentum contrast (MoCo v3)",
+    "supervised": "Supervised training",
+    "joint": "Masked patch prediction and supervised training together",
+    "probe": "Evaluation of a frozen encoder",
+}
+# The first that was measured
+TITLES = {
+    "top1": "Top-1",
+    "linear": "Top-1 of a linear probe",
+    "few_shot_5": "5-shot top-1",
+    "knn": "Top-1 of nearest neighbours",
+    "miou": "mIoU of a linear segmentation probe",
+    "patch_knn": "Patches right by nearest neighbours",
+}
+
+
+def typed_recipe(record: RunRecord) -> Recipe | None:
+    """The recipe of recipe.yaml; None where this version cannot read it."""
+    try:
+        return recipe_files.read(record.folder / "recipe.yaml") if record.values else None
+    except UserError:
+        return None
+
+
+def sentences(record: RunRecord) -> list[str]:
+    """What the run is, how it went, what came of it; fewer where that is not known."""
+    found = (what(record), course(record), outcome(record))
+    return [sentence for sentence in found if sentence]
+
+
+def what(record: RunRecord) -> str:
+    """What the run is."""
+    values = record.values
+    if not values:
+        return "A run whose recipe cannot be read."
+    objective = str(values.get("objective"))
+    text = OBJECTIVES.get(objective, objective)
+    starts = InitSource(str(values.get("init")))
+    if objective == "supervised" and not starts.is_scratch:
+        text = "Fine-tuning on labels"
+    recipe = typed_recipe(record)
+    if recipe is not None:
+        text += f" of {_encoder(recipe)}"
+    text += f" on {values.get('data.name')} at {values.get('data.size')} px"
+    return f"{text}, from {'random weights' if starts.is_scratch else values.get('init')}."
+
+
+def _encoder(recipe: Recipe) -> str:
+    model = recipe.model
+    size = f"{rounded_count(costs.encoder_parameters(recipe))} parameters"
+    name = model.name or model.timm
+    if model.convolutional:
+        return f"{name} ({size})"
+    return f"{name} ({model.depth} blocks, {model.width} wide, patches of {model.patch} px, {size})"
+
+
+def course(record: RunRecord) -> str:
+    """How far the run is, and how long it took."""
+    resumed = len(record.started) - 1
+    times = "" if resumed < 1 else f", resumed {'once' if resumed == 1 else f'{resumed} times'}"
+    if record.result is not None:
+        trained = "after"
+        if record.result["steps"]:
+            images = record.result.get("images")
+            seen = f" on {images:,.0f} images" if images else ""
+            trained = f"after {record.result['steps']:,} steps{seen} in"
+        seconds = record.result["seconds"]
+        took = duration(seconds) if math.isfinite(seconds) else "an unknown time"
+        times += _chosen(record.result)
+        return f"It finished on {_when(record.result['finished'])}, {trained} {took}{times}."
+    of = f" of {record.steps:,}" if record.steps else ""
+    if record.running:
+        return f"It is running, at step {record.step:,}{of}{_time_left(record)}{times}."
+    if not record.rows:
+        return f"It has not finished, and has no metrics{times}."
+    kept = max((int(path.name[5:]) for path in _checkpoints(record)), default=0)
+    saved = f"its newest checkpoint is of step {kept:,}" if kept else "it has no checkpoint"
+    return f"It stopped after step {record.step:,}{of}{times}; {saved}."
+
+
+def _chosen(result: dict[str, Any]) -> str:
+    """Of which step the weights are, where checkpoint.best has chosen it."""
+    best = result.get("best") or {}
+    if best.get("step") is None:
+        return ""
+    images = format_held_out(result.get("measured_on"))
+    value = f"{best['metric']} on {images} was the best ({best['value']:.4g})"
+    return f"; its weights are those of step {best['step']:,}, whose {value}"
+
+
+def _when(text: str) -> str:
+    """A time of result.json to the minute."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{found.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _checkpoints(record: RunRecord) -> list[Path]:
+    folder = record.folder / "checkpoints"
+    return [path for path in folder.glob("step-*") if path.name[5:].isdigit()]
+
+
+def _time_left(record: RunRecord) -> str:
+    rate = record.rows[-1].get("images_per_s") if record.rows else None
+    batch = record.values.get("optim.batch")
+    if not record.steps or not rate or not isinstance(batch, int) or not math.isfinite(rate):
+        return ""
+    return f", about {duration((record.steps - record.step) * batch / rate)} left"
+
+
+def outcome(record: RunRecord) -> str:
+    """The result beside its baselines; of a run that goes on, its last measured values."""
+    metrics = record.metrics()
+    if record.result is None:
+        step, values = record.latest()
+        if not values:
+            known = record.rows and math.isfinite(record.rows[-1].get("loss", math.nan))
+            return f"Its training loss is {record.rows[-1]['loss']:.3f}." if known else ""
+        images = format_held_out(record.measured_on)
+        text = f"On {images} at step {step:,}: {format_metrics(values)}"
+        baselines = format_baselines(values)
+        return f"{text}; to beat: {baselines}." if baselines else f"{text}."
+    found = [_headline(name, metrics[name]) for name in TITLES if name in metrics][:1]
+    fought = [one for one in metric_tables.comparisons(metrics) if math.isfinite(one.here)]
+    if fought:
+        verdict = metric_tables.verdict(fought)
+        return f"{found[0]}. {verdict}" if found else verdict
+    if found:
+        return f"{found[0]}."
+    values = {name: entry["value"] for name, entry in metrics.items()}
+    return f"Measured: {format_metrics(values)}." if format_metrics(values) else ""
+
+
+def _headline(name: str, entry: dict[str, Any]) -> str:
+    value, n = entry["value"], entry.get("n") or 0
+    text = f"{TITLES[name]} on the {entry['split']} split is {value:.2%}"
+    if n < 1 or not 0 <= value <= 1 or name in OF_MASKS:
+        return text
+    interval = proportion(value, n)
+    return f"{text} (95% interval {interval.low:.2%} to {interval.high:.2%}, n = {n:,})"
+
+
+def machine(environment: Mapping[str, Any]) -> str:
+    """Where a run was made and with what, from its environment.json."""
+    host = environment.get("host") or {}
+    cpu = host.get("cpu", "unknown processor")
+    device = f"{environment.get('processes', 1)} x {environment.get('device', 'unknown device')}"
+    device += f" ({cpu})"
+    sharding = environment.get("sharding")
+    if parsing.fits(sharding, SHARDING):  # not recorded by older runs
+        device += f", {sharded(cast(dict[str, Any], sharding))}"
+    packages = environment.get("packages") or {}
+    versions = ", ".join(f"{package} {version}" for package, version in packages.items())
+    whole = environment.get("revision") or "unknown"
+    changed = "+" if whole.endswith("+") else ""
+    return (
+        f"{device}, {environment.get('threads', 'unknown')} threads, "
+        f"precision {environment.get('precision', 'unknown')}; "
+        f"Python {environment.get('python', 'unknown')}, {versions}; revision {whole[:10]}{changed}"
+    )
