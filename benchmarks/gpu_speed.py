@@ -182,7 +182,7 @@ def profile(steps: Steps, path: Path) -> None:
 def peak_rate() -> float | None:
     """TFLOP/s in bfloat16 of this device's data sheet."""
     name = torch.cuda.get_device_name().lower()
-    rows = yaml.safe_load((ROOT / "ssl_vit" / "planning" / "hardware.yaml").read_text())
+    rows = yaml.safe_load((ROOT / "ssl_vit" / "lab" / "planning" / "hardware.yaml").read_text())
     for key in ("h200", "h100"):
         if key in name:
             return rows[key]["bfloat16"]

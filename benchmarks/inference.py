@@ -3,7 +3,7 @@
     python benchmarks/inference.py models=vit_ti16,vit_s16,bit_r50x1 sizes=32,224 out=FILE.json
     python benchmarks/inference.py models=vit_b16 precisions=bfloat16 device=cuda batch=256 out=FILE.json
 
-models: rows of recipes/models.yaml, with fresh weights: ViTs, hybrids, ResNets. sizes: of images,
+models: rows of recipes/tables/models.yaml, with fresh weights: ViTs, hybrids, ResNets. sizes: of images,
 in pixels. precisions: float32, bfloat16 (autocast). batch: images of a forward pass that is timed
 (CPU 8, GPU 64), fewer where fewer fit. rounds: how often each case is timed, in turn with all
 others (5), for at least seconds= each (0.5); the figure is their median. On a CPU it is per second

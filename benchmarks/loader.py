@@ -6,7 +6,7 @@ nothing else; beside timm's loader and `datasets` with set_transform.
 FOLDER holds cifar10/ and tinyimagenet/ as parquet files. One thread, no workers; in each round all
 ways take turns with the same images, and ratios are taken within a round; of 6 rounds or more their
 medians have 95% intervals. One JSON object comes out; `slower` names the ratios that are more than
-5% above those of benchmarks/loader.json, which save=true writes.
+5% above those of results/loader.json, which save=true writes.
 
 `step` is the CPU time of training steps on fixed batches over that of the same steps with a loader
 (recipe=mpp, CIFAR-10, vit_p8, batch 128): 1 where loading costs nothing.
@@ -56,7 +56,7 @@ from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop
 from ssl_vit.training.allocator import keep_freed_memory
 
-COMMITTED = Path(__file__).with_name("loader.json")
+COMMITTED = ratios.RESULTS / "loader.json"
 DEFAULTS = {
     "data": os.environ.get("SSL_VIT_DATA", "data"),
     "rounds": "9",

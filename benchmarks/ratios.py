@@ -17,6 +17,7 @@ from scipy import special
 from ssl_vit.stats import TAIL, Interval
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
 SLOWER = 1.05
 
 

@@ -20,7 +20,7 @@ there must be 6 for an interval. `over floor`
 has every way over the floor, `over peers` every recipe over every peer; `over peers, per
 multiply-add` divides these by `counted`, as peers compute the whole encoder. `rounds, ms` has every
 measurement. One JSON object comes out; `slower` names the ratios that are more than 5% above those
-of benchmarks/step.json, which save=true writes.
+of results/step.json, which save=true writes.
 """
 
 import importlib
@@ -53,7 +53,7 @@ from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
 from ssl_vit.training.allocator import keep_freed_memory
 
-COMMITTED = Path(__file__).with_name("step.json")
+COMMITTED = ratios.RESULTS / "step.json"
 CLASSES = 1000
 RECIPES = "mpp,mpp+target=grid_color,mpp+target=pixels,simmim,mae,moco_v3,supervised"
 PEERS = "timm,transformers,vit_pytorch,stable_pretraining"

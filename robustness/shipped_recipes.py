@@ -17,7 +17,7 @@ def names() -> list[str]:
     found = sorted(
         str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml")
     )
-    return [name for name in found if name not in TABLES]
+    return [name for name in found if not name.startswith(f"{TABLES.name}/")]
 
 
 def meaning(name: str) -> Any:

@@ -18,7 +18,7 @@ from launching import ROOT as ROOT
 from ssl_vit.jobs import train
 
 # No test depends on how fast the machine is, or on the examples that chance picks this time;
-# benchmarks/fuzz.py and mutations.py look further.
+# robustness/fuzz.py and mutations.py look further.
 settings.register_profile("plain", deadline=None, derandomize=True)
 settings.load_profile("plain")
 

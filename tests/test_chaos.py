@@ -1,4 +1,4 @@
-"""A few of the kills that benchmarks/chaos.py deals out by the hundred."""
+"""A few of the kills that robustness/chaos.py deals out by the hundred."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from ssl_vit.runs.trackers import MetricsLog
 SCRIPT = """
 import json, random, sys
 from pathlib import Path
-sys.path.insert(0, "benchmarks")
+sys.path.insert(0, "robustness")
 import chaos
 random.seed(1)
 out = Path(sys.argv[1])
@@ -26,7 +26,7 @@ STORMS = "[chaos.storm(out, kills=4, steps=100, longest=0.2, harm=harm) for harm
 
 
 def report(call: str, out: Path) -> Any:
-    """What a function of benchmarks/chaos.py returns."""
+    """What a function of robustness/chaos.py returns."""
     process = launch("-c", SCRIPT.format(call=call), str(out))
     output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output

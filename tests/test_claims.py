@@ -23,7 +23,7 @@ Values = dict[int, float]  # points of each seed
 
 @cache
 def study(name: str) -> dict[str, Any]:
-    return json.loads((ROOT / "benchmarks" / f"{name}.json").read_text())["numbers"]
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())["numbers"]
 
 
 def quoted(text: str) -> list[list[float]]:
@@ -106,7 +106,7 @@ def test_the_readme_gives_no_difference_that_is_not_claimed() -> None:
 def sections() -> list[tuple[str, list[str]]]:
     """Each section of the results that names files of studies, and these."""
     texts = re.split(r"^##+ ", RESULTS, flags=re.MULTILINE)
-    named = [(text, re.findall(r"\(\.\./benchmarks/(\w+)\.json\)", text)) for text in texts]
+    named = [(text, re.findall(r"\(\.\./results/(\w+)\.json\)", text)) for text in texts]
     return [(text, names) for text, names in named if names]
 
 
@@ -165,7 +165,7 @@ OURS = {"mpp": "this project, MPP", "simmim": "SimMIM", "mae": "MAE", "moco_v3":
 
 def test_the_speed_of_steps_is_that_of_its_file() -> None:
     """MPP stands beside a peer only where the file has an interval of their ratio."""
-    report = json.loads((ROOT / "benchmarks" / "step.json").read_text())
+    report = json.loads((ROOT / "results" / "step.json").read_text())
     case = report["vit_s16, 224 px, batch 4, cpu, float32"]
     over = case["over floor"]
     names = OURS | PEERS | {"supervised": "supervised"}

@@ -23,7 +23,7 @@ from ssl_vit.models.weights import load_init
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, loop
 
-MODELS = yaml.safe_load((ROOT / "recipes/models.yaml").read_text())
+MODELS = yaml.safe_load((ROOT / "recipes/tables/models.yaml").read_text())
 PAPER = {path.stem.split("_")[2] for path in (ROOT / "recipes/paper").glob("supervised_bit_*")}
 NAMES = [  # test_paper.py has the paper's
     name

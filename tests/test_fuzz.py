@@ -1,4 +1,4 @@
-"""What users and broken disks hand in: short forms of benchmarks/fuzz.py and mutations.py, and each
+"""What users and broken disks hand in: short forms of robustness/fuzz.py and mutations.py, and each
 bug that they found."""
 
 import json
@@ -31,7 +31,7 @@ import json, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-sys.path.insert(0, "benchmarks")
+sys.path.insert(0, "robustness")
 import {name}
 print(json.dumps({name}.{name}(7, {count}, Path(sys.argv[1]))))
 """

@@ -1,4 +1,4 @@
-"""benchmarks/hub_service.py against the Hub on this machine: every path that it has, and a
+"""robustness/hub_service.py against the Hub on this machine: every path that it has, and a
 repository that is deleted whatever fails."""
 
 # ruff: noqa: F401, F811
@@ -16,7 +16,7 @@ from ssl_vit import formatting, hub_files
 from ssl_vit.errors import UserError
 from ssl_vit.runs.folder import Run
 
-sys.path.insert(0, "benchmarks")
+sys.path.insert(0, "robustness")
 import hub_paths
 import hub_service
 

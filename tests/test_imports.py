@@ -133,7 +133,7 @@ def test_no_two_modules_import_each_other() -> None:
 def test_nothing_imports_the_tools() -> None:
     tools = {path.stem for path in (ROOT / "tools").glob("*.py")}
     assert "pretrain" in tools
-    for folder in ("ssl_vit", "tools", "benchmarks", "robustness", "tests"):
+    for folder in ("ssl_vit", "tools", "benchmarks", "robustness", "results", "tests"):
         for path in (ROOT / folder).rglob("*.py"):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
             found = {other.partition(".")[0] for other in imported(name, path)}

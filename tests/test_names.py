@@ -10,7 +10,7 @@ GONE = {
     *("told", "tell", "said", "asked", "Asked", "hit", "becomes", "audience", "Heard"),
     *("GoBack", "detour", "Together", "Life", "pictures"),
 }
-FOLDERS = ("ssl_vit", "tools", "benchmarks", "robustness", "tests")
+FOLDERS = ("ssl_vit", "tools", "benchmarks", "robustness", "results", "tests")
 # Names of other libraries
 FOREIGN = {"tell"}  # of a file
 

@@ -132,7 +132,7 @@ def test_missing_and_unknown_tasks_are_named():
 
 
 def test_the_command_beside_the_table_is_table_4s_setting(tmp_path):
-    text = (ROOT / "recipes" / "vtab.yaml").read_text()
+    text = (ROOT / "recipes" / "tables" / "vtab.yaml").read_text()
     command = re.search(r"tools/finetune\.py ((?:.*\\\n)*.*)", text)[1].replace("\\\n#", " ")
     words = (
         command.replace("DIR/dtd/final", str(tmp_path)).replace("init=RUN", "init=scratch").split()

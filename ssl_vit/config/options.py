@@ -18,7 +18,7 @@ Every option is `key=value`. This page is generated from ssl_vit/config/schema.p
 `python -m ssl_vit.config.options > docs/options.md`.
 
 Besides these keys, `recipe=` names a file of recipes/ (or a path), and `data=` and `model=` name a
-row of recipes/datasets.yaml and recipes/models.yaml. A recipe sets its own defaults:
+row of recipes/tables/datasets.yaml and recipes/tables/models.yaml. A recipe sets its own defaults:
 `python tools/pretrain.py recipe=mpp --help` shows them.
 
 Keys marked * do not change what is computed: they are no part of a run's identity and may differ

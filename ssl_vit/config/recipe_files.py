@@ -10,10 +10,10 @@ from .parsing import flatten, load_yaml, parse_path
 from .schema import EMBEDDED, Recipe
 
 RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
-TABLES = ("models", "datasets", "vtab", "expected")  # files under recipes/ that are not recipes
+TABLES = RECIPES / "tables"  # files that are not recipes
 PRESETS = {
-    "data": "datasets.yaml",
-    "model": "models.yaml",
+    "data": TABLES / "datasets.yaml",
+    "model": TABLES / "models.yaml",
 }  # key -> the table that it names a row of
 
 
@@ -34,7 +34,7 @@ def find_recipe(name: str | None) -> Path:
     found = sorted(
         str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml")
     )
-    names = [one for one in found if one not in TABLES and not one.startswith("study/")]
+    names = [one for one in found if not one.startswith(("study/", f"{TABLES.name}/"))]
     if name is None:
         raise UserError(f"recipe= is missing; choices: {', '.join(names)}, or a file's path")
     if name in names:
@@ -55,13 +55,13 @@ def preset(key: str, name: str) -> dict[str, Any]:
         UserError: there is none of that name.
     """
     table = PRESETS[key]
-    rows = load_yaml(RECIPES / table)
+    rows = load_yaml(table)
     if name not in rows:
         raise UserError(f"{key}={name}: unknown; {suggest(name, rows)}")
     row = {f"{key}.{field}": value for field, value in rows[name].items()}
     row[f"{key}.name"] = name
     for field in row:
-        values.check_key(field, f"{table}, {name}: ")
+        values.check_key(field, f"{table.name}, {name}: ")
     return row
 
 
@@ -175,7 +175,7 @@ def suggest_model(recipe: Recipe) -> str:
     size = recipe.data.size
     fitting = {
         name: row
-        for name, row in load_yaml(RECIPES / "models.yaml").items()
+        for name, row in load_yaml(TABLES / "models.yaml").items()
         if "patch" in row and size % row["patch"] == 0 and size >= 4 * row["patch"]
     }
     if not fitting:

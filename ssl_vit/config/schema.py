@@ -268,8 +268,10 @@ class Recipe:
         " .npz file.",
     )
     objective: str = option("mpp", "What the encoder is trained on.", choices=OBJECTIVES)
-    data: Data = group(Data, "Images and their preprocessing; data=NAME: recipes/datasets.yaml.")
-    model: Model = group(Model, "The encoder; model=NAME: recipes/models.yaml.")
+    data: Data = group(
+        Data, "Images and their preprocessing; data=NAME: recipes/tables/datasets.yaml."
+    )
+    model: Model = group(Model, "The encoder; model=NAME: recipes/tables/models.yaml.")
     corruption: Corruption = group(Corruption, "Masked patch prediction: what is corrupted.")
     target: str = option(
         "mean_color",

@@ -32,7 +32,7 @@ ROW_GROUP = 100  # images
 RECORD = "prepare.json"
 SHAPE = {"size": int, "source": str, "files": {str: str}}
 SPLIT = re.compile(r"(\w+)(?:\[(\d*)(%?):(\d*)\])?")
-Row = dict[str, Any]  # of recipes/vtab.yaml
+Row = dict[str, Any]  # of recipes/tables/vtab.yaml
 # the examples of a split, in TFDS's notation: a name and perhaps [first:last]
 Reader = Callable[[str], Iterator[vtab_labels.Example]]
 
@@ -303,7 +303,7 @@ def _of_parquet(folder: Path, split: str) -> Iterator[vtab_labels.Example]:
     import pyarrow.parquet
 
     matched = SPLIT.fullmatch(split)
-    assert matched, split  # of recipes/vtab.yaml
+    assert matched, split  # of recipes/tables/vtab.yaml
     name = matched[1]
     files = [*folder.glob(f"{name}.parquet"), *sorted(folder.glob(f"{name}-*.parquet"))]
     if not files:

@@ -1,4 +1,4 @@
-"""VTAB-1k's table of tasks (recipes/vtab.yaml) and its scores. No torch here."""
+"""VTAB-1k's table of tasks (recipes/tables/vtab.yaml) and its scores. No torch here."""
 
 from collections.abc import Mapping
 from statistics import fmean
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ..config.recipe_files import RECIPES
+from ..config.recipe_files import TABLES
 from ..errors import UserError
 
 MEAN = "mean"  # over all tasks
@@ -14,7 +14,7 @@ MEAN = "mean"  # over all tasks
 
 def tasks() -> dict[str, dict[str, Any]]:
     """{task: its row}: group, classes, source, label, splits, verified."""
-    rows: dict[str, dict[str, Any]] = yaml.safe_load((RECIPES / "vtab.yaml").read_text())
+    rows: dict[str, dict[str, Any]] = yaml.safe_load((TABLES / "vtab.yaml").read_text())
     return rows
 
 

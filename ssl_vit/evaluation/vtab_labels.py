@@ -2,7 +2,7 @@
 here.
 
 After the benchmark's own code, google-research/task_adaptation, data/*.py; the numbers are those of
-recipes/vtab.yaml.
+recipes/tables/vtab.yaml.
 """
 
 from bisect import bisect_left

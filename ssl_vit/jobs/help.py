@@ -18,8 +18,8 @@ class ToolHelp(NamedTuple):
 JSON = {"--json": "Print the result as one line of JSON, last."}
 RECIPE = {
     "recipe=NAME": "A recipe of recipes/, or the path of a YAML file.",
-    "data=NAME": "A row of recipes/datasets.yaml.",
-    "model=NAME": "A row of recipes/models.yaml.",
+    "data=NAME": "A row of recipes/tables/datasets.yaml.",
+    "model=NAME": "A row of recipes/tables/models.yaml.",
 }
 HELP = {
     "pretrain": ToolHelp(
@@ -232,7 +232,7 @@ HELP = {
         },
     ),
     "prepare": ToolHelp(
-        "Write VTAB-1k's tasks (recipes/vtab.yaml) as parquet files of squares, for"
+        "Write VTAB-1k's tasks (recipes/tables/vtab.yaml) as parquet files of squares, for"
         " recipe=study/vtab. Tasks that are there already are left as they are.",
         (
             "python tools/prepare.py source=$HOME/tensorflow_datasets out=VTAB",

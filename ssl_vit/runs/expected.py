@@ -1,7 +1,6 @@
 """Early warning: whether a run's first steps lie within the range expected of its recipe.
 
-`recipes/expected.yaml` holds the ranges, which benchmarks/expected.py measures over several seeds.
-No torch here.
+`recipes/tables/expected.yaml` holds the ranges, measured by robustness/expected.py. No torch here.
 """
 
 import math
@@ -11,11 +10,11 @@ from typing import NamedTuple
 from ..callbacks import Callback, Row
 from ..config.computed import computed_values
 from ..config.parsing import load_yaml
-from ..config.recipe_files import RECIPES
+from ..config.recipe_files import TABLES
 from ..config.resolve import resolve
 from ..config.schema import Recipe
 
-PATH = RECIPES / "expected.yaml"
+PATH = TABLES / "expected.yaml"
 METRICS = ("loss", "accuracy")
 # Computed, but small beside the seeds (precision), or where the same images come from
 NOT_COMPARED = frozenset(

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from ...config.computed import NOT_COMPUTED
 from ...config.parsing import load_yaml
-from ...config.recipe_files import RECIPES
+from ...config.recipe_files import TABLES
 from ...config.resolve import names_images, resolve
 from ...config.schema import Recipe
 from ...config.values import parse
@@ -109,7 +109,7 @@ def image_options(base: Recipe, keys: Iterable[str]) -> dict[str, str]:
     """Options with which another recipe reads the recipe's images: their place, and those keys of
     `data` that the place does not say."""
     options = {}
-    if base.data.name in load_yaml(RECIPES / "datasets.yaml"):
+    if base.data.name in load_yaml(TABLES / "datasets.yaml"):
         options["data"] = base.data.name
     if place := [key for key in ("path", "hub") if getattr(base.data, key)]:
         options[f"data.{place[0]}"] = str(getattr(base.data, place[0]))

@@ -1,7 +1,7 @@
 """What a Hugging Face Hub does with this project's uploads and downloads, path by path.
 
-    HF_TOKEN=... python benchmarks/hub_service.py repo=USER/NAME
-    HF_TOKEN=... HF_TOKEN_READ=... python benchmarks/hub_service.py repo=USER/NAME \\
+    HF_TOKEN=... python robustness/hub_service.py repo=USER/NAME
+    HF_TOKEN=... HF_TOKEN_READ=... python robustness/hub_service.py repo=USER/NAME \\
         gated=OWNER/NAME requests=3000
 
 Trains a run of seconds, makes the private repository `repo`, which must not exist yet, goes through

@@ -1,8 +1,8 @@
 """The gap study, shortened, twice: in peace, then killed at random moments and started again. Both
 must give the same tables.
 
-    python benchmarks/same_tables.py kills=5 out=FOLDER
-    python benchmarks/same_tables.py kills=0 recipe=study/NAME PLACE=IMAGES out=FOLDER
+    python robustness/same_tables.py kills=5 out=FOLDER
+    python robustness/same_tables.py kills=0 recipe=study/NAME PLACE=IMAGES out=FOLDER
 
 With `recipe=` another study and its options. The tables are the report's without what a clock
 says (hours). SIGKILL goes to the study alone, whose runs end with it.

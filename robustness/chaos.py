@@ -1,7 +1,7 @@
 """Kill a tiny run again and again, damage its checkpoints, fill its disk; then ask for the unbroken
 run's weights, bit for bit.
 
-    python benchmarks/chaos.py kills=100 out=FOLDER
+    python robustness/chaos.py kills=100 out=FOLDER
 
 Every start is a child forked from this process, so that no time goes into imports; it is killed by
 SIGKILL at a random moment after a random step, in every second start while it saves. One JSON

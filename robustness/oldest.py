@@ -1,7 +1,7 @@
 """The oldest versions that pyproject.toml allows, installed into a fresh environment, and the tests
 that depend on them most.
 
-    python benchmarks/oldest.py FOLDER [PYTHON] [TESTS]     (about 6 GB; PYTHON: python3.12 where
+    python robustness/oldest.py FOLDER [PYTHON] [TESTS]     (about 6 GB; PYTHON: python3.12 where
     there is one)
 
 Exits as pytest does. Its last lines are the versions and pytest's count. To be run after every

@@ -2,8 +2,8 @@
 # Two machines played on one: two network namespaces joined by a cable (veth), one `accelerate launch` in each, on CPUs, with each of
 # the launch/ files that run there (FSDP2 needs GPUs). A signal to the second machine's process stops the run; the same commands go
 # on; one process that never stops is compared.
-#     sudo benchmarks/two_machines.sh PYTHON > benchmarks/two_machines.txt     (minutes a file; needs iproute2)
-#     sudo env STEPS=60 benchmarks/two_machines.sh PYTHON two_machines_zero3     (only these files of launch/)
+#     sudo robustness/two_machines.sh PYTHON > results/two_machines.txt     (minutes a file; needs iproute2)
+#     sudo env STEPS=60 robustness/two_machines.sh PYTHON two_machines_zero3     (only these files of launch/)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-python}

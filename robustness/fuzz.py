@@ -1,6 +1,6 @@
 """Wrong command lines for every tool: each must be answered in one line, or be right.
 
-    python benchmarks/fuzz.py count=3000 processes=60 seed=0
+    python robustness/fuzz.py count=3000 processes=60 seed=0
 
 Every case is a valid command line of one of tools/ with up to three mistakes in it: typos, values
 of other types, nested lists, NaN, infinities, huge and negative numbers, blanks, other alphabets,

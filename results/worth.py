@@ -1,9 +1,9 @@
 """The tuning of study/worth: its numbers and its best settings, and small copies of finished runs.
 
-python benchmarks/worth.py numbers RUNS > benchmarks/worth_tuning.json
-python benchmarks/worth.py long RUNS > recipes/study/worth_tuning_long.yaml
-python benchmarks/worth.py keep RUNS FILE.tar.xz
-python benchmarks/worth.py restore RUNS FILE.tar.xz
+python results/worth.py numbers RUNS > results/worth_tuning.json
+python results/worth.py long RUNS > recipes/study/worth_tuning_long.yaml
+python results/worth.py keep RUNS FILE.tar.xz
+python results/worth.py restore RUNS FILE.tar.xz
 
 RUNS is the study's folder. `numbers` prints every finished task; `long` the study of each arm's
 best three settings at three times the length; `keep` packs what a finished run of a sweep needs to

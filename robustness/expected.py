@@ -1,7 +1,7 @@
-"""The ranges in recipes/expected.yaml: runs of several seeds, stopped after the last step compared.
+"""The ranges in recipes/tables/expected.yaml: runs of several seeds, stopped after the last step compared.
 
-    python benchmarks/expected.py options="recipe=mpp data=cifar10" data.path=FOLDER seeds=0,1,2,3,4
-    python benchmarks/expected.py options="recipe=mpp" seeds=5,6,7 check=true
+    python robustness/expected.py options="recipe=mpp data=cifar10" data.path=FOLDER seeds=0,1,2,3,4
+    python robustness/expected.py options="recipe=mpp" seeds=5,6,7 check=true
 
 One entry of the file comes out, to be put under `curves:`; with check=true whether the seeds'
 curves lie within the file's ranges. A range is the mean over seeds, plus and minus what a further

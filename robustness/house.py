@@ -1,6 +1,6 @@
 """Size and structure of ssl_vit/ in a checkout, as one JSON object.
 
-python benchmarks/house.py [FOLDER]
+python robustness/house.py [FOLDER]
 """
 
 import ast

@@ -1,7 +1,7 @@
 """Altered files of runs and studies, read by every tool that reads them: an answer in one line, or
 the right result.
 
-    python benchmarks/mutations.py count=750 seed=0
+    python robustness/mutations.py count=750 seed=0
 
 A finished run, a stopped one and a study are made once. Each case copies one of them, alters one
 file (flipped bits, torn, emptied, values of other types, nested, huge, missing or strange keys,

@@ -1,4 +1,4 @@
-"""How benchmarks/mutations.py alters a file: bits, ends, bytes, values of JSON and YAML, and states of
+"""How robustness/mutations.py alters a file: bits, ends, bytes, values of JSON and YAML, and states of
 checkpoints beside manifests that agree with them."""
 
 import copy

@@ -1,4 +1,4 @@
-"""The command lines of benchmarks/fuzz.py: valid ones of every tool, with mistakes in them; and what
+"""The command lines of robustness/fuzz.py: valid ones of every tool, with mistakes in them; and what
 of an accepted one nobody can mean."""
 
 import random
