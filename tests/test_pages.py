@@ -25,8 +25,8 @@ from ssl_vit.config import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import draw_figures, finish
-from ssl_vit.lab import report_tool, reports
-from ssl_vit.lab.reports import serve, svg_plots
+from ssl_vit.lab import report_tool, reports, serve
+from ssl_vit.lab.reports import svg_plots
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import blocks, metric_charts, run_page, run_sections
 from ssl_vit.pages.blocks import Chart, Line, Section, Text, averaged, thinned

@@ -11,8 +11,7 @@ from ..formatting import text_line
 from ..pages import run_page, run_wording
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_record import RunRecord, is_run
-from . import reports
-from .reports import serve
+from . import reports, serve
 from .run_table import index_page
 
 EXPECTED = "expected one folder of a run, a study or runs, then --json, --serve, --host=, --port="

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from ...errors import UserError
-from ...pages import run_page
-from ...pages.run_page import INDEX, PAGE
-from ...pages.run_record import FILES, RunRecord, is_run, read_run
-from ...runs import lock
-from ..run_table import index_page
-from . import study_page
+from ..errors import UserError
+from ..pages import run_page
+from ..pages.run_page import INDEX, PAGE
+from ..pages.run_record import FILES, RunRecord, is_run, read_run
+from ..runs import lock
+from .reports import study_page
+from .run_table import index_page
 
 LOOPBACK = "127.0.0.1"
 PORT = 8421
