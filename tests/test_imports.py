@@ -32,6 +32,69 @@ ORDER = (
     "jobs",
     "lab",
 )
+# The same inside lab/
+LAB_ORDER = (
+    "reports",
+    "run_table",
+    "serve",
+    "studies",
+    "study_tool",
+    "planning",
+    "plan_tool",
+    "report_tool",
+    "runs_tool",
+)
+# What lab/ may import of the engine: {module: what of lab/, all of it or some modules}. It is short
+# on purpose: what the lab knows of a run stands in the run's folder.
+ALL = "all"
+LAB_MAY_IMPORT = {
+    # without a run
+    **dict.fromkeys(("errors", "formatting", "stats"), ALL),
+    "hub_files": ("studies.expand",),
+    # recipes: their keys, values and files
+    **dict.fromkeys(
+        (
+            *("config.computed", "config.init_source", "config.parsing", "config.recipe_files"),
+            *("config.resolve", "config.schema", "config.values"),
+        ),
+        ALL,
+    ),
+    "config.export_files": ("run_table.run_list",),
+    "config.fields": ("reports.study_files", "studies.spec"),
+    "config.validate": ("study_tool",),
+    # what a recipe costs
+    "costs": ALL,
+    "costs.work": ("studies.match_compute",),
+    # the folder of a run
+    **dict.fromkeys(("runs.files", "runs.folder", "runs.identity", "runs.lock"), ALL),
+    "runs.environment": ("studies.local", "study_tool"),
+    **dict.fromkeys(
+        ("hub.manifest", "hub.payload", "runs.checkpoint_files"), ("run_table.clean_checkpoints",)
+    ),
+    "jobs.reuse": ("studies.record",),
+    # pages
+    **dict.fromkeys(
+        (
+            *("pages.blocks", "pages.metric_charts", "pages.metric_tables"),
+            *("pages.run_page", "pages.run_record", "pages.run_wording"),
+        ),
+        ALL,
+    ),
+    # images of a plan, and VTAB's
+    "data.layout": ("studies.expand",),
+    "data.sources": ("planning.forecast",),
+    "evaluation.prepare_vtab": ("study_tool",),
+    "evaluation.vtab": ("reports.benchmark_section", "reports.task_means", "studies.benchmark"),
+    "evaluation.vtab_folder": ("studies.benchmark", "studies.benchmark_images"),
+    # the first steps of a run, to time them
+    **dict.fromkeys(
+        (
+            *("callbacks", "data.loaders", "data.workers", "jobs.resources", "jobs.setup"),
+            "training.loop",
+        ),
+        ("planning.pace",),
+    ),
+}
 WITHOUT_TORCH = (
     "errors",
     "rng",
@@ -110,6 +173,47 @@ def test_modules_import_only_entries_above_their_own(name: str) -> None:
     for other in imported(name, MODULES[name]):
         if other.partition(".")[0] == "ssl_vit":
             assert entry(other) in allowed, f"{name} imports {other}"
+
+
+def part_of_the_lab(name: str) -> str:
+    """The entry of ssl_vit/lab/ that a full name belongs to; "" outside."""
+    parts = name.split(".")
+    return parts[2] if parts[:2] == ["ssl_vit", "lab"] and len(parts) > 2 else ""
+
+
+def test_the_lab_has_these_entries_and_no_others() -> None:
+    assert {part_of_the_lab(name) for name in MODULES} - {""} == set(LAB_ORDER)
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if part_of_the_lab(name)])
+def test_modules_of_the_lab_import_only_entries_above_their_own(name: str) -> None:
+    allowed = LAB_ORDER[: LAB_ORDER.index(part_of_the_lab(name)) + 1]
+    for other in imported(name, MODULES[name]):
+        assert part_of_the_lab(other) in ("", *allowed), f"{name} imports {other}"
+
+
+def test_the_lab_imports_what_is_listed_of_the_engine_and_no_more() -> None:
+    found: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        if entry(name) == "lab":
+            for other in imported(name, path):
+                module = module_of(other)
+                if module and entry(module) not in ("", "lab"):
+                    known = found.setdefault(module.removeprefix("ssl_vit."), set())
+                    known.add(name.removeprefix("ssl_vit.lab."))
+    assert found.keys() == LAB_MAY_IMPORT.keys()
+    for module, places in found.items():
+        listed = LAB_MAY_IMPORT[module]
+        assert listed == ALL or places == set(listed), module
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODULES if entry(name) not in ("lab", "")], ids=str
+)
+def test_the_engine_imports_nothing_of_the_lab(name: str) -> None:
+    """Also not by a name in a text, as importlib takes it."""
+    assert not {other for other in imported(name, MODULES[name]) if entry(other) == "lab"}
+    assert not re.search(r"""["'](ssl_vit)?\.*lab[."']""", MODULES[name].read_text())
 
 
 def module_of(name: str) -> str | None:
