@@ -67,7 +67,7 @@ def preset(key: str, name: str) -> dict[str, Any]:
 
 def has_preset(key: str, name: str) -> bool:
     """Whether there is a preset data=NAME or model=NAME."""
-    return name in load_yaml(RECIPES / PRESETS[key])
+    return name in load_yaml(PRESETS[key])
 
 
 def without_group(known: dict[str, Any], group: str) -> dict[str, Any]:
