@@ -12,9 +12,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 from hypothesis import settings
-from launching import FEW_BASELINE_IMAGES
-from launching import ROOT as ROOT
 
+from helpers.launching import FEW_BASELINE_IMAGES
+from helpers.launching import ROOT as ROOT
 from ssl_vit.jobs import train
 
 # No test depends on how fast the machine is, or on the examples that chance picks this time;

@@ -12,10 +12,10 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
-from conftest import altered
-from launching import launch_ranks, outcome
 from PIL import Image
 
+from conftest import altered
+from helpers.launching import launch_ranks, outcome
 from ssl_vit.jobs import cli
 
 TRAIN, HELD_OUT = 24, 4

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, altered
 from safetensors.torch import load_file
 
+from conftest import TINY, altered
 from ssl_vit import inspection
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError

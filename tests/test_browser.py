@@ -10,9 +10,9 @@ import os
 from contextlib import contextmanager
 
 import pytest
+
 import test_pages as made
 import test_report as arms
-
 from ssl_vit.lab import reports
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import run_page

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import launch
 
+from helpers.launching import launch
 from ssl_vit.callbacks import Row
 from ssl_vit.config.resolve import resolve
 from ssl_vit.runs.folder import Run

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-from conftest import ROOT
 
+from conftest import ROOT
 from ssl_vit import stats
 
 RESULTS, SPEED = ((ROOT / "docs" / name).read_text() for name in ("results.md", "speed.md"))

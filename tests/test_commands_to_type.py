@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
+from conftest import ROOT
 from ssl_vit import formatting
 from ssl_vit.config.schema import Recipe
 from ssl_vit.data import make_shards

@@ -6,16 +6,16 @@ import socket
 from pathlib import Path
 
 import pytest
-from conftest import TINY, altered
-from launching import launch, launch_ranks, outcome
-from test_shards import parquet
-from test_train import rows, run
 from torch.distributed import TCPStore
 
+from conftest import TINY, altered
+from helpers.launching import launch, launch_ranks, outcome
 from ssl_vit.config.resolve import resolve
 from ssl_vit.jobs.train import train
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, distributed, preemption
+from test_shards import parquet
+from test_train import rows, run
 
 LONG = altered(TINY, "optim.steps=20", "optim.warmup=2", "log.every=1")
 SERIES = """

@@ -7,9 +7,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from commands import commands
-from conftest import ROOT, TINY
 
+from conftest import ROOT, TINY
+from helpers.commands import commands
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import make_shards
 from ssl_vit.evaluation import prepare_vtab

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 import timm
 import torch
-from launching import launch, launch_ranks, outcome
 from PIL import Image
 from safetensors.torch import save_file
 
 import ssl_vit
+from helpers.launching import launch, launch_ranks, outcome
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import embedding
 from ssl_vit.jobs import feature_folder

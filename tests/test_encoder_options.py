@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import timm
 import torch
-from conftest import TINY, altered
 from safetensors.torch import save_file
 
+from conftest import TINY, altered
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.model import POSITIONS
 from ssl_vit.config.resolve import resolve

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY
-from launching import interpreter
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from conftest import ROOT, TINY
+from helpers.launching import interpreter
 from ssl_vit.errors import report_errors, suggest
 from ssl_vit.runs.trackers import TensorBoard
 

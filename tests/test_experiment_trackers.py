@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import pytest
 from accelerate import tracking
-from conftest import TINY, altered
 from PIL import Image
 
 import ssl_vit
+from conftest import TINY, altered
 from ssl_vit.callbacks import Callback, Callbacks
 from ssl_vit.errors import UserError
 from ssl_vit.runs import experiment_trackers

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import timm
 import torch
-from conftest import TINY, altered
-from launching import launch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ssl_vit
+from conftest import TINY, altered
+from helpers.launching import launch
 from ssl_vit.errors import UserError
 from ssl_vit.inspection.collection import FIGURES
 from ssl_vit.jobs import draw_figures, encoders

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import timm
 import torch
-from conftest import altered, full_disk
-from launching import launch_ranks, outcome
-from test_train import Killed, Killer, assert_same_end
 
+from conftest import altered, full_disk
+from helpers.launching import launch_ranks, outcome
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, loaders, sources
@@ -20,6 +19,7 @@ from ssl_vit.evaluation import classify
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
+from test_train import Killed, Killer, assert_same_end
 
 TUNE = ["recipe=finetune", "data.share=0.01", "optim.lr=0.1", "supervised.pool=avg"]
 

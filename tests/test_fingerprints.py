@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_sources import NAMED, _away_from_home_and_hub, cells, parquet  # noqa: F401
-from test_streaming import SIZES
 
 from ssl_vit.config.schema import Data
 from ssl_vit.data import fingerprints, layout, sources, streaming
 from ssl_vit.data.base import ReadUnits
+from test_sources import NAMED, _away_from_home_and_hub, cells, parquet  # noqa: F401
+from test_streaming import SIZES
 
 COUNT, BYTES = 300, 1000
 

@@ -9,15 +9,15 @@ import sys
 import numpy as np
 import psutil  # noqa: F401 (before the tests fake the platform, by which it chooses its parts)
 import pytest
-from conftest import altered
 from PIL import Image, features
-from test_layout import images
-from test_shards import cache  # noqa: F401
 
+from conftest import altered
 from ssl_vit.data import transforms
 from ssl_vit.jobs import cli
 from ssl_vit.runs import environment
 from ssl_vit.training import distributed, loop
+from test_layout import images
+from test_shards import cache  # noqa: F401
 
 
 def encoded(form, **options):

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from conftest import altered
 from sklearn.neighbors import KNeighborsClassifier
-from test_train import Killed, run
 
+from conftest import altered
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import batching, loaders, sources
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.models import encoder, weights
+from test_train import Killed, run
 
 PROBED = [
     "probe.every=4",

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, altered
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launching import launch
 
+from conftest import ROOT, altered
+from helpers.launching import launch
 from ssl_vit.config import parsing
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders

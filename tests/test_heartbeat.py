@@ -12,9 +12,9 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from conftest import TINY, altered
-from launching import Process, launch_ranks, outcome
 
+from conftest import TINY, altered
+from helpers.launching import Process, launch_ranks, outcome
 from ssl_vit.training import checkpoint, heartbeat
 
 PATIENCE = 5  # seconds of the watchdog's clock, which stands still until there is something to find

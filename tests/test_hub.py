@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import ROOT, TINY, altered
-from hub_server import READER, STRANGER, WRITER, Fault, Hub, running
-from launching import launch_ranks, outcome
 from safetensors.torch import load_file
 
+from conftest import ROOT, TINY, altered
+from helpers.hub_server import READER, STRANGER, WRITER, Fault, Hub, running
+from helpers.launching import launch_ranks, outcome
 from ssl_vit import hub_files
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
@@ -1034,7 +1034,7 @@ def test_only_the_first_process_talks(server: Hub, tmp_path: Path) -> None:
 
 def test_the_server_keeps_what_it_is_given(server: Hub) -> None:
     """The referee itself: sums as git and LFS count them, an empty file as git knows it."""
-    from hub_server import oid
+    from helpers.hub_server import oid
 
     assert oid("a.json", b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
     assert oid("a.safetensors", b"x") == hashlib.sha256(b"x").hexdigest()

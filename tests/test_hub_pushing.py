@@ -14,12 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY, altered
-from hub_server import Fault, Hub
-from launching import launch
-from test_hub import REPO, finished, milestone, pushed, run, server
 from torch import nn
 
+from conftest import ROOT, TINY, altered
+from helpers.hub_server import Fault, Hub
+from helpers.launching import launch
 from ssl_vit import hub_files
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.errors import UserError
@@ -29,6 +28,7 @@ from ssl_vit.lab.studies.expand import check
 from ssl_vit.lab.study_tool import parse_request
 from ssl_vit.models import encoder, weights
 from ssl_vit.runs.folder import Run
+from test_hub import REPO, finished, milestone, pushed, run, server
 
 __all__ = ["finished", "run", "server"]
 pytestmark = pytest.mark.filterwarnings(

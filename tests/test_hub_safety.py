@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, full_disk
-from hub_server import WRITER, Hub
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from test_hub import REPO, exported, finished, run, server
 
+from conftest import TINY, full_disk
+from helpers.hub_server import WRITER, Hub
 from ssl_vit import hub_files
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.operation import Hub as Pushing
@@ -29,6 +28,7 @@ from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, weights
 from ssl_vit.runs.folder import Run
+from test_hub import REPO, exported, finished, run, server
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from hub_server import READER, WRITER, Fault, Hub
-from launching import interpreter, launch, outcome
-from test_hub import REPO, finished, run, server
 
+from helpers.hub_server import READER, WRITER, Fault, Hub
+from helpers.launching import interpreter, launch, outcome
 from ssl_vit import formatting, hub_files
 from ssl_vit.errors import UserError
 from ssl_vit.runs.folder import Run
+from test_hub import REPO, finished, run, server
 
 sys.path.insert(0, "robustness")
 import hub_paths

@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import TINY
-from conftest import altered as changed
-from test_images_of_runs import PROBE, SHORT, TUNE, two_classes
-from test_report import REPORT, altered, study
 
 import ssl_vit
+from conftest import TINY
+from conftest import altered as changed
 from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli
@@ -17,6 +15,8 @@ from ssl_vit.lab import reports, runs_tool
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import metric_tables, run_page
 from ssl_vit.stats import proportion
+from test_images_of_runs import PROBE, SHORT, TUNE, two_classes
+from test_report import REPORT, altered, study
 
 CAUTION = "on fewer than 100 an accuracy is uncertain by 10 points or more"
 

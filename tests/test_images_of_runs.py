@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, altered
 from PIL import Image
 
 import ssl_vit
+from conftest import TINY, altered
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from conftest import ROOT
 
 # Each entry of ssl_vit/ imports only from entries above it.

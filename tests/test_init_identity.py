@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, altered
 from PIL import Image
 
 import ssl_vit
+from conftest import TINY, altered
 from ssl_vit.config.export_files import read_config
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.jobs import draw_figures

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import timm
 import torch
-from conftest import altered
 from safetensors.torch import save_file
 from scipy.ndimage import zoom
 
+from conftest import altered
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model

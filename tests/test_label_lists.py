@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
-from conftest import altered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from torch.nn import functional as F
 
+from conftest import altered
 from ssl_vit.config import schema
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model

@@ -9,13 +9,13 @@ import datasets
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_shards import cache, numbered, parquet, png  # noqa: F401
-from test_sources import content
 
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, layout, sources
 from ssl_vit.data.layout import Folder
 from ssl_vit.errors import UserError
+from test_shards import cache, numbered, parquet, png  # noqa: F401
+from test_sources import content
 
 SPLITS = [word for words in layout.ROLES.values() for word in words]
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, altered
 
+from conftest import TINY, altered
 from ssl_vit import rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model

@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from test_layout import images, load
-from test_shards import cache, png  # noqa: F401
-from test_sources import Rows, content
 
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
 from ssl_vit.data import formats, metadata, sources
 from ssl_vit.errors import UserError
+from test_layout import images, load
+from test_shards import cache, png  # noqa: F401
+from test_sources import Rows, content
 
 ROWS = [
     {"file_name": f"{n}.png", "caption": f"no {n}", "label": ["dog", "ant", "bee"][n % 3]}

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, altered
 from safetensors.torch import load_file
 from torch import nn
 
+from conftest import TINY, altered
 from ssl_vit import rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 
 import pytest
+
 from conftest import ROOT
 
 GONE = {

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import altered
 from scipy.special import log_softmax
 
+from conftest import altered
 from ssl_vit import costs, objectives
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model, Recipe

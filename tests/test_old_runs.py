@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT
-from launching import launch, outcome
 
 import ssl_vit
+from conftest import ROOT
+from helpers.launching import launch, outcome
 
 sys.path.insert(0, str(ROOT / "robustness"))
 import old_runs

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
 
+from conftest import ROOT
 from ssl_vit.__main__ import TOOLS
 from ssl_vit.config import options
 from ssl_vit.config.schema import OPTIONS

@@ -5,15 +5,15 @@ import json
 
 import numpy as np
 import pytest
-from conftest import TINY, altered
 from datasets import ClassLabel, Dataset, Features, Image
 from PIL import Image as Pillow
-from test_report import study, task, write
 
+from conftest import TINY, altered
 from ssl_vit.data import find_overlap, overlap
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.lab import reports
+from test_report import study, task, write
 
 imagehash = pytest.importorskip("imagehash")
 

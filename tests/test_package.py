@@ -8,9 +8,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY, altered
 
 import ssl_vit
+from conftest import ROOT, TINY, altered
 from ssl_vit.__main__ import TOOLS
 
 SHORT = altered(TINY, "optim.steps=4", "optim.warmup=1")

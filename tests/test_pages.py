@@ -16,11 +16,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-import test_report as arms
-from launching import ROOT
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import test_report as arms
+from helpers.launching import ROOT
 from ssl_vit.config import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError

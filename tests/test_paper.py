@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT
 from torch.utils.flop_counter import FlopCounterMode
 
+from conftest import ROOT
 from ssl_vit import costs, objectives
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError

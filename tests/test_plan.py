@@ -8,8 +8,8 @@ import sys
 import tempfile
 
 import pytest
-from conftest import ROOT, TINY, altered
 
+from conftest import ROOT, TINY, altered
 from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError

@@ -1,6 +1,7 @@
 """tools/plan.py on images that lie here: they are counted; a study's place may be called images."""
 
 from PIL import Image
+
 from test_plan import planned, row
 
 

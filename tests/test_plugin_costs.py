@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import TINY, altered
 
 import ssl_vit
+from conftest import TINY, altered
 from ssl_vit import costs, objectives
 from ssl_vit.config import schema
 from ssl_vit.errors import UserError

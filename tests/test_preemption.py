@@ -10,16 +10,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, TINY, altered
-from launching import Process, launch, launch_ranks, outcome
-from test_train import assert_same_end, run
 from torch.utils.data import Dataset
 
+from conftest import ROOT, TINY, altered
+from helpers.launching import Process, launch, launch_ranks, outcome
 from ssl_vit.callbacks import Callback
 from ssl_vit.data import loaders
 from ssl_vit.jobs import setup
 from ssl_vit.jobs import train as train_job
 from ssl_vit.training import checkpoint, preemption
+from test_train import assert_same_end, run
 
 
 class Sends(Callback):

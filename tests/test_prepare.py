@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from launching import launch
 
+from helpers.launching import launch
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import prepare_vtab
 from ssl_vit.runs import output_folder

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_run_folder import FREE
 
+from conftest import ROOT
 from ssl_vit.config.computed import computed_values
 from ssl_vit.config.operation import Checkpoint
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import RENAMED, Data, Model, Optim, Recipe, dump
 from ssl_vit.errors import UserError
+from test_run_folder import FREE
 
 MODELS, DATASETS, MPP = (
     yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())

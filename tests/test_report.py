@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from launching import launch
 from scipy import stats
 
+from helpers.launching import launch
 from ssl_vit import costs
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.parsing import flatten, load_yaml

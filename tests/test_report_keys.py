@@ -7,13 +7,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-import test_report as arms
 from scipy import stats
-from test_report import ENVIRONMENT, Page, altered, do_not_draw, error, table, write
 
+import test_report as arms
 from ssl_vit import formatting
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import axes, comparable, svg_plots
+from test_report import ENVIRONMENT, Page, altered, do_not_draw, error, table, write
 
 RATES = {
     "rate=0.15": {"corruption.rate": 0.15},

@@ -7,11 +7,11 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-import test_report as arms
-import test_report_keys as keys
 from markdown_it import MarkdownIt
 from matplotlib.text import Text
 
+import test_report as arms
+import test_report_keys as keys
 from ssl_vit import formatting
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import svg_plots

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launching import launch
 from PIL import Image
-from test_shards import cache, numbered, parquet, png  # noqa: F401
 
+from helpers.launching import launch
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, loaders, make_shards, reshard, sources, transforms
 from ssl_vit.errors import UserError
 from ssl_vit.runs import output_folder
+from test_shards import cache, numbered, parquet, png  # noqa: F401
 
 MANNER = reshard.Encoding(size=16, format="jpeg", quality=95)
 

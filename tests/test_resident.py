@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import altered
 from PIL import Image
-from test_batching import DATA, Numbered
 
+from conftest import altered
 from ssl_vit import rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders, transforms
@@ -22,6 +21,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs import resources
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
+from test_batching import DATA, Numbered
 
 CPU = torch.device("cpu")
 BYTES = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import full_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import full_disk
 from ssl_vit.config.operation import Compute
 from ssl_vit.config.schema import Data, Model, Optim, Recipe
 from ssl_vit.errors import UserError

@@ -7,14 +7,13 @@ import math
 
 import numpy as np
 import pytest
-from conftest import ROOT, TINY, altered
 from datasets import ClassLabel, Dataset, Features, Image
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Pillow
 from scipy import stats
-from test_report import IMAGES, finish, predict, task, write
 
+from conftest import ROOT, TINY, altered
 from ssl_vit import costs, rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Recipe
@@ -27,6 +26,7 @@ from ssl_vit.lab.reports.numbers import Numbers, compute
 from ssl_vit.lab.reports.scaling_curve import crossovers, factor, undecided
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies.spec import build, find, read
+from test_report import IMAGES, finish, predict, task, write
 
 ROWS = 200
 

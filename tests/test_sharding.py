@@ -19,11 +19,10 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
-from conftest import ROOT, TINY, altered
-from launching import free_port, interpreter, launch_ranks, outcome
 from safetensors.torch import load_file
-from test_distributed import assert_alike, rows
 
+from conftest import ROOT, TINY, altered
+from helpers.launching import free_port, interpreter, launch_ranks, outcome
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import BatchLayout, samples_at
 from ssl_vit.errors import ReportedError, UserError
@@ -31,6 +30,7 @@ from ssl_vit.jobs.train import train
 from ssl_vit.pages import run_wording
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, distributed, sharding
+from test_distributed import assert_alike, rows
 
 LAUNCH = ROOT / "launch"
 ZERO = ("zero1", "zero2", "zero3")

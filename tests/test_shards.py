@@ -9,16 +9,16 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from conftest import full_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from test_sources import content, everything
 
+from conftest import full_disk
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, fingerprints, loaders, shard_index, shards, sources
 from ssl_vit.data.base import ShardedSubset
 from ssl_vit.errors import UserError
+from test_sources import content, everything
 
 NAMED = datasets.Features(
     {"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])}

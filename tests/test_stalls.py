@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import TINY, altered
-from launching import Process, launch, launch_ranks, outcome
-from test_preemption import wait_for_rows
 from torch.utils.data import Dataset
 
+from conftest import TINY, altered
+from helpers.launching import Process, launch, launch_ranks, outcome
 from ssl_vit.data import loaders, workers
 from ssl_vit.training import checkpoint, heartbeat, preemption
+from test_preemption import wait_for_rows
 
 OPTIONS = altered(
     TINY,

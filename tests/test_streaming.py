@@ -10,14 +10,11 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
-from conftest import TINY, altered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from test_bad_input import error_line  # noqa: F401
-from test_shards import numbered, parquet, png
-from test_train import Killed, Killer, assert_same_end, run
 
+from conftest import TINY, altered
 from ssl_vit.config.schema import Data
 from ssl_vit.data import loaders, sources, streaming
 from ssl_vit.data.batching import BatchLayout
@@ -25,6 +22,9 @@ from ssl_vit.data.loaders import StreamReader
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
 from ssl_vit.training import checkpoint
+from test_bad_input import error_line  # noqa: F401
+from test_shards import numbered, parquet, png
+from test_train import Killed, Killer, assert_same_end, run
 
 SIZES = (9, 4, 7, 5)  # images of the shards
 

@@ -16,13 +16,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY
 from hypothesis import given
 from hypothesis import strategies as st
-from launching import interpreter, launch, outcome
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from conftest import ROOT, TINY
+from helpers.launching import interpreter, launch, outcome
 from ssl_vit import formatting
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump

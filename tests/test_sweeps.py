@@ -6,7 +6,6 @@ import re
 
 import pytest
 from omegaconf import OmegaConf
-from test_studies import GAP, Bench
 
 from ssl_vit import formatting, objectives
 from ssl_vit.config import schema
@@ -19,6 +18,7 @@ from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import record, slurm
 from ssl_vit.lab.studies.spec import build, read
 from ssl_vit.lab.study_tool import main, parse_request
+from test_studies import GAP, Bench
 
 PROBE = {"tool": "evaluate", "options": {"recipe": "evaluate", "init": "{pretrain}"}}
 PRETRAIN = {

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, altered
-from launching import interpreter, launch, outcome
 from PIL import Image
 from safetensors.torch import load_file
 
+from conftest import TINY, altered
+from helpers.launching import interpreter, launch, outcome
 from ssl_vit.callbacks import Callback, Row
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders

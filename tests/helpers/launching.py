@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 NUMBER = struct.Struct("i")  # of a process, then its exit status
 FEW_BASELINE_IMAGES = 128  # that a tiny run's baselines are fitted on
 LONGEST = 1 << 17  # bytes of a request

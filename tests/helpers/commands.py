@@ -1,4 +1,4 @@
-"""The commands of a Markdown file, one to a line: `python tests/commands.py README.md`."""
+"""The commands of a Markdown file, one to a line: `python tests/helpers/commands.py README.md`."""
 
 import sys
 from collections.abc import Iterator
