@@ -1,10 +1,7 @@
-"""What the tests share: no network, calm threads, a run small enough to repeat, and the folder of
+"""What every test has: no network, calm threads, a run small enough to repeat, and the folder of
 real images."""
 
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch
@@ -14,35 +11,13 @@ import pytest
 from hypothesis import settings
 
 from helpers.launching import FEW_BASELINE_IMAGES
-from helpers.launching import ROOT as ROOT
+from helpers.options import TINY
 from ssl_vit.jobs import train
 
 # No test depends on how fast the machine is, or on the examples that chance picks this time;
 # robustness/fuzz.py and mutations.py look further.
 settings.register_profile("plain", deadline=None, derandomize=True)
 settings.load_profile("plain")
-
-TINY = [
-    *(
-        "recipe=mpp",
-        "data.size=16",
-        "model.patch=4",
-        "model.width=32",
-        "model.depth=2",
-        "model.heads=2",
-        "model.mlp=64",
-    ),
-    *(
-        "optim.steps=12",
-        "optim.batch=16",
-        "optim.warmup=2",
-        "checkpoint.every=4",
-        "eval.every=4",
-        "eval.images=24",
-    ),
-    *("log.every=2", "log.tensorboard=false", "compute.precision=float32", "compute.threads=1"),
-    "compute.compile=false",  # where there is a GPU the default is true: minutes a run
-]
 
 
 # Files in the order of the time that they take; all others come after them. With `--dist loadfile` a
@@ -83,28 +58,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
-def altered(options: list[str], *new: str) -> list[str]:
-    """The options with others over them; the last one of a key counts."""
-    last = {option.partition("=")[0]: option for option in (*options, *new)}
-    return list(last.values())
-
-
 @pytest.fixture
 def tiny(tmp_path: Path) -> list[str]:
     """The options of a run of seconds, in a folder of its own."""
     return [*TINY, f"out={tmp_path}/runs"]
-
-
-@contextmanager
-def full_disk(room: int = 1000) -> Iterator[None]:
-    """Within it no file can grow beyond `room` bytes: the system refuses the write, whichever
-    library asks, with the status EFBIG where a full disk has ENOSPC."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture(scope="session")

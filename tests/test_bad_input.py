@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import altered
 from helpers.launching import launch_ranks, outcome
+from helpers.options import altered
 from ssl_vit.jobs import cli
 
 TRAIN, HELD_OUT = 24, 4

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conftest import ROOT
+from helpers.options import ROOT
 from ssl_vit.evaluation import vtab
 from ssl_vit.lab.studies.expand import check
 from ssl_vit.lab.study_tool import parse_request

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit import inspection
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError

@@ -4,7 +4,7 @@ holds, rates."""
 import pytest
 import torch
 
-from conftest import ROOT, altered
+from helpers.options import ROOT, altered
 from ssl_vit import costs, objectives
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, compared_views

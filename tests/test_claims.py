@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conftest import ROOT
+from helpers.options import ROOT
 from ssl_vit import stats
 
 RESULTS, SPEED = ((ROOT / "docs" / name).read_text() for name in ("results.md", "speed.md"))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT
+from helpers.options import ROOT
 
 MISTAKES = {
     "a misspelled key": ("corruption.rat=0.5", "did you mean corruption.rate?"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from helpers.options import ROOT
 from ssl_vit import formatting
 from ssl_vit.config.schema import Recipe
 from ssl_vit.data import make_shards

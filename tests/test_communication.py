@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import altered
 from helpers.launching import free_port, launch_ranks, outcome
+from helpers.options import altered
 from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError

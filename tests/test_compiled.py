@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conftest import altered
+from helpers.options import altered
 from ssl_vit import objectives
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model

@@ -11,7 +11,7 @@ import yaml
 from safetensors.torch import load_file
 from torch.utils.flop_counter import FlopCounterMode
 
-from conftest import ROOT
+from helpers.options import ROOT
 from ssl_vit import costs
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve

@@ -14,7 +14,7 @@ from sklearn.metrics import jaccard_score
 from torch.nn import functional as F
 
 import ssl_vit
-from conftest import altered
+from helpers.options import altered
 from ssl_vit.config.schema import Data
 from ssl_vit.data import masks, sources
 from ssl_vit.data.base import fetch_masks, masks_in

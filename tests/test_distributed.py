@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
-from conftest import TINY, altered
 from helpers.launching import launch, launch_ranks, outcome
+from helpers.options import TINY, altered
 from ssl_vit.config.resolve import resolve
 from ssl_vit.jobs.train import train
 from ssl_vit.runs.folder import Run

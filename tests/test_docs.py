@@ -8,8 +8,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from conftest import ROOT, TINY
 from helpers.commands import commands
+from helpers.options import ROOT, TINY
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import make_shards
 from ssl_vit.evaluation import prepare_vtab

@@ -13,7 +13,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from conftest import TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.model import POSITIONS
 from ssl_vit.config.resolve import resolve

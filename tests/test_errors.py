@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from conftest import ROOT, TINY
 from helpers.launching import interpreter
+from helpers.options import ROOT, TINY
 from ssl_vit.errors import report_errors, suggest
 from ssl_vit.runs.trackers import TensorBoard
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conftest import TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit.config.resolve import resolve
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs import expected

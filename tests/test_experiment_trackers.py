@@ -15,7 +15,7 @@ from accelerate import tracking
 from PIL import Image
 
 import ssl_vit
-from conftest import TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit.callbacks import Callback, Callbacks
 from ssl_vit.errors import UserError
 from ssl_vit.runs import experiment_trackers

@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 
-from conftest import altered
+from helpers.options import altered
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import base, batching, loaders, shards, sources

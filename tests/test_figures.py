@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ssl_vit
-from conftest import TINY, altered
 from helpers.launching import launch
+from helpers.options import TINY, altered
 from ssl_vit.errors import UserError
 from ssl_vit.inspection.collection import FIGURES
 from ssl_vit.jobs import draw_figures, encoders

@@ -9,8 +9,9 @@ import pytest
 import timm
 import torch
 
-from conftest import altered, full_disk
+from helpers.disk import full_disk
 from helpers.launching import launch_ranks, outcome
+from helpers.options import altered
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, loaders, sources

@@ -11,7 +11,7 @@ import psutil  # noqa: F401 (before the tests fake the platform, by which it cho
 import pytest
 from PIL import Image, features
 
-from conftest import altered
+from helpers.options import altered
 from ssl_vit.data import transforms
 from ssl_vit.jobs import cli
 from ssl_vit.runs import environment

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit.config.resolve import resolve
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.environment import cpu_model

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from helpers.options import ROOT
 
 ONE_OF_EACH = {
     "numbers": ["targets", "gradients mpp"],

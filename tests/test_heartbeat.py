@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TINY, altered
 from helpers.launching import Process, launch_ranks, outcome
+from helpers.options import TINY, altered
 from ssl_vit.training import checkpoint, heartbeat
 
 PATIENCE = 5  # seconds of the watchdog's clock, which stands still until there is something to find

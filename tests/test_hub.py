@@ -17,9 +17,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from conftest import ROOT, TINY, altered
 from helpers.hub_server import READER, STRANGER, WRITER, Fault, Hub, running
 from helpers.launching import launch_ranks, outcome
+from helpers.options import ROOT, TINY, altered
 from ssl_vit import hub_files
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from conftest import ROOT, TINY, altered
 from helpers.hub_server import Fault, Hub
 from helpers.launching import launch
+from helpers.options import ROOT, TINY, altered
 from ssl_vit import hub_files
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.errors import UserError

@@ -14,8 +14,9 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
-from conftest import TINY, full_disk
+from helpers.disk import full_disk
 from helpers.hub_server import WRITER, Hub
+from helpers.options import TINY
 from ssl_vit import hub_files
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.operation import Hub as Pushing

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import TINY, altered
+from helpers.options import FREE, TINY, altered
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.values import KEYS
 from ssl_vit.errors import UserError
@@ -19,7 +19,6 @@ from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import record
 from ssl_vit.lab.study_tool import parse_request
 from ssl_vit.runs.folder import Run
-from test_run_folder import FREE
 
 # A finished run may be requested with another value of these, and an unfinished one goes on with
 # it: they do not change what the result says. Everything else is refused by name.

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import ssl_vit
-from conftest import TINY
-from conftest import altered as changed
+from helpers.options import TINY
+from helpers.options import altered as changed
 from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli

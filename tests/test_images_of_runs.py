@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import ssl_vit
-from conftest import TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from helpers.options import ROOT
 
 # Each entry of ssl_vit/ imports only from entries above it.
 ORDER = (

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import ssl_vit
-from conftest import TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit.config.export_files import read_config
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.jobs import draw_figures

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from scipy.ndimage import zoom
 
-from conftest import altered
+from helpers.options import altered
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model

@@ -11,7 +11,7 @@ import timm
 import torch
 from safetensors.torch import load_file
 
-from conftest import full_disk
+from helpers.disk import full_disk
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model

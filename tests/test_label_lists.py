@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.nn import functional as F
 
-from conftest import altered
+from helpers.options import altered
 from ssl_vit.config import schema
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ssl_vit
-from conftest import TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_tool, runs_tool
 from ssl_vit.lab.run_table import ranking, run_list

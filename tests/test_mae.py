@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit import rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from conftest import ROOT
+from helpers.options import ROOT
 
 GONE = {
     *("told", "tell", "said", "asked", "Asked", "hit", "becomes", "audience", "Heard"),

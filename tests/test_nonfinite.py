@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 from torch.optim import AdamW
 
-from conftest import TINY, altered
 from helpers.launching import launch, launch_ranks, outcome
+from helpers.options import TINY, altered
 from ssl_vit import objectives
 from ssl_vit.config.operation import Checkpoint
 from ssl_vit.data import batching

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import log_softmax
 
-from conftest import altered
+from helpers.options import altered
 from ssl_vit import costs, objectives
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model, Recipe

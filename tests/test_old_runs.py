@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import ssl_vit
-from conftest import ROOT
 from helpers.launching import launch, outcome
+from helpers.options import ROOT
 
 sys.path.insert(0, str(ROOT / "robustness"))
 import old_runs

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT
+from helpers.options import ROOT
 from ssl_vit.__main__ import TOOLS
 from ssl_vit.config import options
 from ssl_vit.config.schema import OPTIONS

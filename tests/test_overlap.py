@@ -8,7 +8,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Image
 from PIL import Image as Pillow
 
-from conftest import TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit.data import find_overlap, overlap
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli

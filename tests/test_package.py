@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ssl_vit
-from conftest import ROOT, TINY, altered
+from helpers.options import ROOT, TINY, altered
 from ssl_vit.__main__ import TOOLS
 
 SHORT = altered(TINY, "optim.steps=4", "optim.warmup=1")

@@ -20,7 +20,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import test_report as arms
-from helpers.launching import ROOT
+from helpers.options import ROOT
 from ssl_vit.config import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError

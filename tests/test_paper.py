@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from conftest import ROOT
+from helpers.options import ROOT
 from ssl_vit import costs, objectives
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError

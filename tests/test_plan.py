@@ -9,7 +9,7 @@ import tempfile
 
 import pytest
 
-from conftest import ROOT, TINY, altered
+from helpers.options import ROOT, TINY, altered
 from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ssl_vit
-from conftest import TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit import costs, objectives
 from ssl_vit.config import schema
 from ssl_vit.errors import UserError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from conftest import TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit import objectives
 from ssl_vit.config import schema
 from ssl_vit.config.resolve import resolve

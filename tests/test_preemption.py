@@ -12,8 +12,8 @@ import psutil
 import pytest
 from torch.utils.data import Dataset
 
-from conftest import ROOT, TINY, altered
 from helpers.launching import Process, launch, launch_ranks, outcome
+from helpers.options import ROOT, TINY, altered
 from ssl_vit.callbacks import Callback
 from ssl_vit.data import loaders
 from ssl_vit.jobs import setup

@@ -11,13 +11,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import ROOT
+from helpers.options import FREE, ROOT
 from ssl_vit.config.computed import computed_values
 from ssl_vit.config.operation import Checkpoint
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import RENAMED, Data, Model, Optim, Recipe, dump
 from ssl_vit.errors import UserError
-from test_run_folder import FREE
 
 MODELS, DATASETS, MPP = (
     yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from conftest import altered
+from helpers.options import altered
 from ssl_vit import rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders, transforms

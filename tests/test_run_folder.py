@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import full_disk
+from helpers.disk import full_disk
+from helpers.options import FREE
 from ssl_vit.config.operation import Compute
 from ssl_vit.config.schema import Data, Model, Optim, Recipe
 from ssl_vit.errors import UserError
@@ -29,32 +30,6 @@ from ssl_vit.runs import lock as locking
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.identity import recipe_hash
 
-# Where a run lies, how fast and how often it is looked at: the keys that must not make another run
-# of it
-FREE = {
-    "optim.nonfinite",
-    *(
-        "name",
-        "out",
-        "resume",
-        "data.path",
-        "data.unreadable",
-        "plugin",
-        "probe.every",
-        "probe.images",
-        "compute.batch",
-        "compute.compile",
-        "compute.workers",
-        "compute.resident",
-        "compute.threads",
-        "compute.patience",
-    ),
-    *("checkpoint.every", "checkpoint.keep", "checkpoint.background", "checkpoint.failures"),
-    *("hub.repo", "hub.private", "hub.every", "hub.state", "hub.wait"),
-    *("eval.every", "eval.images", "eval.test", "eval.real", "log.every", "log.tensorboard"),
-    "log.trackers",
-    "checkpoint.best",
-}
 FACTS = {"data": {"train": "aa", "validation": "bb"}, "device": "cpu"}
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image as Pillow
 from scipy import stats
 
-from conftest import ROOT, TINY, altered
+from helpers.options import ROOT, TINY, altered
 from ssl_vit import costs, rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Recipe

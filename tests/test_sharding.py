@@ -21,8 +21,8 @@ from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
 from safetensors.torch import load_file
 
-from conftest import ROOT, TINY, altered
 from helpers.launching import free_port, interpreter, launch_ranks, outcome
+from helpers.options import ROOT, TINY, altered
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import BatchLayout, samples_at
 from ssl_vit.errors import ReportedError, UserError

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from conftest import full_disk
+from helpers.disk import full_disk
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, fingerprints, loaders, shard_index, shards, sources
 from ssl_vit.data.base import ShardedSubset

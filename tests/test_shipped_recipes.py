@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from helpers.options import ROOT
 
 sys.path.insert(0, str(ROOT / "robustness"))
 import shipped_recipes

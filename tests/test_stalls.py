@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from conftest import TINY, altered
 from helpers.launching import Process, launch, launch_ranks, outcome
+from helpers.options import TINY, altered
 from ssl_vit.data import loaders, workers
 from ssl_vit.training import checkpoint, heartbeat, preemption
 from test_preemption import wait_for_rows

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from conftest import TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit.config.schema import Data
 from ssl_vit.data import loaders, sources, streaming
 from ssl_vit.data.batching import BatchLayout

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from conftest import ROOT, TINY
 from helpers.launching import interpreter, launch, outcome
+from helpers.options import ROOT, TINY
 from ssl_vit import formatting
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump

@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from conftest import TINY, altered
 from helpers.launching import interpreter, launch, outcome
+from helpers.options import TINY, altered
 from ssl_vit.callbacks import Callback, Row
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders

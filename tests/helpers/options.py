@@ -1,0 +1,59 @@
+"""The options of a run of seconds, how options are altered, and those that make no other run."""
+
+from helpers.launching import ROOT as ROOT  # of the repository
+
+TINY = [
+    *(
+        "recipe=mpp",
+        "data.size=16",
+        "model.patch=4",
+        "model.width=32",
+        "model.depth=2",
+        "model.heads=2",
+        "model.mlp=64",
+    ),
+    *(
+        "optim.steps=12",
+        "optim.batch=16",
+        "optim.warmup=2",
+        "checkpoint.every=4",
+        "eval.every=4",
+        "eval.images=24",
+    ),
+    *("log.every=2", "log.tensorboard=false", "compute.precision=float32", "compute.threads=1"),
+    "compute.compile=false",  # where there is a GPU the default is true: minutes a run
+]
+
+
+def altered(options: list[str], *new: str) -> list[str]:
+    """The options with others over them; the last one of a key counts."""
+    last = {option.partition("=")[0]: option for option in (*options, *new)}
+    return list(last.values())
+
+
+# Where a run lies, how fast and how often it is looked at: the keys that must not make another run
+# of it
+FREE = {
+    "optim.nonfinite",
+    *(
+        "name",
+        "out",
+        "resume",
+        "data.path",
+        "data.unreadable",
+        "plugin",
+        "probe.every",
+        "probe.images",
+        "compute.batch",
+        "compute.compile",
+        "compute.workers",
+        "compute.resident",
+        "compute.threads",
+        "compute.patience",
+    ),
+    *("checkpoint.every", "checkpoint.keep", "checkpoint.background", "checkpoint.failures"),
+    *("hub.repo", "hub.private", "hub.every", "hub.state", "hub.wait"),
+    *("eval.every", "eval.images", "eval.test", "eval.real", "log.every", "log.tensorboard"),
+    "log.trackers",
+    "checkpoint.best",
+}
