@@ -10,12 +10,12 @@ from torch.distributed import TCPStore
 
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import TINY, altered
+from helpers.runs import assert_alike, rows, run
 from ssl_vit.config.resolve import resolve
 from ssl_vit.jobs.train import train
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, distributed, preemption
 from test_shards import parquet
-from test_train import rows, run
 
 LONG = altered(TINY, "optim.steps=20", "optim.warmup=2", "log.every=1")
 SERIES = """
@@ -27,13 +27,6 @@ for options in json.loads(sys.argv[1]):
     os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
     train(Run(resolve(options)))
 """
-
-
-def assert_alike(one: list[dict], other: list[dict], rel: float = 1e-6) -> None:
-    assert [row["step"] for row in one] == [row["step"] for row in other]
-    for a, b in zip(one, other, strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], rel=rel), a["step"]
-        assert a.get("corrupted") == b.get("corrupted")
 
 
 @pytest.fixture(scope="module")

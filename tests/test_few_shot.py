@@ -11,6 +11,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from helpers.options import altered
+from helpers.runs import run
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import base, batching, loaders, shards, sources
@@ -19,7 +20,6 @@ from ssl_vit.evaluation import features, probes
 from ssl_vit.jobs import evaluate
 from ssl_vit.models import encoder, weights
 from ssl_vit.runs.folder import Run
-from test_train import run
 
 COMMON = ["recipe=evaluate", "data.size=16", "compute.threads=1", "compute.precision=float32"]
 FEW = ["data.share=0.05", "probe.shots=[1,3]", "probe.trials=2"]

@@ -12,6 +12,7 @@ import torch
 from helpers.disk import full_disk
 from helpers.launching import launch_ranks, outcome
 from helpers.options import altered
+from helpers.runs import Killed, Killer, assert_same_end
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, loaders, sources
@@ -20,7 +21,6 @@ from ssl_vit.evaluation import classify
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
-from test_train import Killed, Killer, assert_same_end
 
 TUNE = ["recipe=finetune", "data.share=0.01", "optim.lr=0.1", "supervised.pool=avg"]
 

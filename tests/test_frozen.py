@@ -6,13 +6,13 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from helpers.options import altered
+from helpers.runs import Killed, run
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import batching, loaders, sources
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.models import encoder, weights
-from test_train import Killed, run
 
 PROBED = [
     "probe.every=4",

@@ -15,14 +15,13 @@ from torch.optim import AdamW
 
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import TINY, altered
+from helpers.runs import Killed, Killer, Sends, assert_same_end, rows, run
 from ssl_vit import objectives
 from ssl_vit.config.operation import Checkpoint
 from ssl_vit.data import batching
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
 from ssl_vit.training import checkpoint, nonfinite
-from test_preemption import Sends
-from test_train import Killed, Killer, assert_same_end, rows, run
 
 LENGTH = 50_000  # training images of the embedded set
 BAD = 8  # a step of 12, counted from 0; a checkpoint is saved just before it

@@ -14,21 +14,11 @@ from torch.utils.data import Dataset
 
 from helpers.launching import Process, launch, launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
-from ssl_vit.callbacks import Callback
+from helpers.runs import Sends, assert_same_end, run, wait_for_rows
 from ssl_vit.data import loaders
 from ssl_vit.jobs import setup
 from ssl_vit.jobs import train as train_job
 from ssl_vit.training import checkpoint, preemption
-from test_train import assert_same_end, run
-
-
-class Sends(Callback):
-    def __init__(self, number: int, step: int) -> None:
-        self.number, self.step = number, step
-
-    def on_step(self, step: int) -> None:
-        if step == self.step:
-            os.kill(os.getpid(), self.number)
 
 
 @pytest.fixture(scope="module")
@@ -159,13 +149,6 @@ def test_nothing_is_left_of_the_handlers() -> None:
         threads,
         files,
     )
-
-
-def wait_for_rows(process: Process, folder: Path) -> None:
-    metrics, end = folder / "metrics.jsonl", time.monotonic() + 300
-    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.02)
 
 
 def working(tmp_path: Path) -> tuple[Process, list[psutil.Process]]:

@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 
 from helpers.launching import free_port, interpreter, launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
+from helpers.runs import assert_alike, rows
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import BatchLayout, samples_at
 from ssl_vit.errors import ReportedError, UserError
@@ -30,7 +31,6 @@ from ssl_vit.jobs.train import train
 from ssl_vit.pages import run_wording
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, distributed, sharding
-from test_distributed import assert_alike, rows
 
 LAUNCH = ROOT / "launch"
 ZERO = ("zero1", "zero2", "zero3")

@@ -15,9 +15,9 @@ from torch.utils.data import Dataset
 
 from helpers.launching import Process, launch, launch_ranks, outcome
 from helpers.options import TINY, altered
+from helpers.runs import wait_for_rows
 from ssl_vit.data import loaders, workers
 from ssl_vit.training import checkpoint, heartbeat, preemption
-from test_preemption import wait_for_rows
 
 OPTIONS = altered(
     TINY,

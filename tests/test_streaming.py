@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from helpers.options import TINY, altered
+from helpers.runs import Killed, Killer, assert_same_end, run
 from ssl_vit.config.schema import Data
 from ssl_vit.data import loaders, sources, streaming
 from ssl_vit.data.batching import BatchLayout
@@ -24,7 +25,6 @@ from ssl_vit.jobs import train as train_job
 from ssl_vit.training import checkpoint
 from test_bad_input import error_line  # noqa: F401
 from test_shards import numbered, parquet, png
-from test_train import Killed, Killer, assert_same_end, run
 
 SIZES = (9, 4, 7, 5)  # images of the shards
 

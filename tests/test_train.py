@@ -16,52 +16,15 @@ from safetensors.torch import load_file
 
 from helpers.launching import interpreter, launch, outcome
 from helpers.options import TINY, altered
+from helpers.runs import Killed, Killer, assert_same_end, rows, run
 from ssl_vit.callbacks import Callback, Row
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
-from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, distributed
 from ssl_vit.training.loop import Scheduled
 from ssl_vit.training.state import State
-
-SLOW = ("images_per_s", "data_wait", "memory_gib", "seconds")
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL inside one process: nothing catches it."""
-
-
-class Killer(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step(self, step: int) -> None:
-        if step == self.step:
-            raise Killed
-
-
-def run(words: list[str]) -> Run:
-    done = Run(resolve(words))
-    done.reconcile()
-    train_job.train(done)
-    return done
-
-
-def rows(folder: Path) -> list[Row]:
-    """metrics.jsonl without what depends on the clock."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in SLOW} for line in lines]
-
-
-def assert_same_end(a: Path, b: Path) -> None:
-    """Rows and weights of two runs, bit for bit."""
-    assert rows(a) == rows(b)
-    for name in ("model", "heads"):
-        one, other = (load_file(f / "export" / f"{name}.safetensors") for f in (a, b))
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[k], other[k]) for k in one)
 
 
 @pytest.fixture(scope="module")
