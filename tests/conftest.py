@@ -2,6 +2,7 @@
 real images."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch
@@ -11,8 +12,8 @@ import pytest
 from hypothesis import settings
 
 from helpers.launching import FEW_BASELINE_IMAGES
-from helpers.options import TINY
-from ssl_vit.jobs import train
+from helpers.options import TINY, altered
+from ssl_vit.jobs import cli, train
 
 # No test depends on how fast the machine is, or on the examples that chance picks this time;
 # robustness/fuzz.py and mutations.py look further.
@@ -62,6 +63,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def tiny(tmp_path: Path) -> list[str]:
     """The options of a run of seconds, in a folder of its own."""
     return [*TINY, f"out={tmp_path}/runs"]
+
+
+@pytest.fixture
+def error_line(tiny: list[str], capsys: pytest.CaptureFixture) -> Callable[..., str]:
+    """The line that pretrain.py answers to these words, which name the run `run`."""
+
+    def say(*words: str, tool: Callable[[list[str]], None] = cli.pretrain) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            tool(altered([*tiny, "eval.images=2", "name=run"], *words))
+        (line,) = capsys.readouterr().err.splitlines()
+        assert left.value.code == 2 and line.startswith("error: ")
+        return line
+
+    return say
+
+
+@pytest.fixture
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where `datasets` keeps what it keeps, away from home; without the Hub."""
+    import datasets
+    import huggingface_hub.constants
+
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -10,48 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import datasets
-import numpy as np
 import pytest
-from PIL import Image
 
 from helpers.launching import launch_ranks, outcome
 from helpers.options import altered
+from helpers.tables import TRAIN, broken, image, table
 from ssl_vit.jobs import cli
-
-TRAIN, HELD_OUT = 24, 4
-
-
-def image(number: int, kind: str = "PNG") -> bytes:
-    data = io.BytesIO()
-    noise = np.random.default_rng(number).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(data, kind)
-    return data.getvalue()
-
-
-def table(
-    path: Path, labels: list | None, images: list[bytes] | None = None, name: str = "label"
-) -> Path:
-    """A parquet file of images and, where there are labels, a column of them."""
-    images = images or [image(n) for n in range(TRAIN)]
-    columns: dict[str, list] = {"image": [{"bytes": b, "path": None} for b in images]}
-    datasets.Dataset.from_dict(columns | ({name: labels} if labels else {})).to_parquet(path)
-    return path
-
-
-@pytest.fixture
-def error_line(tiny: list[str], capsys: pytest.CaptureFixture) -> Callable[..., str]:
-    """The line that pretrain.py answers to these words, which name the run `run`."""
-
-    def say(*words: str, tool: Callable[[list[str]], None] = cli.pretrain) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            tool(altered([*tiny, "eval.images=2", "name=run"], *words))
-        (line,) = capsys.readouterr().err.splitlines()
-        assert left.value.code == 2 and line.startswith("error: ")
-        return line
-
-    return say
-
 
 CHANGED = {
     "shares that do not sum to 1": (
@@ -307,10 +271,6 @@ def test_a_folder_that_cannot_be_written(
     line = error_line()
     assert line.startswith(f"error: out={tmp_path}/runs: ")
     assert (tmp_path / place).read_text() == "somebody's"
-
-
-def broken(number: int) -> bytes:
-    return image(number, "JPEG")[:-300]
 
 
 def test_a_cut_off_jpeg_is_named_and_replaced(

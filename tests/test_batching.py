@@ -14,36 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ssl_vit.config.schema import Data
+from helpers.sources import DATA, Numbered
 from ssl_vit.data import batching, loaders
 from ssl_vit.data.batching import BatchLayout, ImageDataset
 from ssl_vit.data.workers import limit_workers
 from ssl_vit.errors import UserError, report_errors
-
-DATA = Data(name="numbered", size=8, crop_area=0.3, eval_crop=1.0)
-
-
-class Numbered:
-    """A source of noise images (8 x 8) whose labels follow from their numbers; some may be
-    broken."""
-
-    def __init__(self, length, broken=()):
-        self.length, self.broken, self.classes = length, broken, []
-
-    def __len__(self):
-        return self.length
-
-    def fetch(self, rows):
-        images = [
-            np.random.default_rng(row).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-            for row in rows.tolist()
-        ]
-        return [
-            b"broken" if r in self.broken else i for r, i in zip(rows.tolist(), images, strict=True)
-        ], 7 * rows + 1
-
-    def name(self, row):
-        return f"number {row}"
 
 
 def loader(batch_layout, length=50, seed=0, start=0, stop=5, workers=0, broken=()):

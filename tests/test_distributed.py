@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
+from helpers.images import parquet
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import TINY, altered
 from helpers.runs import assert_alike, rows, run
@@ -15,7 +16,6 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.jobs.train import train
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, distributed, preemption
-from test_shards import parquet
 
 LONG = altered(TINY, "optim.steps=20", "optim.warmup=2", "log.every=1")
 SERIES = """

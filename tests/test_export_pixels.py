@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from helpers.images import encode
 from ssl_vit.config import export_files
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.data import transforms
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder, interop, weights
-from test_transforms import encode
 
 MODEL = Model(name="tiny", patch=16, width=32, depth=2, heads=2, mlp=64)
 CLASSES = [f"class {number}" for number in range(10)]

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from helpers.options import altered
 from helpers.runs import run
+from helpers.tables import image, table
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import base, batching, loaders, shards, sources
@@ -122,8 +123,6 @@ def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() 
 
 
 def test_labels_are_read_without_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_bad_input import image, table
-
     path = table(
         tmp_path / "own.parquet", [n % 4 for n in range(30)], [image(n) for n in range(30)]
     )

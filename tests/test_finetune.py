@@ -13,6 +13,7 @@ from helpers.disk import full_disk
 from helpers.launching import launch_ranks, outcome
 from helpers.options import altered
 from helpers.runs import Killed, Killer, assert_same_end
+from helpers.tables import TRAIN, broken, image, table
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, loaders, sources
@@ -394,8 +395,6 @@ def test_a_run_without_labels_has_no_head(
 def test_a_test_image_that_cannot_be_read_is_left_out_and_named(
     tiny: list[str], tmp_path: Path, capsys
 ) -> None:
-    from test_bad_input import TRAIN, broken, image, table
-
     (tmp_path / "own").mkdir()
     table(tmp_path / "own" / "train.parquet", [0, 1] * (TRAIN // 2))
     images = [broken(n) if n in (3, 7) else image(n) for n in range(TRAIN)]

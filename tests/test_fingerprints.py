@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.images import NAMED
+from helpers.tables import cells, parquet
 from ssl_vit.config.schema import Data
 from ssl_vit.data import fingerprints, layout, sources, streaming
 from ssl_vit.data.base import ReadUnits
-from test_sources import NAMED, _away_from_home_and_hub, cells, parquet  # noqa: F401
-from test_streaming import SIZES
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 COUNT, BYTES = 300, 1000
 
@@ -101,7 +103,7 @@ def test_every_row_group_of_a_large_set_counts_by_its_size(monkeypatch) -> None:
 
 def test_a_streams_first_images_and_all_its_files_count(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(streaming, "PREVIEW", 10)
-    for i, count in enumerate(SIZES):
+    for i, count in enumerate((9, 4, 7, 5)):
         place = tmp_path / "here" / f"train-{i}.parquet"
         place.parent.mkdir(exist_ok=True)
         parquet(place, {"image": cells(range(10 * i, 10 * i + count)), "label": [0] * count}, NAMED)

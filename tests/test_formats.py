@@ -11,13 +11,14 @@ import psutil  # noqa: F401 (before the tests fake the platform, by which it cho
 import pytest
 from PIL import Image, features
 
+from helpers.images import images
 from helpers.options import altered
 from ssl_vit.data import transforms
 from ssl_vit.jobs import cli
 from ssl_vit.runs import environment
 from ssl_vit.training import distributed, loop
-from test_layout import images
-from test_shards import cache  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def encoded(form, **options):

@@ -7,6 +7,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from helpers.options import altered
 from helpers.runs import Killed, run
+from helpers.tables import TRAIN, image, table
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import batching, loaders, sources
@@ -74,8 +75,6 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
 
 
 def test_probes_are_refused_where_there_are_no_labels(tiny: list[str], tmp_path) -> None:
-    from test_bad_input import TRAIN, image, table
-
     path = table(tmp_path / "own.parquet", None, [image(n) for n in range(TRAIN)])
     with pytest.raises(UserError, match="has no labels"):
         run(altered(tiny, *PROBED, f"data.path={path}", "data.validation=0.2", "name=run"))

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import ssl_vit
-from helpers.options import TINY
+from helpers.images import two_classes
+from helpers.options import PROBE, SHORT, TINY, TUNE
 from helpers.options import altered as changed
 from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
@@ -15,7 +16,6 @@ from ssl_vit.lab import reports, runs_tool
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import metric_tables, run_page
 from ssl_vit.stats import proportion
-from test_images_of_runs import PROBE, SHORT, TUNE, two_classes
 from test_report import REPORT, altered, study
 
 CAUTION = "on fewer than 100 an accuracy is uncertain by 10 points or more"

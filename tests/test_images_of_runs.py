@@ -4,42 +4,17 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import ssl_vit
-from helpers.options import TINY, altered
+from helpers.images import put, two_classes
+from helpers.options import LOADED, PROBE, SHORT, TINY, TUNE, altered
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures
 from ssl_vit.lab import plan_tool
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies.spec import build
-
-LOADED = "compute.threads=1", "compute.precision=float32", "compute.compile=false"
-SHORT = ["optim.steps=2", "optim.warmup=1", "optim.batch=8", *LOADED]
-TUNE = [
-    *("recipe=finetune", "eval.every=2", "checkpoint.every=2", "log.tensorboard=false"),
-    *SHORT,
-]
-PROBE = ["recipe=evaluate", "probe.shots=[1]", "probe.steps=2", "probe.neighbors=2", *LOADED]
-
-
-def put(folder: Path, count: int) -> None:
-    folder.mkdir(parents=True)
-    for number in range(count):
-        seed = [number, *map(ord, str(folder.name))]
-        noise = np.random.default_rng(seed).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(folder / f"{number}.png")
-
-
-def two_classes(folder: Path) -> Path:
-    """Twelve training and three test images of each of two classes."""
-    for name in "ab":
-        put(folder / "train" / name, 12)
-        put(folder / "test" / name, 3)
-    return folder
 
 
 def pretrained(images: Path, out: Path, *more: str) -> Path:

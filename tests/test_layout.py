@@ -10,31 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.images import images, numbered, parquet, png
+from helpers.sources import content, load
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, layout, sources
 from ssl_vit.data.layout import Folder
 from ssl_vit.errors import UserError
-from test_shards import cache, numbered, parquet, png  # noqa: F401
-from test_sources import content
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 SPLITS = [word for words in layout.ROLES.values() for word in words]
-
-
-def images(root, **counts):
-    """So many images in each folder ("__" for a slash, "_" for the root); {folder: their bytes}."""
-    wrote, number = {}, 0
-    for name, count in counts.items():
-        folder = root / name.replace("__", "/") if name != "_" else root
-        folder.mkdir(parents=True, exist_ok=True)
-        wrote[name] = {png(number + i) for i in range(count)}
-        for i in range(count):
-            (folder / f"{number + i}.png").write_bytes(png(number + i))
-        number += count
-    return wrote
-
-
-def load(path, test=False, **words):
-    return sources.load(Data(name="own", path=str(path), **words), test=test)
 
 
 def kept(path, **words):

@@ -7,13 +7,14 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from helpers.images import images, png
+from helpers.sources import Rows, content, load
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
 from ssl_vit.data import formats, metadata, sources
 from ssl_vit.errors import UserError
-from test_layout import images, load
-from test_shards import cache, png  # noqa: F401
-from test_sources import Rows, content
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 ROWS = [
     {"file_name": f"{n}.png", "caption": f"no {n}", "label": ["dog", "ant", "bee"][n % 3]}

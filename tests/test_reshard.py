@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from helpers.images import numbered, parquet, png
 from helpers.launching import launch
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, loaders, make_shards, reshard, sources, transforms
 from ssl_vit.errors import UserError
 from ssl_vit.runs import output_folder
-from test_shards import cache, numbered, parquet, png  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 MANNER = reshard.Encoding(size=16, format="jpeg", quality=95)
 

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from helpers.options import altered
+from helpers.sources import DATA, Numbered
 from ssl_vit import rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders, transforms
@@ -21,7 +22,6 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs import resources
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
-from test_batching import DATA, Numbered
 
 CPU = torch.device("cpu")
 BYTES = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")

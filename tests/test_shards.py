@@ -11,76 +11,20 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from helpers.disk import full_disk
+from helpers.images import numbered, parquet, png, tar
+from helpers.sources import content, everything, load
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, fingerprints, loaders, shard_index, shards, sources
 from ssl_vit.data.base import ShardedSubset
 from ssl_vit.errors import UserError
-from test_sources import content, everything
 
-NAMED = datasets.Features(
-    {"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])}
-)
+pytestmark = pytest.mark.usefixtures("cache")
+
 NAMES = st.text("abcXYZ019_-/ é", min_size=1, max_size=140).filter(
     lambda name: name.strip("/ ") == name and "//" not in name
 )
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    """Where `datasets` keeps what it keeps."""
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
-    return folder
-
-
-def png(number, side=6):
-    """An image of noise that no other number has."""
-    file = io.BytesIO()
-    Image.fromarray(
-        np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)
-    ).save(file, "PNG")
-    return file.getvalue()
-
-
-def tar(path, members, form=tarfile.PAX_FORMAT):
-    """A tar of these (name, bytes)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w", format=form) as file:
-        for name, raw in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(raw)
-            file.addfile(info, io.BytesIO(raw))
-    return path
-
-
-def numbered(path, numbers):
-    """A tar of these images, odd ones of class 1."""
-    return tar(
-        path,
-        [
-            part
-            for n in numbers
-            for part in ((f"{n:04d}.png", png(n)), (f"{n:04d}.cls", str(n % 2).encode()))
-        ],
-    )
-
-
-def parquet(path, numbers, group=4):
-    """A parquet file of these images, odd ones bees, in row groups."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    columns = {
-        "image": [{"bytes": png(n), "path": None} for n in numbers],
-        "label": [n % 2 for n in numbers],
-    }
-    datasets.Dataset.from_dict(columns, features=NAMED).to_parquet(str(path), batch_size=group)
-    return path
-
-
-def load(path, **words):
-    return sources.load(Data(name="own", path=str(path), **words))
 
 
 def the_error(path, **words):

@@ -7,7 +7,6 @@ import shutil
 import tarfile
 
 import datasets
-import huggingface_hub.constants
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -16,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ssl_vit import rng
+from helpers.images import NAMED, png
+from helpers.sources import Rows, content, everything, load
+from helpers.tables import cells, parquet
 from ssl_vit.config.schema import Data
 from ssl_vit.data import (
     base,
@@ -31,26 +32,7 @@ from ssl_vit.data import (
 )
 from ssl_vit.errors import UserError
 
-NAMED = datasets.Features(
-    {"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])}
-)
-
-
-@pytest.fixture(autouse=True)
-def _away_from_home_and_hub(tmp_path_factory, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-
-
-def png(number, grey=False):
-    """An image of noise that no other number has."""
-    pixels = np.random.default_rng(number).integers(
-        0, 256, (6, 7) if grey else (6, 7, 3), dtype=np.uint8
-    )
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def image_folder(root, splits=("train", "test"), each=3):
@@ -60,57 +42,15 @@ def image_folder(root, splits=("train", "test"), each=3):
         for name in ("ant", "bee"):
             (root / split / name).mkdir(parents=True)
             for i in range(each):
-                raw, number = png(number, grey=i == 0), number + 1
+                raw, number = png(number, width=7, grey=i == 0), number + 1
                 (root / split / name / f"{i}.png").write_bytes(raw)
                 wrote[split][raw] = name
     return wrote
 
 
-def cells(numbers):
-    return [{"bytes": png(number), "path": None} for number in numbers]
-
-
-def parquet(path, columns, features=None):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    datasets.Dataset.from_dict(columns, features=features).to_parquet(str(path))
-    return path
-
-
 def labelled(path, numbers):
     """A parquet file of these images, odd ones bees."""
     return parquet(path, {"image": cells(numbers), "label": [n % 2 for n in numbers]}, NAMED)
-
-
-def load(path, **words):
-    return sources.load(Data(name="own", path=str(path), **words))
-
-
-def content(source):
-    """{encoded image: label} of a whole source, asked for in no order; every image must be its
-    own."""
-    raw, label = source.fetch(rng.permute(np.arange(len(source)), len(source), rng.key(9)))
-    assert label.dtype == np.int64 and len(set(raw)) == len(raw) == len(label) == len(source)
-    return dict(zip(raw, label.tolist(), strict=True))
-
-
-def everything(splits):
-    train, held_out = content(splits.train), content(splits.validation)
-    assert not train.keys() & held_out.keys()
-    return train | held_out
-
-
-class Rows:
-    """A source whose images are nothing and whose labels are the rows' numbers."""
-
-    def __init__(self, length):
-        self.length, self.classes, self.columns = length, [], ""
-
-    def __len__(self):
-        return self.length
-
-    def fetch(self, rows):
-        assert ((rows >= 0) & (rows < self.length)).all()
-        return [b""] * len(rows), np.asarray(rows, np.int64)
 
 
 def cut(length, share):

@@ -1,7 +1,6 @@
 """Streams: every image once an epoch, in an order told by keys, resumed exactly where as many
 processes go on."""
 
-# ruff: noqa: F811
 import io
 import itertools
 from collections import Counter
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from helpers.images import numbered, parquet, png
 from helpers.options import TINY, altered
 from helpers.runs import Killed, Killer, assert_same_end, run
 from ssl_vit.config.schema import Data
@@ -23,8 +23,6 @@ from ssl_vit.data.loaders import StreamReader
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
 from ssl_vit.training import checkpoint
-from test_bad_input import error_line  # noqa: F401
-from test_shards import numbered, parquet, png
 
 SIZES = (9, 4, 7, 5)  # images of the shards
 

@@ -21,6 +21,7 @@ from scipy.stats import binomtest, chisquare, ks_2samp, kstest
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional as F
 
+from helpers.images import encode
 from ssl_vit import rng
 from ssl_vit.data import headers, transforms
 
@@ -61,12 +62,6 @@ def gradient(height=40, width=30):
 
 def noise(seed, height=24, width=20):
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-def encode(image, form, **options):
-    file = io.BytesIO()
-    image.save(file, form, **options)
-    return file.getvalue()
 
 
 def decoded(raw):

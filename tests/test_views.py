@@ -10,12 +10,12 @@ from PIL import Image, ImageEnhance, ImageFilter
 from scipy.stats import binomtest, chisquare, kstest
 from torchvision.transforms.v2 import functional as F
 
+from helpers.sources import DATA, Numbered
 from ssl_vit import rng
 from ssl_vit.config.losses import Views
 from ssl_vit.data import augment, batching, loaders, transforms
 from ssl_vit.data.batching import Batch, BatchLayout
 from ssl_vit.errors import UserError
-from test_batching import DATA, Numbered
 
 OFF = Views(jitter=0, grayscale=0, blur=[0, 0], solarize=[0, 0])
 COUNT = 800

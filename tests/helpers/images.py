@@ -1,0 +1,90 @@
+"""Images of noise, alone and in folders, tars and parquet files."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import datasets
+import numpy as np
+from PIL import Image
+
+NAMED = datasets.Features(
+    {"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])}
+)
+
+
+def encode(image, form, **options):
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def png(number, width=6, grey=False):
+    """An image of noise, 6 pixels high, that no other number has."""
+    shape = (6, width) if grey else (6, width, 3)
+    pixels = np.random.default_rng(number).integers(0, 256, shape, dtype=np.uint8)
+    return encode(Image.fromarray(pixels), "PNG")
+
+
+def tar(path, members, form=tarfile.PAX_FORMAT):
+    """A tar of these (name, bytes)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=form) as file:
+        for name, raw in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(raw)
+            file.addfile(info, io.BytesIO(raw))
+    return path
+
+
+def numbered(path, numbers):
+    """A tar of these images, odd ones of class 1."""
+    return tar(
+        path,
+        [
+            part
+            for n in numbers
+            for part in ((f"{n:04d}.png", png(n)), (f"{n:04d}.cls", str(n % 2).encode()))
+        ],
+    )
+
+
+def parquet(path, numbers, group=4):
+    """A parquet file of these images, odd ones bees, in row groups."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {
+        "image": [{"bytes": png(n), "path": None} for n in numbers],
+        "label": [n % 2 for n in numbers],
+    }
+    datasets.Dataset.from_dict(columns, features=NAMED).to_parquet(str(path), batch_size=group)
+    return path
+
+
+def images(root, **counts):
+    """So many images in each folder ("__" for a slash, "_" for the root); {folder: their bytes}."""
+    wrote, number = {}, 0
+    for name, count in counts.items():
+        folder = root / name.replace("__", "/") if name != "_" else root
+        folder.mkdir(parents=True, exist_ok=True)
+        wrote[name] = {png(number + i) for i in range(count)}
+        for i in range(count):
+            (folder / f"{number + i}.png").write_bytes(png(number + i))
+        number += count
+    return wrote
+
+
+def put(folder: Path, count: int) -> None:
+    """PNG files of noise, 16 x 16, which no folder of another name has."""
+    folder.mkdir(parents=True)
+    for number in range(count):
+        seed = [number, *map(ord, str(folder.name))]
+        noise = np.random.default_rng(seed).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / f"{number}.png")
+
+
+def two_classes(folder: Path) -> Path:
+    """Twelve training and three test images of each of two classes."""
+    for name in "ab":
+        put(folder / "train" / name, 12)
+        put(folder / "test" / name, 3)
+    return folder
