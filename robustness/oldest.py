@@ -18,16 +18,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = (
-    "golden",
-    "objectives",
-    "mpp",
-    "corruption",
-    "rng",
-    "precision",
-    "interop",
-    "checkpoint",
-    "cli",
-    "hub_safety",
+    "tests/test_golden.py",
+    "tests/test_objectives.py",
+    "tests/test_mpp.py",
+    "tests/test_corruption.py",
+    "tests/test_rng.py",
+    "tests/test_precision.py",
+    "tests/test_interop.py",
+    "tests/test_checkpoint.py",
+    "tests/test_cli.py",
+    "tests/hub/test_safety.py",
 )
 SHOWN = (
     "torch",
@@ -95,7 +95,7 @@ def main(words: list[str]) -> int:
         raise SystemExit(__doc__)
     folder = Path(words[0]).resolve()
     inside = installed(folder, words[1] if len(words) > 1 else interpreter())
-    tests = [f"tests/test_{name}.py" for name in words[2:] or TESTS]
+    tests = words[2:] or TESTS
     done = subprocess.run(
         [inside, "-m", "pytest", *tests], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )

@@ -33,7 +33,7 @@ SLOWEST_FIRST = [
     "test_finetune.py",
     "test_preemption.py",
     "test_distributed.py",
-    "test_hub_pushing.py",
+    "test_pushing.py",
     "test_hub.py",
     "test_errors.py",
     "test_nonfinite.py",
