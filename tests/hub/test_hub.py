@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from helpers.hub_server import READER, STRANGER, WRITER, Fault, Hub, running
+from helpers.hub_runs import REPO, exported, milestone, pushed, trained
+from helpers.hub_server import READER, STRANGER, WRITER, Fault, Hub, oid
 from helpers.launching import launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
 from ssl_vit import hub_files
@@ -32,7 +33,6 @@ from ssl_vit.models import encoder, weights
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import proportion
 
-REPO = "someone/vit"
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
 )  # the client's own LFS
@@ -45,66 +45,6 @@ PARTS = {
     "model.safetensors",
     "heads.safetensors",
 }
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    """A Hub, and this process and its children as those of somebody logged in there."""
-    from huggingface_hub import constants
-
-    with running() as made:
-        home = tmp_path / "hf"
-        monkeypatch.delenv("HF_HUB_OFFLINE")
-        for name, value in (
-            ("HF_ENDPOINT", made.url),
-            ("HF_TOKEN", WRITER),
-            ("HF_HUB_DISABLE_XET", "1"),
-            ("HF_HOME", str(home)),
-        ):
-            monkeypatch.setenv(name, value)
-        settled = {
-            "ENDPOINT": made.url,
-            "HUGGINGFACE_CO_URL_TEMPLATE": made.url + "/{repo_id}/resolve/{revision}/{filename}",
-            "HF_HUB_OFFLINE": False,
-            "HF_HUB_DISABLE_XET": True,
-            "HF_HUB_CACHE": str(home / "hub"),
-            "HF_TOKEN_PATH": str(home / "token"),
-        }
-        for name, value in settled.items():
-            monkeypatch.setattr(constants, name, value)
-        monkeypatch.setattr(push, "WAITS", (0.0, 0.0))
-        yield made
-
-
-def trained(out: Path, *words: str) -> Run:
-    run = Run(resolve(altered([*TINY, "name=mpp", f"out={out}"], *words)))
-    train_job.train(run)
-    return run
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run that nobody pushed."""
-    return trained(tmp_path_factory.mktemp("hub") / "runs").folder
-
-
-@pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Run:
-    """A copy of it, to be pushed to REPO."""
-    shutil.copytree(finished, tmp_path / "runs" / "mpp")
-    made = payload.open_run(tmp_path / "runs" / "mpp")
-    made.recipe.hub.repo = REPO
-    return made
-
-
-def pushed(server: Hub, branch: str = "main", repository: str = REPO) -> dict[str, bytes]:
-    commit = server.repositories[repository].at(branch)
-    assert commit
-    return commit.files
-
-
-def milestone(run: Run, step: int) -> None:
-    shutil.copytree(run.export, run.outbox / payload.step_branch(step))
 
 
 def test_a_first_push_makes_a_private_repository_with_all_that_belongs_there(
@@ -513,20 +453,6 @@ def test_a_state_that_is_none_is_one_line_and_leaves_nothing(
     assert (
         not [path for path in (tmp_path / "pulled").rglob("*") if path.is_file()]
         and not (tmp_path / "mpp").exists()
-    )
-
-
-def exported(
-    server: Hub, tmp_path: Path, repository: str = REPO, **more: bytes
-) -> tuple[encoder.Encoder, str]:
-    """An encoder whose export lies on the Hub, and its commit."""
-    torch.manual_seed(1)
-    model = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=64)
-    made = encoder.build_encoder(model, Data(size=16, mean=[0.4] * 3))
-    folder = tmp_path / "made"
-    weights.export(folder, made, {}, model, Data(size=16, mean=[0.4] * 3), "avg")
-    return made, server.put(
-        repository, {path.name: path.read_bytes() for path in folder.iterdir()} | more, private=True
     )
 
 
@@ -1034,7 +960,5 @@ def test_only_the_first_process_talks(server: Hub, tmp_path: Path) -> None:
 
 def test_the_server_keeps_what_it_is_given(server: Hub) -> None:
     """The referee itself: sums as git and LFS count them, an empty file as git knows it."""
-    from helpers.hub_server import oid
-
     assert oid("a.json", b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
     assert oid("a.safetensors", b"x") == hashlib.sha256(b"x").hexdigest()

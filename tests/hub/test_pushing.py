@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from helpers.hub_runs import REPO, milestone, pushed
 from helpers.hub_server import Fault, Hub
 from helpers.launching import launch
 from helpers.options import ROOT, TINY, altered
@@ -28,9 +29,7 @@ from ssl_vit.lab.studies.expand import check
 from ssl_vit.lab.study_tool import parse_request
 from ssl_vit.models import encoder, weights
 from ssl_vit.runs.folder import Run
-from test_hub import REPO, finished, milestone, pushed, run, server
 
-__all__ = ["finished", "run", "server"]
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
 )

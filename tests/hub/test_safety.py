@@ -1,8 +1,6 @@
 """What a stranger puts on the Hub: nothing of it is obeyed, run, unpickled or believed, and it is
 told in one line."""
 
-# ruff: noqa: F401, F811
-
 import json
 import shutil
 from dataclasses import asdict
@@ -15,6 +13,7 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from helpers.disk import full_disk
+from helpers.hub_runs import REPO, exported
 from helpers.hub_server import WRITER, Hub
 from helpers.options import TINY
 from ssl_vit import hub_files
@@ -29,7 +28,6 @@ from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, weights
 from ssl_vit.runs.folder import Run
-from test_hub import REPO, exported, finished, run, server
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"

@@ -1,20 +1,18 @@
 """robustness/hub_service.py against the Hub on this machine: every path that it has, and a
 repository that is deleted whatever fails."""
 
-# ruff: noqa: F401, F811
-
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from helpers.hub_runs import REPO
 from helpers.hub_server import READER, WRITER, Fault, Hub
 from helpers.launching import interpreter, launch, outcome
-from ssl_vit import formatting, hub_files
+from ssl_vit import formatting
 from ssl_vit.errors import UserError
 from ssl_vit.runs.folder import Run
-from test_hub import REPO, finished, run, server
 
 sys.path.insert(0, "robustness")
 import hub_paths

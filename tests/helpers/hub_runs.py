@@ -1,0 +1,47 @@
+"""Runs and encoders on the Hub of helpers.hub_server."""
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from helpers.hub_server import Hub
+from helpers.options import TINY, altered
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.hub import payload
+from ssl_vit.jobs import train as train_job
+from ssl_vit.models import encoder, weights
+from ssl_vit.runs.folder import Run
+
+REPO = "someone/vit"
+
+
+def trained(out: Path, *words: str) -> Run:
+    run = Run(resolve(altered([*TINY, "name=mpp", f"out={out}"], *words)))
+    train_job.train(run)
+    return run
+
+
+def pushed(server: Hub, branch: str = "main", repository: str = REPO) -> dict[str, bytes]:
+    commit = server.repositories[repository].at(branch)
+    assert commit
+    return commit.files
+
+
+def milestone(run: Run, step: int) -> None:
+    shutil.copytree(run.export, run.outbox / payload.step_branch(step))
+
+
+def exported(
+    server: Hub, tmp_path: Path, repository: str = REPO, **more: bytes
+) -> tuple[encoder.Encoder, str]:
+    """An encoder whose export lies on the Hub, and its commit."""
+    torch.manual_seed(1)
+    model = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=64)
+    made = encoder.build_encoder(model, Data(size=16, mean=[0.4] * 3))
+    folder = tmp_path / "made"
+    weights.export(folder, made, {}, model, Data(size=16, mean=[0.4] * 3), "avg")
+    return made, server.put(
+        repository, {path.name: path.read_bytes() for path in folder.iterdir()} | more, private=True
+    )
