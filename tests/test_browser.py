@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-import test_pages as made
-import test_report as arms
+from helpers import arm_studies as arms
+from helpers import run_pages as made
 from ssl_vit.lab import reports
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import run_page

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 import ssl_vit
+from helpers.arm_studies import REPORT, study
 from helpers.images import two_classes
 from helpers.options import PROBE, SHORT, TINY, TUNE
 from helpers.options import altered as changed
+from helpers.reports import altered
 from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli
@@ -16,7 +18,6 @@ from ssl_vit.lab import reports, runs_tool
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import metric_tables, run_page
 from ssl_vit.stats import proportion
-from test_report import REPORT, altered, study
 
 CAUTION = "on fewer than 100 an accuracy is uncertain by 10 points or more"
 

@@ -8,12 +8,13 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Image
 from PIL import Image as Pillow
 
+from helpers.arm_studies import study, task
 from helpers.options import TINY, altered
+from helpers.reports import write
 from ssl_vit.data import find_overlap, overlap
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.lab import reports
-from test_report import study, task, write
 
 imagehash = pytest.importorskip("imagehash")
 

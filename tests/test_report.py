@@ -6,7 +6,6 @@ import functools
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,139 +13,30 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from helpers.arm_studies import (
+    ARMS,
+    ENVIRONMENT,
+    IMAGES,
+    REPORT,
+    RIGHT,
+    TOP1,
+    finish,
+    predict,
+    study,
+    task,
+)
 from helpers.launching import launch
+from helpers.reports import Page, altered, do_not_draw, error, table, write
 from ssl_vit import costs
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.parsing import flatten, load_yaml
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
-from ssl_vit.errors import UserError
 from ssl_vit.lab import reports
-from ssl_vit.lab.reports import load, svg_plots
+from ssl_vit.lab.reports import load
 from ssl_vit.lab.studies import record
 from ssl_vit.lab.studies.expand import Task
 from ssl_vit.runs.identity import recipe_hash, written_hash
-
-IMAGES = 400
-# of 400, by seed
-RIGHT = {"scratch": (200, 208, 204), "mpp": (220, 226, 226), "supervised": (300, 312, 306)}
-EXAFLOP = {"pretrain": 0.02, "sweep": 0.002, "final": 0.004, "direct": 0.004, "probe": 0.0}
-ENVIRONMENT = {
-    "python": "3.11.9",
-    "packages": {"torch": "2.15.0", "timm": "1.0.24"},
-    "revision": "0123456789abcdef+",
-    "host": {"cpu": "a processor"},
-    "device": "cpu",
-    "processes": 1,
-    "threads": 2,
-    "precision": "float32",
-}
-REPORT = {
-    "final": "final",
-    "probes": ["probe"],
-    "baseline": "scratch",
-    "candidate": "mpp",
-    "reference": "supervised",
-    "extra": ["direct"],
-    "paper": {"scratch": 77.91, "mpp": 79.9, "supervised": 83.97},
-    "differs": ["CIFAR-10 in place of ImageNet"],
-}
-ARMS = {arm: f"the arm {arm}" for arm in RIGHT}
-
-
-def task(part, arm, seed, tool="finetune", values=None, needs=()):
-    name = f"{part}-{arm}-{seed}" + "".join(
-        f"-{key.split('.')[-1]}={value}" for key, value in (values or {}).items()
-    )
-    return {
-        "name": name,
-        "part": part,
-        "tool": tool,
-        "arm": arm,
-        "seed": seed,
-        "values": values or {},
-        "needs": list(needs),
-    }
-
-
-def study(folder, right=RIGHT, **more):
-    """A gap study's folder, all finished; `right` says how many of the first images each arm's
-    seeds have right."""
-    tasks = []
-    for arm, counts in right.items():
-        for seed in range(len(counts)):
-            tasks.append(task("pretrain", arm, seed, "pretrain"))
-        sweep = [
-            task("sweep", arm, 0, values={"optim.lr": lr}, needs=[f"pretrain-{arm}-0"])
-            for lr in (0.01, 0.03, 0.1)
-        ]
-        tasks += sweep
-        for seed in range(len(counts)):
-            needs = [f"pretrain-{arm}-{seed}"]
-            tasks.append(task("final", arm, seed, needs=[*needs, *(one["name"] for one in sweep)]))
-            tasks.append(task("probe", arm, seed, "evaluate", needs=needs))
-    tasks += [task("direct", "scratch", seed) for seed in range(len(right["scratch"]))]
-    about = {
-        "name": "gap",
-        "title": "A gap made up",
-        "arms": ARMS,
-        "seeds": [0, 1, 2],
-        "report": REPORT,
-        "tasks": tasks,
-    } | more
-    folder.mkdir(parents=True)
-    (folder / "study.json").write_text(json.dumps(about))
-    for one in tasks:
-        finish(folder, one, right[one["arm"]][one["seed"]])
-    return folder
-
-
-def finish(folder, one, count):
-    """A finished run's folder."""
-    place, part = folder / one["name"], one["part"]
-    place.mkdir()
-    named = {
-        "pretrain": {"loss": (2.0, "validation"), "accuracy": (0.4, "validation")},
-        "sweep": {
-            "accuracy": (
-                0.5 + one["values"].get("optim.lr", 0) * (2 if one["arm"] == "mpp" else -1),
-                "validation",
-            )
-        },
-        "probe": {
-            "few_shot_10": (count / 800, "test"),
-            "few_shot_5": (count / 1000, "test"),
-            "linear": (count / 500, "test"),
-        },
-    }.get(
-        part, {"accuracy": (0.9, "train"), "top1": (count / IMAGES, "test"), "top5": (0.99, "test")}
-    )
-    result = {
-        "steps": 10,
-        "images": 1000,
-        "exaflop": EXAFLOP[part],
-        "device_hours": 0.5,
-        "total_exaflop": EXAFLOP[part] + (EXAFLOP["pretrain"] if one["needs"] else 0),
-        "seconds": 1800.0,
-        "metrics": {
-            name: {"value": value, "n": IMAGES, "split": split}
-            for name, (value, split) in named.items()
-        },
-        "recipe": "0" * 16,
-        "finished": f"2026-01-0{one['seed'] + 1}T00:00:00+00:00",
-    }
-    write(place / "result.json", result)
-    write(
-        place / "environment.json",
-        ENVIRONMENT | {"data": {"train": "t", "validation": "v", "test": "x"}},
-    )
-    rows = [
-        {"step": step, "images": step, "loss": 1 / step, "validation/accuracy": step / 20}
-        for step in (5, 10)
-    ]
-    (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    if part in ("final", "direct"):
-        predict(place, np.arange(IMAGES) < count)
 
 
 @functools.cache
@@ -172,20 +62,6 @@ def rewritten(folder, old, new):
     altered(folder / "result.json", recipe=written_hash(flatten(load_yaml(path))))
 
 
-def predict(place, right_M, labels=None):
-    label = np.arange(IMAGES) % 10 if labels is None else labels
-    top5 = (label[:, None] + np.arange(5) + ~right_M[:, None]) % 10
-    np.savez_compressed(place / "predictions.npz", index=np.arange(IMAGES), label=label, top5=top5)
-
-
-def write(path, value):
-    path.write_text(json.dumps(value))
-
-
-def altered(path, **new):
-    write(path, json.loads(path.read_text()) | new)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A finished study with its report: read only."""
@@ -204,35 +80,6 @@ def light(request, monkeypatch):
     """No figures where a test does not look at them: they take most of the time."""
     if "whole" not in request.fixturenames:
         do_not_draw(monkeypatch)
-
-
-def do_not_draw(monkeypatch):
-    for name in ("points", "learning", "grid"):
-        monkeypatch.setattr(svg_plots, name, lambda *arguments: "<svg/>")
-
-
-def table(text, first):
-    """The rows of the Markdown table whose head begins with `first`, as lists of cells."""
-    lines = text.splitlines()
-    start = next(
-        i
-        for i, line in enumerate(lines)
-        if line.startswith("|") and line[1:].split("|")[0].strip() == first
-    )
-    found = []
-    for line in lines[start:]:
-        if not line.startswith("|"):
-            break
-        found.append([cell.strip() for cell in line.strip("|").split("|")])
-    return [found[0], *found[2:]]
-
-
-def error(folder):
-    with pytest.raises(UserError) as caught:
-        reports.write(folder)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 def test_the_answer_comes_first_and_is_the_hand_worked_one(whole):
@@ -269,9 +116,6 @@ def test_pairs_are_what_scipy_says_of_the_counts(whole):
             apart = RIGHT[arm][seed] - RIGHT[other][seed]
             assert (test.first, test.second) == (max(apart, 0), max(-apart, 0))
             assert test.p == pytest.approx(2 * 0.5 ** abs(apart))
-
-
-TOP1 = "top-1 after fine-tuning, %: arm"
 
 
 def test_arms_table_with_the_paper_beside_and_extra_rows_marked(whole):
@@ -598,33 +442,6 @@ def test_the_same_study_gives_the_same_bytes(whole, tmp_path):
     reports.write(tmp_path / "again")
     for name in names:
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
-
-
-class Page(HTMLParser):
-    """What a page opens and closes, asks for from elsewhere, and says in cells."""
-
-    VOID = ("meta", "img", "source", "input")
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.linked, self.cells = [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.open += [] if tag in self.VOID else [tag]
-        self.linked += [
-            value
-            for key, value in attrs
-            if key in ("src", "srcset", "href") and not value.startswith("#")
-        ]
-        self.cells += [""] if tag in ("td", "th") else []
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] in ("td", "th"):
-            self.cells[-1] += data
 
 
 def test_the_page_needs_nothing_beside_it(whole):

@@ -10,8 +10,9 @@ import pytest
 from markdown_it import MarkdownIt
 from matplotlib.text import Text
 
-import test_report as arms
-import test_report_keys as keys
+from helpers import arm_studies as arms
+from helpers import key_studies as keys
+from helpers.reports import altered, write
 from ssl_vit import formatting
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import svg_plots
@@ -192,8 +193,8 @@ def test_names_in_a_report_cannot_become_markup(tmp_path) -> None:
     for one in about["tasks"]:
         one["options"] = ["recipe=finetune", "data.name=```\n<b>"]
         (folder / one["name"] / "recipe.yaml").write_text(f"name: {one['name']}\n")
-        arms.altered(folder / one["name"] / "result.json", recipe=written_hash({}))
-    arms.write(folder / "study.json", about)
+        altered(folder / one["name"] / "result.json", recipe=written_hash({}))
+    write(folder / "study.json", about)
     for path in folder.glob("probe-mpp-*"):
         (path / "result.json").unlink()
     reports.write(folder)

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image as Pillow
 from scipy import stats
 
+from helpers.arm_studies import IMAGES, finish, predict, task
 from helpers.options import ROOT, TINY, altered
+from helpers.reports import write
 from ssl_vit import costs, rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Recipe
@@ -26,7 +28,6 @@ from ssl_vit.lab.reports.numbers import Numbers, compute
 from ssl_vit.lab.reports.scaling_curve import crossovers, factor, undecided
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies.spec import build, find, read
-from test_report import IMAGES, finish, predict, task, write
 
 ROWS = 200
 

@@ -14,12 +14,13 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from helpers.arm_studies import finish, task
+from helpers.reports import do_not_draw
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import prepare_vtab, vtab, vtab_folder, vtab_labels
 from ssl_vit.lab import plan_tool, reports, study_tool
 from ssl_vit.lab.studies import spec
-from test_report import do_not_draw, finish, task
 
 ROWS = vtab.tasks()
 PIXELS = np.full((2, 2, 3), 7, np.uint8)

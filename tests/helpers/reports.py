@@ -1,0 +1,74 @@
+"""Reports of studies: their files, tables, pages and errors."""
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from ssl_vit.errors import UserError
+from ssl_vit.lab import reports
+from ssl_vit.lab.reports import svg_plots
+
+
+def write(path, value):
+    path.write_text(json.dumps(value))
+
+
+def altered(path, **new):
+    write(path, json.loads(path.read_text()) | new)
+
+
+def do_not_draw(monkeypatch):
+    for name in ("points", "learning", "grid"):
+        monkeypatch.setattr(svg_plots, name, lambda *arguments: "<svg/>")
+
+
+def table(text, first):
+    """The rows of the Markdown table whose head begins with `first`, as lists of cells."""
+    lines = text.splitlines()
+    start = next(
+        i
+        for i, line in enumerate(lines)
+        if line.startswith("|") and line[1:].split("|")[0].strip() == first
+    )
+    found = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split("|")])
+    return [found[0], *found[2:]]
+
+
+def error(folder):
+    with pytest.raises(UserError) as caught:
+        reports.write(folder)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+class Page(HTMLParser):
+    """What a page opens and closes, asks for from elsewhere, and says in cells."""
+
+    VOID = ("meta", "img", "source", "input")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.linked, self.cells = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.open += [] if tag in self.VOID else [tag]
+        self.linked += [
+            value
+            for key, value in attrs
+            if key in ("src", "srcset", "href") and not value.startswith("#")
+        ]
+        self.cells += [""] if tag in ("td", "th") else []
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("td", "th"):
+            self.cells[-1] += data

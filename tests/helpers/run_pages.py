@@ -1,0 +1,112 @@
+"""Runs made up for their pages, and pages served."""
+
+import http.client
+import json
+import threading
+from contextlib import contextmanager
+
+from PIL import Image
+
+from helpers.arm_studies import ENVIRONMENT
+from ssl_vit.config import resolve
+from ssl_vit.config.schema import dump
+from ssl_vit.lab import serve
+
+EVIL = "<script>alert(1)</script></script><!--\"'|`&lt; **b** \u202e"
+OPTIONS = ["recipe=mpp", "optim.steps=1000", "optim.batch=64", "model.depth=2"]
+BASELINES = {"entropy": 4.1, "commonest": 0.07, "neighbors": 0.16}
+
+
+def rows(count=20, **more):
+    """Rows of metrics.jsonl, each tenth with held-out metrics."""
+    made = []
+    for i in range(1, count + 1):
+        row = {
+            "step": 10 * i,
+            "images": 640 * i,
+            "loss": 6 - i / 10,
+            "accuracy_masked": i / 100,
+            "lr": 1e-3,
+            "images_per_s": 100.0,
+            "data_wait": 0.1,
+            "memory_gib": 1 + i / 100,
+        }
+        if i % 10 == 0:
+            row |= {f"validation/{name}": value for name, value in BASELINES.items()}
+            row |= {"validation/loss": 5 - i / 10, "validation/accuracy_masked": i / 50}
+        made.append(row | more)
+    return made
+
+
+def make_run(folder, *options, metrics=None, finished=True, found=None, environment=None):
+    """A run's folder, written by hand."""
+    folder.mkdir(parents=True)
+    given = [*OPTIONS, *options]
+    recipe = resolve.resolve([*given, "name=made", f"out={folder.parent}"], here=False)
+    recipe.name = folder.name
+    origin = resolve.recipe_file(given, recipe)
+    facts = ENVIRONMENT | {"recipe_file": origin, "classes": ["cat", "dog"]}
+    facts |= {"data": {"train": "0123"}, "images": {"train": 50000}} | (environment or {})
+    (folder / "recipe.yaml").write_text(dump(recipe))
+    (folder / "environment.json").write_text(json.dumps(facts))
+    lines = rows() if metrics is None else metrics
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    (folder / "log.txt").write_text("2026-11-22 07:57:06 started at step 0 on 1 processes\n")
+    (folder / "figures").mkdir()
+    Image.new("RGB", (8, 8)).save(folder / "figures" / "predictions.png")
+    if finished:
+        result = {
+            "steps": 1000,
+            "images": 64000,
+            "exaflop": 1.5e-5,
+            "device_hours": 0.11,
+            "seconds": 398.0,
+            "finished": "2026-11-22T08:03:46+00:00",
+            "metrics": {
+                "accuracy_masked": {"value": 0.5, "n": 100, "split": "validation"},
+                "commonest": {"value": 0.07, "n": 100, "split": "validation"},
+                "neighbors": {"value": 0.45, "n": 100, "split": "validation"},
+                "loss": {"value": 2.25, "n": 100, "split": "validation"},
+            },
+        }
+        result["metrics"] |= found or {}
+        (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def evil_run(folder, finished=True):
+    """A run whose every name that others choose looks like markup."""
+    metrics = [row | {EVIL: 1.0, f"validation/{EVIL}": 2.0} for row in rows()]
+    found = {EVIL: {"value": 1.0, "n": 3, "split": EVIL}}
+    environment = {"classes": [EVIL], "device": EVIL, "host": {"cpu": EVIL, "system": EVIL}}
+    environment |= {"data": {EVIL: EVIL}, "packages": {EVIL: EVIL}}
+    environment |= {"recipe_file": {"name": EVIL, "differs": {"data.name": EVIL}}}
+    make_run(folder, metrics=metrics, found=found, environment=environment, finished=finished)
+    text = (folder / "recipe.yaml").read_text()
+    (folder / "recipe.yaml").write_text(text.replace("shapes", json.dumps(EVIL)))
+    with (folder / "log.txt").open("a") as log:
+        log.write(f"2026-11-22 08:00:00 warning: {EVIL}\n")
+    (folder / "figures" / "predictions.png").rename(folder / "figures" / "<b>'.png")
+    return folder
+
+
+@contextmanager
+def served(folder):
+    with serve.server(folder, port=0) as found:
+        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield found.server_port
+        finally:
+            found.shutdown()
+            thread.join()
+
+
+def get(port, path="/", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), answer.headers.get("ETag")
+    finally:
+        connection.close()
