@@ -8,11 +8,11 @@ import pytest
 
 from helpers.launching import free_port, launch_ranks, outcome
 from helpers.options import altered
+from helpers.strategies import LONG, SERIES, launched
 from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.lab.planning import network
-from test_sharding import LONG, SERIES, launched
 
 WAYS = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 OPTIONS = altered(LONG, "optim.steps=2", "optim.warmup=1", "eval.every=2", "compute.batch=4")

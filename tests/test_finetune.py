@@ -10,6 +10,7 @@ import timm
 import torch
 
 from helpers.disk import full_disk
+from helpers.encoders import net, pixels
 from helpers.launching import launch_ranks, outcome
 from helpers.options import altered
 from helpers.runs import Killed, Killer, assert_same_end
@@ -234,8 +235,6 @@ def test_a_frozen_encoder_is_measured_and_the_result_kept(
 
 
 def test_features_of_a_layer_are_that_blocks(tiny: list[str]) -> None:
-    from test_inits import net, pixels
-
     made = net()
     inside = made.backbone.forward_intermediates(
         pixels() / 127.5 - 1, output_fmt="NLC", return_prefix_tokens=True, intermediates_only=True

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, kstest
 
+from helpers.labelled_batches import batch, supervised
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, transforms
@@ -107,8 +108,6 @@ def test_held_out_images_are_never_mixed() -> None:
 
 def test_the_loss_is_that_of_the_mixed_labels(tmp_path) -> None:
     """Cross-entropy against the soft label, worked out apart."""
-    from test_objectives import batch, supervised
-
     made, drawn = supervised(smoothing=0.1), batch()
     partner, share = drawn.label.flip(0), torch.linspace(0, 1, 6)
     mixed = drawn._replace(partner_label=partner, mix_lambda=share)

@@ -10,6 +10,7 @@ import tempfile
 import pytest
 
 from helpers.options import ROOT, TINY, altered
+from helpers.plans import planned, row
 from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
@@ -19,17 +20,6 @@ from ssl_vit.lab.planning.forecast import PlanOptions
 from ssl_vit.lab.study_tool import parse_request
 
 H100 = budget.devices()["h100"]
-
-
-def planned(capsys, *words):
-    """What --json says, and the lines before it."""
-    plan_tool.main([*words, "--json"])
-    *lines, last = capsys.readouterr().out.splitlines()
-    return json.loads(last), lines
-
-
-def row(lines, name):
-    return next(line for line in lines if line.startswith(f"{name} "))
 
 
 # Work, length, time

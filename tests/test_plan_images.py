@@ -2,7 +2,7 @@
 
 from PIL import Image
 
-from test_plan import planned, row
+from helpers.plans import planned, row
 
 
 def test_own_images_that_are_here_are_counted(capsys, tmp_path):

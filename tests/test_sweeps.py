@@ -7,6 +7,7 @@ import re
 import pytest
 from omegaconf import OmegaConf
 
+from helpers.studies import GAP, Bench
 from ssl_vit import formatting, objectives
 from ssl_vit.config import schema
 from ssl_vit.config.recipe_files import RECIPES
@@ -18,7 +19,6 @@ from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import record, slurm
 from ssl_vit.lab.studies.spec import build, read
 from ssl_vit.lab.study_tool import main, parse_request
-from test_studies import GAP, Bench
 
 PROBE = {"tool": "evaluate", "options": {"recipe": "evaluate", "init": "{pretrain}"}}
 PRETRAIN = {
