@@ -91,7 +91,7 @@ sys.path.insert(0, {str(ROOT)!r})
 from ssl_vit import formatting
 from ssl_vit.errors import report_errors
 formatting.PROGRAM = [sys.executable, str(Path(__file__).parent / "tool.py")]
-from ssl_vit.lab.studies import command
+from ssl_vit.lab import study_tool
 from ssl_vit.lab.study_tool import main
 study_tool.check_finished = lambda task, plan, folder: []  # stand-in tools leave no recipe
 if __name__ == "__main__":
