@@ -20,9 +20,9 @@ from ssl_vit.jobs import cli, train
 settings.register_profile("plain", deadline=None, derandomize=True)
 settings.load_profile("plain")
 
-
-# Files in the order of the time that they take; all others come after them. With `--dist loadfile` a
-# worker takes the next file when it has done one: begun last, one of these would run alone at the end.
+# Files of this folder in the order of the time that they take; all others come after them. With
+# `--dist loadfile` a worker takes the next file when it has done one: begun last, one of these would
+# run alone at the end.
 SLOWEST_FIRST = [
     "test_sharding.py",
     "test_heartbeat.py",
@@ -33,8 +33,8 @@ SLOWEST_FIRST = [
     "test_finetune.py",
     "test_preemption.py",
     "test_distributed.py",
-    "test_pushing.py",
-    "test_hub.py",
+    "hub/test_pushing.py",
+    "hub/test_hub.py",
     "test_errors.py",
     "test_nonfinite.py",
     "test_fuzz.py",
@@ -55,8 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    place = {name: number for number, name in enumerate(SLOWEST_FIRST)}
-    items.sort(key=lambda item: place.get(item.path.name, len(place)))
+    folder = Path(__file__).parent
+    place = {folder / path: number for number, path in enumerate(SLOWEST_FIRST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture
