@@ -5,7 +5,7 @@ run's weights, bit for bit.
 
 Every start is a child forked from this process, so that no time goes into imports; it is killed by
 SIGKILL at a random moment after a random step, in every second start while it saves. One JSON
-object comes out. tests/test_chaos.py does a few kills of each.
+object comes out. tests/robustness/test_chaos.py does a few kills of each.
 """
 
 import errno

@@ -2,7 +2,7 @@
 and which test runs which line.
 
     python robustness/baseline.py make FOLDER only=coverage
-    python robustness/baseline.py make FOLDER only=coverage tests=tests/test_rng.py,tests/test_mpp.py
+    python robustness/baseline.py make FOLDER only=coverage tests=tests/test_rng.py,tests/objectives
     python robustness/coverage_by_module.py FOLDER/coverage.json      prints it as a table
 
 Needs `coverage` (the extra [dev]). FOLDER/coverage.sqlite and FOLDER/outcomes.json, which mutants.py

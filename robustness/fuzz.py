@@ -7,7 +7,7 @@ of other types, nested lists, NaN, infinities, huge and negative numbers, blanks
 bytes that are no UTF-8, names too long. It runs in a forked child in which the work that accepted
 words would begin is taken out; `processes` of them run again as real processes, whose tools must
 answer the same. What was accepted is held against a list of what nobody can mean. One JSON object
-comes out; tests/test_fuzz.py does a few hundred.
+comes out; tests/robustness/test_fuzz.py does a few hundred.
 """
 
 import dataclasses

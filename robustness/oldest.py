@@ -18,15 +18,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = (
-    "tests/test_golden.py",
-    "tests/test_objectives.py",
-    "tests/test_mpp.py",
-    "tests/test_corruption.py",
+    "tests/training/test_golden.py",
+    "tests/objectives/test_objectives.py",
+    "tests/objectives/test_mpp.py",
+    "tests/objectives/test_corruption.py",
     "tests/test_rng.py",
-    "tests/test_precision.py",
-    "tests/test_interop.py",
-    "tests/test_checkpoint.py",
-    "tests/test_cli.py",
+    "tests/training/test_precision.py",
+    "tests/models/test_interop.py",
+    "tests/training/test_checkpoint.py",
+    "tests/jobs/test_cli.py",
     "tests/hub/test_safety.py",
 )
 SHOWN = (

@@ -1,5 +1,5 @@
 """What the files of recipes/ mean: resolved values of recipes, planned tasks of studies.
-tests/test_shipped_recipes.py holds their hashes; `baseline.py make` writes them down."""
+tests/config/test_shipped_recipes.py holds their hashes; `baseline.py make` writes them down."""
 
 import dataclasses
 from typing import Any

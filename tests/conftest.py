@@ -24,22 +24,22 @@ settings.load_profile("plain")
 # `--dist loadfile` a worker takes the next file when it has done one: begun last, one of these would
 # run alone at the end.
 SLOWEST_FIRST = [
-    "test_sharding.py",
-    "test_heartbeat.py",
-    "test_studies.py",
-    "test_train.py",
-    "test_chaos.py",
-    "test_identity.py",
-    "test_finetune.py",
-    "test_preemption.py",
-    "test_distributed.py",
+    "training/test_sharding.py",
+    "training/test_heartbeat.py",
+    "lab/studies/test_studies.py",
+    "jobs/test_train.py",
+    "robustness/test_chaos.py",
+    "runs/test_identity.py",
+    "jobs/test_finetune.py",
+    "training/test_preemption.py",
+    "training/test_distributed.py",
     "hub/test_pushing.py",
     "hub/test_hub.py",
     "test_errors.py",
-    "test_nonfinite.py",
-    "test_fuzz.py",
-    "test_frozen.py",
-    "test_stalls.py",
+    "training/test_nonfinite.py",
+    "robustness/test_fuzz.py",
+    "evaluation/test_frozen.py",
+    "training/test_stalls.py",
 ]
 
 

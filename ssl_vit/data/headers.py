@@ -1,7 +1,7 @@
 """Width and height of a JPEG or WebP from its first bytes, ten times as fast as by opening it.
 
 Only what is written in the usual way is answered. Anything else is left to Pillow, whose answer is
-the same for all files (tests/test_transforms.py compares the two).
+the same for all files (tests/data/test_transforms.py compares the two).
 """
 
 JPEG = b"\xff\xd8\xff"

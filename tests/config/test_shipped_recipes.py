@@ -1,6 +1,6 @@
 """Every file of recipes/ means what it did: the resolved values of recipes and the planned tasks of
 studies, as hashes in golden/recipes.json. After a change that is meant:
-python tests/test_shipped_recipes.py
+PYTHONPATH=tests python tests/config/test_shipped_recipes.py
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs.help import tool_help
 from ssl_vit.lab.studies import expand, spec
 
-GOLDEN = Path(__file__).parent / "golden" / "recipes.json"
+GOLDEN = ROOT / "tests" / "golden" / "recipes.json"
 NAMES = shipped_recipes.names()
 
 

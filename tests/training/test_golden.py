@@ -1,5 +1,5 @@
-"""Golden loss curves: a refactor leaves them as they are. `python tests/test_golden.py` writes them
-anew.
+"""Golden loss curves: a refactor leaves them as they are.
+`PYTHONPATH=tests python tests/training/test_golden.py` writes them anew.
 
 In the environment recorded in the file the losses are identical; elsewhere the first 20 steps agree
 to 1e-4, of MoCo v3 the first 5: one more unit in the last place of its patch embeddings gives
@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.options import TINY, altered
+from helpers.options import ROOT, TINY, altered
 from ssl_vit.config.resolve import resolve
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.environment import cpu_model
 from ssl_vit.runs.folder import Run
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = ROOT / "tests" / "golden"
 SHORT = altered(TINY, "optim.steps=40", "log.every=1")
 CURVES = {
     "mpp": SHORT,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from helpers.options import TINY, altered
+from helpers.options import ROOT, TINY, altered
 from ssl_vit import objectives
 from ssl_vit.config import schema
 from ssl_vit.config.resolve import resolve
@@ -110,7 +110,7 @@ def test_an_objective_of_ones_own_refuses_words_it_cannot_use(
 
 def test_the_guides_objective_has_simmims_losses(tiny: list[str], tmp_path: Path) -> None:
     """The example as it stands in docs/guide.md, found by its file's name."""
-    text = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
+    text = (ROOT / "docs" / "guide.md").read_text()
     (block,) = re.findall(r"```python\n(# simmim\.py: .*?)```", text, re.DOTALL)
     file = tmp_path / "simmim.py"
     file.write_text(block)
