@@ -81,19 +81,6 @@ def error_line(tiny: list[str], capsys: pytest.CaptureFixture) -> Callable[..., 
     return say
 
 
-@pytest.fixture
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where `datasets` keeps what it keeps, away from home; without the Hub."""
-    import datasets
-    import huggingface_hub.constants
-
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    return folder
-
-
 @pytest.fixture(scope="session")
 def real_images() -> Path:
     """The folder with cifar10/ and tinyimagenet/."""

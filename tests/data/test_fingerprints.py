@@ -13,8 +13,6 @@ from ssl_vit.config.schema import Data
 from ssl_vit.data import fingerprints, layout, sources, streaming
 from ssl_vit.data.base import ReadUnits
 
-pytestmark = pytest.mark.usefixtures("cache")
-
 COUNT, BYTES = 300, 1000
 
 

@@ -18,8 +18,6 @@ from ssl_vit.jobs import cli
 from ssl_vit.runs import environment
 from ssl_vit.training import distributed, loop
 
-pytestmark = pytest.mark.usefixtures("cache")
-
 
 def encoded(form, **options):
     noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)

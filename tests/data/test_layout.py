@@ -17,8 +17,6 @@ from ssl_vit.data import batching, layout, sources
 from ssl_vit.data.layout import Folder
 from ssl_vit.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("cache")
-
 SPLITS = [word for words in layout.ROLES.values() for word in words]
 
 

@@ -14,8 +14,6 @@ from ssl_vit.config.schema import Data
 from ssl_vit.data import formats, metadata, sources
 from ssl_vit.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("cache")
-
 ROWS = [
     {"file_name": f"{n}.png", "caption": f"no {n}", "label": ["dog", "ant", "bee"][n % 3]}
     for n in range(6)

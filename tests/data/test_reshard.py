@@ -20,8 +20,6 @@ from ssl_vit.data import batching, loaders, make_shards, reshard, sources, trans
 from ssl_vit.errors import UserError
 from ssl_vit.runs import output_folder
 
-pytestmark = pytest.mark.usefixtures("cache")
-
 MANNER = reshard.Encoding(size=16, format="jpeg", quality=95)
 
 

@@ -20,8 +20,6 @@ from ssl_vit.data import batching, fingerprints, loaders, shard_index, shards, s
 from ssl_vit.data.base import ShardedSubset
 from ssl_vit.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("cache")
-
 NAMES = st.text("abcXYZ019_-/ é", min_size=1, max_size=140).filter(
     lambda name: name.strip("/ ") == name and "//" not in name
 )

@@ -32,8 +32,6 @@ from ssl_vit.data import (
 )
 from ssl_vit.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("cache")
-
 
 def image_folder(root, splits=("train", "test"), each=3):
     """Write split/class/number.png, the first of each class greyscale; {split: {bytes: class}}."""
