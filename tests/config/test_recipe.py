@@ -20,7 +20,7 @@ from ssl_vit.errors import UserError
 
 MODELS, DATASETS, MPP = (
     yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())
-    for name in ("models", "datasets", "mpp")
+    for name in ("tables/models", "tables/datasets", "mpp")
 )
 STEPS = MPP["optim"]["steps"]
 
