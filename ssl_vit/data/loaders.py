@@ -19,7 +19,7 @@ from .base import ShardedSource, Source
 from .batching import Batch, BatchLayout, ImageDataset, Samples, samples_at
 from .resident import DecodedImages, ResidentDataset
 from .sampler import WindowSampler
-from .streaming import WINDOW, Cell, Cursor, InMemoryImages, Stream
+from .streaming import WINDOW, Cursor, InMemoryImages, Stream, StreamedImage
 from .workers import RepeatableOrder, init_worker, limit_workers
 
 
@@ -60,7 +60,7 @@ class _Steps:
 class _StreamBatch(NamedTuple):
     """A micro-batch of a stream: its encoded images and their samples."""
 
-    cells: list[Cell]
+    cells: list[StreamedImage]
     samples: Samples
 
 
@@ -158,7 +158,7 @@ class StreamReader:
             index = layout.rank + layout.processes * np.array(number, np.int64)
             yield _StreamBatch(list(cells), Samples(index, rng.key(seed, 0, index)))
 
-    def _images(self, seed: int, first: int, last: int) -> Iterator[tuple[int, Cell]]:
+    def _images(self, seed: int, first: int, last: int) -> Iterator[tuple[int, StreamedImage]]:
         """This process's images first .. last-1, each with its number."""
         if first >= last:
             return

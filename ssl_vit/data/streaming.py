@@ -23,7 +23,7 @@ WINDOW = 10_000  # images that are shuffled at a time, where data.window is null
 PREVIEW = 2048  # the first images, where a stream is used like a source: baselines, fingerprints
 
 
-class Cell(NamedTuple):
+class StreamedImage(NamedTuple):
     """An encoded image of a stream, its label (-1: none), and the shard and row it is from."""
 
     image: bytes
@@ -35,7 +35,7 @@ class Cell(NamedTuple):
 class InMemoryImages:
     """A source of some images of a stream, kept in memory."""
 
-    def __init__(self, cells: list[Cell], classes: list[str], columns: str) -> None:
+    def __init__(self, cells: list[StreamedImage], classes: list[str], columns: str) -> None:
         self.cells = cells
         self.classes = classes
         self.columns = columns
@@ -120,7 +120,9 @@ class Stream:
         cells = [cell for cell, _ in islice(first_epoch, count)]
         return InMemoryImages(cells, *self.class_info)
 
-    def windows(self, numbers: range, size: int, rank: int, processes: int) -> Iterator[list[Cell]]:
+    def windows(
+        self, numbers: range, size: int, rank: int, processes: int
+    ) -> Iterator[list[StreamedImage]]:
         """This process's windows `numbers`, of `size` images each. While one is used, a thread
         reads the next.
 
@@ -138,7 +140,9 @@ class Stream:
                     reading = pool.submit(_next_window, walk, size)
                 yield cells
 
-    def _walk(self, start: Cursor, rank: int, processes: int) -> Iterator[tuple[Cell, Cursor]]:
+    def _walk(
+        self, start: Cursor, rank: int, processes: int
+    ) -> Iterator[tuple[StreamedImage, Cursor]]:
         """This process's images from `start` on, without end, each with the cursor of the one after
         it."""
         epoch, place, row = start
@@ -164,7 +168,7 @@ class Stream:
         key = rng.stream(rng.key(self.seed, epoch), "shards")
         return rng.permute(np.arange(self.shards), self.shards, key)
 
-    def _read(self, shard: int) -> list[Cell]:
+    def _read(self, shard: int) -> list[StreamedImage]:
         """All images of a shard. It is read whole, because stopping in the middle of a parquet file
         can crash the process at exit (apache/arrow issue 45214)."""
         try:
@@ -176,12 +180,12 @@ class Stream:
                 f"{self.where}: shard {shard} of {self.shards} cannot be read: {text}"
             ) from None
 
-    def _cell(self, cell: dict[str, Any], shard: int, row: int) -> Cell:
+    def _cell(self, cell: dict[str, Any], shard: int, row: int) -> StreamedImage:
         label = cell[self.label] if self.label else None
         if isinstance(label, int) and not self._may_be(label):
             text = f"label {label} in row {row} is none of {self.classes or 'any'} classes"
             raise ValueError(f"{text}; data.classes= says how many there are")
-        return Cell(_encoded(cell[self.image]), -1 if label is None else label, shard, row)
+        return StreamedImage(_encoded(cell[self.image]), -1 if label is None else label, shard, row)
 
     def _may_be(self, label: int) -> bool:
         """Whether it is a number of a class, or one that nobody learns from."""
@@ -190,7 +194,9 @@ class Stream:
         return -1 <= label < self.classes
 
 
-def _next_window(walk: Iterator[tuple[Cell, Cursor]], size: int) -> tuple[list[Cell], Cursor]:
+def _next_window(
+    walk: Iterator[tuple[StreamedImage, Cursor]], size: int
+) -> tuple[list[StreamedImage], Cursor]:
     """The next `size` images, and the cursor after the last of them."""
     cells, cursors = zip(*islice(walk, size), strict=True)
     return list(cells), cursors[-1]
