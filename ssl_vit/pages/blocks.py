@@ -104,7 +104,7 @@ class Fold(NamedTuple):
     blocks: "list[Block]"
 
 
-class Comparison(NamedTuple):
+class RunComparison(NamedTuple):
     """A table of runs, of which the reader picks some to see their curves in one chart and how
     their recipes differ.
 
@@ -121,7 +121,7 @@ class Comparison(NamedTuple):
     recipes: dict[str, list[str]]
 
 
-Block = Text | Listing | Table | Commands | Chart | Figure | Image | Fold | Comparison
+Block = Text | Listing | Table | Commands | Chart | Figure | Image | Fold | RunComparison
 
 
 class Section(NamedTuple):
@@ -263,7 +263,7 @@ def _embedded_png(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
-def _json(block: Chart | Comparison) -> Markup:
+def _json(block: Chart | RunComparison) -> Markup:
     """A chart's or a comparison's data, for the script. No character in it can end the element."""
     if isinstance(block, Chart):
         data: Any = {"title": text_line(block.title), "lines": [_line(one) for one in block.lines]}

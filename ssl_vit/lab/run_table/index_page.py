@@ -12,7 +12,7 @@ from ...config.computed import counts
 from ...errors import UserError
 from ...formatting import format_value
 from ...pages import blocks, metric_charts, metric_tables, run_page
-from ...pages.blocks import Block, Cell, Comparison, Listing, Section, Table, Text
+from ...pages.blocks import Block, Cell, Listing, RunComparison, Section, Table, Text
 from ...pages.run_page import INDEX, PAGE
 from ...pages.run_record import RunRecord, is_run, read_run
 from ...runs.files import write_atomically
@@ -173,7 +173,7 @@ def _runs(folder: Path, records: Sequence[RunRecord]) -> Iterator[Block]:
         for name, record in zip(names, records, strict=True)
     ]
     table = Table(head, rows, labels=5, search="Search the runs")
-    yield Comparison(table, names, _curves(names, records), differences(records))
+    yield RunComparison(table, names, _curves(names, records), differences(records))
     yield Listing(
         [
             "A point of a long curve is the mean of the rows up to it; the run's page has more.",
