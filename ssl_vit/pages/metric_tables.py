@@ -137,7 +137,7 @@ def with_count(name: str, entry: Mapping[str, Any], measured_on: Mapping[str, in
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
 
 
-class Comparison(NamedTuple):
+class BaselineComparison(NamedTuple):
     """A baseline's name and value, and name, value and count of the metric that it is compared
     with."""
 
@@ -169,7 +169,7 @@ class Comparison(NamedTuple):
         return f"{self.called} ({values})"
 
 
-def comparisons(metrics: Mapping[str, Any]) -> Iterator[Comparison]:
+def comparisons(metrics: Mapping[str, Any]) -> Iterator[BaselineComparison]:
     """Each measured baseline with the model's own metric; the parts of a joint objective
     separately."""
     for name, entry in metrics.items():
@@ -186,13 +186,15 @@ def comparisons(metrics: Mapping[str, Any]) -> Iterator[Comparison]:
         )
         if measures:
             own = metrics[measures[0]]
-            yield Comparison(name, entry["value"], measures[0], own["value"], own.get("n") or 0)
+            yield BaselineComparison(
+                name, entry["value"], measures[0], own["value"], own.get("n") or 0
+            )
 
 
 BASELINES_HEAD = ("baseline", "it guesses", "its value", "the model's", "measure")
 
 
-def baselines(fought: Sequence[Comparison]) -> str:
+def baselines(fought: Sequence[BaselineComparison]) -> str:
     rows = [
         (inline_code(first), *values, inline_code(last))
         for first, *values, last in map(baseline_row, fought)
@@ -200,7 +202,7 @@ def baselines(fought: Sequence[Comparison]) -> str:
     return table(BASELINES_HEAD, rows)
 
 
-def baseline_row(one: Comparison) -> tuple[str, ...]:
+def baseline_row(one: BaselineComparison) -> tuple[str, ...]:
     """A baseline beside the model's metric, as texts."""
     return (
         one.baseline,
@@ -211,7 +213,7 @@ def baseline_row(one: Comparison) -> tuple[str, ...]:
     )
 
 
-def verdict(fought: Sequence[Comparison]) -> str:
+def verdict(fought: Sequence[BaselineComparison]) -> str:
     """One sentence: which baselines the model beats, and which it does not."""
     by_verb = {verb: [one.text for one in fought if one.verb == verb] for verb in (WON, LOST, OPEN)}
     return (
