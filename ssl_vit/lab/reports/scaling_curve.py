@@ -64,7 +64,7 @@ class Worth(NamedTuple):
     factor: Estimate
 
 
-class Comparison(NamedTuple):
+class ArmComparison(NamedTuple):
     """An arm against the baseline, over the shares of which the same seeds are finished.
 
     Attributes:
@@ -85,7 +85,7 @@ class ScalingCurve(NamedTuple):
 
     baseline: str
     points: list[LabelPoint]
-    comparisons: list[Comparison]
+    comparisons: list[ArmComparison]
     of: str = "labels"
 
     def place(self, part: str | None) -> float | None:
@@ -141,7 +141,7 @@ def _images(study: StudyResults, part: str) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _compare(arm: str, baseline: str, points: list[LabelPoint]) -> Comparison | None:
+def _compare(arm: str, baseline: str, points: list[LabelPoint]) -> ArmComparison | None:
     """Over the seeds and shares of which the most runs are finished, so that neither an unfinished
     share takes seeds from the others, nor further seeds of one share the others from the curve.
     None without two shares that have a seed in common."""
@@ -161,7 +161,7 @@ def _compare(arm: str, baseline: str, points: list[LabelPoint]) -> Comparison | 
         for index, share in enumerate(share_L)
     ]
     found = crossovers(share_L, own_SL, other_SL)
-    return Comparison(arm, seeds, found, undecided(share_L, own_SL, other_SL), worth)
+    return ArmComparison(arm, seeds, found, undecided(share_L, own_SL, other_SL), worth)
 
 
 def crossovers(share_L: np.ndarray, own_SL: np.ndarray, other_SL: np.ndarray) -> list[Estimate]:

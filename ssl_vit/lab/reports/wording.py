@@ -10,7 +10,7 @@ from .axes import CURVE_OF, arm_label, format_place
 from .load import StudyResults
 from .measures import Measure
 from .numbers import Numbers, Pair, choices
-from .scaling_curve import Comparison, Estimate
+from .scaling_curve import ArmComparison, Estimate
 from .task_means import Benchmark, Score
 
 MINUS = "A minus B"
@@ -166,7 +166,7 @@ def _difference(pair: Pair, numbers: Numbers) -> str:
     return f"{text} (95% interval in pairs {ends} over {found.n} seeds, {excludes})"
 
 
-def crossings(found: Comparison, numbers: Numbers) -> list[str]:
+def crossings(found: ArmComparison, numbers: Numbers) -> list[str]:
     """At which places along the curve an arm and the baseline cross."""
     both = f"{arm_label(found.arm, numbers.settings)} and {_baseline(numbers)}"
     of = _along(numbers)
@@ -187,7 +187,7 @@ def crossings(found: Comparison, numbers: Numbers) -> list[str]:
     ]
 
 
-def worth(found: Comparison, numbers: Numbers) -> dict[float, str]:
+def worth(found: ArmComparison, numbers: Numbers) -> dict[float, str]:
     """{place: how many times the labels (images, exaFLOP) an arm is worth there}."""
     of = _along(numbers)
     arm = arm_label(found.arm, numbers.settings)
