@@ -152,7 +152,7 @@ class Pages:
     def _run(self, folder: Path, above: str) -> str:
         return run_page.render(self._record(folder), above, live=True)
 
-    def _index(self, folder: Path, paths: list[Path], studies: list[index_page.Study]) -> str:
+    def _index(self, folder: Path, paths: list[Path], studies: list[index_page.ListedStudy]) -> str:
         records = [self._record(path) for path in paths]
         return index_page.render(folder, records, studies, live=True)
 

@@ -34,7 +34,7 @@ METRICS = {
 }
 
 
-class Study(NamedTuple):
+class ListedStudy(NamedTuple):
     """A study's folder: how many of its tasks are finished, and whether its report is written."""
 
     folder: Path
@@ -44,7 +44,7 @@ class Study(NamedTuple):
     reported: bool
 
 
-def find(folder: Path) -> tuple[list[Path], list[Study]]:
+def find(folder: Path) -> tuple[list[Path], list[ListedStudy]]:
     """The runs of a folder and of the studies in it, and those studies; of a study's folder its own
     runs. Folders are looked at by name."""
     runs = []
@@ -63,7 +63,7 @@ def _folders(folder: Path) -> Iterator[Path]:
         yield from sorted(child for child in folder.iterdir() if child.is_dir())
 
 
-def _study(folder: Path) -> Study | None:
+def _study(folder: Path) -> ListedStudy | None:
     """The study of a folder; None where there is none, or a damaged one."""
     try:
         plan = parsing.read_study(folder / "study.json")
@@ -72,7 +72,7 @@ def _study(folder: Path) -> Study | None:
     names = [task["name"] for task in plan["tasks"]]
     finished = sum((folder / name / "result.json").exists() for name in names)
     reported = (folder / PAGE).exists()
-    return Study(folder, plan["title"], finished, len(names), reported)
+    return ListedStudy(folder, plan["title"], finished, len(names), reported)
 
 
 def write(folder: Path) -> list[RunRecord]:
@@ -110,19 +110,19 @@ def _outdated(record: RunRecord) -> bool:
 
 
 def render(
-    folder: Path, records: Sequence[RunRecord], studies: Sequence[Study], live: bool = False
+    folder: Path, records: Sequence[RunRecord], studies: Sequence[ListedStudy], live: bool = False
 ) -> str:
     """The page as text."""
     return blocks.html(_title(folder, studies), _sections(folder, records, studies), live=live)
 
 
-def _title(folder: Path, studies: Sequence[Study]) -> str:
+def _title(folder: Path, studies: Sequence[ListedStudy]) -> str:
     own = [study for study in studies if study.folder == folder]
     return f"Runs of {own[0].title}" if own else f"Runs in {folder.resolve().name}"
 
 
 def _sections(
-    folder: Path, records: Sequence[RunRecord], studies: Sequence[Study]
+    folder: Path, records: Sequence[RunRecord], studies: Sequence[ListedStudy]
 ) -> list[Section]:
     found = [Section("", [Text(_summary(records))])]
     if studies:
@@ -141,7 +141,7 @@ def _summary(records: Sequence[RunRecord]) -> str:
     return f"{number}: {', '.join(counted)}. {hours:.3g} device-hours in all."
 
 
-def _study_row(folder: Path, study: Study) -> list[str | Cell]:
+def _study_row(folder: Path, study: ListedStudy) -> list[str | Cell]:
     place = _relative(folder, study.folder)
     report: str | Cell = Cell("report", f"{place}{PAGE}") if study.reported else "none yet"
     name: str | Cell = study.folder.resolve().name
