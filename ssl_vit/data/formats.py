@@ -21,7 +21,7 @@ from .label_lists import holds_lists
 from .layout import ROLE, Tree
 from .schemas import SplitClasses
 from .streaming import Stream
-from .table import Table
+from .table import TableSource
 
 # files that `save_to_disk` writes: for several splits, or for one
 SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})
@@ -315,7 +315,7 @@ def _tables(
         if name in found:
             label = label if texts else None
             known = texts
-        splits[name] = Table(rows, image, label, about, known, name in found, masks)
+        splits[name] = TableSource(rows, image, label, about, known, name in found, masks)
     return FoundSplits(splits, skipped, guesses + more)
 
 

@@ -11,7 +11,7 @@ from . import label_lists, shards
 from .base import NO_MASKS, Masks, ReadUnits, file_bytes, relative_paths
 
 
-class Table:
+class TableSource:
     """A split of a `datasets.Dataset`; images stay encoded. `about` ends the error that there are
     no labels. With `texts` the labels are texts, each the name of its class."""
 
