@@ -26,7 +26,7 @@ SEED = 0  # of the probe's batches and of the bank: the same in every run
 Reader = Callable[[Tensor], Tensor]  # uint8 images (B, 3, S, S) -> patch features (B, N, D)
 
 
-class Task(NamedTuple):
+class SegmentationTask(NamedTuple):
     """What the pixels' classes are, and how patches lie in an image: `grid` rows and columns."""
 
     classes: int
@@ -95,7 +95,7 @@ def count_classes(mask_ISS: Tensor, ignore: int) -> int:
     return max((int(v) + 1 for v in mask_ISS.unique().tolist() if v != ignore), default=0)
 
 
-def patch_classes(mask_BSS: Tensor, task: Task) -> Tensor:
+def patch_classes(mask_BSS: Tensor, task: SegmentationTask) -> Tensor:
     """The class (B, N) of most of each patch's pixels, ignored ones left out (ties: the lowest);
     -1 for a patch without others."""
     rows, columns = task.grid
@@ -107,7 +107,9 @@ def patch_classes(mask_BSS: Tensor, task: Task) -> Tensor:
     return torch.where(known_BNP.any(2), count_BNC.argmax(2), -1)
 
 
-def upsampled(x_BND: Tensor, scale: Scale, weight_AF: Tensor, task: Task, side: int) -> Tensor:
+def upsampled(
+    x_BND: Tensor, scale: Scale, weight_AF: Tensor, task: SegmentationTask, side: int
+) -> Tensor:
     """Logits (B, F, S, S): a linear layer on each patch, bilinearly upsampled to the mask (Strudel
     et al., 2021, section 3.2; Oquab et al., 2023, section 7.4, whose batch norm before the layer is
     `scale` here)."""
@@ -119,7 +121,7 @@ def upsampled(x_BND: Tensor, scale: Scale, weight_AF: Tensor, task: Task, side: 
 
 def train_segmenter(
     train: PatchFeatures,
-    task: Task,
+    task: SegmentationTask,
     scale: Scale,
     *,
     rates: tuple[float, ...],
@@ -151,7 +153,7 @@ def train_segmenter(
 
 
 def _gradient(
-    x_BND: Tensor, mask_BSS: Tensor, scale: Scale, weight_AF: Tensor, task: Task
+    x_BND: Tensor, mask_BSS: Tensor, scale: Scale, weight_AF: Tensor, task: SegmentationTask
 ) -> Tensor:
     """Of the summed cross-entropy, at each group's own weights (A, G C)."""
     weight_AF = weight_AF.detach().requires_grad_()
@@ -164,12 +166,14 @@ def _gradient(
     return gradient_AF
 
 
-def predicted(x_BND: Tensor, scale: Scale, weight_AC: Tensor, task: Task, side: int) -> Tensor:
+def predicted(
+    x_BND: Tensor, scale: Scale, weight_AC: Tensor, task: SegmentationTask, side: int
+) -> Tensor:
     """Each pixel's class (B, S, S)."""
     return upsampled(x_BND, scale, weight_AC, task, side).argmax(1)
 
 
-def confusion(mask_BSS: Tensor, pred_BSS: Tensor, task: Task) -> Tensor:
+def confusion(mask_BSS: Tensor, pred_BSS: Tensor, task: SegmentationTask) -> Tensor:
     """Pixels by class (rows) and prediction (columns), int64 (C, C) on the CPU; ignored ones left
     out."""
     truth = mask_BSS.flatten().long()
@@ -190,7 +194,9 @@ def scores(confusion_CC: Tensor) -> Scores:
     return Scores(miou, (right_C.sum() / counted.sum()).item())
 
 
-def make_bank(train: PatchFeatures, task: Task, size: int, device: torch.device) -> Bank:
+def make_bank(
+    train: PatchFeatures, task: SegmentationTask, size: int, device: torch.device
+) -> Bank:
     """At most `size` patches with a class: those whose hash of (seed, place) is lowest. A bank of
     patches: Balažević et al., 2023, section 3."""
     parts = train.mask_ISS.split(AT_ONCE)

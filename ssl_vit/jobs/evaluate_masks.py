@@ -17,7 +17,7 @@ from ..data.masks import MaskedBatch
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import dense, probes
-from ..evaluation.dense import Bank, PatchFeatures, Reader, Task
+from ..evaluation.dense import Bank, PatchFeatures, Reader, SegmentationTask
 from ..evaluation.probes import Scale
 from ..models.encoder import Encoder
 from ..training import loop
@@ -163,20 +163,20 @@ class MaskEvaluation:
         count = len(self.unreadable)
         batching.check_unreadable(count, self.seen, self.data, self.unreadable[-1])
 
-    def _task(self, train: PatchFeatures) -> Task:
+    def _task(self, train: PatchFeatures) -> SegmentationTask:
         ignore = self.data.mask_ignore
         found = dense.count_classes(train.mask_ISS, ignore)
         classes = masks.known_classes(self.splits, self.data) or found
         if classes < 2:
             text = f"the training masks have {found} classes beside data.mask_ignore={ignore}"
             raise UserError(f"probe.measures={self._measures}: {text}; expected at least 2")
-        return Task(classes, ignore, self.network.grid)
+        return SegmentationTask(classes, ignore, self.network.grid)
 
     @property
     def _measures(self) -> str:
         return ",".join(name for name in self.probe.measures if name in DENSE)
 
-    def _fit(self, train: PatchFeatures, task: Task) -> Fitted:
+    def _fit(self, train: PatchFeatures, task: SegmentationTask) -> Fitted:
         """Learn from the training images, on this process's device."""
         device = self.accelerator.device
         scale = dense.moments(train, device)
@@ -202,7 +202,7 @@ class MaskEvaluation:
         found = Fitted(scale, weight_GAC, bank, _commonest(shown), _commonest(everywhere))
         return found.to(torch.device("cpu"))
 
-    def _choose(self, fitted: Fitted, task: Task) -> Tensor:
+    def _choose(self, fitted: Fitted, task: SegmentationTask) -> Tensor:
         """Of the weights (G, A, C) those (1, A, C) of the rate with the highest mIoU on held-out
         images (ties: the first).
 
@@ -220,7 +220,7 @@ class MaskEvaluation:
         best = max((g for g, ok in enumerate(finite) if ok), key=lambda g: miou[g])
         return fitted.weight_GAC[best : best + 1]
 
-    def _count(self, source: Source, fitted: Fitted, task: Task) -> Counts:
+    def _count(self, source: Source, fitted: Fitted, task: SegmentationTask) -> Counts:
         """Over all processes' images of a split."""
         device = self.accelerator.device
         groups = len(fitted.weights)
@@ -256,7 +256,9 @@ class MaskEvaluation:
         sums = [sum(parts[1:], parts[0]) for parts in list(zip(*everyone, strict=True))[:4]]
         return Counts(*sums)
 
-    def _patches(self, x_BND: Tensor, mask_BSS: Tensor, fitted: Fitted, task: Task) -> Tensor:
+    def _patches(
+        self, x_BND: Tensor, mask_BSS: Tensor, fitted: Fitted, task: SegmentationTask
+    ) -> Tensor:
         """Patches with a class, those right by k-NN, and those right by the commonest class."""
         assert fitted.bank is not None
         class_P = dense.patch_classes(mask_BSS, task).flatten()

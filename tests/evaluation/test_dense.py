@@ -21,7 +21,7 @@ from ssl_vit.data.base import fetch_masks, masks_in
 from ssl_vit.data.batching import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import dense, probes
-from ssl_vit.evaluation.dense import PatchFeatures, Task
+from ssl_vit.evaluation.dense import PatchFeatures, SegmentationTask
 from ssl_vit.jobs import evaluate_masks
 from ssl_vit.lab.reports import measures as report_measures
 from ssl_vit.pages import metric_tables
@@ -75,7 +75,7 @@ def test_scores_are_those_of_a_plain_count_and_of_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     truth = rng.choice([0, 1, 2, 255], (3, 8, 8))
     pred = np.where(rng.random(truth.shape) < 0.7, truth % 255, rng.integers(0, 4, truth.shape))
-    task = Task(6, 255, (2, 2))
+    task = SegmentationTask(6, 255, (2, 2))
     counted = dense.confusion(torch.from_numpy(truth), torch.from_numpy(pred), task)
     by_hand = np.zeros((6, 6), int)
     for t, p in zip(truth.ravel(), pred.ravel(), strict=True):
@@ -96,27 +96,27 @@ def test_logits_are_upsampled_bilinearly_between_the_centres_of_patches() -> Non
     identity = probes.Scale(torch.zeros(1).double(), torch.ones(1).double())
     weight = torch.tensor([[1.0], [0.0]])  # of the feature and of the constant
     x_BND = torch.tensor([0.0, 1.0, 0.0, 1.0]).reshape(1, 4, 1)
-    logits = dense.upsampled(x_BND, identity, weight, Task(1, 255, (2, 2)), 8)
+    logits = dense.upsampled(x_BND, identity, weight, SegmentationTask(1, 255, (2, 2)), 8)
     row = torch.tensor([0, 0, 1, 3, 5, 7, 8, 8]) / 8
     torch.testing.assert_close(logits[0, 0], row.expand(8, 8))
 
 
 def test_a_patch_has_the_class_of_most_of_its_pixels() -> None:
     mask = torch.tensor([[1, 1, 255, 255], [2, 255, 255, 255], [0, 2, 1, 1], [2, 0, 1, 0]])
-    found = dense.patch_classes(mask[None], Task(3, 255, (2, 2)))
+    found = dense.patch_classes(mask[None], SegmentationTask(3, 255, (2, 2)))
     assert found.tolist() == [[1, -1, 0, 1]]  # a tie goes to the lowest class
 
 
 def separable(images: int) -> PatchFeatures:
     """Features that are the class of a patch and noise."""
     mask = torch.from_numpy(np.stack([stripes(seed) for seed in range(images)]))
-    class_IN = dense.patch_classes(mask, Task(3, 255, (4, 4)))
+    class_IN = dense.patch_classes(mask, SegmentationTask(3, 255, (4, 4)))
     noise = torch.randn(images, 16, 5, generator=torch.Generator().manual_seed(0))
     return PatchFeatures(torch.cat([F.one_hot(class_IN, 3).float(), 0.1 * noise], 2), mask)
 
 
 def test_separable_patches_are_segmented_without_an_error() -> None:
-    task = Task(3, 255, (4, 4))
+    task = SegmentationTask(3, 255, (4, 4))
     train = separable(20)
     scale = dense.moments(train, torch.device("cpu"))
     settings = {"rates": (1.0,), "steps": 60, "batch": 8, "device": torch.device("cpu")}
@@ -138,7 +138,7 @@ def test_training_is_sgd_on_the_cross_entropy_of_all_pixels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As torch's own, one rate after the other; also where a batch is taken in parts."""
-    task, rates, steps = Task(3, 2, (4, 4)), (0.5, 0.05), 7  # class 2 is ignored
+    task, rates, steps = SegmentationTask(3, 2, (4, 4)), (0.5, 0.05), 7  # class 2 is ignored
     train = separable(6)
     scale = dense.moments(train, torch.device("cpu"))
     settings = {"rates": rates, "steps": steps, "batch": 4, "device": torch.device("cpu")}
@@ -198,7 +198,7 @@ def test_a_mask_gets_the_geometry_of_its_image(how: tuple, shape: tuple, tmp_pat
 
 def test_an_image_in_its_mask_s_colours_is_segmented_without_an_error(tmp_path: Path) -> None:
     """Through the whole preprocessing with a crop: 20 px are not resized, and the middle is cut."""
-    task = Task(3, 255, (4, 4))
+    task = SegmentationTask(3, 255, (4, 4))
     drawn = [stripes(seed, 20, 24, cell=1) for seed in range(4)]
     rows = {"image": [encoded(COLORS[one]) for one in drawn], "mask": [*map(encoded, drawn)]}
     kinds = datasets.Features(dict.fromkeys(rows, datasets.Image()))
