@@ -24,7 +24,7 @@ from ..runs.environment import cores
 from ..runs.files import write_atomically
 
 if TYPE_CHECKING:
-    from .reshard import FinishedShard, Shard
+    from .reshard import FinishedShard, PlannedShard
 
 FORMATS = ("jpeg", "webp")
 RECORD = "shards.json"
@@ -199,13 +199,13 @@ def _print_shard(made: "FinishedShard", state: str) -> None:
         print(f"warning: left out: {text_line(text)}", flush=True)
 
 
-def _cut(split: str, source: Any, options: ShardOptions) -> Iterator["Shard"]:
+def _cut(split: str, source: Any, options: ShardOptions) -> Iterator["PlannedShard"]:
     """The shards of a split, with the Hub's names."""
-    from .reshard import Shard
+    from .reshard import PlannedShard
 
     count = math.ceil(len(source) / options.rows)
     for i in range(count):
         last = min((i + 1) * options.rows, len(source))
-        yield Shard(
+        yield PlannedShard(
             source, i * options.rows, last, options.out / f"{split}-{i:05d}-of-{count:05d}.parquet"
         )

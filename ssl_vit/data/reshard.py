@@ -31,7 +31,7 @@ class Encoding(NamedTuple):
     quality: int
 
 
-class Shard(NamedTuple):
+class PlannedShard(NamedTuple):
     """Rows first .. last-1 of a source, and the file to write them to."""
 
     source: Source
@@ -51,7 +51,7 @@ class FinishedShard(NamedTuple):
     unreadable: list[str]
 
 
-def finished_shard(shard: Shard) -> FinishedShard:
+def finished_shard(shard: PlannedShard) -> FinishedShard:
     """A shard that an earlier start finished.
 
     Raises:
@@ -90,7 +90,7 @@ class ShardMaker(Dataset):
     """Writes a shard when it is indexed, so that a data loader's workers write several in
     parallel."""
 
-    def __init__(self, shards: list[Shard], encoding: Encoding) -> None:
+    def __init__(self, shards: list[PlannedShard], encoding: Encoding) -> None:
         self.shards = shards
         self.encoding = encoding
 
