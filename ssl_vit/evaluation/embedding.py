@@ -37,7 +37,7 @@ class Pooled(NamedTuple):
 TokenReader = Callable[[Tensor], Pooled]  # of uint8 images (B, 3, H, W)
 
 
-class Shard(NamedTuple):
+class FeatureShard(NamedTuple):
     """Rows first .. last-1 of a split, and the file that holds their features."""
 
     split: str
@@ -223,7 +223,7 @@ def summary(file: Path) -> tuple[int, tuple[str, ...]]:
     return found.num_rows, tuple(json.loads(found.metadata[UNREADABLE]))
 
 
-def nearest(query_D: np.ndarray, shards: Iterable[Shard], top: int) -> list[Neighbor]:
+def nearest(query_D: np.ndarray, shards: Iterable[FeatureShard], top: int) -> list[Neighbor]:
     """The `top` images of the shards whose features have the highest cosine similarity with the
     query's, best first."""
     best: list[Neighbor] = []
@@ -234,7 +234,7 @@ def nearest(query_D: np.ndarray, shards: Iterable[Shard], top: int) -> list[Neig
     return best
 
 
-def _nearest_in(query_D: np.ndarray, shard: Shard, top: int) -> Iterator[Neighbor]:
+def _nearest_in(query_D: np.ndarray, shard: FeatureShard, top: int) -> Iterator[Neighbor]:
     found = decode(shard.file)
     if not len(found.index):
         return

@@ -26,7 +26,7 @@ from ..data.loaders import readable_loader
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import embedding
-from ..evaluation.embedding import Shard, TokenReader
+from ..evaluation.embedding import FeatureShard, TokenReader
 from ..formatting import text_line
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
@@ -129,7 +129,7 @@ class FeatureFolder:
     def _open(
         self,
         splits: Mapping[str, Source],
-        shards: Sequence[Shard],
+        shards: Sequence[FeatureShard],
         network: Backbone,
         weights_hash: str,
     ) -> tuple[str, list[int]]:
@@ -224,7 +224,7 @@ class FeatureFolder:
         for name, source in splits.items():
             print(f"split       {name}: {len(source):,} images", flush=True)
 
-    def _cut(self, split: str, source: Source) -> Iterator[Shard]:
+    def _cut(self, split: str, source: Source) -> Iterator[FeatureShard]:
         """The shards of a split, with the Hub's names."""
 
         rows = self.options.rows
@@ -232,9 +232,9 @@ class FeatureFolder:
         for number in range(count):
             name = f"{split}-{number:05d}-of-{count:05d}.{self.options.format}"
             last = min((number + 1) * rows, len(source))
-            yield Shard(split, number * rows, last, self.folder / name)
+            yield FeatureShard(split, number * rows, last, self.folder / name)
 
-    def _write(self, shard: Shard, source: Source, read: TokenReader) -> None:
+    def _write(self, shard: FeatureShard, source: Source, read: TokenReader) -> None:
         """Compute a shard's features, and write its file whole or not at all."""
         recipe = self.recipe
         rows = np.arange(shard.first, shard.last)
@@ -250,7 +250,7 @@ class FeatureFolder:
         count = f"{len(made.index):,} images, {len(content) / 1e6:.1f} MB"
         print(f"shard       {shard.file.name}: {count}", flush=True)
 
-    def _conclude(self, shards: Sequence[Shard]) -> None:
+    def _conclude(self, shards: Sequence[FeatureShard]) -> None:
         """Record the hashes of new shards; name the images without features, and print where the
         others are.
 
@@ -282,7 +282,7 @@ class FeatureFolder:
     def _answer(
         self,
         query_3HW: Tensor,
-        shards: Sequence[Shard],
+        shards: Sequence[FeatureShard],
         splits: Mapping[str, Source],
         read: TokenReader,
     ) -> None:
@@ -319,7 +319,7 @@ def _read_image(path: Path | None) -> Tensor | None:
         raise UserError(f"query={path}: expected an image file: {reason}") from None
 
 
-def _check_shard(shard: Shard, source: Source, hashes: Mapping[str, str]) -> None:
+def _check_shard(shard: FeatureShard, source: Source, hashes: Mapping[str, str]) -> None:
     """Check that a shard's file is the one that was written or, where a start was cut off before
     that was recorded, that its rows are the shard's.
 
@@ -342,7 +342,7 @@ def _check_shard(shard: Shard, source: Source, hashes: Mapping[str, str]) -> Non
         raise UserError(f"{shard.file} {text}; remove it, and give the command again")
 
 
-def _damaged(shard: Shard, error: Exception) -> UserError:
+def _damaged(shard: FeatureShard, error: Exception) -> UserError:
     text = " ".join(str(error).split())[:200]
     return UserError(f"{shard.file} is damaged; remove it: {text}")
 
