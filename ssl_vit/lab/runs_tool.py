@@ -231,7 +231,7 @@ def _best(metric: str, runs: Sequence[ListedRun]) -> dict[str, Any]:
     return {"best": metric, "better": better, "groups": groups, "left_out": left_out}
 
 
-def _print_group(found: ranking.Ranking, group: ranking.Group) -> dict[str, Any]:
+def _print_group(found: ranking.Ranking, group: ranking.RankedGroup) -> dict[str, Any]:
     facts = group.facts
     shown = [f"{name}={facts[name]}" for name in found.differing if name in facts]
     shown = [text for text in shown if not text.startswith(("split=", "data=", "objective="))]

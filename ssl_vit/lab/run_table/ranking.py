@@ -16,7 +16,7 @@ from .run_list import ListedRun, is_of_model
 HELD_OUT = ("data.validation", "data.validation_from", "eval.images")  # which images are held out
 
 
-class Group(NamedTuple):
+class RankedGroup(NamedTuple):
     """Runs whose values of a metric compare.
 
     Attributes:
@@ -33,7 +33,7 @@ class Ranking(NamedTuple):
 
     metric: str
     higher: bool
-    groups: list[Group]
+    groups: list[RankedGroup]
     left_out: list[ListedRun]
 
     @property
@@ -73,7 +73,7 @@ def rank(runs: Sequence[ListedRun], metric: str) -> Ranking:
     for facts, members in whole.items():
         for more, same in _split_by_question(metric, members):
             best = sorted(same, key=lambda run: run.measured[metric]["value"], reverse=higher)
-            groups.append(Group(dict(facts) | more, best))
+            groups.append(RankedGroup(dict(facts) | more, best))
     groups.sort(key=lambda group: -len(group.runs))
     left_out = [run for run in having if run not in sound]
     return Ranking(metric, higher, groups, left_out)
