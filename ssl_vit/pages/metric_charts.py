@@ -13,7 +13,7 @@ Rows = Sequence[Mapping[str, Any]]
 HELD_OUT = "validation/"
 
 
-class Group(NamedTuple):
+class ChartGroup(NamedTuple):
     """Metrics of one chart: those whose name, without `validation/`, matches."""
 
     title: str
@@ -21,18 +21,20 @@ class Group(NamedTuple):
 
 
 GROUPS = (
-    Group("Loss", re.compile(r"loss|loss_masked")),
-    Group("Accuracy", re.compile(r"accuracy|accuracy_masked")),
-    Group("Loss by kind of patch", re.compile(r"loss_\w+")),
-    Group("Accuracy by kind of patch", re.compile(r"accuracy_\w+")),
-    Group("Loss of each part", re.compile(r"\w+/loss")),
-    Group("Accuracy of each part", re.compile(r"\w+/(accuracy|accuracy_masked)")),
-    Group("Probes of the frozen features", re.compile(r"(probe[/_])?(few_shot_\d+|linear|knn)")),
-    Group("Learning rate", re.compile(r"lr")),
-    Group("Norm of the gradient", re.compile(r"grad_norm")),
-    Group("Images per second", re.compile(r"images_per_s")),
-    Group("Share of time waiting for data", re.compile(r"data_wait")),
-    Group("Memory, GiB", re.compile(r"memory_gib")),
+    ChartGroup("Loss", re.compile(r"loss|loss_masked")),
+    ChartGroup("Accuracy", re.compile(r"accuracy|accuracy_masked")),
+    ChartGroup("Loss by kind of patch", re.compile(r"loss_\w+")),
+    ChartGroup("Accuracy by kind of patch", re.compile(r"accuracy_\w+")),
+    ChartGroup("Loss of each part", re.compile(r"\w+/loss")),
+    ChartGroup("Accuracy of each part", re.compile(r"\w+/(accuracy|accuracy_masked)")),
+    ChartGroup(
+        "Probes of the frozen features", re.compile(r"(probe[/_])?(few_shot_\d+|linear|knn)")
+    ),
+    ChartGroup("Learning rate", re.compile(r"lr")),
+    ChartGroup("Norm of the gradient", re.compile(r"grad_norm")),
+    ChartGroup("Images per second", re.compile(r"images_per_s")),
+    ChartGroup("Share of time waiting for data", re.compile(r"data_wait")),
+    ChartGroup("Memory, GiB", re.compile(r"memory_gib")),
 )
 # No curves: what counts along, or is the same at each step
 LEFT_OUT = ("step", "images", "seconds", "corrupted")
