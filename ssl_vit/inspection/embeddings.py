@@ -41,7 +41,7 @@ def filter_components(encoder: Encoder, count: int = COMPONENTS) -> Filters:
     return Filters(images, found.variance_K)
 
 
-class Positions(NamedTuple):
+class PositionSimilarity(NamedTuple):
     """Cosine similarity of each patch's position embedding with those of all patches, (N, N), row
     by row; and of the class token's with them, (N,), where it has one."""
 
@@ -49,7 +49,7 @@ class Positions(NamedTuple):
     class_N: Tensor | None
 
 
-def position_similarity(encoder: Encoder) -> Positions:
+def position_similarity(encoder: Encoder) -> PositionSimilarity:
     """Cosine similarities of the position embeddings, at the encoder's image size.
 
     Raises:
@@ -67,4 +67,4 @@ def position_similarity(encoder: Encoder) -> Positions:
     unit_TD = F.normalize(table_TD.detach().double(), dim=-1)
     patch_ND = unit_TD[prefix:]
     with_class = prefix and encoder.has_class_token
-    return Positions(patch_ND @ patch_ND.T, patch_ND @ unit_TD[0] if with_class else None)
+    return PositionSimilarity(patch_ND @ patch_ND.T, patch_ND @ unit_TD[0] if with_class else None)
