@@ -96,7 +96,7 @@ def _steps(job: "Job") -> list[float]:
     # the schedule is made already, and stays the run's
     recipe.optim.steps = min(STEPS, recipe.optim.steps)
 
-    class Clock(Callback):
+    class StepEnds(Callback):
         def on_step(self, step: int) -> None:
             ends.append(time.perf_counter())
 
@@ -118,6 +118,6 @@ def _steps(job: "Job") -> list[float]:
             setup.loop_settings(recipe),
             job.batch_layout,
             job.accelerator,
-            callbacks=loop.Callbacks([Clock()]),
+            callbacks=loop.Callbacks([StepEnds()]),
         )
     return [after - before for before, after in itertools.pairwise(ends)]
