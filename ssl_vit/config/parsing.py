@@ -71,7 +71,6 @@ TASK = {
     "values": {str: SCALAR},
     "needs": [str],
     "options?": NAMES,
-    "words?": NAMES,  # their former name
     "best?": TEXT,
     "by?": TEXT,
 }
@@ -237,12 +236,8 @@ def read_json(path: Path, shape: Any = None) -> Any:
 
 
 def read_study(path: Path) -> dict[str, Any]:
-    """A study.json; its tasks' options under their present name. Raises as `read_json`."""
-    study = cast(dict[str, Any], read_json(path, STUDY))
-    for task in study["tasks"]:
-        if "words" in task:
-            task["options"] = task.pop("words")
-    return study
+    """A study.json. Raises as `read_json`."""
+    return cast(dict[str, Any], read_json(path, STUDY))
 
 
 def fits(value: Any, shape: Any) -> bool:

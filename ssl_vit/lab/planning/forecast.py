@@ -68,8 +68,6 @@ def run(options: list[str], settings: PlanOptions) -> Record:
     """
     known = [*KEYS, "recipe", "data", "model"]
     for key in (option.partition("=")[0] for option in options):
-        if key == "pictures":
-            raise UserError("pictures is called images now")
         if key not in known and (near := difflib.get_close_matches(key, OWN, n=1)):
             raise UserError(
                 f"unknown option {key}; did you mean {near[0]}? choices: {', '.join(OWN)}, or a "

@@ -251,7 +251,6 @@ def _whole_parts(raw: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _part(name: str, body: Any, arms: tuple[str, ...], where: str) -> Part:
     hold(isinstance(body, dict), where, "expected a mapping")
-    hold("words" not in body, where, "words is called options now")
     known(body, PART_KEYS, where)
     tool = body.get("tool")
     hold(tool in TOOLS, where, f"tool={tool}: unknown; {suggest(str(tool), TOOLS)}")

@@ -324,7 +324,6 @@ def test_steps_are_measured_with_the_runs_own_engine(capsys, tmp_path, monkeypat
     ("words", "says"),
     [
         (["device=h10"], "device=h10: unknown; did you mean h100? choices: h200, h100, a100_80"),
-        (["pictures=3"], "pictures is called images now"),
         (["devise=h100"], "unknown option devise; did you mean device?"),
         (["corruption.rat=0.5"], "did you mean corruption.rate?"),
         (["zero=4"], "zero=4: expected 0 (plain DDP), 1, 2 or 3"),

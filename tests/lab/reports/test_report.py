@@ -418,7 +418,7 @@ def test_a_run_of_an_objective_that_is_not_known_here_is_compared_by_its_options
 def test_runs_from_before_a_key_was_renamed_count(gap: Path) -> None:
     about = json.loads((gap / "study.json").read_text())
     one = next(one for one in about["tasks"] if one["name"] == "final-mpp-1")
-    one["words"] = ["recipe=finetune", "eval.pictures=7", "optim.steps=9", "optim.warmup=1"]
+    one["options"] = ["recipe=finetune", "eval.pictures=7", "optim.steps=9", "optim.warmup=1"]
     planned(gap, one, "recipe=finetune", "eval.images=7", "optim.steps=9", "optim.warmup=1")
     path = gap / one["name"] / "recipe.yaml"
     path.write_text(path.read_text().replace("  images: ", "  pictures: "))

@@ -116,10 +116,6 @@ MISTAKES = {
         ("parts/final/option", {}),
         "part final: unknown key option; did you mean options?",
     ),
-    "a part's key by its former name": (
-        ("parts/final/words", {}),
-        "part final: words is called options now",
-    ),
     "an unknown tool": (
         ("parts/final/tool", "finetun"),
         "part final: tool=finetun: unknown; did you mean finetune?",
