@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ... import costs
-from ...config import parsing, recipe_files, values
+from ...config import parsing, values
 from ...config.computed import computed_values, counts
 from ...config.init_source import SCRATCH, InitSource
 from ...config.parsing import flatten
@@ -38,24 +37,6 @@ VIEWS = ("data.name", "data.size")
 LABELS = ("data.name", "supervised.loss", "supervised.smoothing")
 # and a loss that may be a sum
 MIXED = ("objective", "joint.mpp", "joint.supervised")
-
-RECOUNTED = 1e-3  # relative difference of exaFLOP from which a count is another one
-
-
-def counted_now(folder: Path, result: dict[str, Any]) -> float | None:
-    """A finished training's exaFLOP over those in its result.json, which an earlier version may
-    have counted in another way; None where they are the same or its recipe.yaml cannot be read."""
-    try:
-        recipe = recipe_files.read(folder / "recipe.yaml")
-    except UserError:
-        return None
-    if not result["exaflop"] or recipe.objective == "probe":
-        return None
-    now = costs.exaflop(recipe, result["images"])
-    if now is None:
-        return None
-    ratio: float = now / result["exaflop"]
-    return ratio if abs(ratio - 1) > RECOUNTED else None
 
 
 def foreign(

@@ -16,7 +16,6 @@ from . import (
     scaling_section,
 )
 from .axes import arm_label
-from .comparable import counted_now
 from .load import StudyResults, left_out
 from .measures import Measure
 from .numbers import Cost, Numbers, Pair, Sweep, edges
@@ -342,21 +341,7 @@ def compute(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     elif numbers.match in MATCHED:
         text += f" {MATCHED[numbers.match]}"
     yield Text(text)
-    yield from _counted_otherwise(study)
     yield from figures.compute(study, numbers)
-
-
-def _counted_otherwise(study: StudyResults) -> Iterator[Block]:
-    """Warns of runs whose exaFLOP an earlier version counted in another way."""
-    found = [counted_now(run.run.folder, run.result) for run in study.finished.values()]
-    times = [ratio for ratio in found if ratio is not None]
-    if times:
-        least = f"{min(times):.2f}"
-        most = f"{max(times):.2f}"
-        now = least if least == most else f"{least} to {most}"
-        runs = "1 run" if len(times) == 1 else f"{len(times)} runs"
-        text = f"The exaFLOP of {runs} are as an earlier version counted them; they are now {now} "
-        yield Text(f"{text}times as many.", warning=True)
 
 
 def _cost(cost: Cost, corrupted: bool) -> list[str]:

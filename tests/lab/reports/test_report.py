@@ -27,7 +27,6 @@ from helpers.arm_studies import (
 )
 from helpers.launching import launch
 from helpers.reports import Page, altered, do_not_draw, error, table, write
-from ssl_vit import costs
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.parsing import flatten, load_yaml
 from ssl_vit.config.resolve import resolve
@@ -216,24 +215,6 @@ def test_compute_is_a_seeds_mean_and_a_sweeps_sum(whole):
     assert "mpp was pre-trained with 1.00 times the exaFLOP of scratch." in text
     (scratch, *_) = whole[1].numbers.measure("top1").results
     assert scratch.exaflop == {seed: pytest.approx(0.024) for seed in range(3)}
-
-
-def test_exaflop_that_an_earlier_version_counted_are_named(gap):
-    """MPP's head was not counted once; of what cannot be read nothing is claimed."""
-    about = json.loads((gap / "study.json").read_text())
-    tasks = [one for one in about["tasks"] if one["name"].startswith("pretrain-mpp-")]
-    assert len(tasks) == 3
-    count = costs.exaflop(meant(("recipe=mpp",)), 1000)
-    for one, recorded in zip(tasks, (count, count, count / 2), strict=True):
-        planned(gap, one, "recipe=mpp")
-        altered(gap / one["name"] / "result.json", exaflop=recorded)
-    reports.write(gap)
-    text = (gap / "report.md").read_text()
-    assert "The exaFLOP of 1 run are as an earlier version counted them" in text
-    assert "they are now 2.00 times as many" in text
-    altered(gap / tasks[2]["name"] / "result.json", exaflop=count)
-    reports.write(gap)
-    assert "an earlier version" not in (gap / "report.md").read_text()
 
 
 def test_hardware_versions_and_dates_are_the_runs(whole):
