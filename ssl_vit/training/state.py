@@ -20,7 +20,9 @@ from ..errors import UserError
 from ..objectives import Objective
 from .strategy import Strategy
 
-SHAPE = {  # of a checkpoint, without the states of schedule, average and weights
+SHAPE = {  # of a checkpoint, without the states of schedule and average
+    "objective": {str: object},
+    "moments": {str: object},
     "step": int,
     "rollbacks": int,
     "seconds": NUMBER,
@@ -31,6 +33,7 @@ SHAPE = {  # of a checkpoint, without the states of schedule, average and weight
     "skipped": [bool],
     "images_seen": int,
     "images_unreadable": int,
+    "device_batch": int,
     "best?": (BEST | {"images": int}, type(None)),
 }
 
@@ -108,7 +111,7 @@ class State:
         """
         settings = self.strategy.settings
         now = self.strategy.batch_layout.device_batch
-        was = saved.get("device_batch", now)  # older checkpoints have none
+        was = saved["device_batch"]
         rates = {name: getattr(settings, name) for name in ("dropout", "drop_path")}
         drawn = [f"optim.{name}={rate:g}" for name, rate in rates.items() if rate > 0]
         if self.strategy.objective.mixes_images:
@@ -130,15 +133,9 @@ class State:
         """Restore a saved state. Sums over processes are kept on rank 0 from here on.
 
         Raises:
-            UserError: an older version saved it, it holds something else, a stream was read by
-                another number of processes, or as `_check_masks`.
+            UserError: it holds something else, a stream was read by another number of processes, or
+                as `_check_masks`.
         """
-        if "moments" not in saved:
-            text = (
-                "the checkpoint is an older version's; resume with that version, or take "
-                "another name="
-            )
-            raise UserError(f"resume=true: {text}")
         if not fits(saved, SHAPE):
             raise UserError("resume=true: the checkpoint holds no training state; remove it")
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
