@@ -128,7 +128,6 @@ def train_segmenter(
     steps: int,
     batch: int,
     device: torch.device,
-    momentum: float = 0.9,
 ) -> Tensor:
     """Weights (G, A, C) from zero by SGD with momentum and cosine decay, the rates side by side on
     the same batches: the mean cross-entropy over all pixels that are not ignored, at the masks'
@@ -147,7 +146,7 @@ def train_segmenter(
         for part in row_B.split(at_once):
             x_BND, mask_BSS = train.x_IND[part].to(device), train.mask_ISS[part].to(device)
             gradient_AF += _gradient(x_BND, mask_BSS, scale, weight_AF, task)
-        speed_AF.mul_(momentum).add_(gradient_AF / known)
+        speed_AF.mul_(probes.MOMENTUM).add_(gradient_AF / known)
         weight_AF -= 0.5 * (1 + math.cos(math.pi * step / steps)) * rate_F * speed_AF
     return rearrange(weight_AF, "a (g c) -> g a c", g=groups)
 

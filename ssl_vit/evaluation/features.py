@@ -147,7 +147,7 @@ def run_probes(
             yield f"few_shot_{shots}", fmean(accuracy(pred_N) for pred_N in predictions)
     if "linear" in probe.measures:
         dev_ND, dev_N = seen["validation"]
-        fitted = probes.linear_probe(
+        predicted_N = probes.linear_probe(
             *(train_ND, label_N, dev_ND, dev_N, test_ND),
             classes=classes,
             rates=probe.rates,
@@ -155,7 +155,7 @@ def run_probes(
             batch=probe.batch,
             seed=SEED,
         )
-        yield "linear", accuracy(fitted.pred_M)
+        yield "linear", accuracy(predicted_N)
     if "knn" in probe.measures:
         yield (
             "knn",

@@ -20,6 +20,9 @@ from .. import rng
 from ..errors import UserError
 
 ELEMENTS = 2**25  # of the largest temporary, so that memory stays bounded: 128 MiB in float32
+L2, BIAS = 1024.0, 100.0  # of few-shot's least squares, and the constant's value: the authors' code
+MOMENTUM = 0.9  # of SGD
+TEMPERATURE = 0.07  # of k-NN's votes: Wu et al., 2018
 
 
 class Scale(NamedTuple):
@@ -32,15 +35,6 @@ class Scale(NamedTuple):
     def __call__(self, x_ND: Tensor, constant: float) -> Tensor:
         """Standardised features of x's own precision, and the constant as one more (N, A)."""
         return F.pad((x_ND - self.mean.to(x_ND)) / self.std.to(x_ND), (0, 1), value=constant)
-
-
-class LinearProbe(NamedTuple):
-    """A linear probe's predictions (M,), the chosen learning rate, and {rate: accuracy on the dev
-    split}."""
-
-    pred_M: Tensor
-    rate: float
-    dev_accuracy: dict[float, float]
 
 
 def effective_rank(x_ND: Tensor) -> float:
@@ -59,48 +53,18 @@ def mean_norm(x_ND: Tensor) -> float:
     return float(x_ND.double().norm(dim=1).mean())
 
 
-def few_shot(
-    train_ND: Tensor,
-    label_N: Tensor,
-    test_MD: Tensor,
-    *,
-    shots: int,
-    classes: int,
-    seed: int,
-    l2: float = 1024.0,
-    bias: float = 100.0,
-) -> Tensor:
-    """Regularised least squares onto {-1, 1}^C in closed form (paper, 4.1), in float64; l2, bias
-    and whitening by the picked images' own mean and deviation are from the authors' code. The
-    seed's fewer shots are among its more.
-
-    Raises:
-        UserError: a class has fewer images than shots.
-    """
-    row_S = sample_shots(label_N, shots, classes, seed)
-    return least_squares(
-        train_ND[row_S], label_N[row_S], test_MD, classes=classes, l2=l2, bias=bias
-    )
-
-
-def least_squares(
-    x_SD: Tensor,
-    label_S: Tensor,
-    test_MD: Tensor,
-    *,
-    classes: int,
-    l2: float = 1024.0,
-    bias: float = 100.0,
-) -> Tensor:
-    """`few_shot` from the picked images alone: as many of each class."""
+def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: int) -> Tensor:
+    """Few-shot: regularised least squares onto {-1, 1}^C in closed form (paper, 4.1) from the
+    picked images (`sample_shots`), in float64, whitened by their own mean and deviation, as in the
+    authors' code."""
     x_SD = x_SD.double()
     scale = moments(x_SD)
     # whitened and with as many of each class, the constant weighs the same for all: it moves
     # scores, never the highest one
     target_SC = 2.0 * F.one_hot(label_S, classes).double() - 1.0
-    weight_AC = _ridge(scale(x_SD, bias), target_SC, l2)
+    weight_AC = _ridge(scale(x_SD, BIAS), target_SC, L2)
     return torch.cat(
-        [(scale(x.double(), bias) @ weight_AC).argmax(1) for x in _chunks(test_MD, classes)]
+        [(scale(x.double(), BIAS) @ weight_AC).argmax(1) for x in _chunks(test_MD, classes)]
     )
 
 
@@ -108,7 +72,7 @@ def sample_shots(
     label_N: Tensor, shots: int, classes: int, seed: int, unreadable_N: np.ndarray | None = None
 ) -> Tensor:
     """Rows (S,) of `shots` images of each class, class by class: those whose hash of (seed, row) is
-    lowest, but for rows that are known to be unreadable.
+    lowest, but for rows that are known to be unreadable. The seed's fewer shots are among its more.
 
     Raises:
         UserError: a class has fewer images than shots.
@@ -153,13 +117,11 @@ def linear_probe(
     rates: Sequence[float],
     steps: int,
     batch: int | None,
-    momentum: float = 0.9,
     seed: int,
-) -> LinearProbe:
-    """Softmax regression on standardised features at each rate; that with the highest dev accuracy
-    (ties: the first) is tested.
-
-    A rate that diverges has dev accuracy 0.
+) -> Tensor:
+    """Predictions (M,) of softmax regression on standardised features, trained at each rate: those
+    of the rate with the highest accuracy on the dev split (ties: the first) of the ones that did
+    not diverge.
 
     Raises:
         UserError: every rate diverges.
@@ -173,7 +135,6 @@ def linear_probe(
         rates=rates,
         steps=steps,
         batch=batch,
-        momentum=momentum,
         seed=seed,
     )
     finite = weight_GAC.isfinite().all((1, 2)).tolist()
@@ -182,13 +143,8 @@ def linear_probe(
             f"probe.rates={list(rates)}: the linear probe diverges at each; expected smaller ones"
         )
     right_G = (_classify(dev_KD, scale, weight_GAC) == dev_label_K).double().mean(1).tolist()
-    accuracy = {
-        rate: share if ok else 0.0 for rate, share, ok in zip(rates, right_G, finite, strict=True)
-    }
     best = max((g for g, ok in enumerate(finite) if ok), key=lambda g: right_G[g])
-    return LinearProbe(
-        _classify(test_MD, scale, weight_GAC[best : best + 1])[0], rates[best], accuracy
-    )
+    return _classify(test_MD, scale, weight_GAC[best : best + 1])[0]
 
 
 def train_linear(
@@ -200,7 +156,6 @@ def train_linear(
     rates: Sequence[float],
     steps: int,
     batch: int | None,
-    momentum: float,
     seed: int,
 ) -> Tensor:
     """Weights (G, A, C) of softmax regression from zero by SGD with momentum and cosine decay, the
@@ -221,7 +176,7 @@ def train_linear(
             None if batch is None else rows_of_batch(step, batch, len(x_ND), seed).to(x_ND.device)
         )
         x_BD, label_B = (x_ND, label_N) if row_B is None else (x_ND[row_B], label_N[row_B])
-        speed_AF.mul_(momentum).add_(_gradient(x_BD, label_B, scale, weight_AF, groups))
+        speed_AF.mul_(MOMENTUM).add_(_gradient(x_BD, label_B, scale, weight_AF, groups))
         weight_AF -= 0.5 * (1 + math.cos(math.pi * step / steps)) * rate_F * speed_AF
     return rearrange(weight_AF, "a (g c) -> g a c", g=groups)
 
@@ -254,15 +209,7 @@ def _classify(x_MD: Tensor, scale: Scale, weight_GAC: Tensor) -> Tensor:
     return torch.cat([(scale(x, 1.0) @ weight_GAC).argmax(2) for x in _chunks(x_MD, width)], 1)
 
 
-def knn(
-    train_ND: Tensor,
-    label_N: Tensor,
-    test_MD: Tensor,
-    *,
-    classes: int,
-    k: int,
-    temperature: float = 0.07,
-) -> Tensor:
+def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: int) -> Tensor:
     """The k nearest by cosine similarity vote with weight exp(similarity / temperature) (Wu et al.,
     2018; DINO's probe).
 
@@ -276,7 +223,7 @@ def knn(
     for x_BD in _chunks(test_MD, len(train_ND)):
         near_BJ, row_BJ = (F.normalize(x_BD, dim=1) @ train_ND.T).topk(k, dim=1)
         # the nearest's is 1: nothing overflows
-        weight_BJ = ((near_BJ - near_BJ[:, :1]).double() / temperature).exp()
+        weight_BJ = ((near_BJ - near_BJ[:, :1]).double() / TEMPERATURE).exp()
         vote_BC = weight_BJ.new_zeros(len(x_BD), classes).scatter_add_(
             1, label_N[row_BJ], weight_BJ
         )

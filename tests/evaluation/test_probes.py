@@ -1,6 +1,8 @@
 """Probes of frozen features: few-shot against a float64 solve, the linear probe and k-NN against
 scikit-learn."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -22,6 +24,11 @@ def blobs(rows, width, classes, batch_layout=1.0, seed=0, skew=True):
     if skew:
         x = x * np.geomspace(0.1, 10, width) + np.linspace(-5, 5, width)
     return torch.from_numpy(x).float(), torch.from_numpy(label)
+
+
+def few_shot(train, label, test, shots, classes, seed):
+    rows = probes.sample_shots(label, shots, classes, seed)
+    return probes.least_squares(train[rows], label[rows], test, classes=classes)
 
 
 def by_normal_equations(train, label, test, rows, classes, l2=1024.0, bias=100.0):
@@ -50,9 +57,9 @@ def test_few_shot_is_the_normal_equations_with_more_and_with_fewer_images_than_f
     test, _ = blobs(50, width, classes, seed=seed + 1)
     rows = probes.sample_shots(label, shots, classes, seed).numpy()
     scores = by_normal_equations(train, label, test, rows, classes, l2)
-    predicted = probes.few_shot(
-        train, label, test, shots=shots, classes=classes, seed=seed, l2=l2
-    ).numpy()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probes, "L2", l2)
+        predicted = few_shot(train, label, test, shots, classes, seed).numpy()
     best, second = np.sort(scores, axis=1)[:, [-1, -2]].T
     clear = best - second > 1e-9
     assert clear.mean() > 0.9
@@ -80,11 +87,11 @@ def test_both_branches_are_met_above():
 def test_few_shot_whitens_by_the_picked_images_alone():
     train, label = blobs(200, 6, 4)
     test, _ = blobs(100, 6, 4, seed=1)
-    predicted = probes.few_shot(train, label, test, shots=3, classes=4, seed=5)
+    predicted = few_shot(train, label, test, shots=3, classes=4, seed=5)
     rest = torch.ones(len(train), dtype=torch.bool)
     rest[probes.sample_shots(label, 3, 4, 5)] = False
     train[rest] = 1e6
-    assert torch.equal(predicted, probes.few_shot(train, label, test, shots=3, classes=4, seed=5))
+    assert torch.equal(predicted, few_shot(train, label, test, shots=3, classes=4, seed=5))
 
 
 @settings(max_examples=60)
@@ -119,7 +126,7 @@ def linear(x, y, dev, dev_y, test, **changes):
     return probes.linear_probe(x, y, dev, dev_y, test, **words)
 
 
-def weights(x, y, rates, steps=200, batch=32, classes=3, seed=0, momentum=0.9):
+def weights(x, y, rates, steps=200, batch=32, classes=3, seed=0):
     return probes.train_linear(
         x,
         y,
@@ -128,7 +135,6 @@ def weights(x, y, rates, steps=200, batch=32, classes=3, seed=0, momentum=0.9):
         rates=rates,
         steps=steps,
         batch=batch,
-        momentum=momentum,
         seed=seed,
     )
 
@@ -146,9 +152,8 @@ def test_a_converged_linear_probe_is_scikit_learns_logistic_regression():
     assert abs(probability - wanted.predict_proba(z_test)).max() < 1e-4
     theirs = np.concatenate([wanted.coef_.T, wanted.intercept_[None]])
     assert np.allclose(ours.numpy(), theirs - theirs.mean(1, keepdims=True), atol=2e-3)
-    result = linear(x, y, x, y, test, rates=[0.5], steps=1500, batch=None)
-    assert np.array_equal(result.pred_M.numpy(), wanted.predict(z_test))
-    assert result.dev_accuracy[0.5] == pytest.approx(wanted.score(z, y.numpy()))
+    predicted = linear(x, y, x, y, test, rates=[0.5], steps=1500, batch=None)
+    assert np.array_equal(predicted.numpy(), wanted.predict(z_test))
 
 
 @pytest.mark.parametrize("batch", [32, 700, None])  # also more than there are images
@@ -193,39 +198,48 @@ def test_the_rate_is_chosen_on_dev_and_ties_go_to_the_first():
     x, y = blobs(300, 6, 3, batch_layout=2.0)
     dev, dev_y = blobs(100, 6, 3, batch_layout=2.0, seed=1)
     test, _ = blobs(100, 6, 3, batch_layout=2.0, seed=2)
-    rates = [1e-6, 0.1, 3.0]
-    result = linear(x, y, dev, dev_y, test, rates=rates)
+    rates = [0.1, 0.001, 3.0]
     alone = {rate: linear(x, y, dev, dev_y, test, rates=[rate]) for rate in rates}
-    assert result.dev_accuracy == {rate: alone[rate].dev_accuracy[rate] for rate in rates}
-    assert result.rate == max(rates, key=lambda rate: result.dev_accuracy[rate])
-    assert torch.equal(result.pred_M, alone[result.rate].pred_M)
-    apart, apart_y = blobs(90, 6, 3, batch_layout=0.01)
-    assert linear(apart, apart_y, apart, apart_y, apart, rates=[0.3, 0.1]).rate == 0.3
+    for one, other in itertools.combinations(rates, 2):
+        assert not torch.equal(alone[one], alone[other])
+    right = {
+        rate: (linear(x, y, dev, dev_y, dev, rates=[rate]) == dev_y).double().mean()
+        for rate in rates
+    }
+    best = max(rates, key=lambda rate: right[rate])
+    assert best == 0.001 and right[best] > max(right[0.1], right[3.0])
+    assert torch.equal(linear(x, y, dev, dev_y, test, rates=rates), alone[best])
+    # at the classes' means every rate is right
+    mean, mean_y = torch.stack([x[y == c].mean(0) for c in range(3)]), torch.arange(3)
+    for rate in rates:
+        assert torch.equal(linear(x, y, mean, mean_y, mean, rates=[rate]), mean_y)
+    for order in (rates, rates[::-1]):
+        assert torch.equal(linear(x, y, mean, mean_y, test, rates=order), alone[order[0]])
 
 
 def test_a_rate_that_diverges_spoils_no_other_and_all_that_diverge_are_an_error():
     x, y = blobs(200, 8, 3)
     sound = linear(x, y, x, y, x, rates=[0.1])
     for rates in ([1e38, 0.1], [0.1, 1e38]):
-        result = linear(x, y, x, y, x, rates=rates)
-        assert result.rate == 0.1 and torch.equal(result.pred_M, sound.pred_M)
-        assert result.dev_accuracy == {0.1: sound.dev_accuracy[0.1], 1e38: 0.0}
+        assert torch.equal(linear(x, y, x, y, x, rates=rates), sound)
         for guess in range(3):  # whatever class a row of NaN is given
-            assert linear(x, y, x, torch.full_like(y, guess), x, rates=rates).rate == 0.1
+            found = linear(x, y, x, torch.full_like(y, guess), x, rates=rates)
+            assert torch.equal(found, sound)
     with pytest.raises(UserError, match=r"probe\.rates=\[1e\+38\]: the linear probe diverges"):
         linear(x, y, x, y, x, rates=[1e38])
 
 
 @pytest.mark.parametrize("temperature", [0.07, 0.001])  # exp(1 / 0.001) is more than float64 holds
 @pytest.mark.parametrize("k", [1, 5, 20])
-def test_knn_is_scikit_learns(k, temperature):
+def test_knn_is_scikit_learns(k, temperature, monkeypatch):
+    monkeypatch.setattr(probes, "TEMPERATURE", temperature)
     train, label = blobs(300, 16, 7, batch_layout=2.5, skew=False)
     test, _ = blobs(400, 16, 7, batch_layout=2.5, seed=1, skew=False)
     wanted = KNeighborsClassifier(
         k, metric="cosine", weights=lambda far: np.exp((far[:, :1] - far) / temperature)
     )
     wanted.fit(train.double().numpy(), label.numpy())
-    predicted = probes.knn(train, label, test, classes=7, k=k, temperature=temperature)
+    predicted = probes.knn(train, label, test, classes=7, k=k)
     assert np.array_equal(predicted.numpy(), wanted.predict(test.double().numpy()))
 
 
@@ -240,9 +254,9 @@ def test_chunks_change_no_prediction(monkeypatch):
     test, _ = blobs(130, 8, 4, batch_layout=2.0, seed=1)
 
     def everything():
-        few = probes.few_shot(train, label, test, shots=5, classes=4, seed=0)
+        few = few_shot(train, label, test, shots=5, classes=4, seed=0)
         probe = linear(train, label, test, label[:130], test, classes=4, batch=None, steps=50)
-        return torch.stack([few, probe.pred_M, probes.knn(train, label, test, classes=4, k=7)])
+        return torch.stack([few, probe, probes.knn(train, label, test, classes=4, k=7)])
 
     whole = everything()
     monkeypatch.setattr(probes, "ELEMENTS", 300)
@@ -254,8 +268,8 @@ def test_a_feature_that_never_changes_harms_nothing():
     test, _ = blobs(60, 6, 3, seed=1)
     dead_train, dead_test = (torch.cat([x, torch.full((len(x), 1), 0.1)], 1) for x in (train, test))
     for probe in (
-        lambda x, z: probes.few_shot(x, label, z, shots=9, classes=3, seed=0),
-        lambda x, z: linear(x, label, x, label, z).pred_M,
+        lambda x, z: few_shot(x, label, z, shots=9, classes=3, seed=0),
+        lambda x, z: linear(x, label, x, label, z),
     ):
         assert torch.equal(probe(train, test), probe(dead_train, dead_test))
 
@@ -267,8 +281,8 @@ def test_a_gpu_predicts_the_same():
 
     def everything(place):
         x, y, z = (tensor.to(place) for tensor in (train, label, test))
-        few = probes.few_shot(x, y, z, shots=5, classes=5, seed=0)
-        return few, linear(x, y, x, y, z, classes=5).pred_M, probes.knn(x, y, z, classes=5, k=7)
+        few = few_shot(x, y, z, shots=5, classes=5, seed=0)
+        return few, linear(x, y, x, y, z, classes=5), probes.knn(x, y, z, classes=5, k=7)
 
     for ours, theirs in zip(everything("cuda"), everything("cpu"), strict=True):
         assert (ours.cpu() == theirs).double().mean() > 0.99
