@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 BROKEN_PIPE = 128 + signal.SIGPIPE  # the status that a shell gives a process that SIGPIPE ended
 MOST_CHOICES = 30  # that an error lists
+MOST_PRINTED = 2000  # characters of a text of others
 # Errors of a disk that is full, over its quota, read-only or broken, at whichever write they show
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
@@ -131,13 +132,12 @@ def one_line(error: BaseException) -> str:
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
 
 
-def printable(text: str, longest: int = 2000) -> str:
+def printable(text: str) -> str:
     """Text of others as a terminal may have it: no control characters, no halves of characters, and
     not endless."""
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return (
-        shown if len(shown) <= longest else f"{shown[: longest // 2]} ... {shown[-longest // 2 :]}"
-    )
+    half = MOST_PRINTED // 2
+    return shown if len(shown) <= MOST_PRINTED else f"{shown[:half]} ... {shown[-half:]}"
 
 
 def _disk_line(error: OSError) -> str:

@@ -41,6 +41,7 @@ IMAGES = (
     *("avif", "ppm", "pgm", "pbm", "pnm"),
 )
 SHARDS = ("parquet", "tar")
+NAMED = 4  # that a note lists
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet")
 
 
@@ -278,7 +279,7 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
     return label, guesses
 
 
-def _some(names: Sequence[str], most: int = 4) -> str:
+def _some(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")

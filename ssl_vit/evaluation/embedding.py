@@ -22,7 +22,6 @@ from ..data.batching import Batch
 from ..models.encoder import Backbone, Encoder
 from ..training.loop import to_device
 
-FORMATS = ("parquet", "npz")
 UNREADABLE = b"unreadable"  # key of a parquet file's metadata: a JSON list of texts
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import yaml
 
 from ..config.recipe_files import TABLES
-from ..errors import UserError
 
 MEAN = "mean"  # over all tasks
 
@@ -16,25 +15,6 @@ def tasks() -> dict[str, dict[str, Any]]:
     """{task: its row}: group, classes, source, label, splits, verified."""
     rows: dict[str, dict[str, Any]] = yaml.safe_load((TABLES / "vtab.yaml").read_text())
     return rows
-
-
-def vtab_means(accuracy: Mapping[str, float]) -> dict[str, float]:
-    """{group: mean over its tasks, "mean": mean over the 19 tasks} of {task: accuracy}, in the
-    accuracies' own unit.
-
-    Raises:
-        UserError: a task that is missing or unknown.
-    """
-    rows = tasks()
-    for what, names in (
-        ("unknown", set(accuracy) - set(rows)),
-        ("missing", set(rows) - set(accuracy)),
-    ):
-        if names:
-            raise UserError(
-                f"VTAB: {what} tasks: {', '.join(sorted(names))}; the 19 are {', '.join(rows)}"
-            )
-    return {group: mean.value for group, mean in partial_means(accuracy).items()}
 
 
 class PartialMean(NamedTuple):

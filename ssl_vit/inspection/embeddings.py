@@ -25,7 +25,7 @@ class Filters(NamedTuple):
     variance_K: Tensor
 
 
-def filter_components(encoder: Encoder, count: int = COMPONENTS) -> Filters:
+def filter_components(encoder: Encoder) -> Filters:
     """The first principal components of the D filters that embed patches of pixels.
 
     Raises:
@@ -35,7 +35,7 @@ def filter_components(encoder: Encoder, count: int = COMPONENTS) -> Filters:
     if not isinstance(projection, nn.Conv2d) or projection.in_channels != 3:
         raise UnavailableError("its patches come from a convolutional stem, not from pixels")
     filter_DX = rearrange(projection.weight.detach(), "d c p q -> d (p q c)")
-    found = principal_components(filter_DX, count)
+    found = principal_components(filter_DX, COMPONENTS)
     side = projection.kernel_size[0]
     images = rearrange(found.direction_KD, "k (p q c) -> k p q c", p=side, c=3)
     return Filters(images, found.variance_K)

@@ -41,7 +41,6 @@ from .encoders import NamedEncoder
 RECORD = "embed.json"
 OWN = re.compile(rf"{re.escape(RECORD)}|.+-\d{{5,}}-of-\d{{5,}}\.({'|'.join(FORMATS)})")
 LARGEST_LIST = 2**31 - 1  # numbers of a shard's column: Arrow's lists have offsets of 32 bits
-POOLED = {"token": "class token", "avg": "mean of the patches"}
 
 
 class FeatureFolder:

@@ -17,7 +17,6 @@ from torch import Tensor
 from .. import rng
 
 MASK, RANDOM, KEEP = range(3)
-SHAPES = ("patches", "blocks")
 STREAM = rng.stream_id("corruption")  # computed at import, because `sample` is compiled
 BLOCKS = 64  # rectangles drawn for an image; the first ones that cover K patches are used
 

@@ -51,7 +51,6 @@ class ProgressBar(Callback):
         steps: int,
         baselines: Mapping[str, float] | None = None,
         images: int | None = None,
-        console: Console | None = None,
     ) -> None:
         # on a narrow screen only the summary is truncated
         whole = Column(no_wrap=True, min_width=7)
@@ -65,7 +64,7 @@ class ProgressBar(Callback):
         )
         self.baselines = baselines or {}
         self.images = images
-        self.progress = Progress(*columns, console=console or Console(file=sys.stdout))
+        self.progress = Progress(*columns, console=Console(file=sys.stdout))
         self.progress.start()
         self.task = self.progress.add_task("", total=steps, completed=start)
 

@@ -23,7 +23,6 @@ STOPPED = 75  # EX_TEMPFAIL: saved; the same command resumes
 # that requeues on it would repeat the same steps for ever on a full disk.
 NOT_SAVED = 74
 SECOND_SIGNAL = 128  # plus the number of the second signal, as a shell counts: not saved
-INTERRUPTED = SECOND_SIGNAL + signal.SIGINT
 # seconds within which another signal counts as the same one: a launcher forwards to its children
 # what the terminal or the scheduler has already sent to the whole process group
 REPEAT_WINDOW = 1.0

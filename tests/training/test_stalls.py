@@ -255,7 +255,7 @@ def test_a_signal_that_a_launcher_repeats_is_one(monkeypatch: pytest.MonkeyPatch
     assert signalled.wait(60)
     os.close(writing)
     thread.join()
-    assert left == [preemption.INTERRUPTED]
+    assert left == [preemption.SECOND_SIGNAL + signal.SIGINT]
 
 
 def judged(watchdog: heartbeat.Watchdog, *stood: float) -> list[str]:

@@ -89,7 +89,7 @@ def _point(measure: Measure, one: Result, x: list[float]) -> svg_plots.Point:
     return svg_plots.Point(x, [scale * value for value in one.seeds.values()], ends)
 
 
-def scaling(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
+def scaling(numbers: Numbers) -> Iterator[Figure]:
     """Accuracy along the study's curve, a line an arm."""
     if numbers.scaling is None:
         return

@@ -20,7 +20,7 @@ def section(of: str, study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     curve = numbers.scaling
     if curve is None or curve.of != of:
         return
-    yield from figures.scaling(study, numbers)
+    yield from figures.scaling(numbers)
     head = [
         CURVE_OF[curve.of],
         "images",
