@@ -101,7 +101,10 @@ def every_split(data: Data) -> FoundSplits:
         UserError: a place that holds no images or, with a window, no shards.
     """
     if data.name == EMBEDDED and not (data.path or data.hub):
-        return FoundSplits(_embedded(data), [], [])
+        splits: dict[str, Source] = {
+            split: SyntheticImages(split, data.size) for split in synthetic.SIZES
+        }
+        return FoundSplits(splits, [], [])
     return formats.find_splits(data)
 
 
@@ -359,7 +362,3 @@ def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Sou
     count = max(1, min(count, len(train) - 1))
     kept = _part(train, count, len(train), HELD_OUT_KEY, data)
     return kept, _part(train, 0, count, HELD_OUT_KEY, data)
-
-
-def _embedded(data: Data) -> dict[str, Source]:
-    return {split: SyntheticImages(split, data.size) for split in synthetic.SIZES}

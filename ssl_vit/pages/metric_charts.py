@@ -72,11 +72,7 @@ def series(rows: Rows) -> dict[str, tuple[list[int], list[float]]]:
             steps.append(row["step"])
             values.append(value)
     left_out = (*LEFT_OUT, *BASELINES)
-    return {name: each for name, each in found.items() if _last(name) not in left_out}
-
-
-def _last(name: str) -> str:
-    return name.rpartition("/")[2]
+    return {name: each for name, each in found.items() if name.rpartition("/")[2] not in left_out}
 
 
 def _curve(name: str, steps: list[int], values: list[float]) -> Line:

@@ -229,7 +229,11 @@ def _listed(texts: Sequence[str]) -> str:
 def index(metrics: Mapping[str, Any], task: str, data: Mapping[str, str]) -> list[dict[str, Any]]:
     """`results` of the front matter's model-index, as the Hub reads them: losses and shares by
     split."""
-    known = {name: entry for name, entry in metrics.items() if _known(_last(name))}
+    known = {
+        name: entry
+        for name, entry in metrics.items()
+        if _last(name) in MEASURED or _last(name).startswith("loss_")
+    }
     return [
         {
             "task": {"type": task},
@@ -246,7 +250,3 @@ def index(metrics: Mapping[str, Any], task: str, data: Mapping[str, str]) -> lis
         }
         for split in dict.fromkeys(entry["split"] for entry in known.values())
     ]
-
-
-def _known(name: str) -> bool:
-    return name in MEASURED or name.startswith("loss_")

@@ -205,14 +205,14 @@ def compute(record: RunRecord) -> Iterator[Block]:
     """What the run cost, and how fast it was."""
     found = record.result or {}
     rows = [
-        ["images trained on", _count(found.get("images"))],
+        ["images trained on", _number(found.get("images"), ",.0f")],
         ["compute, exaFLOP", _exaflop(found, "exaflop")],
         ["compute with that of the first weights, exaFLOP", _exaflop(found, "total_exaflop")],
         ["device-hours", _number(found.get("device_hours"))],
         ["device-hours with those of the first weights", _number(found.get("total_device_hours"))],
         ["images per second, median", _number(_median(record, "images_per_s"))],
-        ["time waiting for data, median", _percent(_median(record, "data_wait"))],
-        ["peak memory of a device, GiB", _number(_highest(record, "memory_gib"))],
+        ["time waiting for data, median", _number(_median(record, "data_wait"), ".1%")],
+        ["peak memory of a device, GiB", _number(max(_finite(record, "memory_gib"), default=None))],
     ]
     known = [row for row in rows if row[1]]
     if known:
@@ -228,24 +228,12 @@ def _median(record: RunRecord, name: str) -> float | None:
     return found[len(found) // 2] if found else None
 
 
-def _highest(record: RunRecord, name: str) -> float | None:
-    return max(_finite(record, name), default=None)
-
-
-def _count(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.4g}"
+def _number(value: float | None, form: str = ",.4g") -> str:
+    return "" if value is None else f"{value:{form}}"
 
 
 def _exaflop(result: dict[str, Any], key: str) -> str:
     return NOT_COUNTED if result.get(key, 0) is None else _number(result.get(key))
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
 
 
 def environment(record: RunRecord) -> Iterator[Block]:

@@ -180,11 +180,9 @@ def crossings(found: ArmComparison, numbers: Numbers) -> list[str]:
     text = f"{both} do not cross between the {tried} tried"
     if len(found.seeds) == 1:
         return [f"{text} (one seed)"]
-    ranges = [f"{short(low)} to {short(high)}" for low, high in found.undecided]
+    ranges = " and ".join(f"{short(low)} to {short(high)}" for low, high in found.undecided)
     seeds = f"the 95% interval of their difference over {len(found.seeds)} seeds"
-    return [
-        f"{text}; {seeds} {f'includes zero from {_and(ranges)}' if ranges else 'excludes zero'}"
-    ]
+    return [f"{text}; {seeds} {f'includes zero from {ranges}' if ranges else 'excludes zero'}"]
 
 
 def worth(found: ArmComparison, numbers: Numbers) -> dict[float, str]:
@@ -226,10 +224,6 @@ def _factor(found: Estimate, numbers: Numbers) -> str:
 
 def _times(value: float) -> str:
     return f"{value:.2g}" if value < 100 else f"{value:.0f}"
-
-
-def _and(texts: list[str]) -> str:
-    return " and ".join(texts)
 
 
 def _ends(found: Estimate, write: Callable[[float], str]) -> str:
