@@ -140,15 +140,23 @@ def process_environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path}
 
 
+def option_text(value: Any) -> str:
+    """A key's value as it is typed: true, null, [0.5,0.5]."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(option_text, value))}]"
+    if value is None or isinstance(value, bool):
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value)
+
+
 def format_value(value: Any) -> str:
-    """A key's value in few characters, as YAML has it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return "null"
-    short = f"{value:g}" if isinstance(value, float) else str(value)
-    exact = not isinstance(value, float) or float(short) == value
-    return short if exact else repr(value)  # two values must not look the same
+    """A key's value for readers, in few characters: [0.9, 1] for [0.9, 1.0]."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(format_value, value))}]"
+    if not isinstance(value, float):
+        return option_text(value)
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)  # two values must not look the same
 
 
 def format_share(share: float) -> str:

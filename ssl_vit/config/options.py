@@ -5,8 +5,8 @@ python -m ssl_vit.config.options > docs/options.md
 
 import dataclasses
 import textwrap
-from typing import Any
 
+from ..formatting import option_text
 from .fields import Option, type_name
 from .parsing import flatten
 from .schema import OPTIONS, Recipe
@@ -40,15 +40,6 @@ def members(group: str) -> list[Option]:
     return [option for key, option in OPTIONS.items() if key.rpartition(".")[0] == group]
 
 
-def format_value(value: Any) -> str:
-    """A value as it is typed."""
-    if isinstance(value, list):
-        return f"[{','.join(format_value(one) for one in value)}]"
-    if value is None or isinstance(value, bool):
-        return {True: "true", False: "false", None: "null"}[value]
-    return str(value)
-
-
 def _kind(option: Option) -> str:
     """Type and allowed values: `a whole number: above 0 and at most 16,384`."""
     kind = type_name(option)
@@ -71,7 +62,7 @@ def help_text(recipe: Recipe | None = None) -> str:
     for group, about in groups().items():
         lines += ["", f"{group or 'run'}: {about}"]
         for option in members(group):
-            lines.append(f"  {option.key}={format_value(values[option.key])}   ({_kind(option)})")
+            lines.append(f"  {option.key}={option_text(values[option.key])}   ({_kind(option)})")
             lines += textwrap.wrap(
                 option.help, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6
             )
@@ -93,7 +84,7 @@ def _row(option: Option) -> str:
     meaning = option.help
     if option.requires:
         meaning += f" Needs {option.requires[0]}={option.requires[1]}."
-    default = format_value(option.default)
+    default = option_text(option.default)
     return f"| `{option.key}`{mark} | `{default}` | {_kind(option)} | {meaning} |".replace("``", "")
 
 

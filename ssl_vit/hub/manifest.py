@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..config.parsing import fits
-from ..formatting import tool_command
+from ..formatting import option_text, tool_command
 from ..runs.files import write_atomically
 from ..runs.folder import Run
 from .payload import Upload, open_run, uploads
@@ -99,12 +99,8 @@ def _command(run: Run) -> str:
     saved = asdict(open_run(run.folder).recipe.hub)
     given = asdict(run.recipe.hub)
     options = [
-        f"hub.{key}={_text(given[key])}"
+        f"hub.{key}={option_text(given[key])}"
         for key in ("repo", "private", "state")
         if given[key] != saved[key]
     ]
     return shlex.join([sys.executable, *tool_command("push"), str(run.folder), *options])
-
-
-def _text(value: str | bool) -> str:
-    return value if isinstance(value, str) else str(value).lower()

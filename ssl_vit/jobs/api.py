@@ -5,7 +5,6 @@ Options are those of the command line: a mapping {"recipe": "mpp", "optim.steps"
 """
 
 import copy
-import json
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from ..config import resolve as resolving
 from ..config.init_source import SCRATCH
 from ..config.schema import Recipe
 from ..errors import UserError
+from ..formatting import option_text
 from ..runs.folder import Run
 from . import cli
 
@@ -143,10 +143,5 @@ def _listed(options: Options) -> list[str]:
     if isinstance(options, str):
         return shlex.split(options)
     if isinstance(options, Mapping):
-        return [f"{key}={_text(value)}" for key, value in options.items()]
+        return [f"{key}={option_text(value)}" for key, value in options.items()]
     return list(options)
-
-
-def _text(value: Any) -> str:
-    """A Python value as on the command line: true, null, [0.5,0.5]."""
-    return str(value) if isinstance(value, str | Path) else json.dumps(value)

@@ -181,7 +181,7 @@ def recipe(record: RunRecord) -> Iterator[Block]:
         before = {key: value for key, value in defaults().items() if counts(key)}
         source = "the defaults"
     rows = [
-        [key, _value(values[key]), _value(before[key])]
+        [key, format_value(values[key]), format_value(before[key])]
         for key in values
         if key in before and values[key] != before[key]
     ]
@@ -190,15 +190,9 @@ def recipe(record: RunRecord) -> Iterator[Block]:
         yield Table(["key", "this run", source], rows, labels=3)
     else:
         yield Text(f"Nothing differs from {source}.")
-    every = [[key, _value(value)] for key, value in values.items()]
+    every = [[key, format_value(value)] for key, value in values.items()]
     table = Table(["key", "value"], every, labels=2, search="Search the keys")
     yield Fold(f"All {len(every)} keys of recipe.yaml", [table])
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(format_value, value))}]"
-    return format_value(value)
 
 
 def compute(record: RunRecord) -> Iterator[Block]:

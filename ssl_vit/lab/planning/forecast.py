@@ -17,6 +17,7 @@ from ...config.resolve import image_notice, resolve
 from ...config.schema import Data, Recipe
 from ...config.values import KEYS, parse
 from ...errors import UserError
+from ...formatting import option_text
 from .. import study_tool
 from ..studies import spec
 from ..studies.expand import Plan, Task, known_options, options_from, origin
@@ -361,7 +362,7 @@ def _options(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> list[str]:
         options = options_from(recipes[before.name], options)
     if task.best:
         swept = next(plan[name].values for name in task.needs if plan[name].part == task.best)
-        options |= {key: spec.text(value) for key, value in swept.items()}
+        options |= {key: option_text(value) for key, value in swept.items()}
     return [f"{key}={value}" for key, value in options.items()]
 
 

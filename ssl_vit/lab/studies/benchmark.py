@@ -11,8 +11,9 @@ from typing import Any
 from ...config.parsing import flatten
 from ...errors import suggest
 from ...evaluation import vtab, vtab_folder
+from ...formatting import option_text
 from . import scaling
-from .spec_fields import hold, replace, text
+from .spec_fields import hold, replace
 
 # benchmark -> its table: {task: row}
 BENCHMARKS: dict[str, Callable[[], dict[str, dict[str, Any]]]] = {"vtab": vtab.tasks}
@@ -59,7 +60,7 @@ def options_by_task(body: Any, benchmark: str | None, where: str) -> Any:
         path.endswith(ends), where, f"{PATH}={path}: expected one that ends in {' or '.join(ends)}"
     )
     by_arm = {
-        task: replace(own, {"task": task, "classes": text(row["classes"])})
+        task: replace(own, {"task": task, "classes": option_text(row["classes"])})
         for task, row in BENCHMARKS[benchmark]().items()
     }
     return body | {"by_arm": by_arm}

@@ -15,9 +15,10 @@ from ...config.resolve import OF_IMAGES, names_images, resolve
 from ...config.schema import OBJECTIVES, USES_LABELS, Data, Recipe
 from ...data.layout import ROLE
 from ...errors import UserError
+from ...formatting import option_text
 from . import benchmark_images, match_compute
 from .spec import PLACEHOLDER, SEED, Part, Study, split_reference
-from .spec_fields import combinations, swept_together, text
+from .spec_fields import combinations, swept_together
 from .sweep import image_options
 
 # Keys of a run's images that sweep.image_options gives as their place, or that no option can set
@@ -117,7 +118,7 @@ def _task(
     arm_options: dict[str, str],
 ) -> Task:
     """One task; those that it needs are in `plan`."""
-    options = arm_options | {key: text(value) for key, value in values.items()}
+    options = arm_options | {key: option_text(value) for key, value in values.items()}
     needs = [task.name for task in plan.values() if (task.part, task.arm) == (part.best, arm)]
     names = places | {SEED: str(seed)}
     references = {name for value in options.values() for name in PLACEHOLDER.findall(value)}
@@ -151,7 +152,7 @@ def _is_used(key: str, tool: str, options: dict[str, str]) -> bool:
 
 
 def _name(part: str, arm: str, seed: int, values: dict[str, Any]) -> str:
-    grid = [f"{key.rpartition('.')[2]}={text(value)}" for key, value in values.items()]
+    grid = [f"{key.rpartition('.')[2]}={option_text(value)}" for key, value in values.items()]
     return "-".join([part, arm, str(seed), *grid]).replace("/", "_")
 
 
@@ -222,7 +223,7 @@ def _recipe(task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, R
     if before is not None:
         options = options_from(recipes[before.name], options)
     if task.best:
-        options |= {key: text(value) for key, value in values.items()}
+        options |= {key: option_text(value) for key, value in values.items()}
     try:
         recipe = resolve([f"{key}={value}" for key, value in options.items()])
         if task.values and before is not None:
@@ -257,7 +258,7 @@ def _check_distinct(
 def model_options(recipe: Recipe) -> dict[str, str]:
     """The options that describe a recipe's model."""
     values = asdict(recipe.model)
-    return {f"model.{key}": text(value) for key, value in values.items() if key != "name"}
+    return {f"model.{key}": option_text(value) for key, value in values.items() if key != "name"}
 
 
 def _check_labels_seen(task: Task, share: float, plan: Plan, recipes: dict[str, Recipe]) -> None:
@@ -379,7 +380,7 @@ def command(task: Task, plan: Plan, folder: Path) -> list[str]:
     options = dict(task.options)
     if task.best:
         chosen = best_values(task, plan, folder)
-        options |= {key: text(value) for key, value in chosen.items()}
+        options |= {key: option_text(value) for key, value in chosen.items()}
     root = folder.resolve()
     options = {
         key: PLACEHOLDER.sub(lambda found: str(root / found[1]), value)

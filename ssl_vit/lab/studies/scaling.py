@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...config.parsing import flatten
-from .spec_fields import hold, listed, mapping, pretraining, replace, text
+from ...formatting import option_text
+from .spec_fields import hold, listed, mapping, pretraining, replace
 
 SHARE = "share"
 CURVES = {"labels": SHARE, "images": SHARE, "compute": "steps"}  # and what lies along each
@@ -106,7 +107,7 @@ def _spell_out(
             continue
         for entry in entries:
             names = {other: _named(other, entry[along]) for other in repeated}
-            filled = {key: text(value) for key, value in entry.items()}
+            filled = {key: option_text(value) for key, value in entry.items()}
             braces = filled | {other: f"{{{new}}}" for other, new in names.items()}
             new = names[name]
             hold(new not in parts, where, f"parts: {new}: is what {name} is called at that share")

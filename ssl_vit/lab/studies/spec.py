@@ -13,9 +13,10 @@ from ...config.parsing import flatten, has_interpolation, load_yaml
 from ...config.parsing import parse_path as place_of
 from ...config.recipe_files import RECIPES
 from ...errors import UserError, suggest
+from ...formatting import option_text
 from . import benchmark, scaling
 from .scaling import Scaling
-from .spec_fields import arm_grids, grid_of, hold, known, listed, mapping, seeds, text
+from .spec_fields import arm_grids, grid_of, hold, known, listed, mapping, seeds
 from .vary import MATCHES, Settings, check_report, expand
 
 TOOLS = ("pretrain", "finetune", "evaluate")
@@ -280,7 +281,7 @@ def _part(name: str, body: Any, arms: tuple[str, ...], where: str) -> Part:
 
 def _options(node: dict[str, Any], where: str) -> dict[str, str]:
     """A mapping of a part as {key: text}, as on a command line."""
-    options = {key: text(value) for key, value in flatten(node).items()}
+    options = {key: option_text(value) for key, value in flatten(node).items()}
     for key, value in options.items():
         hold(key not in OURS, where, f"{key}={value}: that is {OURS.get(key)}; leave it out")
         shown = " ".join(value.split())

@@ -1,10 +1,11 @@
-"""Checks of a study's file that raise one-line errors, and its values as options' text."""
+"""Checks of a study's file that raise one-line errors."""
 
 import itertools
 from typing import Any
 
 from ...config.parsing import flatten
 from ...errors import UserError, suggest
+from ...formatting import option_text
 
 
 def hold(holds: Any, where: str, message: str) -> None:
@@ -44,19 +45,8 @@ def seeds(node: dict[str, Any], where: str) -> tuple[int, ...] | None:
     found = tuple(listed(node, "seeds", where))
     whole = all(isinstance(seed, int) and not isinstance(seed, bool) for seed in found)
     distinct = whole and len(set(found)) == len(found)
-    hold(distinct, where, f"seeds: {text(list(found))}: expected different whole numbers")
+    hold(distinct, where, f"seeds: {option_text(list(found))}: expected different whole numbers")
     return found or None
-
-
-def text(value: Any) -> str:
-    """A value of a study's file as the text of an option."""
-    if isinstance(value, list):
-        return f"[{','.join(text(v) for v in value)}]"
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
 
 
 def grid_of(body: dict[str, Any], where: str) -> dict[str, list[Any]]:
@@ -75,7 +65,7 @@ def grid_of(body: dict[str, Any], where: str) -> dict[str, list[Any]]:
             f"grid: {key}: expected a list of values",
         )
         hold(
-            len({text(v) for v in values}) == len(values),
+            len({option_text(v) for v in values}) == len(values),
             where,
             f"grid: {key}: a value is there twice",
         )

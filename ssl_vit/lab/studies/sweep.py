@@ -15,8 +15,8 @@ from ...config.resolve import names_images, resolve
 from ...config.schema import Recipe
 from ...config.values import parse
 from ...errors import UserError
+from ...formatting import option_text
 from .spec import Study, build
-from .spec_fields import text
 
 SWEEP = "sweep"
 COMMA = re.compile(r",(?![^\[]*\])")  # none inside a list's brackets
@@ -117,4 +117,4 @@ def image_options(base: Recipe, keys: Iterable[str]) -> dict[str, str]:
     there = resolve(["recipe=evaluate", *given], here=False)
     now = asdict(base.data)
     was = asdict(there.data)
-    return options | {f"data.{key}": text(now[key]) for key in keys if now[key] != was[key]}
+    return options | {f"data.{key}": option_text(now[key]) for key in keys if now[key] != was[key]}

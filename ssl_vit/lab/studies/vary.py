@@ -16,7 +16,8 @@ from ...config.computed import NOT_COMPUTED
 from ...config.parsing import flatten, has_interpolation
 from ...config.values import check_key, typed
 from ...errors import UserError, suggest
-from .spec_fields import hold, known, mapping, pretraining, text
+from ...formatting import option_text
+from .spec_fields import hold, known, mapping, pretraining
 
 PRESETS = ("recipe", "model", "data")
 MATCHES = ("steps", "exaflop")
@@ -73,7 +74,7 @@ def check_report(report: dict[str, Any], settings: Settings, where: str) -> None
 def describe(setting: dict[str, Any]) -> str:
     """Description of a setting."""
     return (
-        ", ".join(f"{key}={text(value)}" for key, value in setting.items())
+        ", ".join(f"{key}={option_text(value)}" for key, value in setting.items())
         or "as the study's options say"
     )
 
@@ -92,7 +93,7 @@ def find(value: Any, settings: Settings) -> str | None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return text(one) == text(other) or (
+    return option_text(one) == option_text(other) or (
         type(one) is not bool and type(other) is not bool and one == other
     )
 
@@ -169,7 +170,7 @@ def _product(axes: dict[str, Any], where: str) -> Settings:
             f"{key}: one value cannot be compared; expected two at least",
         )
         hold(
-            len({text(value) for value in axes[key]}) == len(values),
+            len({option_text(value) for value in axes[key]}) == len(values),
             where,
             f"{key}: a value is there twice",
         )
@@ -207,7 +208,7 @@ def _short(setting: dict[str, Any]) -> str:
         key if last.count(short) > 1 else short for key, short in zip(setting, last, strict=True)
     ]
     return ",".join(
-        f"{name}={text(value)}" for name, value in zip(names, setting.values(), strict=True)
+        f"{name}={option_text(value)}" for name, value in zip(names, setting.values(), strict=True)
     )
 
 
