@@ -5,14 +5,17 @@ Legend: S shards.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
 from .. import rng
 from .label_lists import UNLABELLED, LabelLists
+
+Raw = TypeVar("Raw")
+Read = TypeVar("Read")
 
 
 class Source(Protocol):
@@ -41,6 +44,24 @@ def labels_of(source: Source, rows: np.ndarray) -> np.ndarray:
     can."""
     read = getattr(source, "label_of", None)
     return read(rows) if read else source.fetch(rows)[1]
+
+
+def read_each(
+    source: Source,
+    rows: np.ndarray,
+    raw: Iterable[Raw],
+    read: Callable[[Raw], Read],
+    unreadable: list[str],
+) -> Iterator[tuple[int, Read]]:
+    """Of what was fetched for each row, its place and what `read` makes of it. Where `read` raises
+    ValueError, the row is left out, and named with the reason in `unreadable`."""
+    for place, (row, one) in enumerate(zip(rows.tolist(), raw, strict=True)):
+        try:
+            found = read(one)
+        except ValueError as error:
+            unreadable.append(f"{source.name(row)}: {error}")
+        else:
+            yield place, found
 
 
 def lists_in(source: Source) -> LabelLists | None:

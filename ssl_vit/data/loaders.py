@@ -15,7 +15,7 @@ from ..config.schema import Data
 from ..errors import UserError
 from . import transforms
 from .augment import VIEWS
-from .base import ShardedSource, Source
+from .base import ShardedSource, Source, read_each
 from .batching import Batch, BatchLayout, ImageDataset, Samples, samples_at
 from .resident import DecodedImages, ResidentDataset
 from .sampler import WindowSampler
@@ -91,20 +91,14 @@ class _Readable(Dataset):
 
     def __getitems__(self, wanted: Samples) -> Batch:
         raw, label_B = self.source.fetch(wanted.index)
-        images = []
-        kept = []
         unreadable: list[str] = []
-        for place, index in enumerate(wanted.index.tolist()):
-            try:
-                images.append(transforms.decode(raw[place]))
-                kept.append(place)
-            except ValueError as error:
-                unreadable.append(f"{self.source.name(index)}: {error}")
+        images = dict(read_each(self.source, wanted.index, raw, transforms.decode, unreadable))
+        kept = list(images)
         size = self.data.size
         image_BCHW = torch.empty(0, 3, size, size, dtype=torch.uint8)
         if images:
             image_BCHW = transforms.eval_transform(
-                images, size, self.data.eval_mode, self.data.eval_crop
+                list(images.values()), size, self.data.eval_mode, self.data.eval_crop
             )
         return Batch(
             image_BCHW,

@@ -3,7 +3,7 @@
 Legend: B images, H W their height and width, S the side in pixels.
 """
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..config.schema import Data
 from ..errors import UserError
 from . import transforms
-from .base import ShardedSource, ShardedSubset, Source, Subset, fetch_masks, masks_in
+from .base import ShardedSource, ShardedSubset, Source, Subset, fetch_masks, masks_in, read_each
 from .batching import BatchLayout
 from .loaders import image_loader
 from .sources import Splits
@@ -88,6 +88,11 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     raise ValueError(f"its mask has pixels of {image.mode}; expected one channel of classes")
 
 
+def _decode_pair(pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
+    image, mask = pair
+    return transforms.decode(image), decode(mask)
+
+
 class _Masked(Dataset):
     """Rows -> MaskedBatch, with the evaluation's preprocessing.
 
@@ -110,12 +115,11 @@ class _Masked(Dataset):
         kept: list[int] = []
         unreadable: list[str] = []
         raw, _ = self.source.fetch(rows)
-        for row, one, mask in zip(rows.tolist(), raw, fetch_masks(self.source, rows), strict=True):
-            try:
-                image, classes = transforms.decode(one), decode(mask)
-            except ValueError as error:
-                unreadable.append(f"{self.source.name(row)}: {error}")
-                continue
+        pairs = zip(raw, fetch_masks(self.source, rows), strict=True)
+        for place, (image, classes) in read_each(
+            self.source, rows, pairs, _decode_pair, unreadable
+        ):
+            row = int(rows[place])
             self._check(row, image, classes)
             images.append(image)
             masks.append(classes)

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from torch.utils.data import Dataset
 from ..errors import UserError
 from ..runs.files import replacing, sync
 from . import transforms
-from .base import Source, lists_in
+from .base import Source, lists_in, read_each
 from .label_lists import UNLABELLED
 
 ROW_GROUP = 100  # images: about 2.5 MB at 256 px, an efficient read from a network disk
@@ -124,14 +125,10 @@ def _small(
     source: Source, rows: np.ndarray, encoding: Encoding, unreadable: list[str]
 ) -> Iterator[dict[str, object]]:
     """Cells of these rows; those that cannot be read are named in `unreadable` and left out."""
-    for row, raw, label in zip(rows.tolist(), *source.fetch(rows), strict=True):
-        try:
-            yield {
-                "image": {"bytes": reencode(raw, encoding), "path": None},
-                "label": _cell(label),
-            }
-        except ValueError as error:
-            unreadable.append(f"{source.name(row)}: {error}")
+    raw, labels = source.fetch(rows)
+    small = partial(reencode, encoding=encoding)
+    for place, image in read_each(source, rows, raw, small, unreadable):
+        yield {"image": {"bytes": image, "path": None}, "label": _cell(labels[place])}
 
 
 def _cell(label: Any) -> int | list[int] | None:
