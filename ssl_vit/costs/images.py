@@ -1,6 +1,7 @@
 """How many images a run sees, and what that costs."""
 
 from ..config.schema import EMBEDDED, SIZES, Data, Recipe
+from ..config.split_counts import held_out_count, share_count
 from .work import exaflop
 
 # Images of each split as published: JFT after the paper's 4.1, the others after their authors. A
@@ -19,26 +20,22 @@ PUBLISHED: dict[str, dict[str, int]] = {
 
 
 def training_images(data: Data, given: int | None = None) -> int | None:
-    """Training images after data.share and data.validation are taken off (as in data/sources.py),
-    of the published set or of `given` images; None if neither is known."""
+    """Training images after data.share and data.validation are taken off, of the published set or
+    of `given` images; None if neither is known."""
     whole = given or PUBLISHED.get(data.name, {}).get("train")
     if whole is None:
         return None
     if data.validation_from == "train":
-        return _share(data.share, whole - _held_out(data, whole))
-    count = _share(data.share, whole)
+        return share_count(data.share, whole - _held_out(data, whole))
+    count = share_count(data.share, whole)
     return count - _held_out(data, count)
-
-
-def _share(share: float, count: int) -> int:
-    return count if share == 1 else max(1, round(share * count))
 
 
 def _held_out(data: Data, count: int) -> int:
     """Of `count` images those that data.validation holds out; 0 where that is no share."""
     if not isinstance(data.validation, float) or data.validation == 0:
         return 0
-    return max(1, min(round(data.validation * count), count - 1))
+    return held_out_count(data.validation, count)
 
 
 def images_seen(recipe: Recipe, given: int | None = None) -> int | None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import rng
 from ..config.schema import EMBEDDED, Data
+from ..config.split_counts import held_out_count, share_count
 from ..errors import UserError, suggest
 from . import formats, layout, synthetic
 from .base import (
@@ -304,7 +305,7 @@ def _drawn(train: Source, share: float, data: Data) -> View:
     Raises:
         UserError: data.share_seed beside images without labels or with lists of them, or no rows.
     """
-    count = max(1, round(share * len(train)))
+    count = share_count(share, len(train))
     if data.share_seed is None:
         return _part(train, 0, count, SHARE_KEY, data)
     if lists_in(train) is not None or train.label_range[1] < 0:
@@ -349,16 +350,13 @@ def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Sou
     """The training images and the held-out ones: a split, or a share of train. With
     data.validation=0 nothing is held out, and evaluations see training images."""
     name = _held_out_name(data, splits)
-    held_out = data.validation
     if name is not None:
         return train, splits[name]
-    count = min(len(train) // 100, 10_000)
-    if isinstance(held_out, float) and held_out:
-        count = round(held_out * len(train))
-    if held_out == 0:
-        return train, _part(train, 0, max(1, count), HELD_OUT_KEY, data)
+    share = data.validation if isinstance(data.validation, float) and data.validation else None
+    count = held_out_count(share, len(train))
+    if data.validation == 0:
+        return train, _part(train, 0, count, HELD_OUT_KEY, data)
     if len(train) < 2:
         raise UserError(f"data.train={data.train}: {len(train)} images; expected at least 2")
-    count = max(1, min(count, len(train) - 1))
     kept = _part(train, count, len(train), HELD_OUT_KEY, data)
     return kept, _part(train, 0, count, HELD_OUT_KEY, data)
