@@ -68,6 +68,14 @@ def code_block(lines: list[str], language: str) -> str:
     return "\n".join([f"{fence}{language}", *lines, fence])
 
 
+def markdown_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], ruler: Sequence[str] | None = None
+) -> str:
+    """A Markdown table; the cells are Markdown already."""
+    lines = [head, ruler or ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent  # of a checkout
 INSTALLED = (PACKAGE / "recipes").is_dir()  # a wheel holds recipes/ inside the package

@@ -24,10 +24,10 @@ from ..formatting import (
     format_exaflop,
     format_held_out,
     inline_code,
+    markdown_table,
     rounded_count,
 )
 from ..pages import metric_tables
-from ..pages.metric_tables import table
 from ..runs.folder import Run
 
 TARGETS = {
@@ -120,7 +120,7 @@ def _description(recipe: Recipe, config: Mapping[str, Any], step: int | None) ->
         "objective": _objective(recipe),
         "data": _data(recipe),
         **_terms(recipe.data),
-        "recipe": table(
+        "recipe": markdown_table(
             ("key", "value"),
             [
                 (inline_code(key), escape_markdown(value))

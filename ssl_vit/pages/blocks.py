@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ..formatting import code_block, escape_markdown, escape_opening, text_line, visible_text
+from ..formatting import (
+    code_block,
+    escape_markdown,
+    escape_opening,
+    markdown_table,
+    text_line,
+    visible_text,
+)
 
 ASSETS = Path(__file__).with_name("assets")
 # Points of a line in a page: two for each of the screen's columns that a chart is wide
@@ -163,18 +170,18 @@ def _table(table: Table) -> str:
     widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(table.head))]
     left = [i < table.labels for i in range(len(widths))]
 
-    def line(cells: list[str]) -> str:
-        padded = [
+    def padded(cells: list[str]) -> list[str]:
+        return [
             cell.ljust(width) if text else cell.rjust(width)
             for cell, width, text in zip(cells, widths, left, strict=True)
         ]
-        return f"| {' | '.join(padded)} |"
 
     ruler = [
         "-" * width if text else "-" * (width - 1) + ":"
         for width, text in zip(widths, left, strict=True)
     ]
-    return "\n".join([line(rows[0]), line(ruler), *map(line, rows[1:])])
+    head, *body = map(padded, rows)
+    return markdown_table(head, body, ruler)
 
 
 def cell_of(cell: str | Cell) -> Cell:

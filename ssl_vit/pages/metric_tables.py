@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..formatting import COMPARED_WITH, MEASURED, OF_MASKS, SHARES, escape_markdown, inline_code
+from ..formatting import (
+    COMPARED_WITH,
+    MEASURED,
+    OF_MASKS,
+    SHARES,
+    escape_markdown,
+    inline_code,
+    markdown_table,
+)
 from ..stats import Interval, proportion
 
 KINDS = {
@@ -58,12 +66,6 @@ BASELINES = {
 }
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; the cells are Markdown already."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 class ResultRow(NamedTuple):
     """A metric of the model as texts."""
 
@@ -84,7 +86,7 @@ def results(metrics: Mapping[str, Any]) -> str:
         (inline_code(row.name), row.meaning, escape_markdown(row.split), *row[3:])
         for row in result_rows(metrics)
     ]
-    return table(HEAD, rows) if rows else ""
+    return markdown_table(HEAD, rows) if rows else ""
 
 
 def result_rows(metrics: Mapping[str, Any]) -> list[ResultRow]:
@@ -199,7 +201,7 @@ def baselines(fought: Sequence[BaselineComparison]) -> str:
         (inline_code(first), *values, inline_code(last))
         for first, *values, last in map(baseline_row, fought)
     ]
-    return table(BASELINES_HEAD, rows)
+    return markdown_table(BASELINES_HEAD, rows)
 
 
 def baseline_row(one: BaselineComparison) -> tuple[str, ...]:
