@@ -3,8 +3,9 @@ reads. What something else reads is listed with the reason in robustness/vulture
 
 from pathlib import Path
 
-from conftest import ROOT
 from vulture import Vulture
+
+from conftest import ROOT
 
 PACKAGE = ROOT / "ssl_vit"
 ALLOWED = ROOT / "robustness" / "vulture_allowed.py"
