@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vulture import Vulture
 
-from conftest import ROOT
+from helpers.options import ROOT
 
 PACKAGE = ROOT / "ssl_vit"
 ALLOWED = ROOT / "robustness" / "vulture_allowed.py"
