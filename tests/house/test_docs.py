@@ -128,7 +128,7 @@ def test_every_link_leads_to_a_file_and_a_heading(document: Path) -> None:
 
 
 def test_links_without_a_file_or_a_heading_are_found(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("test_docs.ROOT", tmp_path)
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
     (tmp_path / "other.md").write_text("# A `page=` for [every](x) run!\n## Twice\n## Twice\n")
     page = tmp_path / "page.md"
     page.write_text(
