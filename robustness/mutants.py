@@ -85,7 +85,7 @@ def draw(tests: Tests, seed: int, count: int, only: str) -> list[dict[str, Any]]
     module and line: each module has as many as its lines are worth."""
     lines: dict[tuple[str, int], list[Mutant]] = {}
     for module in sorted(tests.lines):
-        if only in module:
+        if only in module and module.endswith(".py"):  # templates have lines too
             for mutant in mutate.mutants_of(ROOT / module):
                 if tests.of(module, mutant):
                     lines.setdefault((module, mutant.line), []).append(mutant)
