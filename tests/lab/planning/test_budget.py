@@ -40,7 +40,7 @@ def test_the_papers_core_days_are_a_plausible_share_of_the_peak():
     core = budget.devices()["tpuv3_core"]
     assert budget.hours(4262, core, "bfloat16", 0.32) / 24 == pytest.approx(2500, rel=0.02)
     assert budget.hours(1567, core, "bfloat16", 0.434) / 24 == pytest.approx(680, rel=0.02)
-    text = (ROOT / "ssl_vit" / "planning" / "hardware.yaml").read_text()
+    text = (ROOT / "ssl_vit" / "lab" / "planning" / "hardware.yaml").read_text()
     assert "4262 exaFLOP at 32%" in text and "14 epochs 1567 at 43%" in text
 
 
