@@ -1,5 +1,5 @@
-"""What vulture takes for unused and is not, by name; tests/test_dead_code.py reads it, and finds a
-name that is no longer needed here.
+"""What vulture takes for unused and is not, by name; tests/house/test_dead_code.py reads it, and
+finds a name that is no longer needed here.
 
     vulture ssl_vit robustness/vulture_allowed.py
 """

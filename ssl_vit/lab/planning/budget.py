@@ -1,5 +1,5 @@
 """What a run will need, counted before it runs: device-hours, device batch, and warnings about
-common mistakes. No torch here; costs.py counts FLOPs and bytes."""
+common mistakes. No torch here; costs/ counts FLOPs and bytes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

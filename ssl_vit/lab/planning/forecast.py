@@ -354,8 +354,8 @@ def _pace(recipe: Recipe, paces: dict[str, Pace]) -> Pace | None:
 
 
 def _options(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> list[str]:
-    """A task's options before the runs that it needs exist (as studies.plan.check): with the model
-    of the task that it starts from and, in place of a sweep's best values, its first."""
+    """A task's options before the runs that it needs exist (as studies.expand.check): with the
+    model of the task that it starts from and, in place of a sweep's best values, its first."""
     options = known_options(task)
     before = origin(task, plan)
     if before is not None:
