@@ -70,7 +70,7 @@ TASK = {
     "seed": int,
     "values": {str: SCALAR},
     "needs": [str],
-    "options?": NAMES,
+    "options": NAMES,  # as on a command line; none: a study of other means
     "best?": TEXT,
     "by?": TEXT,
 }

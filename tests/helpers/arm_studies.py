@@ -46,6 +46,7 @@ def task(part, arm, seed, tool="finetune", values=None, needs=()):
         "seed": seed,
         "values": values or {},
         "needs": list(needs),
+        "options": [],
     }
 
 

@@ -42,7 +42,10 @@ def study(folder, few=FEW, vary=RATES, recipes=None, beside=(), **more):
                 "tool": "evaluate",
                 "needs": [pretrain["name"]],
             }
-            tasks += [one | {"arm": arm, "seed": seed, "values": {}} for one in (pretrain, probe)]
+            tasks += [
+                one | {"arm": arm, "seed": seed, "values": {}, "options": []}
+                for one in (pretrain, probe)
+            ]
     arms = {arm: f"the arm {arm}" for arm in [*vary, *beside]}
     about = {
         "name": "made",

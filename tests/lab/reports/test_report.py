@@ -800,3 +800,13 @@ def test_the_tool_answers_a_mistake_in_one_line(tmp_path):
         assert (code, output) == (2, "")
         assert errors.startswith("error: ")
         assert errors.count("\n") == 1
+
+
+def test_a_plan_that_does_not_say_its_tasks_options_is_refused(tmp_path):
+    """With which no run could be compared."""
+    folder = study(tmp_path / "gap")
+    plan = json.loads((folder / "study.json").read_text())
+    for one in plan["tasks"]:
+        one["words"] = one.pop("options")
+    write(folder / "study.json", plan)
+    assert "study.json is damaged" in error(folder)
