@@ -6,7 +6,7 @@ python -m ssl_vit.config.options > docs/options.md
 import dataclasses
 import textwrap
 
-from ..formatting import option_text
+from ..formatting import markdown_table, option_text
 from .fields import Option, type_name
 from .parsing import flatten
 from .schema import OPTIONS, Recipe
@@ -73,19 +73,20 @@ def markdown() -> str:
     """The text of docs/options.md."""
     parts = [HEAD]
     for group, about in groups().items():
-        rows = [_row(option) for option in members(group)]
-        table = ["| key | default | values | meaning |", "|---|---|---|---|", *rows]
-        parts.append("\n".join([f"## {group or 'run'}", "", about, "", *table, ""]))
+        table = markdown_table(
+            ("key", "default", "values", "meaning"), [_row(option) for option in members(group)]
+        )
+        parts.append("\n".join([f"## {group or 'run'}", "", about, "", table, ""]))
     return "\n".join(parts)
 
 
-def _row(option: Option) -> str:
+def _row(option: Option) -> tuple[str, ...]:
     mark = "" if option.identity else " *"
     meaning = option.help
     if option.requires:
         meaning += f" Needs {option.requires[0]}={option.requires[1]}."
     default = option_text(option.default)
-    return f"| `{option.key}`{mark} | `{default}` | {_kind(option)} | {meaning} |".replace("``", "")
+    return f"`{option.key}`{mark}", f"`{default}`" if default else "", _kind(option), meaning
 
 
 if __name__ == "__main__":
