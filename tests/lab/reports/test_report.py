@@ -809,4 +809,4 @@ def test_a_plan_that_does_not_say_its_tasks_options_is_refused(tmp_path):
     for one in plan["tasks"]:
         one["words"] = one.pop("options")
     write(folder / "study.json", plan)
-    assert "study.json is damaged" in error(folder)
+    assert "study.json is missing or damaged" in error(folder)
