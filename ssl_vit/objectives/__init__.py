@@ -12,12 +12,12 @@ from ..errors import UserError
 from ..models.encoder import Backbone, Encoder
 from . import targets
 from .base import Objective, ObjectiveSettings, Step
-from .joint import Joint
-from .mae import MaskedAutoencoder
-from .moco import MomentumContrast
-from .mpp import MaskedPatchPrediction
+from .joint.network import Joint
+from .mae.network import MaskedAutoencoder
+from .moco_v3.network import MomentumContrast
+from .mpp.network import MaskedPatchPrediction
 from .patches import PatchPrediction
-from .supervised import Supervised
+from .supervised.network import Supervised
 
 __all__ = [
     "BUILDERS",

@@ -157,7 +157,7 @@ def test_relative_imports_are_resolved() -> None:
     found = imported("ssl_vit.data.batching", MODULES["ssl_vit.data.batching"])
     assert {"ssl_vit.rng", "ssl_vit.data.transforms", "torch"} <= found
     found = imported("ssl_vit.objectives", MODULES["ssl_vit.objectives"])
-    assert "ssl_vit.objectives.mpp.MaskedPatchPrediction" in found
+    assert "ssl_vit.objectives.mpp.network.MaskedPatchPrediction" in found
 
 
 def test_the_package_has_these_entries_and_no_others() -> None:

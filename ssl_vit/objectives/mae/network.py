@@ -12,12 +12,12 @@ from timm.models import named_apply
 from timm.models.vision_transformer import Block, init_weights_vit_jax
 from torch import Tensor, nn
 
-from ..data.batching import Batch
-from ..models.attention import choose_attention
-from ..models.encoder import Encoder
-from . import corruption
-from .patches import PatchPrediction
-from .targets import Target
+from ...data.batching import Batch
+from ...models.attention import choose_attention
+from ...models.encoder import Encoder
+from .. import corruption
+from ..patches import PatchPrediction
+from ..targets import Target
 
 
 class Decoder(nn.Module):

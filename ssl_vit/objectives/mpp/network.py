@@ -7,11 +7,11 @@ Legend: B batch, N patches, K corrupted patches of each image, D width, A head o
 import torch
 from torch import Tensor, nn
 
-from ..data.batching import Batch
-from ..models.encoder import Encoder, cut_patches
-from . import corruption
-from .patches import PatchPrediction
-from .targets import Target
+from ...data.batching import Batch
+from ...models.encoder import Encoder, cut_patches
+from .. import corruption
+from ..patches import PatchPrediction
+from ..targets import Target
 
 
 class MaskedPatchPrediction(PatchPrediction):

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data.augment import VIEWS
-from ..data.batching import Batch
-from ..errors import UserError
-from ..models.attention import fuse_on_gpus
-from ..models.encoder import Backbone, Encoder
-from . import global_batch
-from .base import Metrics, Objective, Step
-from .global_batch import GlobalBatchNorm
+from ...data.augment import VIEWS
+from ...data.batching import Batch
+from ...errors import UserError
+from ...models.attention import fuse_on_gpus
+from ...models.encoder import Backbone, Encoder
+from .. import global_batch
+from ..base import Metrics, Objective, Step
+from ..global_batch import GlobalBatchNorm
 
 PROJECTOR_LAYERS = 3  # section 4.1, "MLP heads"
 PREDICTOR_LAYERS = 2

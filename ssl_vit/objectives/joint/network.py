@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from ..data.batching import Batch
-from ..models.encoder import Backbone
-from .base import Metrics, Objective, Step
+from ...data.batching import Batch
+from ...models.encoder import Backbone
+from ..base import Metrics, Objective, Step
 
 
 class Joint(Objective):

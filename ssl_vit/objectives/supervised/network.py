@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data.batching import Batch, is_labelled
-from ..models.encoder import Backbone
-from .base import Objective, Step
+from ...data.batching import Batch, is_labelled
+from ...models.encoder import Backbone
+from ..base import Objective, Step
 
 SIGMOID_BIAS = -10.0  # the authors' code: every class starts as improbable
 
