@@ -13,7 +13,8 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models.encoder import build_backbone
-from ssl_vit.objectives import Objective, corruption, targets
+from ssl_vit.objectives import Objective, corruption
+from ssl_vit.objectives.targets.patch_targets import patch_targets
 
 IMAGES = 64
 LARGE = {"model": "vit_s16", "data.size": "224"}
@@ -77,7 +78,7 @@ def targets_are_equal(device: str) -> dict[str, Any]:
     batch = synthetic_batch(IMAGES, 64)
     hidden = torch.rand(IMAGES, 16, generator=torch.Generator().manual_seed(1)) < 0.5
     found: dict[str, Any] = {}
-    for name, build in targets.BUILDERS.items():
+    for name, build in patch_targets.BUILDERS.items():
         results = []
         for place in ("cpu", device):
             target = build(16, [0.5] * 3, [0.5] * 3).to(place)

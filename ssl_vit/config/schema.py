@@ -8,10 +8,10 @@ from omegaconf import OmegaConf
 
 from .fields import group, is_held_out, is_name, is_path, is_split, option, options
 from .init_source import InitSource
-from .losses import Corruption, Joint, Mae, Moco, Supervised, Views
 from .model import Model
 from .operation import Checkpoint, Compute, Eval, Hub, Log
 from .probe import Probe
+from .shared_groups import Corruption, Joint, Mae, Moco, Supervised, Views
 
 OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each uses
     "mpp": ("corruption", "target"),

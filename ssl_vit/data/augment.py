@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
 from .. import rng
-from ..config.losses import Views
+from ..config.shared_groups import Views
 from . import transforms
 
 VIEWS = 2

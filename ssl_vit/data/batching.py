@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from .. import rng
-from ..config.losses import Views
 from ..config.schema import Data
+from ..config.shared_groups import Views
 from ..errors import UserError
 from . import augment, label_lists, transforms
 from .base import Source

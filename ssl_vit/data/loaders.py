@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from .. import rng
-from ..config.losses import Views
 from ..config.schema import Data
+from ..config.shared_groups import Views
 from ..errors import UserError
 from . import transforms
 from .augment import VIEWS

@@ -10,7 +10,6 @@ import torch
 
 from ..errors import UserError
 from ..models.encoder import Backbone, Encoder
-from . import targets
 from .base import Objective, ObjectiveSettings, Step
 from .joint.network import Joint
 from .mae.network import MaskedAutoencoder
@@ -18,6 +17,7 @@ from .moco_v3.network import MomentumContrast
 from .mpp.network import MaskedPatchPrediction
 from .patches import PatchPrediction
 from .supervised.network import Supervised
+from .targets import patch_targets
 
 __all__ = [
     "BUILDERS",
@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 
-def _target(settings: ObjectiveSettings, encoder: Encoder) -> targets.Target:
-    return targets.BUILDERS[settings.target](encoder.patch_size, settings.mean, settings.std)
+def _target(settings: ObjectiveSettings, encoder: Encoder) -> patch_targets.Target:
+    return patch_targets.BUILDERS[settings.target](encoder.patch_size, settings.mean, settings.std)
 
 
 def _mae(settings: ObjectiveSettings, encoder: Backbone, classes: int) -> Objective:
@@ -117,7 +117,7 @@ def build(settings: ObjectiveSettings, encoder: Backbone, classes: int) -> Objec
     """
     for key, name, builders in (
         ("objective", settings.objective, BUILDERS),
-        ("target", settings.target, targets.BUILDERS),
+        ("target", settings.target, patch_targets.BUILDERS),
     ):
         if name not in builders:
             raise UserError(f"{key}={name}: no entry in BUILDERS; the plugin must add one")

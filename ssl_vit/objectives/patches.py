@@ -14,7 +14,7 @@ from ..data.batching import Batch
 from ..models.encoder import Encoder
 from . import corruption
 from .base import Metrics, Objective, Step
-from .targets import Target
+from .targets.patch_targets import Target
 
 KINDS = {"masked": corruption.MASK, "random": corruption.RANDOM, "kept": corruption.KEEP}
 

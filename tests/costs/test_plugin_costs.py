@@ -14,7 +14,7 @@ from ssl_vit.config import schema
 from ssl_vit.errors import UserError
 from ssl_vit.lab import plan_tool, runs_tool
 from ssl_vit.lab.study_tool import parse_request
-from ssl_vit.objectives import targets
+from ssl_vit.objectives.targets.patch_targets import patch_targets
 
 PLUGIN = """
 from ssl_vit import objectives
@@ -24,7 +24,7 @@ from ssl_vit.objectives import targets
 schema.OBJECTIVES["twice"] = ("corruption", "target")
 objectives.BUILDERS["twice"] = objectives.BUILDERS["mpp"]
 schema.TARGETS.append("brighter")
-targets.BUILDERS["brighter"] = targets.BUILDERS["mean_color"]
+patch_targets.BUILDERS["brighter"] = patch_targets.BUILDERS["mean_color"]
 """
 DECLARED = """
 from ssl_vit import costs
@@ -43,7 +43,7 @@ def plugin(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str
     yield f"plugin={file}", request.param
     schema.OBJECTIVES.pop("twice", None)
     objectives.BUILDERS.pop("twice", None)
-    targets.BUILDERS.pop("brighter", None)
+    patch_targets.BUILDERS.pop("brighter", None)
     if "brighter" in schema.TARGETS:
         schema.TARGETS.remove("brighter")
     costs.WORK.pop("twice", None)

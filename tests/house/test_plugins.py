@@ -15,7 +15,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
-from ssl_vit.objectives import targets
+from ssl_vit.objectives.targets.patch_targets import patch_targets
 from ssl_vit.runs.folder import Run
 
 PLUGIN = '''
@@ -24,7 +24,7 @@ from ssl_vit import objectives
 from ssl_vit.config import schema
 from ssl_vit.objectives import Objective, Step, targets
 
-class Brightness(targets.Pixels):
+class Brightness(patch_targets.Pixels):
     """The mean of each patch's pixels, one number."""
     def __init__(self, patch, mean, std):
         super().__init__(patch, mean, std)
@@ -69,7 +69,7 @@ class Counted(Rotation):
 schema.TARGETS.append("brightness")
 schema.OBJECTIVES["counted"] = ("labels",)
 objectives.BUILDERS["counted"] = lambda settings, encoder, classes: Counted(encoder, classes)
-targets.BUILDERS["brightness"] = Brightness
+patch_targets.BUILDERS["brightness"] = Brightness
 schema.OBJECTIVES["rotation"] = ()
 objectives.BUILDERS["rotation"] = lambda settings, encoder, classes: Rotation(encoder)
 '''
@@ -81,7 +81,7 @@ def plugin(tmp_path: Path) -> Iterator[Path]:
     file.write_text(PLUGIN)
     yield file
     schema.TARGETS.remove("brightness")
-    del targets.BUILDERS["brightness"]
+    del patch_targets.BUILDERS["brightness"]
     for name in ("rotation", "counted"):
         del schema.OBJECTIVES[name], objectives.BUILDERS[name]
 

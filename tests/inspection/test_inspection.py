@@ -16,7 +16,8 @@ from ssl_vit.data.batching import Batch
 from ssl_vit.inspection import attention, drawing, embeddings, plots, projections, reconstruction
 from ssl_vit.inspection.base import UnavailableError
 from ssl_vit.models import encoder
-from ssl_vit.objectives import MaskedPatchPrediction, corruption, targets
+from ssl_vit.objectives import MaskedPatchPrediction, corruption
+from ssl_vit.objectives.targets.patch_targets import patch_targets
 
 
 def vit(**changes) -> encoder.Encoder:
@@ -243,7 +244,7 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
     torch.manual_seed(0)
     net = encoder.build_encoder(Model(patch=4, width=32, depth=1, heads=2, mlp=64), Data(size=16))
     objective = MaskedPatchPrediction(
-        net, targets.Colors(4, 1), rate=0.5, mask=0.4, random=0.3, source="image"
+        net, patch_targets.Colors(4, 1), rate=0.5, mask=0.4, random=0.3, source="image"
     )
     torch.nn.init.normal_(objective.head.weight)
     image = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
@@ -251,13 +252,13 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
     drawn, scores = objective.predict(batch)
     original, saw, predicted, true = reconstruction.panels(objective, batch).unbind(1)
     assert torch.equal(original, image)
-    classes = targets.mean_color(image, 4)
+    classes = patch_targets.mean_color(image, 4)
     seen_kinds = set()
     for b in range(6):
         corrupted = dict(zip(drawn.corrupted_BK[b].tolist(), range(8), strict=True))
         for n in range(16):
             at = np.s_[:, 4 * (n // 4) : 4 * (n // 4) + 4, 4 * (n % 4) : 4 * (n % 4) + 4]
-            assert (true[b][at] == targets.class_color(classes[b, n])[:, None, None]).all()
+            assert (true[b][at] == patch_targets.class_color(classes[b, n])[:, None, None]).all()
             if n not in corrupted:
                 assert torch.equal(saw[b][at], image[b][at]) and torch.equal(
                     predicted[b][at], image[b][at]
@@ -275,14 +276,16 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
                 assert (saw[b][at] == reconstruction.GREY).all()
             else:
                 assert torch.equal(saw[b][at], image[b][other if kind == corruption.RANDOM else at])
-            assert (predicted[b][at] == targets.class_color(scores[b, k, 0])[:, None, None]).all()
+            assert (
+                predicted[b][at] == patch_targets.class_color(scores[b, k, 0])[:, None, None]
+            ).all()
     assert seen_kinds == {corruption.MASK, corruption.RANDOM, corruption.KEEP}
 
 
 @pytest.mark.parametrize("name", ["mean_color", "grid_color", "pixels"])
 def test_error_and_certainty_lie_on_the_corrupted_patches(name: str) -> None:
     net = vit(patch_size=8, img_size=32)
-    target = targets.BUILDERS[name](8, [0.5] * 3, [0.5] * 3)
+    target = patch_targets.BUILDERS[name](8, [0.5] * 3, [0.5] * 3)
     objective = MaskedPatchPrediction(net, target, rate=0.4, mask=0.5, random=0.3, source="image")
     torch.nn.init.normal_(objective.head.weight, std=0.3)
     image = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)

@@ -13,7 +13,8 @@ from ssl_vit.hub import card
 from ssl_vit.jobs import draw_figures
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder
-from ssl_vit.objectives import MaskedAutoencoder, MaskedPatchPrediction, corruption, targets
+from ssl_vit.objectives import MaskedAutoencoder, MaskedPatchPrediction, corruption
+from ssl_vit.objectives.targets.patch_targets import patch_targets
 from ssl_vit.runs.folder import Run
 
 MODEL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
@@ -25,7 +26,7 @@ def mae(rate: float = 0.75) -> MaskedAutoencoder:
     """An objective none of whose weights is zero or one."""
     torch.manual_seed(0)
     net = encoder.build_encoder(MODEL, Data(size=4 * GRID))
-    target = targets.NormalizedPixels(4, [0.5] * 3, [0.5] * 3)
+    target = patch_targets.NormalizedPixels(4, [0.5] * 3, [0.5] * 3)
     made = MaskedAutoencoder(net, target, rate=rate, width=24, depth=2, heads=2)
     for parameter in made.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
@@ -194,7 +195,7 @@ def test_any_target_is_learned(target: str) -> None:
     """Adam on one batch: the loss falls by a third."""
     torch.manual_seed(0)
     net = encoder.build_encoder(MODEL, Data(size=4 * GRID))
-    built = targets.BUILDERS[target](4, [0.5] * 3, [0.5] * 3)
+    built = patch_targets.BUILDERS[target](4, [0.5] * 3, [0.5] * 3)
     objective = MaskedAutoencoder(net, built, rate=0.5, width=24, depth=1, heads=2)
     optimizer = torch.optim.Adam(objective.parameters(), lr=1e-2)
     given, losses = batch(2), []

@@ -14,7 +14,8 @@ from ssl_vit import rng
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
-from ssl_vit.objectives import MaskedPatchPrediction, corruption, targets
+from ssl_vit.objectives import MaskedPatchPrediction, corruption
+from ssl_vit.objectives.targets.patch_targets import patch_targets
 
 TINY = Model(patch=4, width=32, depth=1, heads=2, mlp=64)
 N = 16  # patches of a 16 px image
@@ -26,7 +27,7 @@ def mpp(rate=0.5, mask=0.8, random=0.1, source="image", trained=True):
     torch.manual_seed(0)
     made = MaskedPatchPrediction(
         encoder.build_encoder(TINY, Data(size=16)),
-        targets.Colors(4, 1),
+        patch_targets.Colors(4, 1),
         rate=rate,
         mask=mask,
         random=random,
@@ -294,13 +295,13 @@ def test_corruption_and_targets_do_not_depend_on_precision():
     objective, given = mpp(), batch(8)
     exact = (
         objective.sample_corruption(given),
-        targets.mean_color(given.image, 4),
+        patch_targets.mean_color(given.image, 4),
         objective.baselines(given)["neighbors"],
     )
     with torch.autocast("cpu", torch.bfloat16):
         low = (
             objective.sample_corruption(given),
-            targets.mean_color(given.image, 4),
+            patch_targets.mean_color(given.image, 4),
             objective.baselines(given)["neighbors"],
         )
         step = objective(given)

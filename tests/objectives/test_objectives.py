@@ -18,7 +18,8 @@ from ssl_vit.data.batching import Batch
 from ssl_vit.jobs import train as train_job
 from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
-from ssl_vit.objectives import Joint, MaskedPatchPrediction, Supervised, targets
+from ssl_vit.objectives import Joint, MaskedPatchPrediction, Supervised
+from ssl_vit.objectives.targets.patch_targets import patch_targets
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop
 
@@ -26,7 +27,7 @@ from ssl_vit.training import loop
 def mpp(on: encoder.Encoder) -> MaskedPatchPrediction:
     torch.manual_seed(2)
     made = MaskedPatchPrediction(
-        on, targets.Colors(4, 1), rate=0.5, mask=0.8, random=0.1, source="image"
+        on, patch_targets.Colors(4, 1), rate=0.5, mask=0.8, random=0.1, source="image"
     )
     torch.nn.init.normal_(made.head.weight)
     return made

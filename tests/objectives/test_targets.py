@@ -17,7 +17,8 @@ from ssl_vit.config.schema import Data, Model
 from ssl_vit.data import sources
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
-from ssl_vit.objectives import MaskedPatchPrediction, targets
+from ssl_vit.objectives import MaskedPatchPrediction
+from ssl_vit.objectives.targets.patch_targets import patch_targets
 
 
 def exact_class(sums, pixels):
@@ -83,14 +84,14 @@ def test_bin_edges(total, expected, channel, weight):
     image = np.zeros((1, 3, 4, 4), np.uint8)
     image[0, channel] = bytes_summing_to(total, 16).reshape(4, 4)
     assert image.sum() == total
-    assert targets.mean_color(torch.from_numpy(image), 4).tolist() == [[expected * weight]]
+    assert patch_targets.mean_color(torch.from_numpy(image), 4).tolist() == [[expected * weight]]
     assert expected * weight == exact_class(image[0].reshape(3, -1).sum(1, dtype=int), 16)
 
 
 @pytest.mark.parametrize("pixels", [16, 64, 196, 256, 1024])
 def test_every_sum_of_a_patch_is_in_its_exact_bin(pixels):
     sums = torch.arange(255 * pixels + 1)[:, None].expand(-1, 3)
-    assert targets.color_class(sums, pixels).tolist() == [
+    assert patch_targets.color_class(sums, pixels).tolist() == [
         73 * min(7, 8 * s // (255 * pixels)) for s in range(255 * pixels + 1)
     ]
 
@@ -111,7 +112,7 @@ def images(draw):
 def test_mean_color_is_the_slow_one(drawn):
     image, patch = drawn
     expected = [[exact_class(s, patch**2) for s in slow_sums(one, patch)] for one in image]
-    made = targets.mean_color(torch.from_numpy(image), patch)
+    made = patch_targets.mean_color(torch.from_numpy(image), patch)
     assert made.dtype == torch.int64
     assert made.tolist() == expected
 
@@ -124,19 +125,19 @@ def test_classes_do_not_depend_on_precision(dtype):
     noise = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
     for image in map(torch.from_numpy, (edge, noise)):
         colors, hidden = (
-            targets.mean_color(image, 4),
+            patch_targets.mean_color(image, 4),
             torch.ones(len(image), image.shape[-1] ** 2 // 16, dtype=torch.bool),
         )
         hidden[:, -1] = False
-        guesses = targets.neighbor_color(image, 4, hidden)
+        guesses = patch_targets.neighbor_color(image, 4, hidden)
         try:
             torch.set_default_dtype(dtype)
             with torch.autocast("cpu", torch.bfloat16):
-                assert torch.equal(targets.mean_color(image, 4), colors)
-                assert torch.equal(targets.neighbor_color(image, 4, hidden), guesses)
+                assert torch.equal(patch_targets.mean_color(image, 4), colors)
+                assert torch.equal(patch_targets.neighbor_color(image, 4, hidden), guesses)
         finally:
             torch.set_default_dtype(torch.float32)
-    assert targets.mean_color(torch.from_numpy(edge), 4)[:, 0].tolist() == [
+    assert patch_targets.mean_color(torch.from_numpy(edge), 4)[:, 0].tolist() == [
         73 * expected for _, expected in edges()
     ]
 
@@ -151,7 +152,7 @@ def test_neighbor_color_is_the_slow_one(drawn, data):
         np.random.default_rng(data.draw(st.integers(0, 2**32))).random((len(image), patches))
         < share
     )
-    made = targets.neighbor_color(torch.from_numpy(image), patch, torch.from_numpy(hidden))
+    made = patch_targets.neighbor_color(torch.from_numpy(image), patch, torch.from_numpy(hidden))
     assert made.dtype == torch.int64 and made.shape == (len(image), patches)
     for one, hidden_N, made_N in zip(image, hidden, made.tolist(), strict=True):
         for n, guess in enumerate(slow_neighbor_color(one, patch, hidden_N)):
@@ -171,7 +172,7 @@ def test_neighbor_color_at_a_bins_edge(k):
         image = np.broadcast_to(np.concatenate(row, 1), (1, 3, 4, 12)).copy()
         assert image[0, 0].sum(dtype=int) == total
         assert (
-            targets.neighbor_color(
+            patch_targets.neighbor_color(
                 torch.from_numpy(image), 4, torch.tensor([[False, True, False]])
             )[0, 1]
             == 73 * expected
@@ -182,7 +183,7 @@ def test_neighbor_color_of_noise_is_the_slow_one():
     generator = np.random.default_rng(0)
     image = generator.integers(0, 256, (10, 3, 40, 32), dtype=np.uint8)
     hidden = generator.random((10, 20)) < np.linspace(0.1, 0.9, 10)[:, None]
-    made = targets.neighbor_color(torch.from_numpy(image), 8, torch.from_numpy(hidden))
+    made = patch_targets.neighbor_color(torch.from_numpy(image), 8, torch.from_numpy(hidden))
     assert made.tolist() == [
         slow_neighbor_color(one, 8, hidden_N) for one, hidden_N in zip(image, hidden, strict=True)
     ]
@@ -196,14 +197,14 @@ def test_neighbor_color_looks_past_hidden_rings():
     for corner, value in ((0, 0), (4, 32), (20, 64), (24, 96)):
         hidden[0, corner] = False
         image[0, :, corner // 5 * 2 :, corner % 5 * 2 :][:, :2, :2] = value
-    guess = targets.neighbor_color(torch.from_numpy(image), 2, hidden)[0]
+    guess = patch_targets.neighbor_color(torch.from_numpy(image), 2, hidden)[0]
     assert guess[12] == 73 * 1  # mean 48 of the corners: 8 * 48 / 255 = 1.5
     assert guess[6] == 73 * 0  # its nearest is the corner at 0
     assert guess[18] == 73 * 3  # 96: 8 * 96 / 255 = 3.01
     assert guess[2] == 73 * 0  # both upper corners are two away: mean 16
-    assert targets.neighbor_color(torch.from_numpy(image), 2, torch.ones_like(hidden)).tolist() == [
-        [0] * 25
-    ]
+    assert patch_targets.neighbor_color(
+        torch.from_numpy(image), 2, torch.ones_like(hidden)
+    ).tolist() == [[0] * 25]
 
 
 def test_neighbor_color_never_sees_hidden_patches():
@@ -214,27 +215,28 @@ def test_neighbor_color_never_sees_hidden_patches():
     grid = hidden.view(8, 1, 4, 4).repeat_interleave(4, 2).repeat_interleave(4, 3)
     changed = torch.where(grid, other, image)
     assert torch.equal(
-        targets.neighbor_color(image, 4, hidden), targets.neighbor_color(changed, 4, hidden)
+        patch_targets.neighbor_color(image, 4, hidden),
+        patch_targets.neighbor_color(changed, 4, hidden),
     )
-    assert not torch.equal(targets.mean_color(image, 4), targets.mean_color(changed, 4))
+    assert not torch.equal(patch_targets.mean_color(image, 4), patch_targets.mean_color(changed, 4))
 
 
 def test_a_classs_color_is_in_the_middle_of_its_own_bin():
-    classes = torch.arange(targets.COLORS)
-    color = targets.class_color(classes)
+    classes = torch.arange(patch_targets.COLORS)
+    color = patch_targets.class_color(classes)
     assert color.dtype == torch.uint8 and color.shape == (512, 3)
-    assert torch.equal(targets.color_class(256 * color.long(), 256), classes)
+    assert torch.equal(patch_targets.color_class(256 * color.long(), 256), classes)
     bins = torch.tensor([[c // 64, c // 8 % 8, c % 8] for c in range(512)])
     assert ((bins + 0.5) * 255 / 8 - color).abs().max() < 1  # a byte
     flat = color[:, :, None, None].expand(-1, -1, 16, 16).contiguous()
-    assert torch.equal(targets.mean_color(flat, 16), classes[:, None])
+    assert torch.equal(patch_targets.mean_color(flat, 16), classes[:, None])
 
 
 def test_real_images_have_many_colors(real_images):
     train = sources.load(Data(name="cifar10", path=str(real_images / "cifar10"), size=32)).train
     raw, _ = train.fetch(np.arange(500))
     image = np.stack([np.array(Image.open(io.BytesIO(r))) for r in raw]).transpose(0, 3, 1, 2)
-    color = targets.mean_color(torch.from_numpy(image), 8)
+    color = patch_targets.mean_color(torch.from_numpy(image), 8)
     assert color.shape == (500, 16)
     share = np.bincount(color.flatten().numpy(), minlength=512) / color.numel()
     assert -(share[share > 0] * np.log(share[share > 0])).sum() > 3
@@ -254,14 +256,15 @@ def test_the_grid_target_is_the_slow_one(patch, cells):
         bins = np.minimum(np.floor(8 * mean + 1e-12), 7).astype(int)
         slow[b, n, a] = bins @ [64, 8, 1]
     assert (
-        targets.grid_color(torch.from_numpy(image), patch, cells).numpy().tolist() == slow.tolist()
+        patch_targets.grid_color(torch.from_numpy(image), patch, cells).numpy().tolist()
+        == slow.tolist()
     )
 
 
 def test_the_pixel_target_is_the_slow_one():
     image = np.random.default_rng(1).integers(0, 256, (2, 3, 8, 12), dtype=np.uint8)
     mean, std = [0.5, 0.4, 0.3], [0.5, 0.25, 0.2]
-    made = targets.pixels(torch.from_numpy(image), 4, mean, std).numpy()
+    made = patch_targets.pixels(torch.from_numpy(image), 4, mean, std).numpy()
     assert made.shape == (2, 6, 48)
     for b, n in np.ndindex(2, 6):
         cut = (
@@ -272,14 +275,14 @@ def test_the_pixel_target_is_the_slow_one():
 
 
 def test_the_pixel_loss_is_the_mean_squared_error_whatever_the_patch():
-    target = targets.Pixels(4, [0.5] * 3, [0.5] * 3)
+    target = patch_targets.Pixels(4, [0.5] * 3, [0.5] * 3)
     predicted, truth = torch.randn(2, 3, 48), torch.randn(2, 3, 48)
     by_hand = ((predicted - truth).numpy().astype(float) ** 2).mean(-1)
     np.testing.assert_allclose(target.metrics(predicted, truth)["loss"].numpy(), by_hand, rtol=1e-5)
 
 
 def test_the_grid_loss_is_the_mean_over_its_cells():
-    target = targets.Colors(8, 4)
+    target = patch_targets.Colors(8, 4)
     predicted, truth = torch.randn(2, 3, 16 * 512), torch.randint(0, 512, (2, 3, 16))
     scores = predicted.reshape(2, 3, 16, 512).double().numpy()
     by_hand = (
@@ -296,7 +299,7 @@ def test_the_grid_loss_is_the_mean_over_its_cells():
 
 
 def test_pixel_guesses_are_the_training_mean_and_the_neighbors():
-    target = targets.Pixels(4, [0.5] * 3, [0.5] * 3)
+    target = patch_targets.Pixels(4, [0.5] * 3, [0.5] * 3)
     image = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
     target.fit_baselines([image[:2], image[:2]])
     hidden = torch.rand(3, 16) < 0.5
@@ -325,7 +328,12 @@ def test_pixel_guesses_are_the_training_mean_and_the_neighbors():
 
 
 @pytest.mark.parametrize(
-    "target", [targets.Colors(4, 1), targets.Colors(4, 4), targets.Pixels(4, [0.5] * 3, [0.5] * 3)]
+    "target",
+    [
+        patch_targets.Colors(4, 1),
+        patch_targets.Colors(4, 4),
+        patch_targets.Pixels(4, [0.5] * 3, [0.5] * 3),
+    ],
 )
 def test_a_painted_truth_has_the_colors_of_its_patch(target):
     image = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
@@ -341,9 +349,9 @@ def test_normalized_pixels_are_patch_by_patch():
     """Each patch by numpy: its mean and unbiased variance over all values; zero costs its mean
     square, and nothing where it is grey all over."""
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
-    target = targets.BUILDERS["normalized_pixels"](4, mean, std)
+    target = patch_targets.BUILDERS["normalized_pixels"](4, mean, std)
     image = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
-    plain = targets.BUILDERS["normalized_pixels"](4, [0.5] * 3, [0.5] * 3)
+    plain = patch_targets.BUILDERS["normalized_pixels"](4, [0.5] * 3, [0.5] * 3)
     image[0, :, 4:, :4] = 100
     found = target.ground_truth(image).numpy()
     zero = target.baselines(image, torch.zeros(2, 4, dtype=torch.bool))["zero"]
@@ -362,7 +370,7 @@ def test_normalized_pixels_are_patch_by_patch():
 
 def test_a_normalized_patch_is_painted_without_its_brightness():
     """Mid-grey is the patch's mean: twice the contrast and other brightness look the same."""
-    target = targets.BUILDERS["normalized_pixels"](4, [0.5] * 3, [0.5] * 3)
+    target = patch_targets.BUILDERS["normalized_pixels"](4, [0.5] * 3, [0.5] * 3)
     generator = torch.Generator().manual_seed(0)
     dim = torch.randint(40, 70, (1, 3, 4, 4), dtype=torch.uint8, generator=generator)
     painted = [target.render(target.ground_truth(image)) for image in (dim, 3 * dim + 10)]
@@ -380,7 +388,7 @@ def test_simmim_loss_is_the_authors_formula():
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
     data = Data(size=patch * grid, mean=mean, std=std)
     network = encoder.build_encoder(Model(patch=patch, width=32, depth=1, heads=2, mlp=64), data)
-    target = targets.BUILDERS["pixels_l1"](patch, mean, std)
+    target = patch_targets.BUILDERS["pixels_l1"](patch, mean, std)
     objective = MaskedPatchPrediction(
         network, target, rate=rate, mask=1.0, random=0.0, source="image", side=2
     )
@@ -410,7 +418,7 @@ def test_simmim_loss_is_the_authors_formula():
 
 def test_the_baselines_of_absolute_error_are_absolute():
     """By hand: one channel alone differs from the mean, by 0.5 in the model's range."""
-    target = targets.BUILDERS["pixels_l1"](2, [0.5] * 3, [0.5] * 3)
+    target = patch_targets.BUILDERS["pixels_l1"](2, [0.5] * 3, [0.5] * 3)
     image = torch.full((1, 3, 2, 4), 255, dtype=torch.uint8)
     image[:, 0, :, :2] = 0  # the first patch's red: -1 where the other's is 1
     target.fit_baselines([image])

@@ -17,7 +17,7 @@ from ...models.attention import choose_attention
 from ...models.encoder import Encoder
 from .. import corruption
 from ..patches import PatchPrediction
-from ..targets import Target
+from ..targets.patch_targets import Target
 
 
 class Decoder(nn.Module):

@@ -11,7 +11,7 @@ from ...data.batching import Batch
 from ...models.encoder import Encoder, cut_patches
 from .. import corruption
 from ..patches import PatchPrediction
-from ..targets import Target
+from ..targets.patch_targets import Target
 
 
 class MaskedPatchPrediction(PatchPrediction):
