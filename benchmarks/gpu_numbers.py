@@ -8,13 +8,13 @@ import torch
 from gpu import Check
 from torch import Tensor
 
-from ssl_vit import objectives
+from ssl_vit.config import declaration
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models.encoder import build_backbone
-from ssl_vit.objectives import Objective, corruption
-from ssl_vit.objectives.targets.patch_targets import patch_targets
+from ssl_vit.objectives import building, corruption
+from ssl_vit.objectives.base import Objective
 
 IMAGES = 64
 LARGE = {"model": "vit_s16", "data.size": "224"}
@@ -78,10 +78,10 @@ def targets_are_equal(device: str) -> dict[str, Any]:
     batch = synthetic_batch(IMAGES, 64)
     hidden = torch.rand(IMAGES, 16, generator=torch.Generator().manual_seed(1)) < 0.5
     found: dict[str, Any] = {}
-    for name, build in patch_targets.BUILDERS.items():
+    for name, declared in declaration.targets().items():
         results = []
         for place in ("cpu", device):
-            target = build(16, [0.5] * 3, [0.5] * 3).to(place)
+            target = declared.build(16, [0.5] * 3, [0.5] * 3).to(place)
             image = batch.image.to(place)
             target.fit_baselines([image])
             baselines = target.baselines(image, hidden.to(place))
@@ -100,7 +100,7 @@ def objective_of(recipe_name: str, size: dict[str, str]) -> Objective:
     recipe = resolve([f"recipe={recipe_name}", *arguments])
     torch.manual_seed(0)
     network = build_backbone(recipe.model, recipe.data)
-    objective = objectives.build(objective_settings(recipe), network, 10)
+    objective = building.build(objective_settings(recipe), network, 10)
     for name, weight in objective.named_parameters():
         if "head" in name:  # begins at zero, which would leave the encoder without a gradient
             torch.nn.init.normal_(weight, std=0.02)

@@ -45,12 +45,13 @@ from gpu_speed import Floor
 from torch import nn
 from torch.nn import functional as F
 
-from ssl_vit import costs, objectives
+from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Recipe
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
+from ssl_vit.objectives import building
 from ssl_vit.training.allocator import keep_freed_memory
 
 COMMITTED = ratios.RESULTS / "step.json"
@@ -96,7 +97,7 @@ def ours(recipe: Recipe, device: str) -> tuple[nn.Module, Way]:
     """An objective of this project on bytes, as the loop calls it."""
     torch.manual_seed(0)
     net = encoder.build_encoder(recipe.model, recipe.data)
-    objective = objectives.build(objective_settings(recipe), net, CLASSES).to(device)
+    objective = building.build(objective_settings(recipe), net, CLASSES).to(device)
     count = recipe.optim.batch
     side = recipe.data.size
     pixels = torch.randint(0, 256, (2, count, 3, side, side), dtype=torch.uint8, device=device)

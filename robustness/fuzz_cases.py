@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterator
 from typing import Any
 
-from ssl_vit.config.values import KEYS
+from ssl_vit.config.schema import options
 
 NUMBERS = [
     "0",
@@ -306,9 +306,9 @@ def _mistaken(words: list[str], tool: str, draw: random.Random) -> list[str]:
         new = f"{key}={_value(draw, value)}" if equals else _value(draw, key)
         return [*words[:at], new, *words[at + 1 :]]
     if kind < 0.7:
-        keys = OTHER.get(tool) or [*KEYS, "data", "model", "recipe"]
+        keys = OTHER.get(tool) or [*options(), "data", "model", "recipe"]
         if tool in ("study", "plan") and draw.random() < 0.6:
-            keys = [*KEYS]
+            keys = [*options()]
         key = draw.choice(keys) if keys else "x"
         return [
             *(word for word in words if not word.startswith(f"{key}=")),
@@ -367,7 +367,7 @@ def nonsense(recipe: dict[str, Any], words: list[str]) -> str | None:
         return f"data.eval_crop={recipe['data.eval_crop']}: would resize to {pixels:g} px"
     for word in words:
         key, _, text = word.partition("=")
-        is_bool = key in KEYS and "bool" in str(KEYS[key])
+        is_bool = key in options() and "bool" in str(options()[key].kind)
         if is_bool and text.lower() not in ("true", "false", "null", "none"):
             return f"{word}: a bool"
     return None

@@ -1,4 +1,4 @@
-"""Text for people: Markdown escaping, commands to paste, durations, metrics. No torch here.
+"""Text for people: Markdown escaping, commands to paste, durations. No torch here.
 
 Names of arms, data sets, runs and studies come from folders and files of others. They are escaped,
 so that none becomes a tag, a link, an emphasis or a heading.
@@ -81,42 +81,10 @@ ROOT = PACKAGE.parent  # of a checkout
 INSTALLED = (PACKAGE / "recipes").is_dir()  # a wheel holds recipes/ inside the package
 # -P: a module in the working directory must not take the place of a library's
 PROGRAM = [sys.executable, "-P", "-m", PACKAGE.name]
-# Metrics that a baseline is compared with: the first of these that was measured
-PATCH_LOSS = ("loss_masked", "loss")
-COMPARED_WITH = {
-    "entropy": PATCH_LOSS,
-    "commonest": ("accuracy_masked",),
-    "neighbors": ("accuracy_masked",),
-    "variance": PATCH_LOSS,
-    "neighbors_error": PATCH_LOSS,
-    "zero": PATCH_LOSS,
-    "chance_loss": ("loss",),
-    "chance": ("top1", "accuracy"),
-    "majority_miou": ("miou",),
-    "majority_pixel_accuracy": ("pixel_accuracy",),
-    "majority_patch_knn": ("patch_knn",),
-}
-SHARES = ("accuracy", "accuracy_masked", "accuracy_random", "accuracy_kept", "top1", "top5", "real")
 # Fewer images than this are too few to tell by: at 50% the 95% interval of an accuracy on 100 of
 # them reaches 9.8 points to each side
 FEW_IMAGES = 100
 SPLIT_NAMES = {"validation": "held out", "train": "training images"}
-# Per cent too, but of pixels and patches, which are no independent cases: without an interval
-OF_MASKS = ("miou", "pixel_accuracy", "patch_knn")
-MEASURED = ("loss", *SHARES, *OF_MASKS)
-TO_BEAT = {
-    "entropy": "loss {:.3f} (entropy of the training colours)",
-    "commonest": "accuracy on masked patches {:.1%} (commonest colour)",
-    "neighbors": "{:.1%} (neighbours' mean)",
-    "variance": "loss {:.3f} (the training mean)",
-    "neighbors_error": "{:.3f} (neighbours' mean)",
-    "zero": "loss {:.3f} (each patch's own mean)",
-    "chance_loss": "loss {:.3f} (guessing)",
-    "chance": "accuracy {:.1%} (guessing)",
-    "majority_miou": "mIoU {:.1%} (commonest class everywhere)",
-    "majority_pixel_accuracy": "pixel accuracy {:.1%} (commonest class)",
-    "majority_patch_knn": "patches {:.1%} (commonest class)",
-}
 
 
 def typed(*words: Any) -> str:
@@ -196,11 +164,6 @@ def rounded_count(count: int) -> str:
     return str(count)
 
 
-def is_higher_better(metric: str) -> bool:
-    """Whether higher values of a metric are the better ones."""
-    return not metric.rpartition("/")[2].startswith("loss")
-
-
 def count_of_images(count: int) -> str:
     return "1 image" if count == 1 else f"{count:,} images"
 
@@ -228,56 +191,6 @@ def few_images(measured_on: Mapping[str, int], chosen: Sequence[str] = ()) -> li
                 text += f", and {' and '.join(chosen)} is chosen on them"
             found.append(text)
     return found
-
-
-def format_metrics(
-    values: Mapping[str, float], baselines: Mapping[str, float] | None = None
-) -> str:
-    """The losses and accuracies among `values` ({name: value}, in joint training mpp/loss) as text;
-    of an accuracy that is split by kind of patch only the parts. With `baselines`, named alike,
-    each metric that has one stands beside the best of its own."""
-    compared = _compared(values, baselines or {})
-    split = [name for name in values if f"{name}_masked" in values and name.endswith("accuracy")]
-    shown = [
-        name
-        for name in values
-        if name in compared or (name.rpartition("/")[2] in MEASURED and name not in split)
-    ]
-    return ", ".join(_format_metric(name, values[name], compared.get(name, [])) for name in shown)
-
-
-def _compared(
-    values: Mapping[str, float], baselines: Mapping[str, float]
-) -> dict[str, list[float]]:
-    """{metric: the values of its baselines}."""
-    found: dict[str, list[float]] = {}
-    for name, value in baselines.items():
-        part, slash, last = name.rpartition("/")
-        measured = (f"{part}{slash}{metric}" for metric in COMPARED_WITH.get(last, ()))
-        metric = next((metric for metric in measured if metric in values), None)
-        if metric is not None:
-            found.setdefault(metric, []).append(value)
-    return found
-
-
-def _format_metric(name: str, value: float, baselines: list[float]) -> str:
-    share = name.rpartition("/")[2] in (*SHARES, *OF_MASKS)
-    form = ".1%" if share else ".3f"
-    text = f"{name.replace('_', ' ')} {value:{form}}"
-    if not baselines:
-        return text
-    best = max(baselines) if share else min(baselines)
-    return f"{text} (to beat {best:{form}})"
-
-
-def format_baselines(values: Mapping[str, float]) -> str:
-    """The baselines among `values` ({name: value}, in joint training mpp/entropy) as text."""
-    found = []
-    for name, value in values.items():
-        part, _, last = name.rpartition("/")
-        if last in TO_BEAT:
-            found.append(f"{part} {TO_BEAT[last].format(value)}".lstrip())
-    return ", ".join(found)
 
 
 def sharded(facts: Mapping[str, Any]) -> str:

@@ -146,12 +146,20 @@ def group(kind: Callable[[], Any], help: str, **facts: Any) -> Any:
     return dataclasses.field(default_factory=kind, metadata={"group": help, "option": facts})
 
 
-def options(root: type) -> dict[str, Option]:
-    """Every dotted key of a dataclass and its groups, in the order they are declared in."""
+def options_of(root: type, prefix: str = "", only: str = "") -> dict[str, Option]:
+    """Every dotted key of a dataclass and its groups, in the order they are declared in.
+
+    Args:
+        root: the dataclass.
+        prefix: what the keys begin with.
+        only: of this field alone.
+    """
     found: dict[str, Option] = {}
     for field in dataclasses.fields(root):
+        if only not in ("", field.name):
+            continue
         if "group" not in field.metadata:
-            found[field.name] = _described(field, field.name, {})
+            found[prefix + field.name] = _described(field, prefix + field.name, {})
             continue
         for part in dataclasses.fields(typing.cast(type, field.type)):
             key = f"{field.name}.{part.name}"

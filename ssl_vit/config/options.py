@@ -8,8 +8,7 @@ import textwrap
 
 from ..formatting import markdown_table, option_text
 from .fields import Option, type_name
-from .parsing import flatten
-from .schema import OPTIONS, Recipe
+from .schema import Recipe, all_groups, defaults, options
 
 WIDTH = 100
 HEAD = """# Options
@@ -30,6 +29,8 @@ def groups() -> dict[str, str]:
     """{name: help} of each group of keys; the keys outside of groups come first, as ''."""
     found = {"": "The run."}
     for field in dataclasses.fields(Recipe):
+        if field.name == "groups":
+            found |= {one.name: one.about for one in all_groups()}
         if "group" in field.metadata:
             found[field.name] = field.metadata["group"]
     return found
@@ -37,7 +38,7 @@ def groups() -> dict[str, str]:
 
 def members(group: str) -> list[Option]:
     """The keys of a group."""
-    return [option for key, option in OPTIONS.items() if key.rpartition(".")[0] == group]
+    return [option for key, option in options().items() if key.rpartition(".")[0] == group]
 
 
 def _kind(option: Option) -> str:
@@ -55,13 +56,15 @@ def _kind(option: Option) -> str:
 
 
 def help_text(recipe: Recipe | None = None) -> str:
-    """Every key with its value in `recipe` (default: the schema's), its allowed values and
-    meaning."""
-    values = flatten(dataclasses.asdict(recipe or Recipe()))
+    """Every key with its value in `recipe`, as far as its objective uses it (default: all keys with
+    the schema's values), its allowed values and meaning."""
+    values = recipe.values() if recipe else defaults()
     lines = []
     for group, about in groups().items():
-        lines += ["", f"{group or 'run'}: {about}"]
-        for option in members(group):
+        used = [option for option in members(group) if option.key in values]
+        if used:
+            lines += ["", f"{group or 'run'}: {about}"]
+        for option in used:
             lines.append(f"  {option.key}={option_text(values[option.key])}   ({_kind(option)})")
             lines += textwrap.wrap(
                 option.help, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6

@@ -41,7 +41,16 @@ RESULT = {
     "best?": BEST,
     "measured_on?": {str: int},
 }
+QUESTION = {"keys": [str], "difficulty": [str]}
+OBJECTIVE = {  # runs.objective_facts
+    **dict.fromkeys(("title", "tag", "sentence"), str),
+    **dict.fromkeys(("fine_tunes", "class_token_is_trained"), bool),
+    "questions": {str: {str: (QUESTION, type(None))}},
+    "metrics": [{"name": str}],
+    "baselines": [{"name": str}],
+}
 ENVIRONMENT = {
+    "objective?": (OBJECTIVE, type(None)),
     "data?": {str: object},
     "images?": {str: int},  # of a split that is no stream
     "measured_on?": {str: int},
@@ -54,6 +63,8 @@ ENVIRONMENT = {
     "packages?": ({str: object}, type(None)),
     "revision?": TEXT,
     "plugin?": ({str: object}, type(None)),
+    "recipe?": str,
+    "earlier_recipes?": [str],
     "recipe_file?": ({"name": str, "differs": {str: object}}, type(None)),
 }
 SCALAR = (str, int, float, bool, type(None))

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from ..errors import UserError, suggest
 from ..formatting import INSTALLED, PACKAGE, ROOT
-from . import values
+from . import declaration, values
 from .parsing import flatten, load_yaml, parse_path
-from .schema import EMBEDDED, Recipe
+from .schema import EMBEDDED, FIXED_TOP, Recipe
 
 RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
 TABLES = RECIPES / "tables"  # files that are not recipes
@@ -148,8 +148,11 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
         if isinstance(mapping.get(key), str):
             presets |= preset(key, mapping.pop(key))
     own = flatten(mapping)
+    # without its plugin an objective's own keys are not known here
+    foreign = own.get("objective") not in (None, *declaration.objectives())
     for key in own:
-        values.check_key(key, f"{path}: ")
+        if not foreign or key.split(".")[0] in FIXED_TOP:
+            values.check_key(key, f"{path}: ")
     return FileValues(presets, own)
 
 

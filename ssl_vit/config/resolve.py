@@ -6,7 +6,6 @@ replace the whole group, but for how training mixes images), all other options i
 """
 
 import copy
-import dataclasses
 import hashlib
 import importlib.util
 import sys
@@ -15,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from . import recipe_files, uses, values
+from . import recipe_files, schema, uses, values
 from .computed import computed_values
+from .fields import options_of
 from .init_source import SCRATCH, InitSource
-from .parsing import flatten, parse_path
+from .parsing import parse_path
 from .recipe_files import FileValues, without_group
-from .schema import EMBEDDED, OPTIONS, Data, Recipe
+from .schema import EMBEDDED, Data, Recipe
 from .validate import check, check_place
 
 EVALUATION = {"data.eval_mode", "data.eval_crop"}
@@ -32,9 +32,9 @@ NULL = ("", "null", "none")  # texts of a null
 LONGEST_DEFAULT_NAME = 120  # characters, or bytes more than characters
 # Of a run's data, what says which images they are and how they are read; the rest is how images are
 # cropped, mixed and normalised, which each recipe says for itself
-OF_IMAGES = {
-    key for key, option in OPTIONS.items() if key.startswith("data.") and not option.training
-} - (KEPT_FOR_OTHER_IMAGES - {"data.size"})
+OF_IMAGES = {key for key, option in options_of(Data, "data.").items() if not option.training} - (
+    KEPT_FOR_OTHER_IMAGES - {"data.size"}
+)
 PLACES = ("data", "data.path", "data.hub")  # options that name images
 OTHERS = "give data=, data.path= or data.hub="
 
@@ -51,6 +51,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     """
     options = list(options)
     given = values.parse(options)
+    _run_plugin(given.get("plugin"))  # whose keys are known from here on
     named = {key: given.pop(key, None) for key in ("recipe", "data", "model")}
     for key in given:
         values.check_key(key)
@@ -77,7 +78,6 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         known["data.path"] = None
     known |= _preprocessing(start, file, given, named["data"])
     _check_plugin_is_given(given, known.get("plugin"), path)
-    _run_plugin(given.get("plugin"))
     before = values.build(known)
     recipe = values.build(known | given)
     uses.check(recipe, given)
@@ -162,21 +162,16 @@ def recipe_file(options: Iterable[str], recipe: Recipe) -> dict[str, Any]:
     """
     name = values.parse(options)["recipe"]
     file = recipe_files.load(recipe_files.find_recipe(name))
-    before = flatten(dataclasses.asdict(values.build(file.presets | file.own)))
-    now = flatten(dataclasses.asdict(recipe))
-    unlisted = {"name", *(key for key, option in OPTIONS.items() if option.private)}
+    before = values.build(file.presets | file.own).values()
+    now = recipe.values()
+    unlisted = {"name", *(key for key, option in schema.options().items() if option.private)}
     differs = {
-        key: value for key, value in before.items() if value != now[key] and key not in unlisted
+        key: value for key, value in before.items() if value != now.get(key) and key not in unlisted
     }
     return {
         "name": Path(name).name if name.endswith((".yaml", ".yml")) else name,
         "differs": differs,
     }
-
-
-def defaults() -> dict[str, Any]:
-    """{dotted key: its default}."""
-    return flatten(dataclasses.asdict(Recipe()))
 
 
 def _with_model(known: dict[str, Any], name: str | None, start: dict[str, Any]) -> dict[str, Any]:
@@ -190,7 +185,7 @@ def _with_model(known: dict[str, Any], name: str | None, start: dict[str, Any]) 
 def _without_images(known: dict[str, Any]) -> dict[str, Any]:
     """The values without those of the recipe's images. What training does with any images
     (data.mixup, data.cutmix, data.labelled) stays."""
-    kept = {key: value for key, value in known.items() if OPTIONS[key].training}
+    kept = {key: value for key, value in known.items() if schema.options()[key].training}
     return without_group(known, "data") | kept
 
 
@@ -246,8 +241,7 @@ def _check_plugin_is_given(given: dict[str, str], plugin: str | None, path: Path
 
 
 def _run_plugin(plugin: str | None) -> None:
-    """Run a plugin's file, once per process: it registers objectives in schema.OBJECTIVES or
-    targets in schema.TARGETS, and what builds them.
+    """Run a plugin's file, once per process: it declares objectives or targets.
 
     Raises:
         UserError: there is no such file, or it fails.
@@ -286,7 +280,10 @@ def _default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
     sorted, since their order does not matter. Long ones end in a hash."""
     was = computed_values(before)
     now = computed_values(recipe)
-    changed = sorted(key for key in now if now[key] != was[key] and key != "data.hub")
+    default = schema.defaults()
+    changed = sorted(
+        key for key in now if now[key] != was.get(key, default.get(key)) and key != "data.hub"
+    )
     words = [*parts, *(f"{key}={_name_text(now[key])}" for key in changed)]
     name = "-".join(words).replace("/", "_").strip()
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
@@ -318,7 +315,7 @@ def without_private(recipe: Recipe) -> Recipe:
     """The recipe without what belongs to one machine or one person: it is neither published nor
     taken from others."""
     public = copy.deepcopy(recipe)
-    for key, option in OPTIONS.items():
+    for key, option in schema.options().items():
         if option.private:
             *groups, name = key.split(".")
             owner = getattr(public, groups[0]) if groups else public

@@ -2,28 +2,26 @@
 `fields.Option`); docs/options.md lists them all. No torch here; resolve.py reads them."""
 
 # ruff: noqa: RUF009 (option() and group() return dataclass fields)
+import dataclasses
+import functools
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 
-from .fields import group, is_held_out, is_name, is_path, is_split, option, options
+from . import declaration
+from .declaration import Names
+from .fields import Option, group, is_held_out, is_name, is_path, is_split, option, options_of
 from .init_source import InitSource
 from .model import Model
 from .operation import Checkpoint, Compute, Eval, Hub, Log
+from .parsing import flatten
 from .probe import Probe
-from .shared_groups import Corruption, Joint, Mae, Moco, Supervised, Views
+from .shared_groups import GROUPS as SHARED_GROUPS
+from .shared_groups import ViewOptions
 
-OBJECTIVES: dict[str, tuple[str, ...]] = {  # and the groups of keys that each uses
-    "mpp": ("corruption", "target"),
-    "mae": ("mae", "target"),
-    "moco_v3": ("moco", "views"),
-    "supervised": ("supervised",),
-    "joint": ("corruption", "target", "supervised", "joint"),
-    "probe": ("probe",),  # no training: tools/evaluate.py on a frozen encoder
-}
-# groups whose objectives need labels; the last for a plugin's
-USES_LABELS = {"supervised", "probe", "labels"}
-TARGETS = ["mean_color", "grid_color", "pixels", "pixels_l1", "normalized_pixels"]
+G = TypeVar("G")
 EMBEDDED = "shapes"
 SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
 
@@ -267,24 +265,22 @@ class Recipe:
         "First weights: scratch, a run's folder, an export, timm:NAME, hf-hub:USER/NAME or a Google"
         " .npz file.",
     )
-    objective: str = option("mpp", "What the encoder is trained on.", choices=OBJECTIVES)
+    objective: str = option(
+        "mpp", "What the encoder is trained on.", choices=Names(declaration.objectives)
+    )
     data: Data = group(
         Data, "Images and their preprocessing; data=NAME: recipes/tables/datasets.yaml."
     )
     model: Model = group(Model, "The encoder; model=NAME: recipes/tables/models.yaml.")
-    corruption: Corruption = group(Corruption, "Masked patch prediction: what is corrupted.")
+    # {name: dataclass} of the groups that the objective uses
+    groups: dict[str, Any] = dataclasses.field(default_factory=dict)
     target: str = option(
         "mean_color",
         "Masked patch prediction and masked autoencoder: what is predicted (mean colour, colours of"
         " 4 x 4 cells, or all pixels by squared or by absolute error, or normalised by the patch's"
         " own mean and variance).",
-        choices=TARGETS,
+        choices=Names(declaration.targets),
     )
-    mae: Mae = group(Mae, "Masked autoencoder: what is masked, and the decoder.")
-    moco: Moco = group(Moco, "MoCo v3: what is compared, and the momentum copy.")
-    views: Views = group(Views, "MoCo v3: the two random views of an image.")
-    supervised: Supervised = group(Supervised, "Training on labels.")
-    joint: Joint = group(Joint, "Weights of the losses of objective=joint.")
     probe: Probe = group(Probe, "Measuring a frozen encoder.")
     optim: Optim = group(Optim, "Optimisation.", training=True)
     compute: Compute = group(Compute, "Devices, precision and processes.", identity=False)
@@ -295,34 +291,130 @@ class Recipe:
         Hub, "Pushing to the Hugging Face Hub.", identity=False, private=True, training=True
     )
 
+    def __post_init__(self) -> None:
+        for one in _groups_of(self.objective):
+            self.groups.setdefault(one.name, one.kind())
+
+    def __getattr__(self, name: str) -> Any:
+        """A group of keys that the objective uses, by its name; `group` keeps its type."""
+        groups = self.__dict__.get("groups", {})
+        if name in groups:
+            return groups[name]
+        objective = self.__dict__.get("objective")
+        raise AttributeError(f"a recipe of objective={objective} has no {name}")
+
+    def group(self, kind: type[G]) -> G:
+        """The group of keys of that type.
+
+        Raises:
+            KeyError: the objective does not use it.
+        """
+        for one in self.groups.values():
+            if isinstance(one, kind):
+                return one
+        raise KeyError(f"objective={self.objective} does not use {kind.__name__}")
+
+    @property
+    def declared(self) -> declaration.ObjectiveDeclaration:
+        """What its objective declares.
+
+        Raises:
+            UserError: its objective is not known here.
+        """
+        return declaration.objective(self.objective)
+
+    def holds(self, key: str) -> bool:
+        """Whether a dotted key is in use: not one of a group that the objective has no use for."""
+        top = key.split(".")[0]
+        if top == "target":
+            return uses_target(self.objective)
+        if top == "probe":
+            return self.objective == "probe" or self.probe.every is not None
+        return top in self.groups or top in FIXED_TOP
+
+    def values(self) -> dict[str, Any]:
+        """{dotted key: value} of the keys in use, in the order of `options`."""
+        values = asdict(self)
+        flat = flatten(values | values.pop("groups"))
+        order = {key: place for place, key in enumerate(options())}
+        held = sorted(filter(self.holds, flat), key=lambda key: order.get(key, len(order)))
+        return {key: flat[key] for key in held}
+
     @property
     def init_source(self) -> InitSource:
         return InitSource(self.init)
 
     @property
     def training_tool(self) -> str:
-        """The tool that trains it."""
-        fine_tunes = self.objective == "supervised" and not self.init_source.is_scratch
-        return "finetune" if fine_tunes else "pretrain"
+        """The tool that trains it, also where its plugin is not here."""
+        found = declaration.objectives().get(self.objective)
+        return "finetune" if found and found.fine_tunes(self) else "pretrain"
 
 
-OPTIONS = options(Recipe)  # every dotted key
+# Keys and groups that every recipe has
+FIXED_TOP = {field.name for field in dataclasses.fields(Recipe)} - {"groups", "target", "probe"}
 # Keys of earlier versions and what they are called now
 RENAMED = {"eval.pictures": "eval.images", "probe.pictures": "probe.images"}
 
 
+def _groups_of(objective: str) -> Iterator[declaration.Group]:
+    """The groups of keys that an objective uses; none of one that is not known here."""
+    found = declaration.objectives().get(objective)
+    used = found.groups if found else ()
+    yield from (one for one in all_groups() if one.name in used)
+
+
+def all_groups() -> list[declaration.Group]:
+    """The groups of keys that not every recipe has: shared ones, then those of each objective."""
+    return [*SHARED_GROUPS, *declaration.groups()]
+
+
+def uses_target(objective: str) -> bool:
+    """Whether an objective predicts patches; of one that is not known here, that it may."""
+    found = declaration.objectives().get(objective)
+    return found is None or "target" in found.groups
+
+
+@functools.cache
+def options() -> dict[str, Option]:
+    """{dotted key: its description} of every key of every objective."""
+    found: dict[str, Option] = {}
+    for field in dataclasses.fields(Recipe):
+        if field.name == "groups":
+            for one in all_groups():
+                found |= options_of(one.kind, f"{one.name}.")
+        else:
+            found |= options_of(Recipe, only=field.name)
+    return found
+
+
+declaration.on_change(options.cache_clear)
+
+
+def defaults() -> dict[str, Any]:
+    """{dotted key: its default}."""
+    return {key: option.default for key, option in options().items()}
+
+
 def learns_labels(recipe: Recipe) -> bool:
     """Whether the objective needs labels and trains on them; a joint one may give them weight 0."""
-    weightless = recipe.objective == "joint" and recipe.joint.supervised == 0
-    return bool(USES_LABELS & set(OBJECTIVES[recipe.objective])) and not weightless
+    return recipe.declared.learns_labels(recipe)
 
 
-def compared_views(recipe: Recipe) -> Views | None:
+def compared_views(recipe: Recipe) -> ViewOptions | None:
     """How the views of an image are made that the objective compares; None where it compares
     none."""
-    return recipe.views if "views" in OBJECTIVES[recipe.objective] else None
+    return recipe.group(ViewOptions) if "views" in recipe.groups else None
 
 
 def dump(recipe: Recipe) -> str:
-    """The recipe as YAML; that text alone repeats the run (`recipe=runs/NAME/recipe.yaml`)."""
-    return OmegaConf.to_yaml(OmegaConf.create(asdict(recipe)))
+    """The recipe as YAML, the keys in use alone; that text repeats the run
+    (`recipe=runs/NAME/recipe.yaml`)."""
+    nested: dict[str, Any] = {}
+    for key, value in recipe.values().items():
+        group, dot, name = key.partition(".")
+        if dot:
+            nested.setdefault(group, {})[name] = value
+        else:
+            nested[group] = value
+    return OmegaConf.to_yaml(OmegaConf.create(nested))

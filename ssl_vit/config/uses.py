@@ -1,11 +1,8 @@
 """Rejects options that the recipe would ignore. No torch here."""
 
-import dataclasses
-
 from ..errors import UserError
-from .parsing import flatten
 from .probe import DENSE
-from .schema import EMBEDDED, OBJECTIVES, OPTIONS, USES_LABELS, Recipe
+from .schema import EMBEDDED, Recipe, all_groups, options
 
 OF_LABELS = ("data.classes", "data.label_column")
 OF_FILES = {  # keys without a use for generated images, and what those lack
@@ -35,10 +32,11 @@ def check(recipe: Recipe, given: dict[str, str]) -> None:
 
 def _why_unused(recipe: Recipe, key: str) -> str | None:
     """Why the recipe has no use for a key; None where it has one."""
-    option = OPTIONS[key]
-    used, unused = _groups(recipe)
-    if key.split(".")[0] in unused or (key in OF_LABELS and not USES_LABELS & used):
-        return f"objective={recipe.objective} has no use for it{_weightless_part(recipe)}"
+    option = options()[key]
+    _, unused = _groups(recipe)
+    labels = any(one.labels for one in recipe.declared.trained(recipe)) or recipe.probe.every
+    if key.split(".")[0] in unused or (key in OF_LABELS and not labels):
+        return f"objective={recipe.objective} has no use for it{_untrained_part(recipe)}"
     if key in OF_FILES and recipe.data.name == EMBEDDED:
         return f"data={EMBEDDED} is generated and has no {OF_FILES[key]}"
     if key in OF_MASKS and not measures_masks(recipe):
@@ -51,7 +49,7 @@ def _why_unused(recipe: Recipe, key: str) -> str | None:
         return "has no use without hub.repo=USER/NAME"
     if option.requires:
         required, expected = option.requires
-        value = flatten(dataclasses.asdict(recipe))[required]
+        value = recipe.values().get(required)
         if value != expected:
             return f"{required}={str(value).lower()} has no use for it"
     return None
@@ -73,22 +71,16 @@ def chosen_on_held_out(recipe: Recipe) -> list[str]:
 
 def _groups(recipe: Recipe) -> tuple[set[str], set[str]]:
     """The groups of keys that the objective uses, and those that it does not."""
-    used = set(OBJECTIVES.get(recipe.objective, ()))
+    used = {group for one in recipe.declared.trained(recipe) for group in one.groups}
+    used |= {recipe.declared.options.name} if recipe.declared.options else set()
     if recipe.probe.every:
         used.add("probe")
-    for name in _weightless(recipe):
-        used -= set(OBJECTIVES[name])
-    known = {group for groups in OBJECTIVES.values() for group in groups}
+    known = {one.name for one in all_groups()} | {"target", "probe"}
     return used, known - used
 
 
-def _weightless(recipe: Recipe) -> list[str]:
-    """The parts of objective=joint whose weight is 0: they are not trained."""
-    if recipe.objective != "joint":
-        return []
-    return [name for name in ("mpp", "supervised") if not getattr(recipe.joint, name)]
-
-
-def _weightless_part(recipe: Recipe) -> str:
-    parts = _weightless(recipe)
-    return f" with joint.{parts[0]}=0" if parts else ""
+def _untrained_part(recipe: Recipe) -> str:
+    """Of a sum of objectives, that a part is not trained."""
+    trained = {one.name for one in recipe.declared.trained(recipe)}
+    parts = [part for part in recipe.declared.parts if part not in trained]
+    return f" with {recipe.objective}.{parts[0]}=0" if parts else ""

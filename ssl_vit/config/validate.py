@@ -1,34 +1,22 @@
 """Checks a recipe: each value against the schema, and the relations between keys. No torch here."""
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
 
 from .. import rng
 from ..errors import UserError, suggest
+from . import declaration
 from .model import CLASSIC, STAGE_CHANNELS
 from .operation import Compute
-from .parsing import flatten
 from .probe import DENSE
-from .schema import (
-    EMBEDDED,
-    OBJECTIVES,
-    OPTIONS,
-    Corruption,
-    Data,
-    Model,
-    Optim,
-    Recipe,
-    compared_views,
-    learns_labels,
-)
+from .schema import EMBEDDED, Data, Model, Optim, Recipe, learns_labels, options
+from .shared_groups import CorruptionOptions, ViewOptions
 
 # Options that a convolutional network has not
 ENCODER_OPTIONS = ("registers", "layer_scale", "qk_norm", "activation", "positions")
 OWN_CLASS = ("rotary", "relative", "relative_bias")  # positions of another class than the plain one
 OF_PLUGINS = ("objective", "target")  # keys whose choices a plugin can add to
-BOUNDS = dict(OPTIONS)  # the keys whose values are checked
 
 
 def check(recipe: Recipe) -> None:
@@ -37,39 +25,35 @@ def check(recipe: Recipe) -> None:
     Raises:
         UserError: the first that does not hold.
     """
-    flat = flatten(dataclasses.asdict(recipe))
     # the name last: a default one repeats the other values
-    for key in sorted(BOUNDS, key=lambda key: key == "name"):
-        check_value(key, flat[key])
+    for key, value in sorted(recipe.values().items(), key=lambda item: item[0] == "name"):
+        check_value(key, value)
     _check_model(recipe)
     _check_stages(recipe.model)
     _check_encoder_options(recipe.model)
-    _check_objective(recipe)
     _check_mixing(recipe)
     if recipe.data.stream:
         _check_stream(recipe)
     _check_held_out(recipe.data)
     _check_best(recipe)
     _check_labels(recipe)
-    _check_shares(recipe.corruption)
-    _check_visible(recipe)
     _check_sizes(recipe.data, recipe.model)
-    _check_side(recipe)
-    if recipe.objective == "mae":
-        _check_decoder(recipe)
-    if compared_views(recipe):
-        _check_views(recipe)
+    if "corruption" in recipe.groups:
+        _check_corruption(recipe, recipe.group(CorruptionOptions))
+    if "views" in recipe.groups:
+        _check_views(recipe, recipe.group(ViewOptions))
+    recipe.declared.check(recipe)
     _check_feature(recipe)
     _check_dense(recipe)
     _check_lengths(recipe.optim, recipe.compute)
     layer = recipe.probe.layer
     depth = recipe.model.depth
-    _require((layer or 1) <= depth, "probe.layer", layer, f"expected at most model.depth={depth}")
+    require((layer or 1) <= depth, "probe.layer", layer, f"expected at most model.depth={depth}")
 
 
 def check_value(key: str, value: Any) -> None:
     """Raises UserError where a key's value is out of the bounds of its schema."""
-    option = OPTIONS[key]
+    option = options()[key]
     if option.allows(value):
         return
     if isinstance(value, str) and option.choices is not None:
@@ -80,7 +64,8 @@ def check_value(key: str, value: Any) -> None:
     raise UserError(f"{key}={value}: expected {option.allowed}")
 
 
-def _require(holds: bool, key: str, value: Any, reason: str) -> None:
+def require(holds: bool, key: str, value: Any, reason: str) -> None:
+    """Raises UserError with the key, its value and the reason where something does not hold."""
     if not holds:
         raise UserError(f"{key}={value}: {reason}")
 
@@ -89,26 +74,25 @@ def _check_model(recipe: Recipe) -> None:
     """Check that the objective can train the model, and that a convolutional one is given no option
     of a Vision Transformer."""
     model = recipe.model
-    predicts_patches = "target" in OBJECTIVES[recipe.objective]
+    predicts_patches = recipe.declared.predicts_patches
     reason = f"objective={recipe.objective} needs patches; model={model.name} has none"
-    _require(not (predicts_patches and model.convolutional), "model", model.name, reason)
+    require(not (predicts_patches and model.convolutional), "model", model.name, reason)
     unused = (
         ("optim.dropout", recipe.optim.dropout, 0),
         ("optim.layer_decay", recipe.optim.layer_decay, None),
-        ("supervised.pool", recipe.supervised.pool, "token"),
         ("probe.pool", recipe.probe.pool, None),
         ("probe.layer", recipe.probe.layer, None),
         *((f"model.{key}", getattr(model, key), getattr(Model, key)) for key in ENCODER_OPTIONS),
     )
     for key, value, default in unused:
         reason = f"model={model.name} has no use for it"
-        _require(not model.convolutional or value == default, key, value, reason)
+        require(not model.convolutional or value == default, key, value, reason)
     # A cell of the ResNet's feature map has seen its neighbours, so the masked pixels leak
     reason = f"objective={recipe.objective} needs patches of pixels, not of a ResNet's feature map"
-    _require(not (predicts_patches and model.hybrid), "model", model.name, reason)
-    reason = f"patches of model.patch={model.patch} cannot be cut into 4 x 4 cells"
-    grid = predicts_patches and recipe.target == "grid_color"
-    _require(not (grid and model.patch % 4), "target", recipe.target, reason)
+    require(not (predicts_patches and model.hybrid), "model", model.name, reason)
+    cells = declaration.target(recipe.target).cells if predicts_patches else 1
+    reason = f"patches of model.patch={model.patch} cannot be cut into {cells} x {cells} cells"
+    require(not predicts_patches or model.patch % cells == 0, "target", recipe.target, reason)
 
 
 def _check_stages(model: Model) -> None:
@@ -116,23 +100,23 @@ def _check_stages(model: Model) -> None:
     stages = model.stages
     if stages is None:
         reason = f"model={model.name} has no model.stages, whose width it would be"
-        _require(model.width_factor == 1, "model.width_factor", model.width_factor, reason)
+        require(model.width_factor == 1, "model.width_factor", model.width_factor, reason)
         return
     shown = "[" + ",".join(map(str, stages)) + "]"
     resnet = model.convolutional or model.hybrid
     reason = f"model={model.name} has no ResNet; expected null"
-    _require(resnet, "model.stages", shown, reason)
+    require(resnet, "model.stages", shown, reason)
     channels = round(STAGE_CHANNELS[len(stages) - 1] * model.width_factor)
     key = "stem_width" if model.hybrid else "width"
     beside = f"beside model.stages={shown} model.width_factor={model.width_factor:g}"
     found = getattr(model, key)
-    _require(found == channels, f"model.{key}", found, f"expected {channels} {beside}")
+    require(found == channels, f"model.{key}", found, f"expected {channels} {beside}")
     side = 2 ** (len(stages) + 1)  # stem 4 times smaller, each further stage twice
     reason = f"expected {side} beside model.stages={shown}"
-    _require(not model.hybrid or model.patch == side, "model.patch", model.patch, reason)
+    require(not model.hybrid or model.patch == side, "model.patch", model.patch, reason)
     for name in ("stem_work", "stem_size"):
         value = getattr(model, name)
-        _require(not value, f"model.{name}", value, "expected 0 beside model.stages=")
+        require(not value, f"model.{name}", value, "expected 0 beside model.stages=")
 
 
 def _check_encoder_options(model: Model) -> None:
@@ -141,30 +125,19 @@ def _check_encoder_options(model: Model) -> None:
     biased = positions == "relative_bias"
     reason = "expected {} beside model.positions=relative_bias: timm has no such network"
     registers = model.registers
-    _require(not (biased and registers), "model.registers", registers, reason.format(0))
+    require(not (biased and registers), "model.registers", registers, reason.format(0))
     gated = model.activation == "swiglu"
-    _require(not (biased and gated), "model.activation", "swiglu", reason.format("gelu"))
+    require(not (biased and gated), "model.activation", "swiglu", reason.format("gelu"))
     beside = f"expected learned, learned_2d, sincos_2d or none beside model={model.name}"
     fits = positions not in OWN_CLASS or not model.hybrid
-    _require(fits, "model.positions", positions, beside)
+    require(fits, "model.positions", positions, beside)
     reason = f"expected {CLASSIC} beside model.positions={positions}"
-    _require(positions not in OWN_CLASS or model.timm == CLASSIC, "model.timm", model.timm, reason)
+    require(positions not in OWN_CLASS or model.timm == CLASSIC, "model.timm", model.timm, reason)
     reason = "expected gelu for a hybrid"
-    _require(model.activation == "gelu" or not model.hybrid, "model.activation", "swiglu", reason)
+    require(model.activation == "gelu" or not model.hybrid, "model.activation", "swiglu", reason)
     divisor = {"learned_2d": 2, "sincos_2d": 4, "rotary": 4 * model.heads}.get(positions, 1)
     reason = f"no multiple of {divisor}, which model.positions={positions} needs"
-    _require(model.width % divisor == 0, "model.width", model.width, reason)
-
-
-def _check_objective(recipe: Recipe) -> None:
-    """Check the options of the losses."""
-    supervised = recipe.supervised
-    reason = "supervised.loss=sigmoid has no use for it"
-    smooth = supervised.smoothing == 0 or supervised.loss == "softmax"
-    _require(smooth, "supervised.smoothing", supervised.smoothing, reason)
-    reason = "expected at least one weight above 0"
-    total = recipe.joint.mpp + recipe.joint.supervised
-    _require(total > 0, "joint.mpp + .supervised", 0, reason)
+    require(model.width % divisor == 0, "model.width", model.width, reason)
 
 
 def _check_mixing(recipe: Recipe) -> None:
@@ -174,30 +147,30 @@ def _check_mixing(recipe: Recipe) -> None:
     if mixed == 0:
         return
     reason = f"objective={recipe.objective} has no use for mixed images"
-    _require(recipe.objective == "supervised", "data.mixup, .cutmix", mixed, reason)
+    require(recipe.declared.mixes, "data.mixup, .cutmix", mixed, reason)
     # A partner is any image of the set, which may lie outside of the window
     reason = "expected null beside data.mixup= or data.cutmix="
-    _require(data.window is None, "data.window", data.window, reason)
+    require(data.window is None, "data.window", data.window, reason)
     reason = "expected 0 beside data.stream=true"
-    _require(not data.stream, "data.mixup, .cutmix", mixed, reason)
+    require(not data.stream, "data.mixup, .cutmix", mixed, reason)
 
 
 def _check_stream(recipe: Recipe) -> None:
     """Check that a stream is only trained on, and whole."""
     data = recipe.data
     reason = f"data={data.name} is generated, not read"
-    _require(data.hub is not None or data.path is not None, "data.stream", "true", reason)
+    require(data.hub is not None or data.path is not None, "data.stream", "true", reason)
     reason = "data.stream=true is for training only"
-    _require(recipe.objective != "probe", "objective", recipe.objective, reason)
+    require(recipe.declared.trains, "objective", recipe.objective, reason)
     reason = "data.stream=true is for training only; expected eval.test=false"
-    _require(not recipe.eval.test, "eval.test", "true", reason)
+    require(not recipe.eval.test, "eval.test", "true", reason)
     # Which images a share has depends on their number, known only after reading all
     reason = "expected 1 beside data.stream=true"
-    _require(data.share == 1, "data.share", data.share, reason)
-    _require(data.labelled == 1, "data.labelled", data.labelled, reason)
+    require(data.share == 1, "data.share", data.share, reason)
+    require(data.labelled == 1, "data.labelled", data.labelled, reason)
     held_out = isinstance(data.validation, float) and data.validation > 0
     reason = "expected a split, or 0 for none, beside data.stream=true"
-    _require(not held_out, "data.validation", data.validation, reason)
+    require(not held_out, "data.validation", data.validation, reason)
 
 
 def _check_held_out(data: Data) -> None:
@@ -205,11 +178,11 @@ def _check_held_out(data: Data) -> None:
     reason = (
         "takes shares of classes, and data.window and data.stream do not know labels beforehand"
     )
-    _require(beforehand, "data.share_seed", data.share_seed, reason)
+    require(beforehand, "data.share_seed", data.share_seed, reason)
     outside = data.validation_from == "train"
     shared = data.validation is None or (isinstance(data.validation, float) and data.validation > 0)
     reason = f"expected data.validation=null or a share above 0 beside it, not {data.validation}"
-    _require(shared or not outside, "data.validation_from", data.validation_from, reason)
+    require(shared or not outside, "data.validation_from", data.validation_from, reason)
 
 
 def _check_best(recipe: Recipe) -> None:
@@ -217,97 +190,74 @@ def _check_best(recipe: Recipe) -> None:
     reason = "data.validation=0 holds out no images to choose on; expected null, or a share above 0"
     held_out = recipe.data.validation != 0
     best = recipe.checkpoint.best
-    _require(best is None or held_out, "checkpoint.best", best, reason)
+    require(best is None or held_out, "checkpoint.best", best, reason)
 
 
 def _check_labels(recipe: Recipe) -> None:
     """Check that what is measured at the end has a classifier."""
-    weightless = " with joint.supervised=0" if recipe.objective == "joint" else ""
-    reason = f"objective={recipe.objective}{weightless} learns no labels"
-    _require(learns_labels(recipe) or not recipe.eval.test, "eval.test", "true", reason)
+    # of a sum of objectives, the part that would learn them
+    learning = [part for part in recipe.declared.parts if declaration.objective(part).labels]
+    untrained = "".join(f" with {recipe.objective}.{part}=0" for part in learning)
+    reason = f"objective={recipe.objective}{untrained} learns no labels"
+    require(learns_labels(recipe) or not recipe.eval.test, "eval.test", "true", reason)
     reason = f"{reason}, and has none to hide"
-    if recipe.objective in ("supervised", "probe"):
+    if recipe.declared.only_labelled:
         reason = f"objective={recipe.objective} has no use for unlabelled images; say data.share="
     shown = recipe.data.labelled
-    hides = learns_labels(recipe) and recipe.objective not in ("supervised", "probe")
-    _require(shown == 1 or hides, "data.labelled", shown, reason)
+    hides = learns_labels(recipe) and not recipe.declared.only_labelled
+    require(shown == 1 or hides, "data.labelled", shown, reason)
     if shown != 1:
         _check_labelled(recipe.data)
     classifies = recipe.objective == "probe" and "top1" in recipe.probe.measures
     reason = "no use without eval.test=true or probe.measures=[top1]"
     tests = recipe.eval.test or classifies
-    _require(tests or not recipe.eval.real, "eval.real", recipe.eval.real, reason)
+    require(tests or not recipe.eval.real, "eval.real", recipe.eval.real, reason)
 
 
 def _check_labelled(data: Data) -> None:
     """Check that the images whose labels are shown are those that data.share would take."""
     reason = "expected 1 beside data.labelled="
-    _require(data.share == 1, "data.share", data.share, reason)
+    require(data.share == 1, "data.share", data.share, reason)
     cut = data.validation is None or (isinstance(data.validation, float) and data.validation > 0)
     reason = "expected train beside data.labelled= and a held-out share of the training images"
     outside = data.validation_from == "train"
-    _require(outside or not cut, "data.validation_from", data.validation_from, reason)
+    require(outside or not cut, "data.validation_from", data.validation_from, reason)
 
 
-def _check_shares(corruption: Corruption) -> None:
-    total = corruption.mask + corruption.random + corruption.keep
-    key = "corruption.mask + .random + .keep"
-    _require(abs(total - 1) < 1e-6, key, f"{total:g}", "the three shares must sum to 1")
-
-
-def _below(patches: int) -> str:
+def fewer_than(patches: int) -> str:
     """The masking rates that leave one of an image's patches (`rng.rounded_count` below all)."""
     return f"expected less than {1 - 0.5 / patches:g}"
 
 
-def _check_visible(recipe: Recipe) -> None:
-    """Check that a patch is not masked, where masked patches are all that is corrupted."""
-    corruption = recipe.corruption
-    used = "corruption" in OBJECTIVES[recipe.objective]
-    if not used or recipe.model.convolutional or corruption.mask < 1:
+def _check_corruption(recipe: Recipe, corruption: CorruptionOptions) -> None:
+    """Check that the shares of the kinds add up, that squares fit into the image, and that a patch
+    is not masked where masked patches are all that is corrupted."""
+    total = corruption.mask + corruption.random + corruption.keep
+    key = "corruption.mask + .random + .keep"
+    require(abs(total - 1) < 1e-6, key, f"{total:g}", "the three shares must sum to 1")
+    grid = recipe.data.size // recipe.model.patch
+    side = corruption.side
+    reason = f"expected less than {grid}: an image has {grid} x {grid} patches"
+    require(side == 1 or side < grid, "corruption.side", side, reason)
+    if recipe.model.convolutional or corruption.mask < 1:
         return
-    patches = (recipe.data.size // recipe.model.patch) ** 2
+    patches = grid**2
     reason = (
-        f"masks all of an image's {patches} patches; {_below(patches)}, or corruption.mask below 1"
+        f"masks all of an image's {patches} patches; {fewer_than(patches)}, or corruption.mask"
+        " below 1"
     )
     corrupted = rng.rounded_count(corruption.rate, patches)
-    _require(corrupted < patches, "corruption.rate", corruption.rate, reason)
+    require(corrupted < patches, "corruption.rate", corruption.rate, reason)
 
 
-def _check_side(recipe: Recipe) -> None:
-    side = recipe.corruption.side
-    grid = recipe.data.size // recipe.model.patch
-    reason = f"expected less than {grid}: an image has {grid} x {grid} patches"
-    _require(side == 1 or side < grid, "corruption.side", side, reason)
-
-
-def _check_decoder(recipe: Recipe) -> None:
-    """Check that the encoder sees a patch and that the decoder's width divides."""
-    mae = recipe.mae
-    patches = (recipe.data.size // recipe.model.patch) ** 2
-    masked = rng.rounded_count(mae.rate, patches)
-    reason = f"leaves none of an image's {patches} patches visible; {_below(patches)}"
-    _require(masked < patches, "mae.rate", mae.rate, reason)
-    reason = f"no multiple of mae.heads={mae.heads}"
-    _require(mae.width % mae.heads == 0, "mae.width", mae.width, reason)
-    reason = "expected a multiple of 4: sines and cosines of row and column"
-    _require(mae.width % 4 == 0, "mae.width", mae.width, reason)
-
-
-def _check_views(recipe: Recipe) -> None:
+def _check_views(recipe: Recipe, views: ViewOptions) -> None:
     """Check that there are images to compare with one another, and the options of their views."""
     reason = f"objective={recipe.objective} compares the images of a batch; expected at least 2"
-    _require(recipe.optim.batch > 1, "optim.batch", recipe.optim.batch, reason)
-    _require(recipe.eval.images > 1, "eval.images", recipe.eval.images, reason)
-    low, high = recipe.views.blur_sigma
+    require(recipe.optim.batch > 1, "optim.batch", recipe.optim.batch, reason)
+    require(recipe.eval.images > 1, "eval.images", recipe.eval.images, reason)
+    low, high = views.blur_sigma
     reason = "expected the smaller standard deviation first"
-    _require(low <= high, "views.blur_sigma", f"[{low:g}, {high:g}]", reason)
-    model = recipe.model
-    reason = f"objective={recipe.objective} needs a Vision Transformer"
-    _require(not model.convolutional, "model", model.name, reason)
-    frozen = "moco" in OBJECTIVES[recipe.objective] and recipe.moco.freeze_patches
-    reason = f"model={model.name} has a ResNet before its patch projection; expected false"
-    _require(not (frozen and model.hybrid), "moco.freeze_patches", "true", reason)
+    require(low <= high, "views.blur_sigma", f"[{low:g}, {high:g}]", reason)
 
 
 def _check_feature(recipe: Recipe) -> None:
@@ -318,10 +268,10 @@ def _check_feature(recipe: Recipe) -> None:
         return
     key = "probe.feature"
     reason = f"is read by tools/evaluate.py; objective={recipe.objective} has no use for it"
-    _require(recipe.objective == "probe", key, "hidden", reason)
+    require(recipe.objective == "probe", key, "hidden", reason)
     for name, value in (("pool", probe.pool), ("layer", probe.layer)):
         reason = f"reads what its run trained it on; leave probe.{name}={value} out"
-        _require(value is None, key, "hidden", reason)
+        require(value is None, key, "hidden", reason)
 
 
 def _check_dense(recipe: Recipe) -> None:
@@ -331,15 +281,15 @@ def _check_dense(recipe: Recipe) -> None:
         return
     key, value = "probe.measures", found[0]
     reason = f"is measured by tools/evaluate.py; objective={recipe.objective} has no use for it"
-    _require(recipe.objective == "probe", key, value, reason)
+    require(recipe.objective == "probe", key, value, reason)
     model = recipe.model
     reason = f"needs patches; model={model.name or model.timm} has none"
-    _require(not model.convolutional, key, value, reason)
+    require(not model.convolutional, key, value, reason)
     reason = f"reads the encoder's patches; probe.feature={recipe.probe.feature} is of images"
-    _require(recipe.probe.feature == "encoder", key, value, reason)
+    require(recipe.probe.feature == "encoder", key, value, reason)
     images = len(found) < len(recipe.probe.measures)
     reason = f"probe.measures={','.join(found)} reads patches and has no use for it"
-    _require(images or recipe.probe.pool is None, "probe.pool", recipe.probe.pool, reason)
+    require(images or recipe.probe.pool is None, "probe.pool", recipe.probe.pool, reason)
 
 
 def _check_sizes(data: Data, model: Model) -> None:
@@ -355,22 +305,22 @@ def _check_sizes(data: Data, model: Model) -> None:
         f" the nearest {verb} {' and '.join(map(str, nearest))}"
     )
     fits = data.size % model.patch == 0 and data.size >= 2 * model.patch
-    _require(fits, "data.size", data.size, reason)
+    require(fits, "data.size", data.size, reason)
     for name in ("stem_work", "stem_size"):
         value = getattr(model, name)
         reason = "expected 0 beside model.stem_width=0, which is no stem"
-        _require(model.hybrid or not value, f"model.{name}", value, reason)
+        require(model.hybrid or not value, f"model.{name}", value, reason)
     reason = f"no multiple of model.heads={model.heads}"
-    _require(model.width % model.heads == 0, "model.width", model.width, reason)
+    require(model.width % model.heads == 0, "model.width", model.width, reason)
 
 
 def _check_lengths(optim: Optim, compute: Compute) -> None:
     """Check the warm-up against the steps, and the device batch against the batch."""
     reason = f"not below optim.steps={optim.steps}; add optim.warmup={optim.steps // 10}"
-    _require(0 <= optim.warmup < optim.steps, "optim.warmup", optim.warmup, reason)
+    require(0 <= optim.warmup < optim.steps, "optim.warmup", optim.warmup, reason)
     if compute.batch:
         reason = f"does not divide optim.batch={optim.batch}"
-        _require(optim.batch % compute.batch == 0, "compute.batch", compute.batch, reason)
+        require(optim.batch % compute.batch == 0, "compute.batch", compute.batch, reason)
 
 
 def check_place(data: Data) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ..errors import UserError, suggest
+from . import declaration, schema
 from .fields import type_name
 from .parsing import has_interpolation, yaml_value
-from .schema import OPTIONS, RENAMED, Recipe
+from .schema import RENAMED, Recipe
 
-KEYS = {key: option.kind for key, option in OPTIONS.items()}  # dotted key -> type
 # Unicode's categories of control characters, surrogates (bytes that are no UTF-8) and line ends
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}
 FLOAT = re.compile(
@@ -58,15 +58,16 @@ def check_key(key: str, where: str = "") -> None:
     if key in ("data.name", "model.name") and not where:
         preset = key.split(".")[0]
         raise UserError(f"{key}: expected {preset}=NAME, which sets it")
-    if key in KEYS:
+    keys = schema.options()
+    if key in keys:
         return
     group = key.split(".")[0] + "."
-    siblings = [known for known in KEYS if known.startswith(group)]
+    siblings = [known for known in keys if known.startswith(group)]
     if key + "." == group and siblings:
         raise UserError(f"{where}{key} is a group of keys: {', '.join(siblings)}")
-    near = difflib.get_close_matches(key, KEYS, n=1)
+    near = difflib.get_close_matches(key, keys, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    choices = siblings or sorted({*map(_top_level, KEYS), "recipe"})
+    choices = siblings or sorted({*map(_top_level, keys), "recipe"})
     raise UserError(f"{where}unknown key {key}; {hint}choices: {', '.join(choices)}")
 
 
@@ -105,10 +106,10 @@ def typed(key: str, value: Any) -> Any:
     Raises:
         UserError: it is of another type, or a list with an element of another type.
     """
-    kind = KEYS[key]
-    is_list = OPTIONS[key].is_list
+    option = schema.options()[key]
+    kind, is_list = option.kind, option.is_list
     text = " ".join(str(value).split())
-    if is_list and OPTIONS[key].is_optional:
+    if is_list and option.is_optional:
         if value is None or text.lower() in NULLS:
             return None
         kind = next(one for one in typing.get_args(kind) if one is not type(None))
@@ -122,7 +123,7 @@ def typed(key: str, value: Any) -> Any:
             return [_convert(element, allowed) for element in value]
     except ValueError:
         pass
-    raise UserError(f"{key}={text}: expected {type_name(OPTIONS[key])}")
+    raise UserError(f"{key}={text}: expected {type_name(option)}")
 
 
 def _parse_list(text: str) -> Any:
@@ -168,15 +169,23 @@ def _convert(value: Any, allowed: tuple[Any, ...]) -> Any:
 
 
 def build(values: dict[str, Any]) -> Recipe:
-    """The typed recipe from {dotted key: text or value}; keys that are absent have their default.
+    """The typed recipe from {dotted key: text or value}; keys that are absent have their default,
+    and those of groups that its objective does not use are checked and left out. Of an objective
+    that is not known here, as without its plugin, unknown keys are taken as they are.
 
     Raises:
         UserError: a value of another type.
     """
-    recipe = Recipe()
+    recipe = Recipe(objective=str(values.get("objective", Recipe.objective)))
+    foreign = recipe.objective not in declaration.objectives()
     for key, value in values.items():
         if has_interpolation(value) or _has_control(value):
             raise UserError(f"{key}={' '.join(str(value).split())}: cannot be taken as a value")
         group, _, name = key.rpartition(".")
-        setattr(operator.attrgetter(group)(recipe) if group else recipe, name, typed(key, value))
+        if foreign and key not in schema.options():
+            recipe.groups.setdefault(group, {})[name] = value
+            continue
+        value = typed(key, value)
+        if group in recipe.groups or group not in (one.name for one in schema.all_groups()):
+            setattr(operator.attrgetter(group)(recipe) if group else recipe, name, value)
     return recipe

@@ -2,21 +2,13 @@
 
 from ..config.schema import Recipe
 from .work import (
-    DECODER_MLP,
-    VIEWS,
     computes_wanted,
-    corrupted_patches,
     encoder_passes,
     frozen_parameters,
-    head_outputs,
-    masked_patches,
     momentum_parameters,
     parameters,
-    predictor_layers,
-    projector_layers,
     relative_offsets,
     tokens,
-    trained_objectives,
 )
 
 # bytes of activations per pixel in a ResNet-50's stem, float32; measured: 2,172 with stages
@@ -33,9 +25,9 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
     qkv, of the projection and of the MLP, 6 T D w; around the GELU 2 T M w; where attention is not
     fused its matrices, A T^2 w; where there is dropout its masks, 2 T D + T M, of one byte on a GPU
     and w on a CPU. Then the image, the embedded patches, the last norm, the head. A ResNet's stem
-    takes STEM_BYTES a pixel, in proportion to its width. A masked autoencoder's blocks see the
-    visible patches; its decoder's, without dropout, all. Of MPP's last block tokens that are not
-    wanted keep one input of a norm, that of qkv, queries, keys and values.
+    takes STEM_BYTES a pixel, in proportion to its width. Of the last block tokens that are not
+    wanted keep one input of a norm, that of qkv, queries, keys and values. An objective says which
+    tokens the blocks see, which are wanted, and what its head keeps.
     """
     model = recipe.model
     if model.convolutional:
@@ -43,24 +35,25 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
     w = 2 if recipe.compute.precision == "bfloat16" else 4
     mask = (1 if fused else w) if recipe.optim.dropout else 0
     t = tokens(recipe)
-    seen = t - masked_patches(recipe) if recipe.objective == "mae" else t
-    block = _block_bytes(seen, model.width, model.mlp, w, mask)
+    objective = recipe.declared
+    seen = objective.visible_tokens(recipe, t)
+    block = block_bytes(seen, model.width, model.mlp, w, mask)
     block += 0 if fused else w * model.heads * seen * seen
     block += _option_bytes(recipe, seen, w, fused)
     stem = STEM_BYTES * recipe.data.size**2 if model.hybrid else w * 3 * recipe.data.size**2
     ends = stem + 8 * seen * model.width + (4 * t * model.width if mask else 0)
     head = _head_bytes(recipe, w, fused) - _unwanted_bytes(recipe, w, mask, fused)
-    views = VIEWS if recipe.objective == "moco_v3" else 1
+    views = objective.views or 1
     return views * encoder_passes(recipe) * (ends + model.depth * block) + head
 
 
 def _unwanted_bytes(recipe: Recipe, w: int, mask: int, fused: bool) -> int:
-    """What MPP's last block does not keep; see `activation_bytes`."""
-    if "mpp" not in trained_objectives(recipe) or not computes_wanted(recipe):
-        return 0
+    """What the last block does not keep; see `activation_bytes`."""
     model = recipe.model
     t = tokens(recipe)
-    unwanted = t - corrupted_patches(recipe)
+    unwanted = sum(one.unwanted_tokens(recipe, t) for one in recipe.declared.trained(recipe))
+    if not unwanted or not computes_wanted(recipe):
+        return 0
     gate = 2 if model.activation == "swiglu" else 0
     token = 4 * model.width + w * (2 * model.width + (2 + gate) * model.mlp)
     token += mask * (2 * model.width + model.mlp)
@@ -69,7 +62,7 @@ def _unwanted_bytes(recipe: Recipe, w: int, mask: int, fused: bool) -> int:
     return unwanted * token - (t - unwanted) * model.width * w
 
 
-def _block_bytes(t: int, width: int, mlp: int, w: int, mask: int) -> int:
+def block_bytes(t: int, width: int, mlp: int, w: int, mask: int) -> int:
     """Of a block on `t` tokens without its attention matrices; see `activation_bytes`."""
     return 8 * t * width + w * (6 * width + 2 * mlp) * t + mask * (2 * width + mlp) * t
 
@@ -102,34 +95,9 @@ def _option_bytes(recipe: Recipe, t: int, w: int, fused: bool) -> int:
 
 
 def _head_bytes(recipe: Recipe, w: int, fused: bool) -> int:
-    """Of what follows the encoder; see `activation_bytes`."""
-    trained = trained_objectives(recipe)
-    t = tokens(recipe)
-    if "mpp" in trained:
-        return corrupted_patches(recipe) * (w * recipe.model.width + 4 * head_outputs(recipe))
-    if "moco_v3" in trained:
-        return VIEWS * _moco_head_bytes(recipe, w)
-    if "mae" not in trained:
-        return 4 * (recipe.data.classes or 0)
-    mae = recipe.mae
-    masked = masked_patches(recipe)
-    block = _block_bytes(t, mae.width, DECODER_MLP * mae.width, w, mask=0)
-    block += 0 if fused else w * mae.heads * t * t
-    enter = (t - masked) * w * recipe.model.width
-    ends = 8 * t * mae.width + masked * (w * mae.width + 4 * head_outputs(recipe))
-    return enter + mae.depth * block + ends
-
-
-def _moco_head_bytes(recipe: Recipe, w: int) -> int:
-    """Of projector, predictor and similarities for one view: the inputs of the linear layers; of
-    each batch norm what is centred, in float32, and where it scales also what is normalised, and
-    what ReLU lets through; the logits of all keys and their softmax."""
-    layers = (projector_layers(recipe), predictor_layers(recipe))
-    inputs = sum(w * a for part in layers for a, _ in part)
-    hidden = sum(12 * b for part in layers for _, b in part[:-1])
-    last = sum(4 * b for part in layers for _, b in part[-1:])
-    compared = 8 * recipe.moco.width + 8 * recipe.optim.batch
-    return inputs + hidden + last + compared
+    """Of what follows the encoder, the first objective's that keeps any; see `activation_bytes`."""
+    found = (one.head_bytes(recipe, w, fused) for one in recipe.declared.trained(recipe))
+    return next(filter(None, found), 4 * (recipe.data.classes or 0))
 
 
 def memory_bytes(
@@ -149,7 +117,7 @@ def memory_bytes(
     size = 4 * (parameters(recipe) + momentum_parameters(recipe))
     trained = 4 * (parameters(recipe) - frozen_parameters(recipe))
     o = recipe.optim
-    trains = recipe.objective != "probe"
+    trains = recipe.declared.trains
     moments = 2 if o.name == "adamw" else int(o.momentum > 0)
     share = {stage: processes if zero >= stage else 1 for stage in (1, 2, 3)}
     return {

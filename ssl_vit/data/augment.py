@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
 from .. import rng
-from ..config.shared_groups import Views
+from ..config.shared_groups import ViewOptions
 from . import transforms
 
 VIEWS = 2
@@ -29,7 +29,7 @@ def view_keys(key_B: np.ndarray, view: int) -> np.ndarray:
 
 
 def random_views(
-    images: list[Tensor], key_B: np.ndarray, size: int, area: float, flip: bool, views: Views
+    images: list[Tensor], key_B: np.ndarray, size: int, area: float, flip: bool, views: ViewOptions
 ) -> Tensor:
     """Views uint8 (B, V, 3, S, S) of images uint8 (3, H, W), each a training crop of its own with
     other colours.
@@ -70,7 +70,7 @@ def _drawn(key_B: np.ndarray, chance: float) -> np.ndarray:
     return rng.uniform(key_B, 0) < chance
 
 
-def _color_changes(key_B: np.ndarray, views: Views) -> Change:
+def _color_changes(key_B: np.ndarray, views: ViewOptions) -> Change:
     """Brightness, contrast, saturation and hue, in a random order (torchvision's ColorJitter)."""
     key_B = rng.stream(key_B, "jitter")
     drawn_B = _drawn(key_B, views.jitter)

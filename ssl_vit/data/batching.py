@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from .. import rng
 from ..config.schema import Data
-from ..config.shared_groups import Views
+from ..config.shared_groups import ViewOptions
 from ..errors import UserError
 from . import augment, label_lists, transforms
 from .base import Source
@@ -153,7 +153,7 @@ class ImageDataset(Dataset):
         data: Data,
         train: bool,
         strict: bool = False,
-        views: Views | None = None,
+        views: ViewOptions | None = None,
     ) -> None:
         self.source = source
         self.data = data

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..config.schema import OBJECTIVES, USES_LABELS, Data
+from ..config import declaration
+from ..config.schema import Data
 from ..errors import UserError
 from . import schemas
 from .base import Source, labels_of
@@ -22,7 +23,7 @@ def num_classes(splits: Splits, data: Data, objective: str) -> int:
     Raises:
         UserError: as `count_classes`.
     """
-    if not USES_LABELS & set(OBJECTIVES[objective]):
+    if not declaration.objective(objective).labels:
         return 0
     classes = count_classes(splits, data, objective)
     if splits.stream:

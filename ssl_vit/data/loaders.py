@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .. import rng
 from ..config.schema import Data
-from ..config.shared_groups import Views
+from ..config.shared_groups import ViewOptions
 from ..errors import UserError
 from . import transforms
 from .augment import VIEWS
@@ -68,7 +68,7 @@ class _Streamed(Dataset):
     """_StreamBatch -> Batch. An image that cannot be read is replaced by the next of its
     micro-batch."""
 
-    def __init__(self, stream: Stream, data: Data, views: Views | None) -> None:
+    def __init__(self, stream: Stream, data: Data, views: ViewOptions | None) -> None:
         self.class_info = stream.class_info
         self.data = data
         self.views = views
@@ -180,7 +180,7 @@ def _as_is(batch: Batch) -> Batch:
     return batch
 
 
-def batch_bytes(data: Data, batch_layout: BatchLayout, views: Views | None = None) -> int:
+def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None = None) -> int:
     """Bytes of a micro-batch: its images or their views, and label, index and key of each."""
     images = VIEWS if views else 1
     return batch_layout.device_batch * (images * 3 * data.size**2 + 64)
@@ -212,7 +212,7 @@ def training_loader(
     start: int,
     stop: int,
     workers: int,
-    views: Views | None = None,
+    views: ViewOptions | None = None,
     decoded: DecodedImages | None = None,
 ) -> DataLoader:
     """This process's micro-batches of steps start .. stop-1, `accumulation_steps` a step; with
@@ -270,7 +270,7 @@ def held_out_batches(
 
 
 def held_out_views(
-    source: Source, data: Data, batch_layout: BatchLayout, most: int, views: Views, group: int
+    source: Source, data: Data, batch_layout: BatchLayout, most: int, views: ViewOptions, group: int
 ) -> list[Batch]:
     """As `held_out_batches`, with fixed views of each image, in batches that do not depend on the
     number of processes: groups of at most `group` images, whose views are compared with one

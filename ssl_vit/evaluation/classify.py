@@ -19,7 +19,7 @@ from ..config.parsing import read_json
 from ..data.base import Source
 from ..data.batching import Batch
 from ..errors import UserError
-from ..objectives import Objective
+from ..objectives.base import Objective
 from ..runs.files import write_atomically
 from ..training.loop import to_device
 

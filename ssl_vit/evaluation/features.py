@@ -18,7 +18,7 @@ from ..config.schema import Probe
 from ..data.base import Source, labels_of
 from ..data.batching import Batch
 from ..models.encoder import Backbone
-from ..objectives import Objective
+from ..objectives.base import Objective
 from ..training.loop import to_device
 from . import probes
 

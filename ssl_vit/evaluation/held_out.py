@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..callbacks import Row
 from ..data.batching import Batch
-from ..objectives import Objective
+from ..objectives.base import Objective
 from ..training.loop import means, to_device
 
 

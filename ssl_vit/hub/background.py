@@ -14,7 +14,7 @@ from typing import Any
 
 from ..callbacks import Callback, Row
 from ..formatting import process_command, process_environment
-from ..objectives import Objective
+from ..objectives.base import Objective
 from ..runs.folder import Run
 from . import manifest
 from .payload import step_branch, steps

@@ -1,7 +1,6 @@
 """Model card of a finished or running run, written from its folder alone. No torch here."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ from omegaconf import OmegaConf
 
 from .. import costs, hub_files
 from ..config import export_files
-from ..config.computed import NOT_COMPUTED
-from ..config.parsing import flatten
+from ..config.computed import counts
 from ..config.resolve import without_private
-from ..config.schema import EMBEDDED, OBJECTIVES, Data, Recipe
+from ..config.schema import EMBEDDED, Data, Recipe
 from ..config.uses import chosen_on_held_out
 from ..formatting import (
     duration,
@@ -29,20 +27,12 @@ from ..formatting import (
 )
 from ..pages import metric_tables
 from ..runs.folder import Run
+from ..runs.objective_facts import facts_of
 
-TARGETS = {
-    "mean_color": "its mean colour, 3 bits a channel (one of 512)",
-    "grid_color": "the 3-bit mean colours of 4 x 4 cells (512 each)",
-    "pixels": "its pixels, by squared error",
-    "pixels_l1": "its pixels, by absolute error",
-    "normalized_pixels": "its pixels, normalised by the patch's own mean and variance, by squared"
-    " error",
-}
 TERMS = Path(__file__).with_name("terms.yaml")
 # highest board power in the data sheets; the first name contained in the device's counts
 WATTS = {"H100": 700, "H200": 700, "A100": 400, "V100": 300, "4090": 450, "L4": 72, "T4": 70}
 CORE_WATTS = 10  # of a CPU, roughly
-GROUPS = ("data", "model", "optim", "seed", "init", "objective")  # keys that every recipe uses
 
 
 def write(run: Run, export: Path, step: int | None = None) -> str:
@@ -55,26 +45,23 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     result = None if step else run.result()
     facts = run.environment()
     config = export_files.read_config(export)
-    values = _description(run.recipe, config, step)
+    objective = facts_of(facts, run.recipe)
+    values = _description(run.recipe, config, objective, step)
     values |= _results(run, result)
     values |= _cost(run.recipe, result, facts)
-    metadata = _metadata(run.recipe, config["num_classes"] > 0, result)
+    metadata = _metadata(run.recipe, objective["tag"], config["num_classes"] > 0, result)
     front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
     revision = f" at {escape_markdown(facts['revision'])}" if facts.get("revision") else ""
     template = environment.get_template("card.md.j2")
     return template.render(**values, front=front, revision=revision) + "\n"
 
 
-def _metadata(recipe: Recipe, classifies: bool, result: Mapping[str, Any] | None) -> dict[str, Any]:
+def _metadata(
+    recipe: Recipe, objective: str, classifies: bool, result: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """The YAML block that the Hub reads (huggingface.co/docs/hub/model-cards, metadata)."""
     data = recipe.data
     task = "image-classification" if classifies else "image-feature-extraction"
-    names = {
-        "mpp": "masked-patch-prediction",
-        "mae": "masked-autoencoder",
-        "moco_v3": "moco-v3",
-    }
-    objective = names.get(recipe.objective, recipe.objective)
     metadata: dict[str, Any] = {
         "library_name": "timm",
         "pipeline_tag": task,
@@ -93,7 +80,9 @@ def _metadata(recipe: Recipe, classifies: bool, result: Mapping[str, Any] | None
     return metadata
 
 
-def _description(recipe: Recipe, config: Mapping[str, Any], step: int | None) -> dict[str, Any]:
+def _description(
+    recipe: Recipe, config: Mapping[str, Any], facts: Mapping[str, Any], step: int | None
+) -> dict[str, Any]:
     """The template's values on the model, its data and its recipe; `config` is the export's
     config.json."""
     classes = config["num_classes"]
@@ -116,8 +105,8 @@ def _description(recipe: Recipe, config: Mapping[str, Any], step: int | None) ->
         "seen": f"(1, 3, {side}, {side})",
         "shape": f"(1, {classes or config['num_features']})",
         "output": "logits" if classes else "pooler_output",
-        "feature": _feature(config, recipe),
-        "objective": _objective(recipe),
+        "feature": _feature(config, recipe, facts),
+        "objective": _objective(recipe, facts),
         "data": _data(recipe),
         **_terms(recipe.data),
         "recipe": markdown_table(
@@ -132,7 +121,7 @@ def _description(recipe: Recipe, config: Mapping[str, Any], step: int | None) ->
     }
 
 
-def _feature(config: Mapping[str, Any], recipe: Recipe) -> str:
+def _feature(config: Mapping[str, Any], recipe: Recipe, facts: Mapping[str, Any]) -> str:
     if recipe.model.convolutional:
         return "The feature is what the network's own pooling gives."
     if config["num_classes"]:
@@ -140,7 +129,7 @@ def _feature(config: Mapping[str, Any], recipe: Recipe) -> str:
         return f"The {config['num_classes']:,} logits are a linear layer's on the {on}."
     if config["global_pool"] == "token":
         return "The feature is the class token."
-    if recipe.objective == "mae":
+    if facts.get("class_token_is_trained"):
         return "The feature is the mean of the patches."
     return "The feature is the mean of the patches, as the class token got no loss."
 
@@ -207,45 +196,10 @@ def _terms(data: Data) -> dict[str, str]:
     return {"terms": known.get("terms", unknown), "cite": known.get("cite", "")}
 
 
-def _objective(recipe: Recipe) -> str:
-    c = recipe.corruption
-    s = recipe.supervised
-    target = TARGETS.get(recipe.target, escape_markdown(recipe.target))
-    mpp = (
-        f"Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2): "
-        f"{c.rate:.0%} of an image's patches are"
-        f" corrupted, {c.mask:.0%} of them by a learned mask token, {c.random:.0%} by another "
-        f"patch, {c.keep:.0%} left as they"
-        f" are; of each the encoder predicts {target}."
-    )
-    m = recipe.mae
-    mae = (
-        f"Masked autoencoder (He et al., 2022): {m.rate:.0%} of an image's patches are masked;"
-        f" the encoder sees the others alone, and a decoder of {m.depth} blocks, {m.width} wide,"
-        f" which is not part of the export, predicts of each masked patch {target}."
-    )
-    moco = (
-        f"MoCo v3 (Chen, Xie and He, 2021): of two random views of an image, each is found among"
-        f" the views of all {recipe.optim.batch:,} images of a batch by the other, at a temperature"
-        f" of {recipe.moco.temperature:g}; the views that are searched come from a running average"
-        f" of the encoder, which is not part of the export."
-    )
-    labels = (
-        f"Classification with "
-        f"{'a hidden tanh layer and a linear one' if s.hidden else 'one linear layer'} on the"
-        f" {'class token' if s.pool == 'token' else 'mean of the patches'}, {s.loss} cross-entropy."
-    )
-    texts = {
-        "mpp": mpp,
-        "mae": mae,
-        "moco_v3": moco,
-        "supervised": labels,
-        "joint": f"The weighted sum of two losses. {mpp} {labels}",
-    }
-    return texts.get(
-        recipe.objective,
-        f"{inline_code(recipe.objective)}, an objective of a plugin that is not part of ssl_vit.",
-    )
+def _objective(recipe: Recipe, facts: Mapping[str, Any]) -> str:
+    if facts["sentence"]:
+        return escape_opening(facts["sentence"])
+    return f"{inline_code(recipe.objective)}, an objective of a plugin that is not part of ssl_vit."
 
 
 def _data(recipe: Recipe) -> str:
@@ -268,11 +222,9 @@ def _data(recipe: Recipe) -> str:
 
 
 def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    """Keys and values that affect the computation: those that the objective uses and that are not
-    off (0, false or null)."""
-    used = {*GROUPS, *OBJECTIVES.get(recipe.objective, ())}
-    for key, value in flatten(asdict(recipe)).items():
-        if key.split(".")[0] in used and (value or key == "seed") and key not in NOT_COMPUTED:
+    """Keys and values that affect the computation and are not off (0, false or null)."""
+    for key, value in recipe.values().items():
+        if (value or key == "seed") and counts(key):
             yield key, value
 
 

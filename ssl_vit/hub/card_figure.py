@@ -5,35 +5,32 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ..metrics import HELD_OUT, LOSS, NUMBER, SHARE, all_metrics, find_metric
 from ..pages import metric_tables
 from ..runs.folder import Run
+
+PANELS = {LOSS: "loss", SHARE: "share right", NUMBER: "value"}  # of the metrics of a unit
 
 
 def draw(run: Run) -> bytes | None:
     """A PNG of the training and held-out loss and of the held-out accuracy by step; None where
     metrics.jsonl has no rows."""
     rows = run.rows()
-    names = [
-        name
-        for name in ("loss", "validation/loss", "validation/accuracy_masked", "validation/accuracy")
-        if _points(rows, name)
-    ]
+    short = [f"{HELD_OUT}{row.name}" for row in all_metrics() if row.short]
+    names = [name for name in ("loss", f"{HELD_OUT}loss", *short) if _points(rows, name)]
     if not names:
         return None
-    panels = {
-        "loss": [n for n in names if n.endswith("loss")],
-        "share right": [n for n in names if not n.endswith("loss")],
-    }
-    drawn = {label: panel for label, panel in panels.items() if panel}
+    panels = {unit: [n for n in names if find_metric(n).unit == unit] for unit in PANELS}
+    drawn = {unit: panel for unit, panel in panels.items() if panel}
     figure = Figure(figsize=(4.2 * len(drawn), 3.0), layout="constrained")
-    for axis, (label, panel) in zip(
+    for axis, (unit, panel) in zip(
         figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True
     ):
         for name in panel:
             axis.plot(*zip(*_points(rows, name), strict=True), label=name)
-        for dashes, (name, value) in enumerate(_baselines(run, label == "loss")):
+        for dashes, (name, value) in enumerate(_baselines(run, unit)):
             axis.axhline(value, color="gray", linestyle=("--", ":", "-.")[dashes % 3], label=name)
-        axis.set(xlabel="step", ylabel=label)
+        axis.set(xlabel="step", ylabel=PANELS[unit])
         # above the axes: where data are few would have to be searched for
         axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False, fontsize="small")
     file = io.BytesIO()
@@ -42,14 +39,14 @@ def draw(run: Run) -> bytes | None:
     return file.getvalue()
 
 
-def _baselines(run: Run, losses: bool) -> list[tuple[str, float]]:
-    """Name and value of the baselines of the loss, or of the accuracy. Those of the parts of a
-    joint objective, such as mpp/entropy, are not drawn, because the curve is of their sum."""
+def _baselines(run: Run, unit: str) -> list[tuple[str, float]]:
+    """Name and value of the baselines of metrics of a unit. Those of the parts of a joint
+    objective, such as mpp/entropy, are not drawn, because the curve is of their sum."""
     metrics = (run.result() or {"metrics": {}})["metrics"]
     return [
         (one.called, one.there)
         for one in metric_tables.comparisons(metrics)
-        if "/" not in one.baseline and one.measure.startswith("loss") is losses
+        if "/" not in one.baseline and find_metric(one.measure).unit == unit
     ]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import hub_files
-from ..config.computed import computed_values
+from ..config.computed import computed_values, counts, differences
 from ..config.parsing import flatten, load_yaml, parse_path
 from ..config.resolve import without_private
 from ..config.validate import check_value
@@ -207,7 +207,7 @@ def _check_whose(run: Run, info: Any) -> None:
     source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, ["recipe.yaml", "run.json"])
     there = flatten(_mapping(source / "recipe.yaml"))
     here = computed_values(without_private(run.recipe))
-    differ = [key for key, value in here.items() if there.get(key) != value]
+    differ = list(differences({key: value for key, value in there.items() if counts(key)}, here))
     if differ:
         text = f"it holds the run of another recipe ({', '.join(differ[:5])})"
         raise UserError(f"{repo}: {text}; say another hub.repo=")

@@ -3,14 +3,13 @@
 from pathlib import Path
 
 from ..data.batching import Batch
-from ..objectives import Joint, Objective, PatchPrediction
+from ..objectives.base import Objective
+from ..objectives.patches import PatchPrediction
 from . import reconstruction
 
 
 def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
-    """Write the objective's figures. To add one for another objective: a file here and a line
-    below."""
-    parts = objective.parts.values() if isinstance(objective, Joint) else [objective]
-    for part in parts:
+    """Write the objective's figures: of one that predicts patches its predictions."""
+    for part in objective.summands():
         if isinstance(part, PatchPrediction):
             reconstruction.save_figure(part, batch, folder / "predictions.png")

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..data.batching import Batch
 from ..models.encoder import Encoder
-from ..objectives import PatchPrediction
+from ..objectives.patches import PatchPrediction
 
 Arrays = Mapping[str, np.ndarray]  # the data of a figure, by name
 

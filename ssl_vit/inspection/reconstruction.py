@@ -12,7 +12,8 @@ from einops import rearrange, repeat
 from torch import Tensor
 
 from ..data.batching import Batch
-from ..objectives import PatchPrediction, corruption
+from ..objectives import corruption
+from ..objectives.patches import PatchPrediction
 from ..runs.files import write_atomically
 
 GREY = 128

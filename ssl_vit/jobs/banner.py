@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from .. import costs, formatting
+from .. import costs, formatting, metrics
 from ..config.recipe_files import suggest_model
 from ..config.schema import compared_views
 from ..config.uses import chosen_on_held_out
@@ -115,7 +115,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     if job.decoded:
         loading = f"decoded in memory: {job.decoded.description}"
     yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {loading}"
-    if to_beat := formatting.format_baselines(
+    if to_beat := metrics.format_baselines(
         {name: value for name, (value, _) in job.held_out.baselines.items()}
     ):
         yield "to beat", to_beat

@@ -14,7 +14,7 @@ from ..callbacks import Row
 from ..config.schema import Recipe
 from ..data.layout import ROLE
 from ..errors import UserError, suggest
-from ..formatting import is_higher_better
+from ..metrics import find_metric
 from ..training import checkpoint, distributed
 from .setup import Job
 
@@ -116,7 +116,7 @@ class BestSoFar:
         self.before = job.state.best  # the record that the newest one has replaced
         metric = job.recipe.checkpoint.best or ""
         self.key = metric if metric.startswith(PROBES) else f"validation/{metric}"
-        self.higher = is_higher_better(metric)
+        self.higher = find_metric(metric).higher
 
     @property
     def is_on(self) -> bool:

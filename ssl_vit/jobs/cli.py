@@ -13,15 +13,13 @@ from ..config.schema import Recipe
 from ..config.validate import check_place
 from ..errors import UserError, report_errors
 from ..formatting import (
-    OF_MASKS,
     count_of_images,
     duration,
-    format_baselines,
     format_held_out,
-    format_metrics,
     tool_command,
     typed,
 )
+from ..metrics import find_metric, format_baselines, format_metrics
 from ..runs import experiment_trackers
 from ..runs.folder import Run
 from ..training.preemption import SignalHandler
@@ -200,7 +198,7 @@ def _print_hub_status(run: Run) -> None:
 def _conclude_evaluation(run: Run, result: Result) -> None:
     print(f"finished    in {duration(result['seconds'])}, {result['finished']}: {run.folder}")
     for name, entry in result["metrics"].items():
-        of = "on" if name.removeprefix("majority_") in OF_MASKS else "of"
+        of = "of" if find_metric(name).independent else "on"
         print(f"{name:<11} {entry['value']:.1%} {of} {entry['n']:,} {entry['split']} images")
 
 

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 
 import timm
 import torch
-from safetensors.torch import load_file
 
-from .. import costs, objectives
-from ..config import export_files, parsing, recipe_files, values
+from ..config import declaration, export_files, parsing, recipe_files, values
 from ..config.init_source import InitSource
 from ..config.resolve import OTHERS, gives_images, images_taken, resolve_encoder
 from ..config.schema import Data, Recipe
@@ -27,7 +25,9 @@ from ..errors import UserError
 from ..inspection.base import Subject
 from ..models import architectures, weights
 from ..models.encoder import Encoder, build_backbone
-from ..objectives import PatchPrediction
+from ..objectives import building
+from ..objectives.patches import PatchPrediction
+from .heads import of_objective, read_heads
 from .setup import objective_settings
 
 DEFAULT_SIZE = 224  # pixels, where the weights come without a config.json
@@ -319,20 +319,18 @@ def _load_patches(network: Encoder, one: NamedEncoder) -> PatchPrediction | None
     if run is None or path is None or not path.exists():
         return None
     made = recipe_files.read(run / "recipe.yaml")
-    trained = [name for name in costs.trained_objectives(made) if name in ("mpp", "mae")]
+    if made.objective not in declaration.objectives():
+        return None
+    trained = [part for part in made.declared.trained(made) if part.predicts_patches]
     if not trained:
         return None
-    if made.target not in objectives.targets.BUILDERS:
+    if made.target not in declaration.targets():
         text = f"target={made.target} is a plugin's; add plugin=FILE to draw its reconstruction"
         print(f"warning: init={one.source.place}: {text}", flush=True)
         return None
     try:
-        heads = {
-            name.removeprefix("parts.mpp."): value
-            for name, value in load_file(path).items()
-            if not name.startswith("parts.supervised.")
-        }
-        built = objectives.BUILDERS[trained[0]](objective_settings(made), network, 0)
+        heads = of_objective(read_heads(one.source), trained[0].name)
+        built = building.build(objective_settings(made), network, 0, trained[0].name)
         missing = built.load_state_dict(heads, strict=False).missing_keys
     except Exception as error:  # whatever a damaged file causes
         text = " ".join(str(error).split())[:200]

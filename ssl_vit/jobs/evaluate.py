@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from safetensors.torch import load_file
 
 from .. import costs
+from ..config import declaration
 from ..config.init_source import InitSource
 from ..config.probe import DENSE
 from ..config.recipe_files import read
-from ..config.schema import OBJECTIVES, Data, Recipe, learns_labels
+from ..config.schema import Data, Recipe, learns_labels
 from ..config.uses import chosen_on_held_out, measures_masks
 from ..data import batching, class_numbers, loaders, masks, sources
 from ..data.workers import InterruptibleLoader, report_lost_workers
@@ -23,7 +23,8 @@ from ..evaluation import classify, features
 from ..formatting import few_images
 from ..models import encoder, weights
 from ..models.encoder import Backbone
-from ..objectives import Supervised
+from ..objectives.supervised import DECLARATION as SUPERVISED
+from ..objectives.supervised.network import Supervised
 from ..runs import console
 from ..runs.environment import environment
 from ..runs.folder import Run
@@ -37,6 +38,8 @@ from ..training.distributed import (
 )
 from ..training.heartbeat import Watchdog
 from . import evaluate_masks, finish, resources, reuse
+from .heads import of_objective, read_heads
+from .setup import objective_settings
 
 
 def evaluate(run: Run) -> dict[str, Any]:
@@ -262,26 +265,14 @@ def _classify(
 def _classifier(net: Backbone, init: InitSource, option: str) -> Supervised:
     """The supervised objective of the run that made the weights, with its heads; of a joint run,
     that part."""
-    export, run = init.locate()
-    path = export / "heads.safetensors" if run and export else None
-    heads = load_file(path) if path is not None and path.exists() else {}
-    heads = {
-        name.removeprefix("parts.supervised."): value
-        for name, value in heads.items()
-        if not name.startswith("parts.mpp.")
-    }
+    run = init.locate().run
+    heads = of_objective(read_heads(init), SUPERVISED.name)
     # whose plugin, if it names one, does not run
     made = read(run / "recipe.yaml") if run else None
-    known = made is not None and made.objective in OBJECTIVES
-    if made is None or not known or not learns_labels(made) or "head.bias" not in heads:
+    known = made is not None and made.objective in declaration.objectives()
+    uses = made is not None and known and SUPERVISED.options.name in made.groups
+    if made is None or not uses or not learns_labels(made) or "head.bias" not in heads:
         raise UserError(f"{option}: init={init.place} is no run that learned labels")
-    supervised = made.supervised
-    settings = {
-        "loss": supervised.loss,
-        "smoothing": supervised.smoothing,
-        "hidden": supervised.hidden,
-        "pool": supervised.pool,
-    }
-    objective = Supervised(net, len(heads["head.bias"]), **settings)  # type: ignore[arg-type]
+    objective = Supervised.build(objective_settings(made), net, len(heads["head.bias"]))
     objective.load_state_dict(heads, strict=False)
     return objective

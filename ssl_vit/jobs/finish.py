@@ -13,7 +13,7 @@ from ..data import batching, class_numbers, loaders, sources
 from ..data.workers import InterruptibleLoader
 from ..evaluation import classify
 from ..models import weights
-from ..objectives import Objective
+from ..objectives.base import Objective
 from ..runs import experiment_trackers
 from ..runs.folder import Run
 from ..runs.identity import initial_weights, recipe_hash
@@ -78,11 +78,7 @@ def export(job: Job, trained: Objective, folder: Path) -> None:
     """Write the encoder as timm reads it, and the objective's heads, into a folder."""
     recipe = job.recipe
     heads = trained.heads()
-    linear = (
-        recipe.objective == "supervised"
-        and not recipe.supervised.hidden
-        and not recipe.model.convolutional
-    )
+    linear = recipe.declared.linear_head(recipe)
     classes = _class_names(job.splits, len(heads["head.bias"])) if linear else []
     weights.export(folder, trained.encoder, heads, recipe.model, recipe.data, trained.pool, classes)
 

@@ -15,7 +15,7 @@ from accelerate.utils import gather_object
 
 from .. import costs
 from ..config.probe import DENSE
-from ..config.schema import OBJECTIVES, Recipe, compared_views, learns_labels
+from ..config.schema import Recipe, compared_views, learns_labels
 from ..config.uses import chosen_on_held_out, measures_masks
 from ..data import batching, fingerprints, sources
 from ..data.base import Source, lists_in
@@ -73,10 +73,10 @@ def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
         return
     text = f"data.label_column={found[0].column} holds a list of labels for each image"
     probing = recipe.objective == "probe"
-    if not probing and "labels" in OBJECTIVES[recipe.objective]:
-        raise UserError(f"objective={recipe.objective}: {text}; expected a column of one label")
-    if not probing and learns_labels(recipe) and recipe.supervised.loss == "softmax":
-        raise UserError(f"supervised.loss=softmax: {text}; expected supervised.loss=sigmoid")
+    if not probing and learns_labels(recipe):
+        option, expected = recipe.declared.needs_one_label(recipe)
+        if option:
+            raise UserError(f"{option}: {text}; expected {expected}")
     of_one_label = sorted(set(recipe.probe.measures) - {"top1", *DENSE})
     if of_one_label and (probing or recipe.probe.every):
         raise UserError(

@@ -1,14 +1,13 @@
 """Builds the parts of a training run from its recipe, and resumes from its checkpoints."""
 
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .. import formatting, objectives
-from ..config.parsing import flatten
+from .. import formatting
 from ..config.schema import Recipe, compared_views
 from ..data import batching, class_numbers, loaders, sources
 from ..data.base import Source
@@ -18,11 +17,13 @@ from ..evaluation.features import ProbesDuringTraining
 from ..evaluation.held_out import HeldOutEvaluator
 from ..hub import background
 from ..models import encoder, weights
-from ..objectives import Objective, ObjectiveSettings
+from ..objectives import building
+from ..objectives.base import Objective
+from ..objectives.building import Settings
 from ..runs.environment import environment
 from ..runs.experiment_trackers import ExperimentTracker
 from ..runs.folder import Run
-from ..runs.identity import initial_weights, recipe_hash
+from ..runs.identity import initial_weights
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
 from ..training.state import State
@@ -100,7 +101,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     )
     facts |= _load_initial_weights(network, run)
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
-    objective = objectives.build(objective_settings(recipe), network, classes)
+    objective = building.build(objective_settings(recipe), network, classes)
     state, sharded = _build_state(
         objective.to(accelerator.device), recipe, splits, batch_layout, accelerator
     )
@@ -211,16 +212,12 @@ def _build_state(
     return state, accelerate_facts | strategy.facts()
 
 
-def objective_settings(recipe: Recipe) -> ObjectiveSettings:
-    """The values of a recipe that an objective needs."""
-    return ObjectiveSettings(
+def objective_settings(recipe: Recipe) -> Settings:
+    """The values of a recipe that its objective's network is built from."""
+    return Settings(
         objective=recipe.objective,
+        groups=recipe.groups,
         target=recipe.target,
-        corruption=recipe.corruption,
-        supervised=recipe.supervised,
-        joint=recipe.joint,
-        mae=recipe.mae,
-        moco=recipe.moco,
         mean=recipe.data.mean,
         std=recipe.data.std,
     )
@@ -264,7 +261,7 @@ def _shared_values(recipe: Recipe) -> dict[str, Any]:
         "compute.workers",
         "hub.",
     )
-    values = flatten(asdict(recipe))
+    values = recipe.values()
     return {key: value for key, value in values.items() if not key.startswith(own)}
 
 
@@ -306,11 +303,11 @@ def _restore(job: Job, path: Path) -> None:
         UserError: it is another run's, or no training state of this model.
     """
     prefix = f"name={job.recipe.name}: {path}"
-    expected = recipe_hash(job.recipe)
+    expected = job.run.hashes()
     try:
         saved = checkpoint.load(path)
         same_step = saved["step"] == checkpoint.step_of(path)
-        if saved.get("recipe", expected) != expected or not same_step:
+        if saved.get("recipe") not in (None, *expected) or not same_step:
             raise UserError(f"{prefix} is another run's, or another step's; remove it")
         job.state.load(saved, job.accelerator)
     except UserError:

@@ -11,7 +11,8 @@ from typing import Any
 
 from ..config import parsing, values
 from ..errors import UserError, suggest
-from ..formatting import few_images, is_higher_better, text_line, tool_command, typed
+from ..formatting import few_images, text_line, tool_command, typed
+from ..metrics import find_metric
 from ..pages import metric_tables
 from . import reports
 from .run_table import clean_checkpoints, ranking, run_list
@@ -157,7 +158,7 @@ def _sorted(text: str, runs: Sequence[ListedRun]) -> tuple[list[ListedRun], str 
     having = [run for run in runs if key in run.measured]
     having.sort(
         key=lambda run: run.measured[key]["value"],
-        reverse=is_higher_better(key) != backwards,
+        reverse=find_metric(key).higher != backwards,
     )
     return having + [run for run in runs if key not in run.measured], key
 

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config.schema import Recipe
+from ..config.schema import Recipe, options
 from ..config.validate import check_value
-from ..config.values import KEYS, check_renamed
+from ..config.values import check_renamed
 from ..errors import UserError, suggest
 from ..evaluation import prepare_vtab
 from ..formatting import duration, process_command, process_environment, tool_command, typed
@@ -166,7 +166,7 @@ def _sorted(
         UserError: a place is missing, or an option is unknown.
     """
     for place in needed:
-        if place in (*OWN, *KEYS) and place not in OF_PLACES:
+        if place in (*OWN, *options()) and place not in OF_PLACES:
             raise UserError(f"places: {place}= means something else already; take another name")
     missing = [f"{place}=" for place in needed if place not in given]
     if missing:
@@ -189,7 +189,7 @@ def _check_override(key: str, value: str, places: tuple[str, ...]) -> None:
         text = f"say seeds={seeds} for just that, or seeds=N for the first N"
         raise UserError(f"seed={value}: {text}")
     fixed = (*OURS, "init", "data.name", "model.name")
-    known = [name for name in (*KEYS, "model", "data") if name not in fixed]
+    known = [name for name in (*options(), "model", "data") if name not in fixed]
     if key not in known:
         check_renamed(key)
         nearest = suggest(key, [*OWN, *places, *known]).partition("choices:")[0]

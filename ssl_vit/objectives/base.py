@@ -1,13 +1,11 @@
-"""The contract of every objective: a module around one encoder, `objective(batch) -> Step`."""
+"""The contract of every objective: a module around one encoder, `objective(batch) -> Output`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from ..config.schema import Corruption, Joint, Mae, Moco, Supervised
 from ..data.batching import Batch
 from ..models.encoder import Backbone
 
@@ -15,26 +13,7 @@ from ..models.encoder import Backbone
 Metrics = dict[str, tuple[Tensor, Tensor]]
 
 
-@dataclass(frozen=True)
-class ObjectiveSettings:
-    """The values of a recipe that a builder of BUILDERS receives.
-
-    `objective` and `target` are names of `objectives.BUILDERS` and `targets.BUILDERS`; `mean` and
-    `std` normalise the encoder's input, one value a channel in [0, 1].
-    """
-
-    objective: str
-    target: str
-    corruption: Corruption
-    supervised: Supervised
-    joint: Joint
-    mae: Mae
-    moco: Moco
-    mean: list[float]
-    std: list[float]
-
-
-class Step(NamedTuple):
+class Output(NamedTuple):
     """A scalar `loss` to minimise, and `metrics`, among them "loss" itself."""
 
     loss: Tensor
@@ -42,7 +21,7 @@ class Step(NamedTuple):
 
 
 class Objective(nn.Module, ABC):
-    """`objective(batch) -> Step`. Parameters besides the encoder's (mask token, heads) belong to
+    """`objective(batch) -> Output`. Parameters besides the encoder's (mask token, heads) belong to
     the objective."""
 
     encoder: Backbone
@@ -59,7 +38,7 @@ class Objective(nn.Module, ABC):
         self.encoder = encoder
 
     @abstractmethod
-    def forward(self, batch: Batch) -> Step: ...
+    def forward(self, batch: Batch) -> Output: ...
 
     @abstractmethod
     def describe(self) -> str:
@@ -76,6 +55,10 @@ class Objective(nn.Module, ABC):
     def heads(self) -> dict[str, Tensor]:
         """What an export keeps beside the encoder: {name: tensor} of this objective's state."""
         return {name: value for name, value in self.state_dict().items() if "encoder." not in name}
+
+    def summands(self) -> "Iterable[Objective]":
+        """The objectives that this one is a sum of; itself."""
+        return (self,)
 
     def momentum_pairs(self) -> Iterable[tuple[nn.Parameter, nn.Parameter]]:
         """(running average, the weight that it averages) of an objective with a momentum copy.

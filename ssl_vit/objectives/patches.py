@@ -13,7 +13,7 @@ from torch import Tensor
 from ..data.batching import Batch
 from ..models.encoder import Encoder
 from . import corruption
-from .base import Metrics, Objective, Step
+from .base import Metrics, Objective, Output
 from .targets.patch_targets import Target
 
 KINDS = {"masked": corruption.MASK, "random": corruption.RANDOM, "kept": corruption.KEEP}
@@ -43,7 +43,7 @@ class PatchPrediction(Objective):
     def patch_logits(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
         """The head's outputs (B, K, A) for the corrupted patches."""
 
-    def forward(self, batch: Batch) -> Step:
+    def forward(self, batch: Batch) -> Output:
         drawn = self.sample_corruption(batch)
         truth_BK = corruption.gather_corrupted(self.target.ground_truth(batch.image), drawn)
         values = self.target.metrics(self.patch_logits(batch, drawn).float(), truth_BK)
@@ -53,7 +53,7 @@ class PatchPrediction(Objective):
         images, count = drawn.corrupted_BK.shape
         num_images = torch.tensor(float(images), device=drawn.corrupted_BK.device)
         metrics["corrupted"] = (num_images * count, num_images)
-        return Step(values["loss"].mean(), metrics)
+        return Output(values["loss"].mean(), metrics)
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
         self.target.fit_baselines(batch.image for batch in batches)

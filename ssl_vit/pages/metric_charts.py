@@ -1,50 +1,32 @@
 """Rows of metrics.jsonl -> charts. No torch here."""
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..formatting import COMPARED_WITH
+from ..metrics import (
+    BY_KIND,
+    HELD_OUT,
+    OF_PARTS,
+    all_baselines,
+    all_metrics,
+    find_metric,
+    is_of_model,
+    label,
+)
 from .blocks import POINTS, Chart, Line, averaged, thinned
-from .metric_tables import BASELINES
 
 Rows = Sequence[Mapping[str, Any]]
-HELD_OUT = "validation/"
-
-
-class ChartGroup(NamedTuple):
-    """Metrics of one chart: those whose name, without `validation/`, matches."""
-
-    title: str
-    pattern: re.Pattern[str]
-
-
-GROUPS = (
-    ChartGroup("Loss", re.compile(r"loss|loss_masked")),
-    ChartGroup("Accuracy", re.compile(r"accuracy|accuracy_masked")),
-    ChartGroup("Loss by kind of patch", re.compile(r"loss_\w+")),
-    ChartGroup("Accuracy by kind of patch", re.compile(r"accuracy_\w+")),
-    ChartGroup("Loss of each part", re.compile(r"\w+/loss")),
-    ChartGroup("Accuracy of each part", re.compile(r"\w+/(accuracy|accuracy_masked)")),
-    ChartGroup(
-        "Probes of the frozen features", re.compile(r"(probe[/_])?(few_shot_\d+|linear|knn)")
-    ),
-    ChartGroup("Learning rate", re.compile(r"lr")),
-    ChartGroup("Norm of the gradient", re.compile(r"grad_norm")),
-    ChartGroup("Images per second", re.compile(r"images_per_s")),
-    ChartGroup("Share of time waiting for data", re.compile(r"data_wait")),
-    ChartGroup("Memory, GiB", re.compile(r"memory_gib")),
-)
-# No curves: what counts along, or is the same at each step
-LEFT_OUT = ("step", "images", "seconds", "corrupted")
+# Charts of several metrics that come first
+FIRST = [f"{chart}{more}" for more in ("", BY_KIND, OF_PARTS) for chart in ("Loss", "Accuracy")]
 
 
 def charts(rows: Rows) -> list[Chart]:
-    """All metrics of a run: groups of them in the order of GROUPS, the others one by one. A metric
+    """All metrics of a run: those that share a chart first, the others one by one. A metric
     of held-out images is in the chart of its namesake in training."""
     known = series(rows)
-    by_title: dict[str, list[str]] = {group.title: [] for group in GROUPS}
+    shared = [*FIRST, *(row.chart for row in all_metrics() if row.chart)]
+    by_title: dict[str, list[str]] = {title: [] for title in shared}
     for name in known:
         by_title.setdefault(_title(name), []).append(name)
     found = []
@@ -57,7 +39,11 @@ def charts(rows: Rows) -> list[Chart]:
 
 def _title(name: str) -> str:
     stem = name.removeprefix(HELD_OUT)
-    return next((group.title for group in GROUPS if group.pattern.fullmatch(stem)), stem)
+    row, part = find_metric(stem), stem.rpartition("/")[0]
+    own = label(stem) if row.label else stem
+    if part in ("", "probe"):
+        return row.chart or own
+    return row.chart + OF_PARTS if row.chart and row.compared else own
 
 
 def series(rows: Rows) -> dict[str, tuple[list[int], list[float]]]:
@@ -71,8 +57,7 @@ def series(rows: Rows) -> dict[str, tuple[list[int], list[float]]]:
             steps, values = found[name]
             steps.append(row["step"])
             values.append(value)
-    left_out = (*LEFT_OUT, *BASELINES)
-    return {name: each for name, each in found.items() if name.rpartition("/")[2] not in left_out}
+    return {name: each for name, each in found.items() if is_of_model(name)}
 
 
 def _curve(name: str, steps: list[int], values: list[float]) -> Line:
@@ -91,18 +76,16 @@ def _kind(steps: Sequence[int]) -> str:
 
 def written(name: str) -> str:
     """A metric's name for readers."""
-    held_out = name.startswith(HELD_OUT)
-    return name.removeprefix(HELD_OUT).replace("_", " ") + (", held out" if held_out else "")
+    return label(name.removeprefix(HELD_OUT)) + (", held out" if name.startswith(HELD_OUT) else "")
 
 
 def _levels(rows: Rows, title: str) -> Iterator[Line]:
     """The baselines of a chart's metrics, as constants over its steps."""
-    for name, metrics in COMPARED_WITH.items():
-        if title not in map(_title, metrics):
+    for baseline in all_baselines():
+        if title not in map(_title, baseline.compared_with):
             continue
-        known = [row for row in rows if f"{HELD_OUT}{name}" in row]
-        values = [row[f"{HELD_OUT}{name}"] for row in known]
+        name = f"{HELD_OUT}{baseline.name}"
+        values = [row[name] for row in rows if name in row]
         if values and math.isfinite(values[-1]):
             ends = [rows[0]["step"], rows[-1]["step"]]
-            called = f"baseline: {BASELINES[name].called}"
-            yield Line(called, ends, [values[-1]] * 2, "level")
+            yield Line(f"baseline: {baseline.called}", ends, [values[-1]] * 2, "level")

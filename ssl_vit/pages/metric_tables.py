@@ -3,67 +3,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..formatting import (
-    COMPARED_WITH,
-    MEASURED,
-    OF_MASKS,
-    SHARES,
-    escape_markdown,
-    inline_code,
-    markdown_table,
+from ..formatting import escape_markdown, inline_code, markdown_table
+from ..metrics import (
+    LOSS,
+    SHARE,
+    compared_with,
+    find_baseline,
+    find_metric,
+    is_of_model,
 )
 from ..stats import Interval, proportion
-
-KINDS = {
-    "masked": "of patches under the mask token",
-    "random": "of patches replaced by another",
-    "kept": "of corrupted patches that were left as they are",
-}
-MEANINGS = {
-    "loss": "the loss that it was trained with",
-    "accuracy": "the share predicted correctly",
-    "top1": "the share of images whose class it names first",
-    "top5": "the share whose class is among its first five",
-    "real": "the share right by ImageNet-ReaL's labels",
-    "miou": "mean intersection over union of a linear segmentation probe",
-    "pixel_accuracy": "the share of pixels that the segmentation probe classifies correctly",
-    "patch_knn": "the share of patches whose class is right by nearest neighbours",
-}
-MAJORITY = ("majority_miou", "majority_pixel_accuracy", "majority_patch_knn")
-# shown in per cent
-SHARED = (*SHARES, *OF_MASKS, "commonest", "neighbors", "chance", *MAJORITY)
-COUNTED = "corrupted"  # patches of an image; no metric of the model
-
-
-class Baseline(NamedTuple):
-    """A prediction without learning.
-
-    Attributes:
-        called: its name.
-        guess: what it predicts.
-    """
-
-    called: str
-    guess: str
-
-
-BASELINES = {
-    "entropy": Baseline(
-        "the training colours' entropy", "how often each colour occurs in training"
-    ),
-    "commonest": Baseline("the commonest colour", "the commonest training colour, always"),
-    "neighbors": Baseline("the neighbours' mean", "the mean colour of the nearest intact patches"),
-    "variance": Baseline("the training mean", "the mean training colour, always"),
-    "neighbors_error": Baseline(
-        "the neighbours' mean", "the mean colour of the nearest intact patches"
-    ),
-    "zero": Baseline("each patch's own mean", "zero for every normalised pixel"),
-    "chance_loss": Baseline("the loss of guessing", "the same probability for every answer"),
-    "chance": Baseline("guessing", "any answer at random"),
-    **dict.fromkeys(
-        MAJORITY, Baseline("the commonest class", "the commonest training class, everywhere")
-    ),
-}
 
 
 class ResultRow(NamedTuple):
@@ -91,41 +40,32 @@ def results(metrics: Mapping[str, Any]) -> str:
 
 def result_rows(metrics: Mapping[str, Any]) -> list[ResultRow]:
     """The model's metrics, without the baselines."""
-    return [
-        _row(name, entry)
-        for name, entry in metrics.items()
-        if _last(name) not in (*BASELINES, COUNTED)
-    ]
+    return [_row(name, entry) for name, entry in metrics.items() if is_of_model(name)]
 
 
 def _row(name: str, entry: Mapping[str, Any]) -> ResultRow:
     value, n = entry["value"], entry.get("n") or 0
-    interval = _interval(value, n) if _last(name) in SHARES else None
-    text = f"{interval.low:.2%} to {interval.high:.2%}" if interval else "-"
-    return ResultRow(
-        name, _meaning(_last(name)), entry["split"], number(name, value), text, f"{n:,}"
-    )
+    found = interval(name, value, n) if _in_percent(name) else None
+    text = f"{found.low:.2%} to {found.high:.2%}" if found else "-"
+    sentence = find_metric(name).sentence or "-"
+    return ResultRow(name, sentence, entry["split"], number(name, value), text, f"{n:,}")
 
 
-def _interval(share: float, n: int) -> Interval | None:
-    """The share's interval; None without cases, and for what is no share."""
-    return proportion(share, n) if n > 0 and 0 <= share <= 1 else None
+def interval(name: str, share: float, n: int) -> Interval | None:
+    """The interval of a share of independent cases; None without cases, and for other metrics."""
+    row = find_metric(name)
+    known = row.unit == SHARE and row.independent and n > 0 and 0 <= share <= 1
+    return proportion(share, n) if known else None
 
 
-def _last(name: str) -> str:
-    return name.rpartition("/")[2]
-
-
-def _meaning(name: str) -> str:
-    stem, _, kind = name.partition("_")
-    if stem == "probe":
-        return "top-1 of a probe on frozen features"
-    known = MEANINGS.get(stem if kind in KINDS else name, "-")
-    return f"{known}, {KINDS[kind]}" if kind in KINDS else known
+def _in_percent(name: str) -> bool:
+    """Tables have the probes' shares as plain numbers."""
+    row = find_metric(name)
+    return row.unit == SHARE and row.listed
 
 
 def number(name: str, value: float) -> str:
-    return f"{value:.2%}" if _last(name) in SHARED else f"{value:.4g}"
+    return f"{value:.2%}" if _in_percent(name) else f"{value:.4g}"
 
 
 def with_count(name: str, entry: Mapping[str, Any], measured_on: Mapping[str, int]) -> str:
@@ -141,9 +81,11 @@ WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
 
 class BaselineComparison(NamedTuple):
     """A baseline's name and value, and name, value and count of the metric that it is compared
-    with."""
+    with; `called` and `guess` as of its row."""
 
     baseline: str
+    called: str
+    guess: str
     there: float
     measure: str
     here: float
@@ -152,18 +94,12 @@ class BaselineComparison(NamedTuple):
     @property
     def verb(self) -> str:
         """Whether the model beats it; for a share, OPEN if its interval contains the baseline."""
-        if _last(self.measure).startswith("loss"):
-            return WON if self.here < self.there else LOST
-        low = high = self.here
-        if _last(self.measure) in SHARES and (interval := _interval(self.here, self.n)):
-            low, high = interval
-        if low <= self.there <= high:
+        row = find_metric(self.measure)
+        ends = interval(self.measure, self.here, self.n) or (self.here, self.here)
+        if row.unit == SHARE and ends[0] <= self.there <= ends[1]:
             return OPEN
-        return WON if self.here > self.there else LOST
-
-    @property
-    def called(self) -> str:
-        return BASELINES[_last(self.baseline)].called
+        won = self.here > self.there if row.higher else self.here < self.there
+        return WON if won else LOST
 
     @property
     def text(self) -> str:
@@ -175,21 +111,12 @@ def comparisons(metrics: Mapping[str, Any]) -> Iterator[BaselineComparison]:
     """Each measured baseline with the model's own metric; the parts of a joint objective
     separately."""
     for name, entry in metrics.items():
-        part, known = name.removesuffix(_last(name)), BASELINES.get(_last(name))
-        measures = (
-            [
-                measure
-                for stem in COMPARED_WITH[_last(name)]
-                for measure in (part + stem, stem)
-                if measure in metrics
-            ]
-            if known
-            else []
-        )
-        if measures:
-            own = metrics[measures[0]]
+        row, measure = find_baseline(name), compared_with(name, metrics)
+        if row and measure:
+            own = metrics[measure]
+            n = own.get("n") or 0
             yield BaselineComparison(
-                name, entry["value"], measures[0], own["value"], own.get("n") or 0
+                name, row.called, row.guess, entry["value"], measure, own["value"], n
             )
 
 
@@ -208,7 +135,7 @@ def baseline_row(one: BaselineComparison) -> tuple[str, ...]:
     """A baseline beside the model's metric, as texts."""
     return (
         one.baseline,
-        BASELINES[_last(one.baseline)].guess,
+        one.guess,
         number(one.measure, one.there),
         number(one.measure, one.here),
         one.measure,
@@ -231,10 +158,11 @@ def _listed(texts: Sequence[str]) -> str:
 def index(metrics: Mapping[str, Any], task: str, data: Mapping[str, str]) -> list[dict[str, Any]]:
     """`results` of the front matter's model-index, as the Hub reads them: losses and shares by
     split."""
+    rows = {name: find_metric(name) for name in metrics}
     known = {
         name: entry
         for name, entry in metrics.items()
-        if _last(name) in MEASURED or _last(name).startswith("loss_")
+        if rows[name].listed or rows[name].unit == LOSS
     }
     return [
         {
@@ -242,7 +170,7 @@ def index(metrics: Mapping[str, Any], task: str, data: Mapping[str, str]) -> lis
             "dataset": {**data, "split": split},
             "metrics": [
                 {
-                    "type": "loss" if _last(name).startswith("loss") else "accuracy",
+                    "type": {LOSS: "loss", SHARE: "accuracy"}.get(rows[name].unit, rows[name].name),
                     "name": name,
                     "value": entry["value"],
                 }

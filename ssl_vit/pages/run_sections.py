@@ -9,7 +9,7 @@ from ..config import parsing
 from ..config.computed import counts
 from ..config.fields import is_name
 from ..config.model import timm_import
-from ..config.resolve import defaults
+from ..config.schema import defaults
 from ..config.uses import chosen_on_held_out
 from ..formatting import (
     NOT_COUNTED,
@@ -20,6 +20,7 @@ from ..formatting import (
     tool_command,
     typed,
 )
+from ..runs.objective_facts import recorded_facts
 from . import blocks, metric_charts, metric_tables
 from .blocks import Block, Commands, Fold, Image, Listing, Section, Table, Text
 from .run_record import RunRecord
@@ -287,7 +288,7 @@ def go_on(record: RunRecord) -> Iterator[Block]:
     tool = "pretrain"
     if values.get("objective") == "probe":
         tool = "evaluate"
-    elif values.get("objective") == "supervised" and values.get("init") != "scratch":
+    elif recorded_facts(record.environment, values)["fine_tunes"]:
         tool = "finetune"
     place = [f"name={folder.name}", f"out={folder.parent}"]
     plugin = [f"plugin={values['plugin']}"] if values.get("plugin") else []

@@ -12,36 +12,17 @@ from ..config.init_source import InitSource
 from ..config.schema import Recipe
 from ..errors import UserError
 from ..formatting import (
-    OF_MASKS,
     duration,
-    format_baselines,
     format_held_out,
-    format_metrics,
     rounded_count,
     sharded,
 )
-from ..stats import proportion
+from ..metrics import SHARE, all_metrics, find_metric, format_baselines, format_metrics
+from ..runs.objective_facts import recorded_facts
 from . import metric_tables
 from .run_record import RunRecord
 
 SHARDING = {"strategy": str, "machines": int, "offload?": {str: str}}
-OBJECTIVES = {
-    "mpp": "Masked patch prediction",
-    "mae": "Masked autoencoding",
-    "moco_v3": "Momentum contrast (MoCo v3)",
-    "supervised": "Supervised training",
-    "joint": "Masked patch prediction and supervised training together",
-    "probe": "Evaluation of a frozen encoder",
-}
-# The first that was measured
-TITLES = {
-    "top1": "Top-1",
-    "linear": "Top-1 of a linear probe",
-    "few_shot_5": "5-shot top-1",
-    "knn": "Top-1 of nearest neighbours",
-    "miou": "mIoU of a linear segmentation probe",
-    "patch_knn": "Patches right by nearest neighbours",
-}
 
 
 def typed_recipe(record: RunRecord) -> Recipe | None:
@@ -63,11 +44,9 @@ def what(record: RunRecord) -> str:
     values = record.values
     if not values:
         return "A run whose recipe cannot be read."
-    objective = str(values.get("objective"))
-    text = OBJECTIVES.get(objective, objective)
+    facts = recorded_facts(record.environment, values)
+    text = "Fine-tuning on labels" if facts["fine_tunes"] else facts["title"]
     starts = InitSource(str(values.get("init")))
-    if objective == "supervised" and not starts.is_scratch:
-        text = "Fine-tuning on labels"
     recipe = typed_recipe(record)
     if recipe is not None:
         text += f" of {_encoder(recipe)}"
@@ -152,7 +131,8 @@ def outcome(record: RunRecord) -> str:
         text = f"On {images} at step {step:,}: {format_metrics(values)}"
         baselines = format_baselines(values)
         return f"{text}; to beat: {baselines}." if baselines else f"{text}."
-    found = [_headline(name, metrics[name]) for name in TITLES if name in metrics][:1]
+    titled = [row.name for row in all_metrics() if row.title and row.name in metrics]
+    found = [_headline(name, metrics[name]) for name in titled[:1]]
     fought = [one for one in metric_tables.comparisons(metrics) if math.isfinite(one.here)]
     if fought:
         verdict = metric_tables.verdict(fought)
@@ -165,11 +145,13 @@ def outcome(record: RunRecord) -> str:
 
 def _headline(name: str, entry: dict[str, Any]) -> str:
     value, n = entry["value"], entry.get("n") or 0
-    text = f"{TITLES[name]} on the {entry['split']} split is {value:.2%}"
-    if n < 1 or not 0 <= value <= 1 or name in OF_MASKS:
+    row = find_metric(name)
+    shown = f"{value:.2%}" if row.unit == SHARE else f"{value:.4g}"
+    text = f"{row.title} on the {entry['split']} split is {shown}"
+    found = metric_tables.interval(name, value, n)
+    if found is None:
         return text
-    interval = proportion(value, n)
-    return f"{text} (95% interval {interval.low:.2%} to {interval.high:.2%}, n = {n:,})"
+    return f"{text} (95% interval {found.low:.2%} to {found.high:.2%}, n = {n:,})"
 
 
 def machine(environment: Mapping[str, Any]) -> str:

@@ -10,7 +10,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from ..callbacks import Callback, Row
-from ..formatting import count_of_images, duration, format_metrics
+from ..formatting import count_of_images, duration
+from ..metrics import all_metrics, format_metrics
 
 LINE_INTERVAL = 5.0  # seconds between plain lines, at least
 # a sixtieth of the time so far, later: a day's log or notebook stays one that can be read
@@ -30,16 +31,16 @@ def rows_under(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _summary(row: Row) -> str:
-    shares = [
-        f"{name.replace('accuracy_', '')} {row[name]:.1%}"
-        for name in ("accuracy_masked", "accuracy")
-        if name in row
+    measured = [
+        f"{one.short} {one.text(row[one.name])}"
+        for one in all_metrics()
+        if one.short and one.name in row
     ]
     speed = f"{row['images_per_s']:,.0f} images/s  data wait {row['data_wait']:.0%}"
     if "memory_gib" in row:
         speed += f"  peak {row['memory_gib']:.1f} GiB"
     loss = f"loss {row['loss']:.3f}" if "loss" in row else "no labels seen"
-    return "  ".join([loss, *shares[:1], speed])
+    return "  ".join([loss, *measured[:1], speed])
 
 
 class ProgressBar(Callback):

@@ -14,14 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..callbacks import Callback, Row
 from ..config.operation import TRACKERS
-from ..config.parsing import flatten
 from ..config.resolve import without_private
 from ..errors import UserError
 from .files import write_atomically
@@ -185,7 +183,7 @@ def _opener(name: str, run: Run) -> Callable[[], Any]:
     known = folder / f"{name}.json"
     project = folder.parent.parent.name or "runs"
     label = run.recipe.name
-    config = flatten(asdict(without_private(run.recipe)))
+    config = without_private(run.recipe).values()
 
     def open_tracker() -> Any:
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS  # torch

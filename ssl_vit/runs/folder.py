@@ -22,6 +22,7 @@ from ..errors import UserError
 from . import identity, lock
 from .files import append, write_atomically
 from .identity import recipe_hash
+from .objective_facts import objective_facts
 
 # What a run writes in its folder, and removes
 OWN = (
@@ -114,6 +115,9 @@ class Run:
         path = self.folder / "environment.json"
         environment = environment | identity.file_hashes(self.recipe)
         environment["recipe"] = recipe_hash(self.recipe)
+        if known := sorted(self.hashes() - {environment["recipe"]}):
+            environment["earlier_recipes"] = known
+        environment["objective"] = objective_facts(self.recipe)
         environment["options"] = identity.result_options(self.recipe)
         if origin := self._first_recipe_file():
             environment["recipe_file"] = origin
@@ -129,6 +133,15 @@ class Run:
             raise UserError(
                 f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}"
             ) from None
+
+    def hashes(self) -> set[str]:
+        """Hashes that name this run's recipe: today's, and those of versions that began it, whose
+        recipes had other keys."""
+        found = {recipe_hash(self.recipe)}
+        if (self.folder / "environment.json").exists():
+            facts = self.environment()
+            found |= {facts.get("recipe"), *facts.get("earlier_recipes", ())} - {None}
+        return found
 
     def _first_recipe_file(self) -> dict[str, Any] | None:
         """That of the folder's first start, also where the run is resumed from its recipe.yaml."""

@@ -9,18 +9,17 @@ import hashlib
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 from .. import hub_files
-from ..config import parsing
-from ..config.computed import IN_RESULT, computed_values, counts
+from ..config import computed, parsing
+from ..config.computed import computed_values, counts, in_result
 from ..config.init_source import InitSource, file_hash
 from ..config.parsing import flatten
 from ..config.recipe_files import read
 from ..config.resolve import resolve
-from ..config.schema import Recipe
+from ..config.schema import Recipe, defaults
 from ..errors import UserError
 from ..formatting import tool_command, typed
 
@@ -37,7 +36,7 @@ def recipe_hash(recipe: Recipe) -> str:
 
     The path of a local `init` is not part of it; environment.json has the hash of the weights.
     """
-    return written_hash(flatten(asdict(recipe)))
+    return written_hash(recipe.values())
 
 
 def written_hash(values: dict[str, Any]) -> str:
@@ -53,10 +52,10 @@ def written_hash(values: dict[str, Any]) -> str:
 
 def result_options(recipe: Recipe) -> dict[str, Any]:
     """{key: value} of the keys that change what the result contains but not what is computed."""
-    values = flatten(asdict(recipe))
+    values = defaults() | recipe.values()
     # which evaluations there are to choose among
     chosen = ("eval.every",) if recipe.checkpoint.best else ()
-    return {key: values[key] for key in (*IN_RESULT, *chosen)}
+    return {key: values[key] for key in (*in_result(), *chosen)}
 
 
 def file_hashes(recipe: Recipe) -> dict[str, Any]:
@@ -151,12 +150,9 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Descriptions of the keys of `here` whose values differ."""
-    return [
-        f"{key} ({there.get(key)} there, {value} here)"
-        for key, value in here.items()
-        if value != there.get(key)
-    ]
+    """Descriptions of the keys whose values differ (computed.differences)."""
+    found = computed.differences(there, here)
+    return [f"{key} ({was} there, {now} here)" for key, (was, now) in found.items()]
 
 
 def planned_differences(
@@ -169,12 +165,11 @@ def planned_differences(
         planned: {dotted key: value} of the task's options.
         undecided: beginnings of the keys that the plan does not decide, as FROM_INIT.
     """
-    decided = {
-        key: value
-        for key, value in planned.items()
-        if key in there and not key.startswith(undecided)
-    }
-    return differences(there, decided)
+    decided, known = (
+        {key: value for key, value in side.items() if not key.startswith(undecided)}
+        for side in (planned, there)
+    )
+    return differences({key: known[key] for key in known if key in decided}, decided)
 
 
 def _existing(folder: Path) -> Iterable[Path]:
@@ -264,7 +259,7 @@ def _weights_text(was: dict[str, Any], now: dict[str, Any], differ: list[str]) -
         return "the weights differ"
     if differ == ["heads"]:
         return "its heads.safetensors differs"
-    texts = differences(was, {name: now[name] for name in differ})
+    texts = [f"{name} ({was[name]} there, {now[name]} here)" for name in differ]
     return f"{', '.join(texts)} {'differs' if len(differ) == 1 else 'differ'}"
 
 
@@ -272,13 +267,17 @@ def check_options(recipe: Recipe, folder: Path) -> None:
     """Check that a finished run's result contains what the recipe requests.
 
     Raises:
-        UserError: it was made with other values of IN_RESULT.
+        UserError: it was made with other values of `in_result`.
     """
     was = recorded(folder, "options") or result_options(read(folder / "recipe.yaml"))
     now = result_options(recipe)
     for values in (was, now):
         values["eval.real"] = bool(values.get("eval.real"))  # the file itself is compared by hash
-    differ = differences(was, now)
+    differ = [
+        f"{key} ({was.get(key)} there, {value} here)"
+        for key, value in now.items()
+        if value != was.get(key)  # what it is over is recorded, or not known
+    ]
     if not differ:
         return
     text = f"name={recipe.name}: {folder} has finished with other values: {', '.join(differ)}"

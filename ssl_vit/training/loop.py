@@ -23,7 +23,7 @@ from ..callbacks import Callbacks, Row
 from ..config.schema import Data
 from ..data.batching import Batch, BatchLayout, check_unreadable, is_labelled
 from ..data.workers import Interrupted
-from ..objectives import Objective, Step
+from ..objectives.base import Objective, Output
 from .state import State
 
 
@@ -167,7 +167,7 @@ def _update(
     _report_unreadable(state, micro_batches, settings, callbacks)
     if state.objective.uses_labels:
         micro_batches = _with_label_counts(micro_batches, accelerator)
-    results: list[Step] = []
+    results: list[Output] = []
     for i, batch in enumerate(micro_batches):
         # dropout and drop path depend on the chunk of the global batch, not on the process
         chunk = batch_layout.chunk_index(i)
@@ -223,7 +223,7 @@ def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> 
     return [batch._replace(labels_per_pass=per_pass) for batch in micro_batches]
 
 
-def _accumulate(state: State, results: list[Step], norm: Tensor, bad: Tensor) -> None:
+def _accumulate(state: State, results: list[Output], norm: Tensor, bad: Tensor) -> None:
     """Add a step's metrics and gradient norm to the sums since the last row, unless its update was
     skipped (`bad`)."""
     for step in results:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from ..config.schema import Optim
 from ..data.batching import Batch, BatchLayout
 from ..errors import UserError
-from ..objectives import Objective
+from ..objectives.base import Objective
 from . import optim
 from .strategy import Saved, Strategy
 

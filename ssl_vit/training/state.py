@@ -17,7 +17,7 @@ from ..config.parsing import BEST, NUMBER, fits
 from ..data.loaders import StreamReader
 from ..data.streaming import Cursor
 from ..errors import UserError
-from ..objectives import Objective
+from ..objectives.base import Objective
 from .strategy import Strategy
 
 SHAPE = {  # of a checkpoint, without the states of schedule and average

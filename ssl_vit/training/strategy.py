@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from ..config.schema import Optim
 from ..data.batching import Batch, BatchLayout
 from ..errors import ReportedError, UserError
-from ..objectives import Objective, Step
+from ..objectives.base import Objective, Output
 from . import optim
 
 Saved = dict[str, Any]  # {"objective": {name: weight}, "moments": {name: {moment: value}}}
@@ -91,7 +91,7 @@ class Strategy:
             self.prepared.register_forward_pre_hook(lambda *_: tick())
         self.prepared.register_forward_hook(lambda *_: tick())
 
-    def run_pass(self, batch: Batch, cast: AbstractContextManager, last: bool) -> Step:
+    def run_pass(self, batch: Batch, cast: AbstractContextManager, last: bool) -> Output:
         """Forward and backward of one pass; the last one of a step averages the gradients over the
         processes."""
         with self.no_sync(last):

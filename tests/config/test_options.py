@@ -7,8 +7,7 @@ import pytest
 
 from helpers.options import ROOT
 from ssl_vit.__main__ import TOOLS
-from ssl_vit.config import options
-from ssl_vit.config.schema import OPTIONS
+from ssl_vit.config import options, schema
 from ssl_vit.data.make_shards import NUMBERS
 from ssl_vit.jobs.help import tool_help
 from ssl_vit.lab.planning.forecast import OWN as PLAN
@@ -23,7 +22,7 @@ def test_the_page_of_options_is_current() -> None:
 
 
 def test_every_key_has_a_meaning() -> None:
-    for key, option in OPTIONS.items():
+    for key, option in schema.options().items():
         assert option.help.endswith("."), key
         assert option.allows(option.default) or key in ("name", "model.name"), key
 
@@ -43,7 +42,7 @@ def test_each_tool_has_help(tool: str) -> None:
     assert shown == run("-m", "ssl_vit", tool, "-h") == tool_help(tool, []) + "\n"
     assert f"tools/{tool}.py" in shown
     if tool in ("pretrain", "finetune", "evaluate"):
-        assert all(f"  {key}=" in shown for key in OPTIONS)
+        assert all(f"  {key}=" in shown for key in schema.options())
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.options import ROOT
-from ssl_vit import costs, objectives
+from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
+from ssl_vit.objectives import building
 
 IMAGES = {"jft": 303_000_000, "imagenet21k": 14_197_122, "imagenet": 1_281_167}
 # Table 3: model, data, epochs, base learning rate, decay, weight decay, dropout
@@ -196,7 +197,7 @@ def test_every_recipe_of_the_paper_builds(name: str, tmp_path: Path) -> None:
     side = recipe.data.size
     with torch.device("meta"):
         net = encoder.build_backbone(recipe.model, recipe.data, recipe.optim.dropout)
-        objective = objectives.build(objective_settings(recipe), net, recipe.data.classes or 0)
+        objective = building.build(objective_settings(recipe), net, recipe.data.classes or 0)
     if isinstance(net, encoder.Encoder):
         assert net.patches == (side // recipe.model.patch) ** 2
     size = sum(p.numel() for p in net.parameters())

@@ -122,7 +122,7 @@ def test_words_go_over_everything(mine, images):
 def test_the_shipped_recipe_is_read_as_written():
     recipe = resolve(["recipe=mpp"])
     assert recipe.name == "mpp" and recipe.out == "runs" and recipe.seed == 0
-    flat = leaves(recipe)
+    flat = recipe.values()
     for key, value in MPP.items():
         for inner, v in value.items() if isinstance(value, dict) else []:
             assert flat[f"{key}.{inner}"] == v
@@ -338,7 +338,7 @@ def test_what_is_out_of_bounds_is_refused(word):
     ],
 )
 def test_what_lies_on_a_bound_is_taken(words):
-    flat = leaves(resolve(["recipe=mpp", *words]))
+    flat = resolve(["recipe=mpp", *words]).values()
     for word in words:
         key, _, text = word.partition("=")
         assert flat[key] == (
@@ -504,7 +504,7 @@ def test_a_preset_word_that_says_what_the_recipe_says_is_still_a_name():
 
 def test_computed_leaves_out_what_changes_no_number(images):
     recipe = resolve(["recipe=mpp"])
-    kept, flat = computed_values(recipe), leaves(recipe)
+    kept, flat = computed_values(recipe), recipe.values()
     expected = {key: value for key, value in flat.items() if key not in FREE}
     assert kept == expected and "optim.lr" in kept and "data.hub" in kept and "model.timm" in kept
     same = [

@@ -8,7 +8,7 @@ import timm
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ssl_vit import costs, formatting, objectives
+from ssl_vit import costs, formatting
 from ssl_vit.config.operation import Compute
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model, Recipe
@@ -16,6 +16,7 @@ from ssl_vit.data.batching import Batch
 from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.lab.studies import expand, spec
 from ssl_vit.models import encoder
+from ssl_vit.objectives import building
 
 JFT, IMAGENET = 303_000_000, 1_281_167
 B = {"width": 768, "depth": 12, "heads": 12, "mlp": 3072}
@@ -92,7 +93,7 @@ def on_meta(recipe):
     """The recipe's objective without memory, its attention not fused, so that torch counts it."""
     with torch.device("meta"):
         net = encoder.build_encoder(recipe.model, recipe.data)
-        objective = objectives.build(objective_settings(recipe), net, 0)
+        objective = building.build(objective_settings(recipe), net, 0)
     for module in objective.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = False

@@ -9,28 +9,35 @@ import pytest
 
 import ssl_vit
 from helpers.options import TINY, altered
-from ssl_vit import costs, objectives
-from ssl_vit.config import schema
+from ssl_vit import costs
+from ssl_vit.config import declaration
 from ssl_vit.errors import UserError
 from ssl_vit.lab import plan_tool, runs_tool
 from ssl_vit.lab.study_tool import parse_request
-from ssl_vit.objectives.targets.patch_targets import patch_targets
 
 PLUGIN = """
-from ssl_vit import objectives
-from ssl_vit.config import schema
-from ssl_vit.objectives import targets
+from ssl_vit import costs
+from ssl_vit.config.declaration import ObjectiveDeclaration, TargetDeclaration, declare, target
 
-schema.OBJECTIVES["twice"] = ("corruption", "target")
-objectives.BUILDERS["twice"] = objectives.BUILDERS["mpp"]
-schema.TARGETS.append("brighter")
-patch_targets.BUILDERS["brighter"] = patch_targets.BUILDERS["mean_color"]
+class Twice(ObjectiveDeclaration):
+    name = "twice"
+    shared = ("corruption", "target")
+    def build(self, settings, encoder, classes):
+        from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
+        return MaskedPatchPrediction.build(settings, encoder, classes)
+
+class Brighter(TargetDeclaration):
+    name = "brighter"
+    def build(self, patch, mean, std):
+        return target("mean_color").build(patch, mean, std)
 """
 DECLARED = """
-from ssl_vit import costs
-
-costs.WORK["twice"] = lambda recipe: 2 * costs.encoder_multiply_adds(recipe)
-costs.HEAD_OUTPUTS["brighter"] = 512
+Twice.multiply_adds = lambda self, recipe: 2 * costs.encoder_multiply_adds(recipe)
+Brighter.outputs = lambda self, patch: 512
+"""
+DECLARE = """
+declare(Twice())
+declare(Brighter())
 """
 UNDECLARED = {"objective": "twice", "target": "brighter"}
 
@@ -39,15 +46,10 @@ UNDECLARED = {"objective": "twice", "target": "brighter"}
 def plugin(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, bool]]:
     """plugin=FILE, and whether it declares its work."""
     file = tmp_path / f"own_{tmp_path.name}.py"
-    file.write_text(PLUGIN + (DECLARED if request.param else ""))
+    file.write_text(PLUGIN + (DECLARED if request.param else "") + DECLARE)
     yield f"plugin={file}", request.param
-    schema.OBJECTIVES.pop("twice", None)
-    objectives.BUILDERS.pop("twice", None)
-    patch_targets.BUILDERS.pop("brighter", None)
-    if "brighter" in schema.TARGETS:
-        schema.TARGETS.remove("brighter")
-    costs.WORK.pop("twice", None)
-    costs.HEAD_OUTPUTS.pop("brighter", None)
+    declaration.withdraw("twice")
+    declaration.withdraw("brighter")
 
 
 def expected(words: list[str], key: str) -> float:

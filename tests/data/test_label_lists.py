@@ -20,7 +20,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from helpers.options import altered
-from ssl_vit.config import schema
+from ssl_vit.config import declaration
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.data import (
@@ -40,7 +40,7 @@ from ssl_vit.jobs import evaluate, resources
 from ssl_vit.jobs import train as train_job
 from ssl_vit.lab.reports import study_files
 from ssl_vit.models import encoder
-from ssl_vit.objectives import Supervised
+from ssl_vit.objectives.supervised.network import Supervised
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop
 
@@ -316,8 +316,13 @@ def test_what_takes_one_label_an_image_is_one_line(place, tiny, more, says) -> N
 
 def test_a_plugin_for_one_label_an_image_is_given_no_lists(place, tiny, monkeypatch) -> None:
     """It has no supervised.loss= that could be set."""
-    monkeypatch.setitem(schema.OBJECTIVES, "counted", ("labels",))
+
+    class Counted(declaration.ObjectiveDeclaration):
+        name = "counted"
+        labels = True
+
     recipe = resolve(options(tiny, place, "data.label_column=many"))
+    monkeypatch.setitem(declaration.objectives(), "counted", Counted())
     recipe.objective = "counted"
     with pytest.raises(UserError, match=r"objective=counted: .*expected a column of one label"):
         resources.check_label_lists(recipe, sources.load(recipe.data))

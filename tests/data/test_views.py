@@ -12,12 +12,12 @@ from torchvision.transforms.v2 import functional as F
 
 from helpers.sources import DATA, Numbered
 from ssl_vit import rng
-from ssl_vit.config.shared_groups import Views
+from ssl_vit.config.shared_groups import ViewOptions
 from ssl_vit.data import augment, batching, loaders, transforms
 from ssl_vit.data.batching import Batch, BatchLayout
 from ssl_vit.errors import UserError
 
-OFF = Views(jitter=0, grayscale=0, blur=[0, 0], solarize=[0, 0])
+OFF = ViewOptions(jitter=0, grayscale=0, blur=[0, 0], solarize=[0, 0])
 COUNT = 800
 KEYS = rng.key(7, np.arange(COUNT))
 
@@ -29,7 +29,7 @@ def noise(count: int, side: int = 12) -> list[torch.Tensor]:
 
 
 def made(images: list[torch.Tensor], **on: object) -> torch.Tensor:
-    """Views (B, V, 3, S, S) with these options, whole images (crops of all of the area), unflipped,
+    """ViewOptions (B, V, 3, S, S) with these options, whole images (crops of all of the area), unflipped,
     so that only what is on changes a pixel."""
     views = dataclasses.replace(OFF, **on)
     return augment.random_views(images, KEYS[: len(images)], 12, 1.0, False, views)
@@ -131,7 +131,7 @@ def test_all_orders_of_the_colour_changes_are_drawn() -> None:
     order = rng.integers(key, 1, 24)
     assert chisquare(np.bincount(order, minlength=24)).pvalue > 1e-4
     images = noise(4)
-    views = Views(grayscale=0, blur=[0, 0], solarize=[0, 0], jitter=1.0)
+    views = ViewOptions(grayscale=0, blur=[0, 0], solarize=[0, 0], jitter=1.0)
     got = augment.random_views(images, KEYS[:4], 12, 1.0, False, views)[:, 0]
     key = rng.stream(augment.view_keys(KEYS[:4], 0), "jitter")
     for i, image in enumerate(images):
@@ -146,20 +146,20 @@ def test_all_orders_of_the_colour_changes_are_drawn() -> None:
         assert np.array_equal(np.array(one), got[i].permute(1, 2, 0).numpy())
 
 
-def batches(layout: BatchLayout, views: Views | None, start: int = 0, workers: int = 0):
+def batches(layout: BatchLayout, views: ViewOptions | None, start: int = 0, workers: int = 0):
     return list(
         loaders.training_loader(Numbered(40), DATA, layout, 0, start, 3, workers, views=views)
     )
 
 
 def test_views_do_not_depend_on_workers_processes_or_where_it_begins() -> None:
-    whole = batches(BatchLayout(12, 12, 0, 1), Views())
+    whole = batches(BatchLayout(12, 12, 0, 1), ViewOptions())
     assert whole[0].views.shape == (12, 2, 3, 8, 8)
     assert torch.equal(whole[0].image, whole[0].views[:, 0])
-    halves = [batches(BatchLayout(12, 6, rank, 2), Views())[2].views for rank in (0, 1)]
+    halves = [batches(BatchLayout(12, 6, rank, 2), ViewOptions())[2].views for rank in (0, 1)]
     for others in (
-        batches(BatchLayout(12, 12, 0, 1), Views(), workers=2)[2].views,
-        batches(BatchLayout(12, 12, 0, 1), Views(), start=2)[0].views,
+        batches(BatchLayout(12, 12, 0, 1), ViewOptions(), workers=2)[2].views,
+        batches(BatchLayout(12, 12, 0, 1), ViewOptions(), start=2)[0].views,
         torch.cat(halves),
     ):
         assert torch.equal(others, whole[2].views)
@@ -171,7 +171,7 @@ def test_one_view_is_what_it_was() -> None:
     images = [torch.from_numpy(i).permute(2, 0, 1) for i in Numbered(40).fetch(first.index)[0]]
     wanted = transforms.train_transform(images, first.key.numpy(), 8, 0.3, True)
     assert torch.equal(first.image, wanted)
-    moved = batches(BatchLayout(12, 12, 0, 1), Views())[0].map(lambda x: x[:2])
+    moved = batches(BatchLayout(12, 12, 0, 1), ViewOptions())[0].map(lambda x: x[:2])
     assert moved.views.shape[0] == len(moved.key) == 2
 
 
@@ -187,7 +187,7 @@ def test_groups_of_held_out_views_are_the_same_on_any_number_of_processes(
             batch
             for rank in range(processes)
             for batch in loaders.held_out_views(
-                Numbered(40), DATA, BatchLayout(8, 4, rank, processes), count, Views(), group
+                Numbered(40), DATA, BatchLayout(8, 4, rank, processes), count, ViewOptions(), group
             )
         ]
 
@@ -205,12 +205,12 @@ def test_groups_of_held_out_views_are_the_same_on_any_number_of_processes(
 
 def test_too_few_held_out_views_are_one_line() -> None:
     with pytest.raises(UserError, match=r"^eval.images: 3 held-out images for 2 processes; .*two"):
-        loaders.held_out_views(Numbered(40), DATA, BatchLayout(8, 4, 0, 2), 3, Views(), 8)
+        loaders.held_out_views(Numbered(40), DATA, BatchLayout(8, 4, 0, 2), 3, ViewOptions(), 8)
 
 
 def test_a_batch_takes_the_bytes_of_its_views() -> None:
     layout = BatchLayout(12, 12, 0, 1)
-    views = batching.ImageDataset(Numbered(40), DATA, True, views=Views()).__getitems__(
+    views = batching.ImageDataset(Numbered(40), DATA, True, views=ViewOptions()).__getitems__(
         batching.samples_at(0, 12, 40, 0)
     )
-    assert loaders.batch_bytes(DATA, layout, Views()) >= views.views.numel() + 12 * 24
+    assert loaders.batch_bytes(DATA, layout, ViewOptions()) >= views.views.numel() + 12 * 24

@@ -14,7 +14,8 @@ SERIES = """
 import gc, json, os, signal, sys
 import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from ssl_vit import callbacks as base, inspection, objectives
+from ssl_vit import callbacks as base, inspection, metrics
+from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 import ssl_vit.jobs.train as job
 from ssl_vit.jobs import best_checkpoint
 from ssl_vit.training import distributed, sharding
@@ -23,7 +24,7 @@ from ssl_vit.runs.folder import Run
 from ssl_vit.config.resolve import resolve
 
 inspection.save_figures = lambda *given: None  # neither is compared, and both take longer than the training
-best_checkpoint.is_higher_better = lambda metric: True  # so that the best loss is not the last one
+best_checkpoint.find_metric = metrics.Metric  # so that the best loss is not the last one
 gc.freeze()  # what is imported is looked through in every collection, of which Accelerate and DeepSpeed ask for two a run
 start = distributed._start
 
@@ -74,14 +75,14 @@ def prepared(self):
 sharding.ZeroStrategy.prepare = prepared
 compiled = []
 torch.nn.Module.compile = lambda self, **how: compiled.append([type(self).__name__, how])  # noted, not done: that takes minutes
-forward = objectives.MaskedPatchPrediction.forward
+forward = MaskedPatchPrediction.forward
 
 def spoil(index):
     def spoilt(self, batch):
         step = forward(self, batch)
         corrupted = self.training and bool((batch.index == index).any())
         return step._replace(loss=step.loss + float("inf")) if corrupted else step  # with a gradient that is finite
-    objectives.MaskedPatchPrediction.forward = spoilt if index is not None else forward
+    MaskedPatchPrediction.forward = spoilt if index is not None else forward
 
 for name, environment, options, stop, index, port in json.loads(sys.argv[1]):
     for key in set(os.environ) - known:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,20 +11,18 @@ import pytest
 from PIL import Image
 
 from helpers.options import ROOT, TINY, altered
-from ssl_vit import objectives
-from ssl_vit.config import schema
+from ssl_vit.config import declaration
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
-from ssl_vit.objectives.targets.patch_targets import patch_targets
 from ssl_vit.runs.folder import Run
 
 PLUGIN = '''
 import torch
-from ssl_vit import objectives
-from ssl_vit.config import schema
-from ssl_vit.objectives import Objective, Step, targets
+from ssl_vit.config.declaration import ObjectiveDeclaration, TargetDeclaration, declare
+from ssl_vit.objectives.base import Objective, Output
+from ssl_vit.objectives.targets import patch_targets
 
 class Brightness(patch_targets.Pixels):
     """The mean of each patch's pixels, one number."""
@@ -51,7 +51,7 @@ class Rotation(Objective):
         told = self.head(self.encoder(self.encoder.patch(image))[:, 0])
         loss = torch.nn.functional.cross_entropy(told.float(), turned, reduction="none")
         count = torch.tensor(float(len(turned)))
-        return Step(loss.mean(), {"loss": (loss.detach().sum(), count)})
+        return Output(loss.mean(), {"loss": (loss.detach().sum(), count)})
 
 class Counted(Rotation):
     """The same with a head for the labels' classes."""
@@ -64,14 +64,26 @@ class Counted(Rotation):
         told = self.labels(self.encoder.feature(batch.image, "avg")).float()
         loss = torch.nn.functional.cross_entropy(told, batch.label, reduction="sum")
         loss = loss / (len(told) if batch.labels_per_pass is None else batch.labels_per_pass)
-        return Step(loss, {"loss": (loss.detach(), torch.ones(()))})
+        return Output(loss, {"loss": (loss.detach(), torch.ones(()))})
 
-schema.TARGETS.append("brightness")
-schema.OBJECTIVES["counted"] = ("labels",)
-objectives.BUILDERS["counted"] = lambda settings, encoder, classes: Counted(encoder, classes)
-patch_targets.BUILDERS["brightness"] = Brightness
-schema.OBJECTIVES["rotation"] = ()
-objectives.BUILDERS["rotation"] = lambda settings, encoder, classes: Rotation(encoder)
+class BrightnessTarget(TargetDeclaration):
+    name = "brightness"
+    def build(self, patch, mean, std):
+        return Brightness(patch, mean, std)
+
+class CountedDeclaration(ObjectiveDeclaration):
+    name = "counted"
+    labels = True
+    def build(self, settings, encoder, classes):
+        return Counted(encoder, classes)
+
+class RotationDeclaration(ObjectiveDeclaration):
+    name = "rotation"
+    def build(self, settings, encoder, classes):
+        return Rotation(encoder)
+
+for one in (BrightnessTarget(), CountedDeclaration(), RotationDeclaration()):
+    declare(one)
 '''
 
 
@@ -80,10 +92,8 @@ def plugin(tmp_path: Path) -> Iterator[Path]:
     file = tmp_path / f"own_{tmp_path.name}.py"
     file.write_text(PLUGIN)
     yield file
-    schema.TARGETS.remove("brightness")
-    del patch_targets.BUILDERS["brightness"]
-    for name in ("rotation", "counted"):
-        del schema.OBJECTIVES[name], objectives.BUILDERS[name]
+    for name in ("brightness", "rotation", "counted"):
+        declaration.withdraw(name)
 
 
 def trained(words: list[str]) -> Run:
@@ -118,8 +128,7 @@ def test_the_guides_objective_has_simmims_losses(tiny: list[str], tmp_path: Path
     try:
         own = trained([*words, f"plugin={file}", "objective=own_simmim", "name=own"]).rows()
     finally:
-        for names in (schema.OBJECTIVES, objectives.BUILDERS):
-            names.pop("own_simmim", None)
+        declaration.withdraw("own_simmim")
     rows = trained([*words, "name=run"]).rows()
     assert [row["loss"] for row in own] == [row["loss"] for row in rows]
     assert own[-1]["validation/loss"] == rows[-1]["validation/loss"]
@@ -217,10 +226,90 @@ def test_a_run_of_before_knows_its_plugin_by_its_text(plugin: Path, tiny: list[s
         cli.open_run(resolve(words))
 
 
-def test_a_name_without_a_builder_is_said(tiny: list[str]) -> None:
-    schema.TARGETS.append("nothing")
+OWN_KEYS = """
+# ruff: noqa
+from dataclasses import dataclass
+from ssl_vit.config.declaration import Group, ObjectiveDeclaration, Question, declare
+from ssl_vit.config.fields import option
+from ssl_vit.metrics import Metric
+
+@dataclass
+class TurnOptions:
+    turns: int = option(2, "Ways that an image may stand.", above=1, maximum=2)
+
+class Turned(ObjectiveDeclaration):
+    name = "turned"
+    title = "Which way up"
+    options = Group("turned", TurnOptions, "Which way up an image stands.")
+    metrics = (Metric("upright", sentence="how many stand upright", label="upright ones"),)
+    def sentence(self, recipe):
+        return f"Which of {recipe.group(TurnOptions).turns} ways up an image stands."
+    def question(self, metric):
+        return Question(("data.name", "turned.turns"))
+    def build(self, settings, encoder, classes):
+        import torch
+        from ssl_vit.objectives.base import Objective, Output
+
+        class Network(Objective):
+            def __init__(self):
+                super().__init__(encoder)
+                self.head = torch.nn.Linear(encoder.width, settings.group(TurnOptions).turns)
+            def describe(self):
+                return "which way up"
+            def forward(self, batch):
+                way = batch.key % 2
+                image = torch.where(way[:, None, None, None] == 1, batch.image.flip(-2), batch.image)
+                told = self.head(self.encoder(self.encoder.patch(image))[:, 0]).float()
+                loss = torch.nn.functional.cross_entropy(told, way, reduction="none")
+                count = torch.tensor(float(len(way)))
+                upright = (way == 0).double().sum()
+                return Output(
+                    loss.mean(), {"loss": (loss.detach().sum(), count), "upright": (upright, count)}
+                )
+        return Network()
+
+declare(Turned())
+"""
+
+
+def test_a_plugin_brings_options_metrics_and_words_that_outlive_its_file(
+    tmp_path: Path, tiny: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    """Help, bounds and a run as of an objective of the package; page, card and list of runs also
+    in a process that does not know it."""
+    file = tmp_path / "turned.py"
+    file.write_text(OWN_KEYS)
+    code = (
+        "import sys; from ssl_vit.jobs.help import tool_help;"
+        f"text = tool_help('pretrain', ['recipe=mpp', 'objective=turned', 'plugin={file}']);"
+        "assert 'turned.turns=2' in text and 'torch' not in sys.modules, text"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    words = altered(tiny, "objective=turned", f"plugin={file}", "name=run")
     try:
-        with pytest.raises(UserError, match="target=nothing: no entry in BUILDERS"):
-            trained([*tiny, "target=nothing", "name=run"])
+        with pytest.raises(UserError, match=r"turned\.turns=5: expected a number above 1"):
+            resolve([*words, "turned.turns=5"])
+        run = trained([*words, "turned.turns=2"])
+        assert "turned.turns: 2" not in (run.folder / "recipe.yaml").read_text()
+        assert "turned:\n  turns: 2" in (run.folder / "recipe.yaml").read_text()
     finally:
-        schema.TARGETS.remove("nothing")
+        declaration.withdraw("turned")
+    file.unlink()
+    code = (
+        "import sys; from pathlib import Path; from ssl_vit.pages import run_page;"
+        "from ssl_vit.hub import card; from ssl_vit.runs.folder import Run;"
+        "from ssl_vit.config import recipe_files; from ssl_vit.lab import runs_tool;"
+        "folder = Path(sys.argv[1]); page = run_page.render(run_page.write(folder));"
+        "assert 'Which way up of ' in page and 'how many stand upright' in page;"
+        "run = Run(recipe_files.read(folder / 'recipe.yaml'));"
+        "assert 'Which of 2 ways up' in card.write(run, folder / 'export');"
+        "runs_tool.main([str(folder.parent)]); import ssl_vit; ssl_vit.load_encoder(folder)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(run.folder)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "run" in done.stdout
+    with pytest.raises(UserError, match=f"plugin={file}: no such Python file"):
+        resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={file}"])

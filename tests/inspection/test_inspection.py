@@ -11,13 +11,15 @@ from sklearn.decomposition import PCA
 from timm.layers import HybridEmbed
 from timm.models.vision_transformer import ParallelScalingBlock, VisionTransformer
 
+from ssl_vit.config import declaration
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.inspection import attention, drawing, embeddings, plots, projections, reconstruction
 from ssl_vit.inspection.base import UnavailableError
 from ssl_vit.models import encoder
-from ssl_vit.objectives import MaskedPatchPrediction, corruption
-from ssl_vit.objectives.targets.patch_targets import patch_targets
+from ssl_vit.objectives import corruption
+from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
+from ssl_vit.objectives.targets import patch_targets
 
 
 def vit(**changes) -> encoder.Encoder:
@@ -285,7 +287,7 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
 @pytest.mark.parametrize("name", ["mean_color", "grid_color", "pixels"])
 def test_error_and_certainty_lie_on_the_corrupted_patches(name: str) -> None:
     net = vit(patch_size=8, img_size=32)
-    target = patch_targets.BUILDERS[name](8, [0.5] * 3, [0.5] * 3)
+    target = declaration.target(name).build(8, [0.5] * 3, [0.5] * 3)
     objective = MaskedPatchPrediction(net, target, rate=0.4, mask=0.5, random=0.3, source="image")
     torch.nn.init.normal_(objective.head.weight, std=0.3)
     image = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)

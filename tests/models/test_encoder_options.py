@@ -25,7 +25,7 @@ from ssl_vit.models import encoder, interop, weights
 from ssl_vit.models.attention import Block, QueryAttention
 from ssl_vit.models.position_weights import exported_state, resize_positions
 from ssl_vit.models.positions import Sincos2d
-from ssl_vit.objectives import Supervised
+from ssl_vit.objectives.supervised.network import Supervised
 from ssl_vit.training import optim
 
 NORM = timm.layers.LayerNorm

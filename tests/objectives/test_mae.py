@@ -6,6 +6,7 @@ import torch
 
 from helpers.options import TINY, altered
 from ssl_vit import rng
+from ssl_vit.config import declaration
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.data.batching import Batch
@@ -13,8 +14,10 @@ from ssl_vit.hub import card
 from ssl_vit.jobs import draw_figures
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder
-from ssl_vit.objectives import MaskedAutoencoder, MaskedPatchPrediction, corruption
-from ssl_vit.objectives.targets.patch_targets import patch_targets
+from ssl_vit.objectives import corruption
+from ssl_vit.objectives.mae.network import MaskedAutoencoder
+from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
+from ssl_vit.objectives.targets import patch_targets
 from ssl_vit.runs.folder import Run
 
 MODEL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
@@ -195,7 +198,7 @@ def test_any_target_is_learned(target: str) -> None:
     """Adam on one batch: the loss falls by a third."""
     torch.manual_seed(0)
     net = encoder.build_encoder(MODEL, Data(size=4 * GRID))
-    built = patch_targets.BUILDERS[target](4, [0.5] * 3, [0.5] * 3)
+    built = declaration.target(target).build(4, [0.5] * 3, [0.5] * 3)
     objective = MaskedAutoencoder(net, built, rate=0.5, width=24, depth=1, heads=2)
     optimizer = torch.optim.Adam(objective.parameters(), lr=1e-2)
     given, losses = batch(2), []

@@ -20,8 +20,8 @@ from ssl_vit.errors import UserError
 from ssl_vit.hub import card
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder
-from ssl_vit.objectives import MomentumContrast
 from ssl_vit.objectives.global_batch import GlobalBatchNorm
+from ssl_vit.objectives.moco_v3.network import MomentumContrast
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint
 from ssl_vit.training.strategy import Strategy

@@ -10,16 +10,20 @@ from scipy.special import log_softmax
 
 from helpers.labelled_batches import DATA, TINY, batch, net, supervised
 from helpers.options import altered
-from ssl_vit import costs, objectives
+from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Joint as recipe_joint
 from ssl_vit.config.schema import Recipe
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs import train as train_job
 from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
-from ssl_vit.objectives import Joint, MaskedPatchPrediction, Supervised
-from ssl_vit.objectives.targets.patch_targets import patch_targets
+from ssl_vit.objectives import building
+from ssl_vit.objectives.base import Objective
+from ssl_vit.objectives.joint import JointOptions
+from ssl_vit.objectives.joint.network import Joint
+from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
+from ssl_vit.objectives.supervised.network import Supervised
+from ssl_vit.objectives.targets import patch_targets
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop
 
@@ -33,7 +37,7 @@ def mpp(on: encoder.Encoder) -> MaskedPatchPrediction:
     return made
 
 
-def gradients(objective: objectives.Objective, given: Batch) -> dict[str, torch.Tensor]:
+def gradients(objective: Objective, given: Batch) -> dict[str, torch.Tensor]:
     """Of the encoder's parameters."""
     objective.zero_grad()
     objective(given).loss.backward()
@@ -170,7 +174,7 @@ def test_what_a_part_of_weight_0_has_to_itself_is_frozen(
 def test_every_weight_that_is_trained_gets_a_gradient(tiny: list[str], own: list[str]) -> None:
     """DDP fails where one does not."""
     recipe = resolve(altered(tiny, *own, "name=x"))
-    objective = objectives.build(
+    objective = building.build(
         objective_settings(recipe),
         encoder.build_backbone(recipe.model, recipe.data, 0, recipe.optim.drop_path),
         5,
@@ -265,7 +269,9 @@ def test_a_whole_run_with_one_weight_is_that_objectives_own(
 
 def test_joint_is_counted_as_many_passes_as_it_makes() -> None:
     def recipe(**joint):
-        return Recipe(objective="joint", data=DATA, model=TINY, joint=recipe_joint(**joint))
+        return Recipe(
+            objective="joint", data=DATA, model=TINY, groups={"joint": JointOptions(**joint)}
+        )
 
     parts = [
         costs.exaflop(Recipe(objective=name, data=DATA, model=TINY), 1000)

@@ -17,8 +17,8 @@ from ssl_vit.config.schema import Data, Model
 from ssl_vit.data import sources
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
-from ssl_vit.objectives import MaskedPatchPrediction
-from ssl_vit.objectives.targets.patch_targets import patch_targets
+from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
+from ssl_vit.objectives.targets import patch_targets
 
 
 def exact_class(sums, pixels):
@@ -349,9 +349,9 @@ def test_normalized_pixels_are_patch_by_patch():
     """Each patch by numpy: its mean and unbiased variance over all values; zero costs its mean
     square, and nothing where it is grey all over."""
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
-    target = patch_targets.BUILDERS["normalized_pixels"](4, mean, std)
+    target = patch_targets.NormalizedPixels(4, mean, std)
     image = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
-    plain = patch_targets.BUILDERS["normalized_pixels"](4, [0.5] * 3, [0.5] * 3)
+    plain = patch_targets.NormalizedPixels(4, [0.5] * 3, [0.5] * 3)
     image[0, :, 4:, :4] = 100
     found = target.ground_truth(image).numpy()
     zero = target.baselines(image, torch.zeros(2, 4, dtype=torch.bool))["zero"]
@@ -370,7 +370,7 @@ def test_normalized_pixels_are_patch_by_patch():
 
 def test_a_normalized_patch_is_painted_without_its_brightness():
     """Mid-grey is the patch's mean: twice the contrast and other brightness look the same."""
-    target = patch_targets.BUILDERS["normalized_pixels"](4, [0.5] * 3, [0.5] * 3)
+    target = patch_targets.NormalizedPixels(4, [0.5] * 3, [0.5] * 3)
     generator = torch.Generator().manual_seed(0)
     dim = torch.randint(40, 70, (1, 3, 4, 4), dtype=torch.uint8, generator=generator)
     painted = [target.render(target.ground_truth(image)) for image in (dim, 3 * dim + 10)]
@@ -388,7 +388,7 @@ def test_simmim_loss_is_the_authors_formula():
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
     data = Data(size=patch * grid, mean=mean, std=std)
     network = encoder.build_encoder(Model(patch=patch, width=32, depth=1, heads=2, mlp=64), data)
-    target = patch_targets.BUILDERS["pixels_l1"](patch, mean, std)
+    target = patch_targets.absolute_pixels_target(patch, mean, std)
     objective = MaskedPatchPrediction(
         network, target, rate=rate, mask=1.0, random=0.0, source="image", side=2
     )
@@ -418,7 +418,7 @@ def test_simmim_loss_is_the_authors_formula():
 
 def test_the_baselines_of_absolute_error_are_absolute():
     """By hand: one channel alone differs from the mean, by 0.5 in the model's range."""
-    target = patch_targets.BUILDERS["pixels_l1"](2, [0.5] * 3, [0.5] * 3)
+    target = patch_targets.absolute_pixels_target(2, [0.5] * 3, [0.5] * 3)
     image = torch.full((1, 3, 2, 4), 255, dtype=torch.uint8)
     image[:, 0, :, :2] = 0  # the first patch's red: -1 where the other's is 1
     target.fit_baselines([image])

@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from helpers import arm_studies as arms
 from helpers.options import ROOT
 from helpers.run_pages import EVIL, OPTIONS, evil_run, get, make_run, rows, served
-from ssl_vit.config import resolve
+from ssl_vit.config import resolve, schema
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import draw_figures, finish
 from ssl_vit.lab import report_tool, reports
@@ -212,7 +212,7 @@ def test_what_differs_from_the_recipe_file(tmp_path):
 def test_without_a_recorded_recipe_file_it_differs_from_the_defaults(tmp_path):
     page = page_of(make_run(tmp_path / "made", environment={"recipe_file": None}))
     found = {row[0]: row[1:] for row in page.table(["key", "this run", "the defaults"])}
-    assert found["optim.batch"] == ["64", str(resolve.defaults()["optim.batch"])]
+    assert found["optim.batch"] == ["64", str(schema.defaults()["optim.batch"])]
     assert found["model.depth"][0] == "2"
 
 

@@ -11,7 +11,6 @@ from PIL import Image
 
 from helpers.options import FREE, TINY, altered
 from ssl_vit.config.resolve import resolve
-from ssl_vit.config.values import KEYS
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, reuse
 from ssl_vit.jobs import train as train_job
@@ -230,7 +229,7 @@ def test_every_key_is_refused_by_name_or_is_free_for_a_reason(
         shutil.copytree(place, root, dirs_exist_ok=True)
         (root / "runs" / "joint" / "result.json").unlink()
     base = resolve(options_of(root))
-    for key in KEYS:
+    for key in base.values():
         now = value(base, key)
         options = options_of(root, *other(key, now, place))
         if key.startswith("hub.") and key != "hub.repo":

@@ -43,6 +43,9 @@ def leaves(node, prefix=""):
         value = getattr(node, field.name)
         if dataclasses.is_dataclass(value):
             yield from leaves(value, f"{prefix}{field.name}.")
+        elif field.name == "groups":
+            for group, keys in value.items():
+                yield from leaves(keys, f"{group}.")
         else:
             yield prefix + field.name, node, field.name
 
@@ -103,7 +106,7 @@ def holder(out, child=""):
 def test_the_hash_tells_what_is_computed_and_nothing_else():
     keys = [key for key, _, _ in leaves(Recipe())]
     assert set(keys) > FREE
-    for key in keys:
+    for key in filter(Recipe().holds, keys):
         changed = Recipe()
         for found, node, name in leaves(changed):
             if found == key:

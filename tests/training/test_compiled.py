@@ -11,11 +11,11 @@ from torch._dynamo.testing import CompileCounter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.options import altered
-from ssl_vit import objectives
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder
+from ssl_vit.objectives.supervised.network import Supervised
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop, sharding
 
@@ -62,7 +62,7 @@ def test_blocks_of_all_rates_of_drop_path_share_graphs(counter: CompileCounter) 
     model = Model(patch=4, width=32, depth=12, heads=2, mlp=64)
     net = encoder.build_encoder(model, Data(size=16), drop_path=0.5)
     sharding.compile_blocks(
-        objectives.Supervised(net, 5, loss="softmax", smoothing=0, hidden=False, pool="token")
+        Supervised(net, 5, loss="softmax", smoothing=0, hidden=False, pool="token")
     )
     image = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
     for _ in range(2):

@@ -141,22 +141,20 @@ def test_stopped_on_two_processes_and_resumed_on_four_and_one(tmp_path: Path) ->
 
 
 IDLE = """
-from ssl_vit import objectives
-from ssl_vit.config import schema
+from ssl_vit.config.declaration import declare
+from ssl_vit.objectives.mpp import MppDeclaration
+from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 
-class Idle(objectives.MaskedPatchPrediction):
+class Idle(MaskedPatchPrediction):
     def patch_logits(self, batch, drawn):
         return self.head(self.encoder(self.encoder.patch(batch.image))[:, :drawn.corrupted_BK.shape[1]])
 
-schema.OBJECTIVES["idle"] = ("corruption", "target")
-build = objectives.BUILDERS["mpp"]
+class IdleDeclaration(MppDeclaration):
+    name = "idle"
+    def build(self, settings, encoder, classes):
+        return Idle.build(settings, encoder, classes)
 
-def idle(*given):
-    made = build(*given)
-    made.__class__ = Idle
-    return made
-
-objectives.BUILDERS["idle"] = idle
+declare(IdleDeclaration())
 """
 DIFFERENT = """
 import json, os, sys

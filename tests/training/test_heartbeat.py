@@ -24,16 +24,16 @@ OPTIONS = [
     f"compute.patience={PATIENCE}",
 ]
 SCRIPT = """
-import json, os, signal, sys, time
+import dataclasses, json, os, signal, sys, time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from torch.distributed import distributed_c10d
-from ssl_vit.config import validate
+from ssl_vit.config import schema
 from ssl_vit.data import batching, sources
 from ssl_vit.evaluation.held_out import HeldOutEvaluator
 from ssl_vit.jobs import cli, evaluate
-from ssl_vit.objectives import MaskedPatchPrediction
+from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.training import checkpoint, heartbeat, strategy
 from ssl_vit.errors import UserError
 FAULTY = Path(os.environ["FAULTY"])
@@ -47,7 +47,8 @@ def monotonic():
 
 heartbeat.time = SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
 heartbeat.INTERVAL, heartbeat.BETWEEN_STEPS_FACTOR, heartbeat.STALLED_FACTOR = 0.3, 2, 2
-del validate.BOUNDS["compute.patience"]
+patience = schema.options()["compute.patience"]
+schema.options()["compute.patience"] = dataclasses.replace(patience, minimum=None, above=None)
 ERRORS = {"user": UserError("data.some=0: broken"), "system": OSError(5, "no such disk")}
 PLACES = {
     "fetch": (batching.ImageDataset, "__getitems__"),

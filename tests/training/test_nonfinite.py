@@ -16,11 +16,11 @@ from torch.optim import AdamW
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import TINY, altered
 from helpers.runs import Killed, Killer, Sends, assert_same_end, rows, run
-from ssl_vit import objectives
 from ssl_vit.config.operation import Checkpoint
 from ssl_vit.data import batching
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
+from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.training import checkpoint, nonfinite
 
 LENGTH = 50_000  # training images of the embedded set
@@ -34,7 +34,7 @@ def samples(step: int, seed: int = 0) -> list[int]:
 @pytest.fixture
 def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the loss of every training batch that holds one of the samples no number."""
-    forward = objectives.MaskedPatchPrediction.forward
+    forward = MaskedPatchPrediction.forward
 
     def of(*indices: int, value: float = float("nan")) -> None:
         def poisoned(self, batch):
@@ -45,7 +45,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             metrics = step.metrics | {"loss": (loss, torch.tensor(1.0))}
             return step._replace(loss=loss, metrics=metrics)
 
-        monkeypatch.setattr(objectives.MaskedPatchPrediction, "forward", poisoned)
+        monkeypatch.setattr(MaskedPatchPrediction, "forward", poisoned)
 
     return of
 
@@ -161,16 +161,16 @@ def test_one_process_alone_makes_all_leave_the_update_out(tmp_path: Path) -> Non
     nothing."""
     script = f"""
 import torch
-from ssl_vit import objectives
 from ssl_vit.jobs import train as train_job
+from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.runs.folder import Run
 from ssl_vit.config.resolve import resolve
-forward, calls = objectives.MaskedPatchPrediction.forward, []
+forward, calls = MaskedPatchPrediction.forward, []
 def poisoned(self, batch):
     step = forward(self, batch)
     bad = self.training and int(batch.index[0]) == {samples(BAD)[8]}
     return step._replace(loss=step.loss + float("inf")) if bad else step
-objectives.MaskedPatchPrediction.forward = poisoned
+MaskedPatchPrediction.forward = poisoned
 train_job.train(Run(resolve({[*TINY, f"out={tmp_path}", "name=run", "optim.nonfinite=skip", "compute.batch=8"]!r})))
 """
     statuses, outputs = outcome(launch_ranks(2, "-c", script))

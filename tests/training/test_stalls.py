@@ -28,8 +28,8 @@ OPTIONS = altered(
     "compute.workers=2",
 )
 SCRIPT = """
-import multiprocessing, os, signal, sys, time
-from ssl_vit.config import validate
+import dataclasses, multiprocessing, os, signal, sys, time
+from ssl_vit.config import schema
 from ssl_vit.data import batching
 from ssl_vit.data.workers import PREFETCH
 from ssl_vit.jobs import cli
@@ -37,7 +37,8 @@ from ssl_vit.training import heartbeat, loop
 from torch.utils.data import _utils
 _utils.MP_STATUS_CHECK_INTERVAL = 0.5  # instead of 5 s, for each worker that does not end
 heartbeat.INTERVAL = 0.2
-del validate.BOUNDS["compute.patience"]
+patience = schema.options()["compute.patience"]
+schema.options()["compute.patience"] = dataclasses.replace(patience, minimum=None, above=None)
 fetch, where, calls = batching.ImageDataset.__getitems__, sys.argv[1], []
 update, made = loop._update, multiprocessing.Value("i", 0)  # batches that workers made
 def patched(self, wanted):

@@ -14,8 +14,8 @@ from ...config.computed import computed_values
 from ...config.init_source import SCRATCH
 from ...config.parsing import load_yaml
 from ...config.resolve import image_notice, resolve
-from ...config.schema import Data, Recipe
-from ...config.values import KEYS, parse
+from ...config.schema import Data, Recipe, defaults
+from ...config.values import parse
 from ...errors import UserError
 from ...formatting import option_text
 from .. import study_tool
@@ -67,7 +67,7 @@ def run(options: list[str], settings: PlanOptions) -> Record:
     Raises:
         UserError: an option is wrong.
     """
-    known = [*KEYS, "recipe", "data", "model"]
+    known = [*defaults(), "recipe", "data", "model"]
     for key in (option.partition("=")[0] for option in options):
         if key not in known and (near := difflib.get_close_matches(key, OWN, n=1)):
             raise UserError(

@@ -15,28 +15,14 @@ from ...config.computed import computed_values, counts
 from ...config.init_source import SCRATCH, InitSource
 from ...config.parsing import flatten
 from ...config.resolve import resolve
-from ...config.schema import OPTIONS, RENAMED
+from ...config.schema import RENAMED, defaults
 from ...errors import UserError
 from ...runs.identity import FROM_INIT, differing, planned_differences, written_hash
+from ...runs.objective_facts import question
 
 # Where the first weights are, and what `auto` became on that machine
 UNDECIDED = ("init", "compute.precision")
 INIT = re.compile(r"init=\{(.+)\}")
-
-# Keys that make a loss on patches another question if their values differ,
-PATCHES = ("target", "model.patch", "data.name", "data.size")
-# (and the keys of an objective that give each arm its own difficulty),
-DIFFICULTY = {
-    "supervised": (),
-    "mae": ("mae.rate",),
-    "moco_v3": ("moco.temperature", "optim.batch", "views.", "data.crop_area", "data.flip"),
-}
-# a loss on views,
-VIEWS = ("data.name", "data.size")
-# a loss on labels,
-LABELS = ("data.name", "supervised.loss", "supervised.smoothing")
-# and a loss that may be a sum
-MIXED = ("objective", "joint.mpp", "joint.supervised")
 
 
 def foreign(
@@ -120,7 +106,7 @@ def _resolved(options: tuple[str, ...]) -> dict[str, Any]:
         return computed_values(resolve([*options, "name=planned"], here=False))
     except UserError:
         named = (option.partition("=") for option in options)
-        given = {key: text for key, _, text in named if key in OPTIONS and counts(key)}
+        given = {key: text for key, _, text in named if key in defaults() and counts(key)}
         return {key: values.typed(key, text) for key, text in given.items()}
 
 
@@ -130,27 +116,32 @@ def differing_keys(recipes: Sequence[Mapping[str, Any]]) -> set[str]:
     return {key for key in keys if len({str(recipe.get(key)) for recipe in recipes}) > 1}
 
 
-def question_keys(name: str, recipes: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+def question_keys(
+    name: str, recipes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
     """Why a held-out metric of pre-training does not compare between recipes.
 
     Args:
         name: of the metric: `loss`, `accuracy_masked`, in joint training `mpp/loss`.
         recipes: of the arms, as {dotted key: value}.
+        facts: what a run of them recorded of its objective (runs.objective_facts).
 
     Returns:
         The keys that differ and make it another question; and the keys of the corruption that
-        differ, so that each arm is measured at its own difficulty.
+        differ, so that each arm is measured at its own difficulty. Of an objective that does not
+        say what its question is, all keys that differ.
     """
-    group, _, last = name.rpartition("/")
+    part, _, last = name.rpartition("/")
     differ = differing_keys(recipes)
-    objective = group or next((recipe.get("objective") for recipe in recipes), "mpp")
-    keys = [] if group else list(MIXED)
-    if objective == "moco_v3":
-        keys += VIEWS
-    elif objective != "supervised":
-        keys += PATCHES
-    else:
-        keys += LABELS if last == "loss" else LABELS[:1]
-    own = DIFFICULTY.get(str(objective), ("corruption.",))
-    corruption = [key for key in differ if key.startswith(own)]
-    return [key for key in keys if key in differ], sorted(corruption)
+    its_question = question(facts, part, last)
+    if its_question is None:
+        return sorted(key for key in differ if counts(key)), []
+    keys = (*([] if part else ["objective"]), *its_question.keys)
+    return _among(keys, differ), sorted(_among(its_question.difficulty, differ))
+
+
+def _among(keys: Sequence[str], differ: set[str]) -> list[str]:
+    """Those keys, and members of the groups among them (`views.`), that differ."""
+    members = (sorted(one for one in differ if one.startswith(key)) for key in keys)
+    found = zip(keys, members, strict=True)
+    return [one for key, some in found for one in some if key.endswith(".") or one == key]

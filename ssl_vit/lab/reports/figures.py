@@ -4,9 +4,9 @@ A figure is a function of (study, numbers) that yields none or one; a section sh
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from ...formatting import format_value
+from ...metrics import HELD_OUT, SHARE, find_metric
 from ...pages.blocks import POINTS, Chart, Figure, Line, thinned
 from . import svg_plots
 from .axes import Axes, arm_label, axes
@@ -15,21 +15,8 @@ from .measures import Measure, Result, obstacles
 from .numbers import Numbers
 from .wording import unit
 
-
-class Metric(NamedTuple):
-    """A metric of metrics.jsonl as an axis: its label, and what it is multiplied by."""
-
-    name: str
-    label: str
-    scale: float
-
-
 # Of each panel of learning curves the first that all its runs have
-CURVES = (
-    Metric("validation/accuracy", "held-out accuracy, %", 100),
-    Metric("validation/loss", "held-out loss", 1),
-    Metric("loss", "training loss", 1),
-)
+CURVES = ("validation/accuracy", "validation/loss", "loss")
 DIFFERENT = 1.01  # ratio of two arms' compute from which it is a figure's axis
 
 
@@ -238,13 +225,14 @@ def _learning_panel(
     arms = {arm: runs for arm, runs in arms.items() if runs}
     rows = {run.name: run.run.rows() for runs in arms.values() for run in runs}
     for metric in CURVES:
-        known = {run: [row for row in found if metric.name in row] for run, found in rows.items()}
+        known = {run: [row for row in found if metric in row] for run, found in rows.items()}
         if not known or not all(known.values()):
             continue
+        scale = 100 if find_metric(metric).unit == SHARE else 1
         curves = {
             run: svg_plots.Curve(
                 [row["step"] for row in found],
-                [metric.scale * row[metric.name] for row in found],
+                [scale * row[metric] for row in found],
             )
             for run, found in known.items()
         }
@@ -253,7 +241,10 @@ def _learning_panel(
     return None
 
 
-def _curve_label(metric: Metric, arms: dict[str, list[FinishedRun]]) -> str:
+def _curve_label(metric: str, arms: dict[str, list[FinishedRun]]) -> str:
     """The axis; runs that held nothing out were measured on training images in its place."""
     held_out = any(run.measured("validation") for runs in arms.values() for run in runs)
-    return metric.label if held_out else metric.label.replace("held-out", "training images'")
+    images = "held-out" if held_out else "training images'"
+    row = find_metric(metric)
+    text = f"{images if metric.startswith(HELD_OUT) else 'training'} {row.words}"
+    return f"{text}, %" if row.unit == SHARE else text

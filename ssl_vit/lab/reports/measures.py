@@ -5,7 +5,7 @@ Legend: S seeds, M labelled test images.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,13 +13,12 @@ import numpy as np
 from ... import stats
 from ...config.parsing import flatten, load_yaml
 from ...formatting import format_share
-from ...pages.metric_tables import BASELINES
+from ...metrics import SHARE, find_metric, is_of_model, is_split
+from ...runs.objective_facts import recorded_facts
 from ...stats import Interval, SeedSummary
-from .comparable import question_keys
+from .comparable import differing_keys, question_keys
 from .load import FinishedRun, StudyResults
 
-# Metrics of pre-training that are shares; all that a probe measures are
-PERCENT = ("accuracy", "accuracy_masked")
 TESTED = ("top1", "top5")  # of a final part
 PROBE = "probe_"  # begins a metric of the frozen encoder, measured during pre-training
 Runs = Mapping[str, Mapping[int, FinishedRun]]  # {arm: {seed: run}}
@@ -106,9 +105,8 @@ def tested(study: StudyResults) -> Iterator[Measure]:
     taken = [*((final, name) for final in study.finals for name in TESTED), *found]
     for part, name in found:
         suffix = _suffix(part, sum(name == other for _, other in taken) > 1)
-        label = name.replace("_", " ")
         runs = {arm: study.runs(part, arm) for arm in study.plan["arms"]}
-        measure = Measure(name + suffix, label + suffix, part, True, True, _own(study), [], [])
+        measure = _measure(name, suffix, find_metric(name).words + suffix, part, _own(study))
         yield from _with_results(study, measure, name, runs)
 
 
@@ -126,7 +124,7 @@ def _fine_tuned(study: StudyResults, final: str, extra: Iterable[str]) -> Iterat
         # no top-5 with five classes or fewer
         if name == "top1" or all(name in run.measured("test") for run in every):
             label = f"top-{name[3:]} after fine-tuning{labels}"
-            measure = Measure(name + suffix, label, final, True, True, _own(study), [], [])
+            measure = _measure(name, suffix, label, final, _own(study))
             yield from _with_results(study, measure, name, runs)
 
 
@@ -155,11 +153,9 @@ def held_out(study: StudyResults, incomparable: dict[str, list[str]]) -> Iterato
             if reasons:
                 incomparable[name + suffix] = reasons
                 continue
-            group, _, last = name.rpartition("/")
-            words = ["held-out", *filter(None, [group]), last.removeprefix(PROBE)]
-            label = " ".join(words).replace("_", " ") + suffix
-            percent = name.startswith(PROBE) or last in PERCENT
-            measure = Measure(name + suffix, label, part, percent, last != "loss", keys, [], [])
+            group = name.rpartition("/")[0].replace("_", " ")
+            label = " ".join(["held-out", *filter(None, [group]), find_metric(name).words])
+            measure = _measure(name, suffix, label + suffix, part, keys)
             runs = {
                 arm: {
                     seed: run
@@ -171,6 +167,12 @@ def held_out(study: StudyResults, incomparable: dict[str, list[str]]) -> Iterato
             yield from _with_results(study, measure, name, runs)
 
 
+def _measure(name: str, suffix: str, label: str, part: str, keys: list[str]) -> Measure:
+    """A metric of a part, without results."""
+    row = find_metric(name)
+    return Measure(name + suffix, label, part, row.unit == SHARE, row.higher, keys, [], [])
+
+
 def obstacles(
     study: StudyResults, part: str, name: str, arms: Iterable[str]
 ) -> tuple[list[str], list[str]]:
@@ -179,7 +181,11 @@ def obstacles(
     runs = [study.runs(part, arm) for arm in arms]
     recipes = [_recipe(one) for one in runs if one]
     labels = name.startswith(PROBE)  # a probe learns labels, whatever the objective
-    reasons, keys = question_keys("supervised/accuracy" if labels else name, recipes)
+    keys: list[str] = []
+    if labels:
+        reasons = [key for key in ("data.name",) if key in differing_keys(recipes)]
+    else:
+        reasons, keys = question_keys(name, recipes, _facts(runs, recipes))
     if not all(recipes):
         reasons.append("recipe.yaml (missing)")
     data = [run.environment["data"] for one in runs for run in one.values()]
@@ -188,28 +194,31 @@ def obstacles(
     return reasons, keys
 
 
+def _facts(
+    runs: Sequence[Mapping[int, FinishedRun]], recipes: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What the first run of these arms recorded of its objective."""
+    first = next((run for one in runs for run in one.values()), None)
+    return recorded_facts(first.environment, recipes[0]) if first else {}
+
+
 def _suffix(part: str, several: bool) -> str:
     """What makes the name of a metric that several parts measured one of its own."""
     return f" ({part})" if several else ""
 
 
 def _held_out_metrics(study: StudyResults, part: str) -> list[str]:
-    """The losses and accuracies; of an accuracy that is split by kind, the masked patches'."""
+    """Those that are compared; of a metric that is split by kind, the masked patches'."""
     names = _metrics(study, part, "validation")
-    found = []
-    for name in sorted(names):
-        last = name.rpartition("/")[2]
-        split = last == "accuracy" and f"{name}_masked" in names
-        if (last in ("loss", *PERCENT) and not split) or name.startswith(PROBE):
-            found.append(name)
-    return found
+    return [
+        name for name in sorted(names) if find_metric(name).compared and not is_split(name, names)
+    ]
 
 
 def _metrics(study: StudyResults, part: str, split: str) -> list[str]:
     """What a part's runs measured on a split; few_shot_5 before few_shot_10."""
     runs = [run for run in study.finished.values() if run.part == part and not run.values]
-    names = {name for run in runs for name in run.measured(split)}
-    names -= BASELINES.keys()
+    names = {name for run in runs for name in run.measured(split) if is_of_model(name)}
     return sorted(names, key=lambda name: (name.rstrip("0123456789"), len(name), name))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ... import stats
 from ...errors import UserError, suggest
+from ...metrics import all_metrics
 from ...stats import Interval, McNemar, SeedSummary
 from . import scaling_curve, task_means
 from .axes import format_place
@@ -22,8 +23,6 @@ from .scaling_curve import ScalingCurve
 from .task_means import Benchmark
 
 SWEPT_BY = "accuracy"  # the held-out metric of a sweep from which no task chooses
-# The main measure where the study names none
-MAIN = ("few_shot_5", "few_shot_10", "few_shot_1", "linear", "knn", "top1", "miou", "patch_knn")
 
 
 class Pair(NamedTuple):
@@ -160,7 +159,7 @@ def _broken(run: FinishedRun) -> bool:
 
 def _main(study: StudyResults, measures: list[Measure]) -> Measure:
     """The measure that the study is judged by: the one it names, that of its claim, of arms that
-    are compared after fine-tuning their top-1, else the first of MAIN."""
+    are compared after fine-tuning their top-1, else the first by `Metric.main`."""
     names = [one.name for one in measures]
     claimed = (study.report.get("claim") or {}).get("measure")
     wanted = study.report.get("measure") or claimed
@@ -179,7 +178,8 @@ def _main(study: StudyResults, measures: list[Measure]) -> Measure:
         fine_tuned = [one for one in measures if one.part == study.final]
         if fine_tuned:
             return fine_tuned[0]
-    order = [wanted, *MAIN, names[0]]
+    ranked = sorted((row for row in all_metrics() if row.main), key=lambda row: row.main)
+    order = [wanted, *(row.name for row in ranked), names[0]]
     return measures[names.index(next(name for name in order if name in names))]
 
 

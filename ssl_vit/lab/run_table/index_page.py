@@ -11,6 +11,7 @@ from ...config import parsing
 from ...config.computed import counts
 from ...errors import UserError
 from ...formatting import format_value
+from ...metrics import HELD_OUT, all_metrics
 from ...pages import blocks, metric_charts, metric_tables, run_page
 from ...pages.blocks import Block, Cell, Listing, RunComparison, Section, Table, Text
 from ...pages.run_page import INDEX, PAGE
@@ -20,18 +21,6 @@ from ...runs.files import write_atomically
 POINTS = 120_000  # of all curves in a page, about 1 MB
 FEWEST = 20  # of one curve, however many there are
 NONE = "-"
-# Columns of metrics: those that a run of the folder has
-METRICS = {
-    "top1": "test top-1",
-    "linear": "linear probe",
-    "few_shot_5": "5-shot",
-    "knn": "k-NN",
-    "miou": "segmentation mIoU",
-    "patch_knn": "k-NN of patches",
-    "accuracy_masked": "held-out accuracy, masked patches",
-    "accuracy": "held-out accuracy",
-    "loss": "held-out loss",
-}
 
 
 class ListedStudy(NamedTuple):
@@ -158,9 +147,13 @@ def _relative(folder: Path, other: Path) -> str:
 
 def _runs(folder: Path, records: Sequence[RunRecord]) -> Iterator[Block]:
     names = [str(record.folder.relative_to(folder)) for record in records]
-    metrics = [name for name in METRICS if any(name in one.metrics() for one in records)]
+    metrics = {
+        name: column
+        for name, column in columns().items()
+        if any(name in one.metrics() for one in records)
+    }
     head = ["run", "state", "objective", "data", "model", "steps"]
-    head += [*(METRICS[name] for name in metrics), "device-hours", "last written", "warnings"]
+    head += [*metrics.values(), "device-hours", "last written", "warnings"]
     rows = [
         [
             Cell(name, f"{_relative(folder, record.folder)}{PAGE}"),
@@ -181,6 +174,11 @@ def _runs(folder: Path, records: Sequence[RunRecord]) -> Iterator[Block]:
             "A difference of two runs is no result: studies compare over seeds, with intervals.",
         ]
     )
+
+
+def columns() -> dict[str, str]:
+    """{metric: the head of its column}; a run of the folder has to have it."""
+    return {row.name: row.column for row in all_metrics() if row.column}
 
 
 def _facts(record: RunRecord) -> list[str | Cell]:
@@ -215,9 +213,7 @@ def _curves(
 ) -> dict[str, list[blocks.Line | None]]:
     """{metric: each run's curve}, of as many points as the page has room for."""
     known = [metric_charts.series(record.rows) for record in records]
-    order = sorted(
-        set().union(*known), key=lambda name: (not name.startswith(metric_charts.HELD_OUT), name)
-    )
+    order = sorted(set().union(*known), key=lambda name: (not name.startswith(HELD_OUT), name))
     most = max(FEWEST, min(blocks.DRAWN, POINTS // max(1, len(order) * len(records))))
     return {
         metric_charts.written(metric): [

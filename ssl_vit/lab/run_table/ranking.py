@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...errors import UserError, suggest
-from ...formatting import format_value, is_higher_better
+from ...formatting import format_value
+from ...metrics import find_metric, is_of_model
+from ...runs.objective_facts import recorded_facts
 from ..reports.comparable import question_keys
 from .index_page import NONE
-from .run_list import ListedRun, is_of_model
+from .run_list import ListedRun
 
 HELD_OUT = ("data.validation", "data.validation_from", "eval.images")  # which images are held out
 
@@ -68,7 +70,7 @@ def rank(runs: Sequence[ListedRun], metric: str) -> Ranking:
     whole: dict[tuple[Any, ...], list[ListedRun]] = {}
     for run in sound:
         whole.setdefault(tuple(_facts(run, metric).items()), []).append(run)
-    higher = is_higher_better(metric)
+    higher = find_metric(metric).higher
     groups = []
     for facts, members in whole.items():
         for more, same in _split_by_question(metric, members):
@@ -102,7 +104,9 @@ def _split_by_question(
     recipes = [run.record.values for run in runs]
     if runs[0].measured[metric]["split"] == "test":
         return [({}, list(runs))]
-    keys, corruption = question_keys(metric, recipes)
+    first = runs[0].record
+    facts = recorded_facts(first.environment, first.values)
+    keys, corruption = question_keys(metric, recipes, facts)
     found: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
     for run in runs:
         values = tuple(

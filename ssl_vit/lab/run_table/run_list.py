@@ -13,9 +13,10 @@ from safetensors import SafetensorError, safe_open
 from ...config import export_files
 from ...errors import UserError
 from ...formatting import NOT_COUNTED, duration, text_line
+from ...metrics import is_of_model
 from ...pages import metric_tables
 from ...pages.run_record import RunRecord, is_run, read_run
-from .index_page import METRICS, NONE, differences
+from .index_page import NONE, columns, differences
 
 DEEPEST = 8  # levels of folders that are looked through
 HEAD = ("run", "objective", "state", "step", "held out", "test", "exaFLOP", "time", "disk", "age")
@@ -68,19 +69,14 @@ class ListedRun(NamedTuple):
         }
 
     def main_metric(self, test: bool) -> str | None:
-        """The name of its first metric, by the order of METRICS, of the test split or of held-out
-        images; None without one."""
+        """The name of its first metric, by the order of the index's columns, of the test split or
+        of held-out images; None without one."""
         of_split = [name for name, one in self.measured.items() if (one["split"] == "test") == test]
-        for known in METRICS:
+        for known in columns():
             for name in of_split:
                 if name == known or name.endswith(f"/{known}"):
                     return name
         return None
-
-
-def is_of_model(name: str) -> bool:
-    """Whether a metric is one of the model, not a baseline's."""
-    return name.rpartition("/")[2] not in (*metric_tables.BASELINES, metric_tables.COUNTED)
 
 
 def find_runs(folder: Path) -> list[Path]:

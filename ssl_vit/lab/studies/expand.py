@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from ... import hub_files
-from ...config import parsing
+from ...config import declaration, parsing
 from ...config.computed import computed_values
 from ...config.recipe_files import file_values, find_recipe
 from ...config.resolve import OF_IMAGES, names_images, resolve
-from ...config.schema import OBJECTIVES, USES_LABELS, Data, Recipe
+from ...config.schema import Data, Recipe, all_groups
 from ...data.layout import ROLE
 from ...errors import UserError
 from ...formatting import option_text
@@ -146,9 +146,12 @@ def _is_used(key: str, tool: str, options: dict[str, str]) -> bool:
         return tool == "evaluate" and group in ("probe", "data", "model", "compute")
     objective = options.get("objective")
     if objective is None:
-        objective = file_values(find_recipe(options.get("recipe"))).get("objective", "mpp")
-    of_objectives = {name for groups in OBJECTIVES.values() for name in groups}
-    return group not in of_objectives or group in OBJECTIVES.get(objective, ())
+        objective = file_values(find_recipe(options.get("recipe"))).get(
+            "objective", Recipe.objective
+        )
+    of_objectives = {"target", *(one.name for one in all_groups())}
+    declared = declaration.objectives().get(objective)
+    return group not in of_objectives or (declared is not None and group in declared.groups)
 
 
 def _name(part: str, arm: str, seed: int, values: dict[str, Any]) -> str:
@@ -289,7 +292,7 @@ def _learned_labels(recipe: Recipe, data: Data) -> bool:
     paths = {None if path is None else str(Path(path).resolve()) for path in (own.path, data.path)}
     same_place = own.path is not None and len(paths) == 1
     same_images = len(roles) == 1 and (own.name == data.name or same_place)
-    return same_images and bool(USES_LABELS & set(OBJECTIVES[recipe.objective]))
+    return same_images and recipe.declared.labels
 
 
 def _cut(data: Data, share: float) -> tuple[object, ...]:

@@ -1,10 +1,10 @@
 """Arms at equal compute: the optimiser steps with which an arm costs as many exaFLOP as the setting
 that all arms start from."""
 
+from ...config import declaration
 from ...config.resolve import resolve
 from ...config.schema import Recipe
-from ...costs import exaflop, trained_objectives
-from ...costs.work import COUNTED, WORK
+from ...costs import exaflop
 from ...errors import UserError
 from .spec import PLACEHOLDER, Part
 
@@ -49,8 +49,9 @@ def steps(
 def _exaflop(recipe: Recipe, images: int, where: str) -> float:
     work = exaflop(recipe, images)
     if work is None:
-        own = all(name in COUNTED or name in WORK for name in trained_objectives(recipe))
-        key = "target" if own else "objective"
+        predicts = recipe.declared.predicts_patches
+        uncounted = predicts and not declaration.target(recipe.target).outputs(recipe.model.patch)
+        key = "target" if uncounted else "objective"
         text = f"{key}={getattr(recipe, key)}: its work is not counted, as the plugin does not"
         raise UserError(f"{where}: {text} declare it (docs/guide.md); expected match=steps")
     return work

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from ...config.parsing import NUMBER, fits, flatten, load_yaml
 from ...errors import UserError
-from ...formatting import duration, format_metrics
+from ...formatting import duration
+from ...metrics import HELD_OUT, all_metrics, format_metrics
 
 QUIET = 15.0  # seconds between plain lines
 REFRESH = 0.5  # and between two looks at the runs, on a terminal
@@ -81,14 +82,10 @@ class Running:
 
 
 def _metrics(row: dict[str, Any]) -> str:
-    """The loss and one accuracy, preferably of held-out images and masked patches."""
-    accuracies = (
-        "validation/accuracy_masked",
-        "validation/accuracy",
-        "accuracy_masked",
-        "accuracy",
-    )
-    names = ["loss", *[name for name in accuracies if name in row][:1]]
+    """The loss and one other metric, preferably of held-out images and masked patches."""
+    short = [one.name for one in all_metrics() if one.short]
+    others = [*(f"{HELD_OUT}{name}" for name in short), *short]
+    names = ["loss", *[name for name in others if name in row][:1]]
     return format_metrics(
         {name: row[name] for name in names if isinstance(row.get(name), int | float)}
     )

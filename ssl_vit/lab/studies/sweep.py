@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from ...config.computed import NOT_COMPUTED
+from ...config.computed import not_computed
 from ...config.parsing import load_yaml
 from ...config.recipe_files import TABLES
 from ...config.resolve import names_images, resolve
@@ -42,7 +42,10 @@ def split(options: Iterable[str]) -> tuple[dict[str, str], list[str] | None]:
         return given, None
     behind = options[options.index(SWEEP) + 1 :]
     after = [option.partition("=")[0] for option in behind if option != SWEEP]
-    single = (*NOT_COMPUTED, "compute.precision")  # kept as options unless they have several values
+    single = (
+        *not_computed(),
+        "compute.precision",
+    )  # kept as options unless they have several values
     return given, [key for key in after if "," in given[key] or key not in single]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from ...config.computed import NOT_COMPUTED
+from ...config.computed import counts
 from ...config.parsing import flatten, has_interpolation
 from ...config.values import check_key, typed
 from ...errors import UserError, suggest
@@ -192,7 +192,7 @@ def _value(key: str, value: Any, where: str) -> Any:
         return str(value)
     try:
         check_key(key, "")
-        idle = key in NOT_COMPUTED and key not in PLACE
+        idle = not counts(key) and key not in PLACE
         hold(not idle, key, "changes nothing that is computed, so there is nothing to compare")
         parsed = typed(key, value)
     except UserError as error:

@@ -1,0 +1,64 @@
+"""A weighted sum of objectives on one encoder, declared. No torch here."""
+
+from dataclasses import dataclass
+
+from ...config import declaration
+from ...config.declaration import Group, ObjectiveDeclaration, Question
+from ...config.fields import option
+from ...config.schema import Recipe
+from ...config.validate import require
+
+
+@dataclass
+class JointOptions:
+    mpp: float = option(1.0, "Weight of the MPP loss.", minimum=0, maximum=1e9)
+    supervised: float = option(1.0, "Weight of the supervised loss.", minimum=0, maximum=1e9)
+
+
+class JointDeclaration(ObjectiveDeclaration):
+    name = "joint"
+    title = "Masked patch prediction and supervised training together"
+    network = "network:Joint"
+    options = Group("joint", JointOptions, "Weights of the losses of objective=joint.")
+    labels = True
+    parts = ("mpp", "supervised")
+
+    def trained(self, recipe: Recipe) -> list[ObjectiveDeclaration]:
+        weights = recipe.group(JointOptions)
+        return [declaration.objective(part) for part in self.parts if getattr(weights, part)]
+
+    def learns_labels(self, recipe: Recipe) -> bool:
+        return any(part.learns_labels(recipe) for part in self.trained(recipe))
+
+    def check(self, recipe: Recipe) -> None:
+        weights = recipe.group(JointOptions)
+        total = sum(getattr(weights, part) for part in self.parts)
+        require(total > 0, "joint.mpp + .supervised", 0, "expected at least one weight above 0")
+        for part in self.parts:
+            declaration.objective(part).check(recipe)
+
+    def needs_one_label(self, recipe: Recipe) -> tuple[str, str]:
+        found = (part.needs_one_label(recipe) for part in self.trained(recipe) if part.labels)
+        return next(found, ("", ""))
+
+    def multiply_adds(self, recipe: Recipe) -> int | None:
+        counts = [part.multiply_adds(recipe) for part in self.trained(recipe)]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    def question(self, metric: str) -> Question | None:
+        """Of the sum. A part's metrics (`mpp/loss`) answer the part's question."""
+        keys = ["joint.mpp", "joint.supervised"]
+        difficulty: list[str] = []
+        for part in self.parts:
+            if found := declaration.objective(part).question(metric):
+                keys += found.keys
+                difficulty += found.difficulty
+        return Question(tuple(dict.fromkeys(keys)), tuple(difficulty))
+
+    def sentence(self, recipe: Recipe) -> str:
+        parts = (declaration.objective(part).sentence(recipe) for part in self.parts)
+        return f"The weighted sum of two losses. {' '.join(parts)}"
+
+
+DECLARATION = JointDeclaration()

@@ -1,13 +1,16 @@
 """Several objectives on one encoder: the weighted sum of their losses, each on the whole batch."""
 
 from collections.abc import Iterable, Mapping
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from ...data.batching import Batch
 from ...models.encoder import Backbone
-from ..base import Metrics, Objective, Step
+from ..base import Metrics, Objective, Output
+from ..building import Settings, build
+from . import DECLARATION, JointOptions
 
 
 class Joint(Objective):
@@ -29,12 +32,22 @@ class Joint(Objective):
         self.pool = self._all()[-1][1].pool  # the supervised part's, if it is trained
         self._freeze_idle()
 
+    @classmethod
+    def build(cls, settings: Settings, encoder: Backbone, classes: int) -> Self:
+        weights = settings.group(JointOptions)
+        parts: dict[str, tuple[Objective, float]] = {}
+        for name in DECLARATION.parts:
+            # each part starts with the weights that it would have alone
+            with torch.random.fork_rng(devices=[]):
+                parts[name] = (build(settings, encoder, classes, name), getattr(weights, name))
+        return cls(encoder, parts)
+
     def describe(self) -> str:
         return "joint: " + "; ".join(
             f"{self.weights[name]:g} x {part.describe()}" for name, part in self._all()
         )
 
-    def forward(self, batch: Batch) -> Step:
+    def forward(self, batch: Batch) -> Output:
         steps = {name: part(batch) for name, part in self._all()}
         loss = torch.stack([self.weights[name] * step.loss for name, step in steps.items()]).sum()
         metrics = {
@@ -42,12 +55,15 @@ class Joint(Objective):
             for name, step in steps.items()
             for key, pair in step.metrics.items()
         }
-        return Step(loss, {"loss": self._weighted(steps, len(batch.key))} | metrics)
+        return Output(loss, {"loss": self._weighted(steps, len(batch.key))} | metrics)
+
+    def summands(self) -> list[Objective]:
+        return [part for part in self.parts.values() if isinstance(part, Objective)]
 
     def logits(self, batch: Batch) -> Tensor:
         return dict(self._all())["supervised"].logits(batch)
 
-    def _weighted(self, steps: Mapping[str, Step], images: int) -> tuple[Tensor, Tensor]:
+    def _weighted(self, steps: Mapping[str, Output], images: int) -> tuple[Tensor, Tensor]:
         """The weighted sum of the parts' mean losses, counted per image."""
         pairs = [(self.weights[name], *step.metrics["loss"]) for name, step in steps.items()]
         total = torch.stack(

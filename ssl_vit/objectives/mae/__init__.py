@@ -1,0 +1,100 @@
+"""Masked autoencoder (He et al., 2022), declared. No torch here."""
+
+from dataclasses import dataclass
+
+from ... import costs, rng
+from ...config.declaration import Group, ObjectiveDeclaration, Question
+from ...config.fields import option
+from ...config.schema import Recipe
+from ...config.validate import fewer_than, require
+from ..patch_question import PATCHES, target_sentence
+
+DECODER_MLP = 4  # the MLP of the decoder over its width
+
+
+@dataclass
+class MaeOptions:
+    rate: float = option(0.75, "Share of the patches that are masked.", above=0, below=1)
+    width: int = option(512, "Decoder: embedding width.", above=0, maximum=65536)
+    depth: int = option(8, "Decoder: number of transformer blocks.", above=0, maximum=1000)
+    heads: int = option(16, "Decoder: attention heads.", above=0, maximum=65536)
+
+
+class MaeDeclaration(ObjectiveDeclaration):
+    name = "mae"
+    title = "Masked autoencoding"
+    tag = "masked-autoencoder"
+    network = "network:MaskedAutoencoder"
+    options = Group("mae", MaeOptions, "Masked autoencoder: what is masked, and the decoder.")
+    shared = ("target",)
+
+    def check(self, recipe: Recipe) -> None:
+        """The encoder sees a patch, and the decoder's width divides."""
+        mae = recipe.group(MaeOptions)
+        patches = costs.patches(recipe)
+        reason = f"leaves none of an image's {patches} patches visible; {fewer_than(patches)}"
+        require(self.masked(recipe) < patches, "mae.rate", mae.rate, reason)
+        reason = f"no multiple of mae.heads={mae.heads}"
+        require(mae.width % mae.heads == 0, "mae.width", mae.width, reason)
+        reason = "expected a multiple of 4: sines and cosines of row and column"
+        require(mae.width % 4 == 0, "mae.width", mae.width, reason)
+
+    def masked(self, recipe: Recipe) -> int:
+        """Patches of an image that are masked."""
+        return rng.rounded_count(recipe.group(MaeOptions).rate, costs.patches(recipe))
+
+    def parameters(self, recipe: Recipe) -> int:
+        """Decoder and head."""
+        mae = recipe.group(MaeOptions)
+        enter = (recipe.model.width + 1) * mae.width
+        mask_token, norm = mae.width, 2 * mae.width
+        head = (mae.width + 1) * costs.head_outputs(recipe)
+        return enter + mask_token + self.block_parameters(recipe) + norm + head
+
+    def block_parameters(self, recipe: Recipe) -> int:
+        mae = recipe.group(MaeOptions)
+        return mae.depth * costs.plain_block_parameters(mae.width, DECODER_MLP * mae.width)
+
+    def multiply_adds(self, recipe: Recipe) -> int | None:
+        """Of the encoder on the visible patches, the decoder on all, and its head on the masked
+        ones."""
+        outputs = costs.head_outputs(recipe)
+        if not outputs:
+            return None
+        mae = recipe.group(MaeOptions)
+        masked = self.masked(recipe)
+        t = costs.tokens(recipe)
+        enter = (t - masked) * recipe.model.width * mae.width
+        blocks = mae.depth * costs.block_multiply_adds(t, mae.width, DECODER_MLP * mae.width)
+        head = masked * mae.width * outputs
+        visible = costs.patches(recipe) - masked
+        return costs.encoder_multiply_adds(recipe, visible) + enter + blocks + head
+
+    def visible_tokens(self, recipe: Recipe, tokens: int) -> int:
+        return tokens - self.masked(recipe)
+
+    def head_bytes(self, recipe: Recipe, value: int, fused: bool) -> int:
+        mae = recipe.group(MaeOptions)
+        masked = self.masked(recipe)
+        t = costs.tokens(recipe)
+        block = costs.block_bytes(t, mae.width, DECODER_MLP * mae.width, value, mask=0)
+        block += 0 if fused else value * mae.heads * t * t
+        enter = (t - masked) * value * recipe.model.width
+        outputs = costs.head_outputs(recipe)
+        ends = 8 * t * mae.width + masked * (value * mae.width + 4 * outputs)
+        return enter + mae.depth * block + ends
+
+    def question(self, metric: str) -> Question:
+        return Question(PATCHES, ("mae.rate",))
+
+    def sentence(self, recipe: Recipe) -> str:
+        m = recipe.group(MaeOptions)
+        return (
+            f"Masked autoencoder (He et al., 2022): {m.rate:.0%} of an image's patches are masked;"
+            f" the encoder sees the others alone, and a decoder of {m.depth} blocks, {m.width}"
+            f" wide, which is not part of the export, predicts of each masked patch"
+            f" {target_sentence(recipe)}."
+        )
+
+
+DECLARATION = MaeDeclaration()

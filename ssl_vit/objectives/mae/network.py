@@ -5,6 +5,8 @@ Legend: B batch, N patches, K masked and V = N - K visible patches of each image
 N), P prefix tokens, D the encoder's width, W the decoder's, A head outputs for a patch.
 """
 
+from typing import Self
+
 import torch
 from timm.layers import LayerNorm
 from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
@@ -16,8 +18,10 @@ from ...data.batching import Batch
 from ...models.attention import choose_attention
 from ...models.encoder import Encoder
 from .. import corruption
+from ..building import Settings
 from ..patches import PatchPrediction
 from ..targets.patch_targets import Target
+from . import MaeOptions
 
 
 class Decoder(nn.Module):
@@ -99,6 +103,18 @@ class MaskedAutoencoder(PatchPrediction):
         self.head = nn.Linear(width, target.num_outputs)
         nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+
+    @classmethod
+    def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
+        own = settings.group(MaeOptions)
+        return cls(
+            encoder,
+            settings.build_target(encoder),
+            rate=own.rate,
+            width=own.width,
+            depth=own.depth,
+            heads=own.heads,
+        )
 
     def describe(self) -> str:
         patches = self.encoder.patches

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from copy import deepcopy
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,10 @@ from ...errors import UserError
 from ...models.attention import fuse_on_gpus
 from ...models.encoder import Backbone, Encoder
 from .. import global_batch
-from ..base import Metrics, Objective, Step
+from ..base import Metrics, Objective, Output
+from ..building import Settings
 from ..global_batch import GlobalBatchNorm
+from . import MocoOptions
 
 PROJECTOR_LAYERS = 3  # section 4.1, "MLP heads"
 PREDICTOR_LAYERS = 2
@@ -89,6 +92,18 @@ class MomentumContrast(Objective):
             encoder.backbone.patch_embed.requires_grad_(False)
         self.momentum = MomentumCopy(encoder, self.projector)
 
+    @classmethod
+    def build(cls, settings: Settings, encoder: Backbone, classes: int) -> Self:
+        own = settings.group(MocoOptions)
+        return cls(
+            encoder,
+            temperature=own.temperature,
+            momentum=own.momentum,
+            hidden=own.hidden,
+            width=own.width,
+            freeze_patches=own.freeze_patches,
+        )
+
     def describe(self) -> str:
         patches = "patch projection frozen" if self.frozen else "patch projection trained"
         hidden, width = self.predictor[0].out_features, self.predictor[0].in_features
@@ -111,7 +126,7 @@ class MomentumContrast(Objective):
                 if p.requires_grad:
                     yield mean, p
 
-    def forward(self, batch: Batch) -> Step:
+    def forward(self, batch: Batch) -> Output:
         views_BV3HW = _views(batch)
         q_VBC = [self.predictor(z) for z in _project(self.encoder, self.projector, views_BV3HW)]
         with torch.no_grad():
@@ -125,7 +140,7 @@ class MomentumContrast(Objective):
             "loss": (loss_B.detach().double().sum(), images),
             "accuracy": (correct_B.sum(), images),
         }
-        return Step(loss_B.mean(), metrics)
+        return Output(loss_B.mean(), metrics)
 
     def _contrast(self, q_BC: Tensor, k_BC: Tensor) -> tuple[Tensor, Tensor]:
         """ctr (B,) of each query, and whether its own key is the nearest."""

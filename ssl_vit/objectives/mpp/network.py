@@ -4,12 +4,16 @@ what each corrupted patch was.
 Legend: B batch, N patches, K corrupted patches of each image, D width, A head outputs for a patch.
 """
 
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
+from ...config.shared_groups import CorruptionOptions
 from ...data.batching import Batch
 from ...models.encoder import Encoder, cut_patches
 from .. import corruption
+from ..building import Settings
 from ..patches import PatchPrediction
 from ..targets.patch_targets import Target
 
@@ -50,6 +54,20 @@ class MaskedPatchPrediction(PatchPrediction):
         self.head = nn.Linear(encoder.width, target.num_outputs)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+
+    @classmethod
+    def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
+        own = settings.group(CorruptionOptions)
+        return cls(
+            encoder,
+            settings.build_target(encoder),
+            rate=own.rate,
+            mask=own.mask,
+            random=own.random,
+            source=own.source,
+            shape=own.shape,
+            side=own.side,
+        )
 
     def describe(self) -> str:
         patches = self.encoder.patches

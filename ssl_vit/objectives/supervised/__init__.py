@@ -1,0 +1,82 @@
+"""Classification by labels (paper, 3.1 and 4.1), declared. No torch here."""
+
+from dataclasses import dataclass
+
+from ... import costs
+from ...config.declaration import Group, ObjectiveDeclaration, Question
+from ...config.fields import option
+from ...config.schema import Recipe
+from ...config.validate import require
+
+
+@dataclass
+class SupervisedOptions:
+    loss: str = option(
+        "softmax",
+        "Classification loss: softmax, or sigmoid, which takes several labels an image too.",
+        choices=("softmax", "sigmoid"),
+    )
+    smoothing: float = option(0.0, "Label smoothing, softmax only.", minimum=0, below=1)
+    hidden: bool = option(
+        True, "A hidden tanh layer in the head; false: one linear layer that starts at zero."
+    )
+    pool: str = option(
+        "token",
+        "Feature of an image: token (the class token) or avg (the mean of the patches).",
+        choices=("token", "avg"),
+    )
+
+
+class SupervisedDeclaration(ObjectiveDeclaration):
+    name = "supervised"
+    title = "Supervised training"
+    network = "network:Supervised"
+    options = Group("supervised", SupervisedOptions, "Training on labels.")
+    labels = True
+    only_labelled = True
+    mixes = True
+
+    def fine_tunes(self, recipe: Recipe) -> bool:
+        return not recipe.init_source.is_scratch
+
+    def check(self, recipe: Recipe) -> None:
+        own, model = recipe.group(SupervisedOptions), recipe.model
+        pooled = not model.convolutional or own.pool == "token"
+        reason = f"model={model.name} has no use for it"
+        require(pooled, "supervised.pool", own.pool, reason)
+        reason = "supervised.loss=sigmoid has no use for it"
+        smooth = own.smoothing == 0 or own.loss == "softmax"
+        require(smooth, "supervised.smoothing", own.smoothing, reason)
+
+    def needs_one_label(self, recipe: Recipe) -> tuple[str, str]:
+        """The sigmoid loss takes several."""
+        if recipe.group(SupervisedOptions).loss == "softmax":
+            return "supervised.loss=softmax", "supervised.loss=sigmoid"
+        return "", ""
+
+    def parameters(self, recipe: Recipe) -> int:
+        d = recipe.model.width
+        hidden = d * (d + 1) if recipe.group(SupervisedOptions).hidden else 0
+        return (d + 1) * (recipe.data.classes or 0) + hidden
+
+    def multiply_adds(self, recipe: Recipe) -> int:
+        return costs.encoder_multiply_adds(recipe)
+
+    def head_bytes(self, recipe: Recipe, value: int, fused: bool) -> int:
+        return 4 * (recipe.data.classes or 0)
+
+    def question(self, metric: str) -> Question:
+        loss = ("supervised.loss", "supervised.smoothing") if metric == "loss" else ()
+        return Question(("data.name", *loss))
+
+    def sentence(self, recipe: Recipe) -> str:
+        own = recipe.group(SupervisedOptions)
+        layers = "a hidden tanh layer and a linear one" if own.hidden else "one linear layer"
+        on = "class token" if own.pool == "token" else "mean of the patches"
+        return f"Classification with {layers} on the {on}, {own.loss} cross-entropy."
+
+    def linear_head(self, recipe: Recipe) -> bool:
+        return not recipe.group(SupervisedOptions).hidden and not recipe.model.convolutional
+
+
+DECLARATION = SupervisedDeclaration()

@@ -5,6 +5,7 @@ Legend: B batch, T tokens, D width, C classes, L labels of an image.
 """
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,9 @@ from torch.nn import functional as F
 
 from ...data.batching import Batch, is_labelled
 from ...models.encoder import Backbone
-from ..base import Objective, Step
+from ..base import Objective, Output
+from ..building import Settings
+from . import SupervisedOptions
 
 SIGMOID_BIAS = -10.0  # the authors' code: every class starts as improbable
 
@@ -57,6 +60,18 @@ class Supervised(Objective):
         nn.init.zeros_(self.head.weight)
         nn.init.constant_(self.head.bias, SIGMOID_BIAS if loss == "sigmoid" else 0.0)
 
+    @classmethod
+    def build(cls, settings: Settings, encoder: Backbone, classes: int) -> Self:
+        own = settings.group(SupervisedOptions)
+        return cls(
+            encoder,
+            classes,
+            loss=own.loss,
+            smoothing=own.smoothing,
+            hidden=own.hidden,
+            pool=own.pool,
+        )
+
     def describe(self) -> str:
         layers = "hidden tanh layer and " if isinstance(self.hidden, nn.Sequential) else ""
         on = "class token" if self.pool == "token" else "mean of the patches"
@@ -68,7 +83,7 @@ class Supervised(Objective):
         """Scores (B, C)."""
         return self.head(self.hidden(self.encoder.feature(batch.image, self.pool)))
 
-    def forward(self, batch: Batch) -> Step:
+    def forward(self, batch: Batch) -> Output:
         logits_BC = self.logits(batch).float()
         known_B = is_labelled(batch.label)
         loss_B = self._loss(logits_BC, batch.label) * known_B
@@ -85,7 +100,7 @@ class Supervised(Objective):
             "loss": (loss_B.detach().double().sum(), count),
             "accuracy": (correct_B.double().sum(), (label_BL >= 0).any(1).double().sum()),
         }
-        return Step(loss_B.sum() / divisor.clamp(min=1e-9), metrics)
+        return Output(loss_B.sum() / divisor.clamp(min=1e-9), metrics)
 
     def _loss(self, logits_BC: Tensor, label: Tensor) -> Tensor:
         """Of each image (B,); of one without a label any finite number."""

@@ -1,0 +1,53 @@
+"""Targets: what is predicted of a patch, declared. No torch here."""
+
+from ...config.declaration import TargetDeclaration
+
+COLORS = 512  # of 3 bits a channel
+
+
+class Colors(TargetDeclaration):
+    """The 3-bit mean colours of a patch's cells, a class of 512 each (paper, B.1.2)."""
+
+    def outputs(self, patch: int) -> int:
+        return COLORS * self.cells**2
+
+
+class Pixels(TargetDeclaration):
+    """A patch's pixels."""
+
+    def outputs(self, patch: int) -> int:
+        return 3 * patch**2
+
+
+class MeanColor(Colors):
+    name = "mean_color"
+    network = "patch_targets:mean_color_target"
+    sentence = "its mean colour, 3 bits a channel (one of 512)"
+
+
+class GridColor(Colors):
+    name = "grid_color"
+    network = "patch_targets:grid_color_target"
+    sentence = "the 3-bit mean colours of 4 x 4 cells (512 each)"
+    cells = 4
+
+
+class SquaredPixels(Pixels):
+    name = "pixels"
+    network = "patch_targets:Pixels"
+    sentence = "its pixels, by squared error"
+
+
+class AbsolutePixels(Pixels):
+    name = "pixels_l1"
+    network = "patch_targets:absolute_pixels_target"
+    sentence = "its pixels, by absolute error"
+
+
+class NormalizedPixels(Pixels):
+    name = "normalized_pixels"
+    network = "patch_targets:NormalizedPixels"
+    sentence = "its pixels, normalised by the patch's own mean and variance, by squared error"
+
+
+DECLARATIONS = (MeanColor(), GridColor(), SquaredPixels(), AbsolutePixels(), NormalizedPixels())

@@ -117,7 +117,7 @@ class Target(nn.Module, ABC):
     @abstractmethod
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
         """Name -> (B, N): the score of each patch without a model, from its neighbours that are not
-        in `corrupted_BN` and from the statistics. Names as in formatting.TO_BEAT."""
+        in `corrupted_BN` and from the statistics. Names of rows of metrics.Baseline."""
 
     @abstractmethod
     def predict(self, output_BKA: Tensor) -> Tensor:
@@ -285,13 +285,13 @@ class NormalizedPixels(Target):
         return (self.GREY + self.CONTRAST * values).round().clamp(0, 255).to(torch.uint8)
 
 
-# name -> the target for patches of a side, with the model's mean and std. A new one is a class and
-# a line here, and its name in schema.TARGETS; from outside the package a plugin adds both
-# (docs/guide.md).
-BUILDERS: dict[str, Callable[[int, list[float], list[float]], Target]] = {
-    "mean_color": lambda patch, mean, std: Colors(patch, cells=1),
-    "grid_color": lambda patch, mean, std: Colors(patch, cells=4),
-    "pixels": Pixels,
-    "pixels_l1": lambda patch, mean, std: Pixels(patch, mean, std, error=torch.abs),
-    "normalized_pixels": NormalizedPixels,
-}
+def mean_color_target(patch: int, mean: list[float], std: list[float]) -> Colors:
+    return Colors(patch, cells=1)
+
+
+def grid_color_target(patch: int, mean: list[float], std: list[float]) -> Colors:
+    return Colors(patch, cells=4)
+
+
+def absolute_pixels_target(patch: int, mean: list[float], std: list[float]) -> Pixels:
+    return Pixels(patch, mean, std, error=torch.abs)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helpers.options import ROOT, altered
-from ssl_vit import costs, objectives
+from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, compared_views
 from ssl_vit.costs import memory
@@ -13,6 +13,7 @@ from ssl_vit.data import batching, sources
 from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.lab.planning import budget
 from ssl_vit.models import attention, encoder
+from ssl_vit.objectives import building
 from ssl_vit.training import optim
 
 H100 = budget.devices()["h100"]
@@ -57,7 +58,7 @@ def held(words, size, fused=False):
     recipe = resolve([*words, f"optim.batch={size}"])
     torch.manual_seed(0)
     net = encoder.build_backbone(recipe.model, recipe.data, recipe.optim.dropout)
-    objective = objectives.build(objective_settings(recipe), net, 10)
+    objective = building.build(objective_settings(recipe), net, 10)
     for module in objective.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = fused

@@ -15,6 +15,7 @@ from helpers.reports import Page, altered, do_not_draw, error, table, write
 from ssl_vit import formatting
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import axes, comparable, svg_plots
+from ssl_vit.runs.objective_facts import recorded_facts
 
 CURVES = "figures/measures.svg"
 
@@ -135,7 +136,8 @@ def test_a_loss_at_another_rate_is_another_question(whole):
 
 @pytest.mark.parametrize("key", ["target", "model.patch", "data.name", "objective", "joint.mpp"])
 def test_a_loss_in_other_units_is_not_shown(tmp_path, undrawn, key):
-    vary = {f"it={value}": {key: value} for value in ("a", "b")}
+    more = {"objective": "joint"} if key.startswith("joint.") else {}
+    vary = {f"it={value}": {key: value, **more} for value in ("a", "b")}
     few = dict(zip(vary, FEW.values(), strict=False))
     claim = {"better": "it=a", "worse": "it=b"}
     _, text = text_of(
@@ -147,12 +149,16 @@ def test_a_loss_in_other_units_is_not_shown(tmp_path, undrawn, key):
     assert "held-out loss: arm" not in text
 
 
+def question_keys(name, recipes):
+    return comparable.question_keys(name, recipes, recorded_facts({}, recipes[0]))
+
+
 def test_a_masked_autoencoder_has_a_difficulty_of_its_own():
     recipes = [
         {"objective": "mae", "mae.rate": rate, "mae.depth": depth, "corruption.rate": rate}
         for rate, depth in ((0.5, 1), (0.75, 2))
     ]
-    assert comparable.question_keys("loss", recipes) == ([], ["mae.rate"])
+    assert question_keys("loss", recipes) == ([], ["mae.rate"])
 
 
 def test_moco_is_harder_with_more_images_to_tell_apart():
@@ -161,24 +167,24 @@ def test_moco_is_harder_with_more_images_to_tell_apart():
         {"objective": "moco_v3", "optim.batch": n, "model.patch": n, "target": n, "views.hue": n}
         for n in (1, 2)
     ]
-    assert comparable.question_keys("loss", recipes) == ([], ["optim.batch", "views.hue"])
+    assert question_keys("loss", recipes) == ([], ["optim.batch", "views.hue"])
     other = [{"objective": "moco_v3", "data.name": name} for name in "ab"]
-    assert comparable.question_keys("accuracy", other) == (["data.name"], [])
+    assert question_keys("accuracy", other) == (["data.name"], [])
 
 
 def test_a_part_of_a_joint_loss_compares_where_the_sum_does_not():
     recipes = [
         {"objective": "joint", "joint.mpp": weight, "corruption.rate": 0.5} for weight in (0.1, 1.0)
     ]
-    assert comparable.question_keys("loss", recipes) == (["joint.mpp"], [])
-    assert comparable.question_keys("mpp/loss", recipes) == ([], [])
+    assert question_keys("loss", recipes) == (["joint.mpp"], [])
+    assert question_keys("mpp/loss", recipes) == ([], [])
     other = [
         {"objective": "joint", "target": target, "supervised.smoothing": s}
         for target, s in (("pixels", 0), ("a", 0.1))
     ]
-    assert comparable.question_keys("mpp/loss", other) == (["target"], [])
-    assert comparable.question_keys("supervised/loss", other) == (["supervised.smoothing"], [])
-    assert comparable.question_keys("supervised/accuracy", other) == ([], [])
+    assert question_keys("mpp/loss", other) == (["target"], [])
+    assert question_keys("supervised/loss", other) == (["supervised.smoothing"], [])
+    assert question_keys("supervised/accuracy", other) == ([], [])
 
 
 def test_a_value_that_is_not_finite_is_none(tmp_path, undrawn):

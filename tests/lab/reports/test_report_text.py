@@ -7,6 +7,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 from markdown_it import MarkdownIt
 from matplotlib.text import Text
 
@@ -14,6 +15,7 @@ from helpers import arm_studies as arms
 from helpers import key_studies as keys
 from helpers.reports import altered, write
 from ssl_vit import formatting
+from ssl_vit.config.parsing import flatten
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import svg_plots
 from ssl_vit.runs.identity import written_hash
@@ -192,8 +194,9 @@ def test_names_in_a_report_cannot_become_markup(tmp_path) -> None:
     about = json.loads((folder / "study.json").read_text())
     for one in about["tasks"]:
         one["options"] = ["recipe=finetune", "data.name=```\n<b>"]
-        (folder / one["name"] / "recipe.yaml").write_text(f"name: {one['name']}\n")
-        altered(folder / one["name"] / "result.json", recipe=written_hash({}))
+        made = {"name": one["name"], "seed": one["seed"], "data": {"name": "```\n<b>"}}
+        (folder / one["name"] / "recipe.yaml").write_text(yaml.safe_dump(made))
+        altered(folder / one["name"] / "result.json", recipe=written_hash(flatten(made)))
     write(folder / "study.json", about)
     for path in folder.glob("probe-mpp-*"):
         (path / "result.json").unlink()

@@ -8,8 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from helpers.studies import GAP, Bench
-from ssl_vit import formatting, objectives
-from ssl_vit.config import schema
+from ssl_vit import formatting
+from ssl_vit.config import declaration
 from ssl_vit.config.recipe_files import RECIPES
 from ssl_vit.config.resolve import resolve
 from ssl_vit.costs import exaflop
@@ -398,11 +398,13 @@ def test_a_job_array_repeats_the_sweeps_words(bench, monkeypatch):
 
 
 OWN = """
-from ssl_vit import objectives
-from ssl_vit.config import schema
+from ssl_vit.config.declaration import declare
+from ssl_vit.objectives.mpp import MppDeclaration
 
-schema.OBJECTIVES["own_of_sweeps"] = ("corruption", "target")
-objectives.BUILDERS["own_of_sweeps"] = objectives.BUILDERS["mpp"]
+class Own(MppDeclaration):
+    name = "own_of_sweeps"
+
+declare(Own())
 """
 
 
@@ -417,8 +419,7 @@ def test_a_sweep_takes_the_plugin_that_the_command_line_names(bench, monkeypatch
         assert main(words) == 0
         plan = parse_request(words).plan
     finally:
-        for names in (schema.OBJECTIVES, objectives.BUILDERS):
-            names.pop("own_of_sweeps", None)
+        declaration.withdraw("own_of_sweeps")
     found = {task.name: task.options.get("plugin") for task in plan.values()}
     own = str(bench.folder / "own.py")
     assert set(bench.finished()) == found.keys() and len(found) == 4

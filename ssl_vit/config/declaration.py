@@ -1,0 +1,323 @@
+"""What an objective or a target declares of itself, and where declarations are found. No torch.
+
+An objective is a folder of ssl_vit/objectives/ whose `__init__.py` has a `DECLARATION`, or a
+plugin that calls `declare`. All that the workbench does for an objective (options and their help,
+checks, costs, pages, cards, which runs compare) reads the declaration. Its network is imported when
+it is built.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from ..errors import UserError, suggest
+from ..metrics import Baseline, Metric, register
+
+if TYPE_CHECKING:
+    from .schema import Recipe
+
+FOUND_IN = "ssl_vit.objectives"
+# Groups of keys that are not of one objective: those that corrupt patches use `corruption`, those
+# that predict them `target` (a key without a dot), those that compare views of an image `views`.
+SHARED = ("corruption", "target", "views")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Keys `NAME.FIELD`: the fields of a dataclass (fields.option), and what they are about."""
+
+    name: str
+    kind: type
+    about: str
+
+
+class Question(NamedTuple):
+    """What of a recipe makes a metric of two runs an answer to the same question.
+
+    Attributes:
+        keys: whose values must be the same; one that ends in a dot stands for its group.
+        difficulty: whose values give each run a difficulty of its own: their metrics compare only
+            with that said.
+    """
+
+    keys: tuple[str, ...]
+    difficulty: tuple[str, ...] = ()
+
+
+class ObjectiveDeclaration:
+    """An objective. `name` is its folder's, `objective=NAME`; a plugin gives it.
+
+    Counts are of one image; they read sizes from the recipe. Those of joint training are its
+    parts'.
+
+    Attributes:
+        title: what it is, as the first words of a page.
+        tag: on the Hub.
+        network: "MODULE:CLASS" of its network, MODULE relative to the declaration's package; empty
+            for one that trains nothing, and for a plugin in one file, which overrides `build`.
+        options: its own group of keys.
+        shared: groups of SHARED that it uses.
+        trains: whether it trains anything.
+        labels: needs labelled images.
+        only_labelled: has no use for images without a label.
+        mixes: can learn from images that are blended in pairs (mixup, CutMix).
+        views: random views of an image that a step compares; 0: it takes images as they are.
+        parts: the objectives that it is a sum of.
+        metrics: rows of its own metrics and baselines (metrics.py).
+    """
+
+    name: str = ""
+    title: str = ""
+    tag: str = ""
+    network: str = ""
+    trains: bool = True
+    options: Group | None = None
+    shared: tuple[str, ...] = ()
+    labels: bool = False
+    only_labelled: bool = False
+    mixes: bool = False
+    views: int = 0
+    parts: tuple[str, ...] = ()
+    metrics: tuple[Metric | Baseline, ...] = ()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups of keys that it uses, its own and shared ones."""
+        own = (self.options.name,) if self.options else ()
+        of_parts = (group for part in self.parts for group in objective(part).groups)
+        return tuple(dict.fromkeys((*self.shared, *of_parts, *own)))
+
+    @property
+    def predicts_patches(self) -> bool:
+        return "target" in self.groups
+
+    def trained(self, recipe: "Recipe") -> "list[ObjectiveDeclaration]":
+        """The objectives that are trained: itself, or its parts whose weight is not 0."""
+        return [self]
+
+    def learns_labels(self, recipe: "Recipe") -> bool:
+        """Whether it trains on labels, so that a test split can be classified."""
+        return self.labels
+
+    def fine_tunes(self, recipe: "Recipe") -> bool:
+        """Whether a run from trained weights is a fine-tuning."""
+        return False
+
+    def build(self, settings: Any, encoder: Any, classes: int) -> Any:
+        """Its network (objectives.base.Objective) around an encoder, for labels of `classes`
+        classes; `settings` are an objectives.building.Settings. Torch is imported here at the
+        earliest."""
+        return imported(self.network, self).build(settings, encoder, classes)
+
+    def check(self, recipe: "Recipe") -> None:
+        """Check its keys against the rest of the recipe.
+
+        Raises:
+            UserError: they do not fit.
+        """
+
+    def needs_one_label(self, recipe: "Recipe") -> tuple[str, str]:
+        """Where lists of labels cannot be learned: the option that says so, and what is expected
+        instead."""
+        return f"objective={self.name}", "a column of one label"
+
+    # Costs
+
+    def parameters(self, recipe: "Recipe") -> int:
+        """Parameters beside the encoder's that get a gradient: heads, tokens, a decoder."""
+        return 0
+
+    def block_parameters(self, recipe: "Recipe") -> int:
+        """Those of `parameters` in Transformer blocks."""
+        return 0
+
+    def momentum_parameters(self, recipe: "Recipe") -> int:
+        """Parameters of a momentum copy."""
+        return 0
+
+    def frozen_parameters(self, recipe: "Recipe") -> int:
+        """Parameters of the encoder that get no gradient."""
+        return 0
+
+    def multiply_adds(self, recipe: "Recipe") -> int | None:
+        """Multiply-adds of a forward pass, the encoder's included; None: not counted."""
+        return None
+
+    def training_multiply_adds(self, recipe: "Recipe") -> int | None:
+        """Of a forward and a backward pass; a backward pass costs two forward passes."""
+        forward = self.multiply_adds(recipe)
+        return None if forward is None else 3 * forward
+
+    def visible_tokens(self, recipe: "Recipe", tokens: int) -> int:
+        """Of the image's tokens those that the encoder's blocks see."""
+        return tokens
+
+    def head_bytes(self, recipe: "Recipe", value: int, fused: bool) -> int:
+        """Bytes of activations behind the encoder that are kept for the backward pass.
+
+        Args:
+            value: bytes of a value, 2 in bfloat16, 4 in float32.
+            fused: whether attention keeps no matrices.
+        """
+        return 0
+
+    def unwanted_tokens(self, recipe: "Recipe", tokens: int) -> int:
+        """Tokens whose outputs the last block does not compute."""
+        return 0
+
+    # What others are told
+
+    def question(self, metric: str) -> Question | None:
+        """What makes a metric of held-out images (`loss`, `accuracy`, ...) comparable between
+        runs; None: nothing does, or it is not known."""
+        return None
+
+    def sentence(self, recipe: "Recipe") -> str:
+        """What was trained, for the model card."""
+        return ""
+
+    def linear_head(self, recipe: "Recipe") -> bool:
+        return False
+
+    @property
+    def class_token_is_trained(self) -> bool:
+        """Whether the class token gets a loss."""
+        return True
+
+
+class TargetDeclaration:
+    """What is predicted of a patch: `target=NAME`.
+
+    Attributes:
+        network: as of an objective: what it names takes (patch side, mean, std).
+        sentence: what is predicted: "of each patch the encoder predicts SENTENCE".
+        cells: cells of a patch's side that it is cut into; model.patch is a multiple.
+        metrics: as of an objective.
+    """
+
+    name: str = ""
+    network: str = ""
+    sentence: str = ""
+    cells: int = 1
+    metrics: tuple[Metric | Baseline, ...] = ()
+
+    def build(self, patch: int, mean: list[float], std: list[float]) -> Any:
+        """It as a module (objectives.targets.patch_targets.Target) for patches of a side, in the
+        model's input range."""
+        return imported(self.network, self)(patch, mean, std)
+
+    def outputs(self, patch: int) -> int:
+        """Numbers that the head gives for a patch of a side; 0: not known, so not counted."""
+        return 0
+
+
+D = TypeVar("D", ObjectiveDeclaration, TargetDeclaration)
+_OBJECTIVES: dict[str, ObjectiveDeclaration] = {}
+_TARGETS: dict[str, TargetDeclaration] = {}
+_ON_CHANGE: list[Callable[[], None]] = []
+
+
+def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
+    """Add an objective or a target.
+
+    Raises:
+        UserError: another one has its name, or it has none.
+    """
+    known: dict[str, Any] = _OBJECTIVES if isinstance(found, ObjectiveDeclaration) else _TARGETS
+    what = "objective" if known is _OBJECTIVES else "target"
+    if not found.name:
+        raise UserError(f"{type(found).__name__}: the declaration of an {what} lacks its name")
+    before = known.get(found.name)
+    if before is not None and before is not found:
+        raise UserError(f"{what}={found.name}: declared twice")
+    register(*found.metrics)
+    known[found.name] = found
+    for forget in _ON_CHANGE:
+        forget()
+
+
+def withdraw(name: str) -> None:
+    """Take back what a plugin declared: its objective or target of that name."""
+    _OBJECTIVES.pop(name, None)
+    _TARGETS.pop(name, None)
+    for forget in _ON_CHANGE:
+        forget()
+
+
+def on_change(forget: Callable[[], None]) -> None:
+    """Call `forget` whenever something is declared: what was computed from declarations is old."""
+    _ON_CHANGE.append(forget)
+
+
+@functools.cache
+def _find_own() -> None:
+    """Declare what the package has: by name, as the folder stands above what reads recipes."""
+    importlib.import_module(FOUND_IN).declare_all()
+
+
+def objectives() -> Mapping[str, ObjectiveDeclaration]:
+    """{name: objective}, those of plugins that ran included."""
+    _find_own()
+    return _OBJECTIVES
+
+
+def targets() -> Mapping[str, TargetDeclaration]:
+    """{name: target}."""
+    _find_own()
+    return _TARGETS
+
+
+def objective(name: str) -> ObjectiveDeclaration:
+    """The objective of that name.
+
+    Raises:
+        UserError: there is none.
+    """
+    return _named("objective", name, objectives())
+
+
+def target(name: str) -> TargetDeclaration:
+    """The target of that name. Raises as `objective`."""
+    return _named("target", name, targets())
+
+
+def _named(key: str, name: str, known: Mapping[str, D]) -> D:
+    if name not in known:
+        raise UserError(f"{key}={name}: {suggest(name, known)}; plugin=FILE.py adds others")
+    return known[name]
+
+
+class Names(Collection[str]):
+    """Names of what is declared, as they are when they are looked at."""
+
+    def __init__(self, declared: Callable[[], Mapping[str, Any]]) -> None:
+        self.declared = declared
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.declared()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.declared())
+
+    def __len__(self) -> int:
+        return len(self.declared())
+
+
+def groups() -> Iterator[Group]:
+    """The groups of keys of all objectives, each once."""
+    for found in objectives().values():
+        if found.options:
+            yield found.options
+
+
+def imported(reference: str, declared: object) -> Any:
+    """What a declaration names as its network.
+
+    Args:
+        reference: "MODULE:NAME" with MODULE relative to the declaration's package.
+        declared: the declaration.
+    """
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(f".{module}", type(declared).__module__), name)

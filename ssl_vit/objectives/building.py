@@ -1,0 +1,50 @@
+"""Builds the network of a recipe's objective."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from ..config import declaration
+from ..models.encoder import Backbone, Encoder
+from .base import Objective
+from .targets.patch_targets import Target
+
+G = TypeVar("G")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What of a recipe a network is built from.
+
+    Attributes:
+        objective: its name.
+        groups: {name: group of keys} that the objective uses.
+        target: name of what is predicted of a patch.
+        mean, std: normalise the encoder's input, one value a channel in [0, 1].
+    """
+
+    objective: str
+    groups: Mapping[str, Any]
+    target: str
+    mean: list[float]
+    std: list[float]
+
+    def group(self, kind: type[G]) -> G:
+        """The group of keys of that type."""
+        return next(one for one in self.groups.values() if isinstance(one, kind))
+
+    def build_target(self, encoder: Encoder) -> Target:
+        """What is predicted of a patch of the encoder."""
+        declared = declaration.target(self.target)
+        return cast(Target, declared.build(encoder.patch_size, self.mean, self.std))
+
+
+def build(settings: Settings, encoder: Backbone, classes: int, part: str = "") -> Objective:
+    """The objective that `settings` name, or a part of it, around `encoder`, for labels of
+    `classes` classes.
+
+    Raises:
+        UserError: it is not declared.
+    """
+    declared = declaration.objective(part or settings.objective)
+    return cast(Objective, declared.build(settings, encoder, classes))

@@ -1,0 +1,13 @@
+"""What objectives that predict patches say of their losses. No torch here."""
+
+from ..config import declaration
+from ..config.schema import Recipe
+
+# Keys that make a loss on patches another question if their values differ
+PATCHES = ("target", "model.patch", "data.name", "data.size")
+
+
+def target_sentence(recipe: Recipe) -> str:
+    """What is predicted of a patch."""
+    found = declaration.targets().get(recipe.target)
+    return found.sentence if found and found.sentence else recipe.target

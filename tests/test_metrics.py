@@ -1,0 +1,200 @@
+"""The registry of metrics: what the engine measures has a row, and a row is all that a metric needs
+to be shown everywhere."""
+
+import json
+import shutil
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+import helpers.key_studies as arms
+from helpers.launching import ROOT
+from helpers.options import TINY, altered
+from ssl_vit import metrics, rng
+from ssl_vit.config import declaration
+from ssl_vit.config.probe import DENSE, MEASURES
+from ssl_vit.config.resolve import resolve
+from ssl_vit.data.batching import Batch
+from ssl_vit.evaluation.features import ProbesDuringTraining
+from ssl_vit.hub import card
+from ssl_vit.jobs.setup import objective_settings
+from ssl_vit.lab import reports, runs_tool
+from ssl_vit.lab.reports import svg_plots
+from ssl_vit.lab.run_table import index_page
+from ssl_vit.metrics import Baseline, Metric, find_baseline, find_metric
+from ssl_vit.models.encoder import build_encoder
+from ssl_vit.objectives import building
+from ssl_vit.objectives.patches import KINDS
+from ssl_vit.pages import metric_tables, run_page
+from ssl_vit.runs import console
+from ssl_vit.runs.folder import Run
+
+# The evaluate tool's and those of a test split, which need images and a classifier to be made
+TESTED = ("top1", "top5", "real", "miou", "pixel_accuracy", "patch_knn")
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a test adds do not stay."""
+    for name in ("_metrics", "_baselines"):
+        monkeypatch.setattr(metrics, name, dict(getattr(metrics, name)))
+
+
+def has_row(name: str) -> bool:
+    return find_metric(name) != metrics._unknown(name.rpartition("/")[2])
+
+
+def batch() -> Batch:
+    draw = torch.Generator().manual_seed(0)
+    views = torch.randint(0, 256, (4, 2, 3, 16, 16), dtype=torch.uint8, generator=draw)
+    index = torch.arange(4)
+    key = torch.from_numpy(rng.key(0, 0, index.numpy()))
+    return Batch(views[:, 0], index, index, key, views=views)
+
+
+@pytest.mark.parametrize(
+    ("objective", "target"),
+    [
+        (objective, target)
+        for objective, target in product(declaration.objectives(), declaration.targets())
+        if declaration.objective(objective).predicts_patches or target == "mean_color"
+    ],
+)
+def test_what_an_objective_measures_has_a_row(objective: str, target: str) -> None:
+    if objective == "probe":  # no training
+        return
+    recipe = resolve(altered(TINY, f"recipe={objective}"))
+    recipe.target = target
+    made = building.build(objective_settings(recipe), build_encoder(recipe.model, recipe.data), 10)
+    made.fit_baselines([batch()])
+    measured = made.eval()(batch()).metrics
+    assert {"loss"} <= measured.keys()
+    assert [name for name in measured if not has_row(name)] == []
+    for name in made.baselines(batch()):
+        assert find_baseline(name) and metrics.compared_with(name, measured), name
+
+
+def test_what_an_evaluation_measures_has_a_row() -> None:
+    recipe = resolve(["recipe=evaluate", "init=scratch", "probe.shots=[1,5,7]"])
+    recipe.probe.measures = MEASURES
+    names = ProbesDuringTraining([], [], recipe.probe, 2, Accelerator(cpu=True)).names()
+    assert set(MEASURES) - {"few_shot"} - set(names) == {"top1"}
+    assert {*DENSE} == {"segmentation", "patch_knn"}, "TESTED has their metrics"
+    finished = [f"probe_{one}" for one in names]
+    for name in (*names, *(f"probe/{one}" for one in names), *finished, *TESTED):
+        assert has_row(name) and find_metric(name).unit == metrics.SHARE, name
+    assert {find_metric(one).sentence for one in finished} == {
+        "top-1 of a probe on frozen features"
+    }
+
+
+def test_baselines_are_compared_with_rows() -> None:
+    for baseline in metrics.all_baselines():
+        assert baseline.compared_with and all(map(has_row, baseline.compared_with)), baseline.name
+        assert not has_row(baseline.name) and not metrics.is_of_model(baseline.name)
+
+
+def test_kinds_of_patches_are_those_that_are_measured() -> None:
+    assert list(metrics.KINDS) == list(KINDS)
+
+
+def test_a_name_without_a_row_is_a_plain_number() -> None:
+    entry = {"value": 0.25, "n": 100, "split": "validation"}
+    (row,) = metric_tables.result_rows({"agreement": entry})
+    assert (row.meaning, row.value, row.interval) == ("-", "0.25", "-")
+    assert metrics.format_metrics({"agreement": 0.25}) == ""
+    assert not find_metric("loss_of_own").higher and find_metric("agreement").higher
+
+
+def test_a_name_has_one_row(registry: None) -> None:
+    row = Metric("agreement", sentence="how alike two views are")
+    metrics.register(row, row)
+    for other in (replace(row, higher=False), Baseline("agreement", "", "", "", ())):
+        with pytest.raises(ValueError, match="agreement"):
+            metrics.register(other)
+    with pytest.raises(ValueError, match="higher=False"):
+        Metric("alignment", metrics.LOSS)
+
+
+def test_one_row_shows_a_metric_everywhere(
+    registry: None, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Label, unit, what it is and direction of a share of which less is better."""
+    metrics.register(
+        Metric(
+            "confusion",
+            metrics.SHARE,
+            "the share of views taken for others'",
+            higher=False,
+            label="confused views",
+            short="confused",
+            column="held-out confusion",
+        ),
+        Baseline(
+            "blind", "guessing blindly", "any view", "confused {:.1%} (blind)", ("confusion",)
+        ),
+    )
+    values = {"confusion": 0.25, "blind": 0.75}
+    entries = {name: {"value": one, "n": 90, "split": "validation"} for name, one in values.items()}
+    run = Run(resolve(["recipe=mpp", f"out={tmp_path}/runs", "name=made"]))
+    shutil.copytree(ROOT / "tests" / "golden" / "runs" / "finished_mpp", run.folder)
+    result = json.loads((run.folder / "result.json").read_text())
+    result["metrics"] = {"loss": result["metrics"]["loss"], **entries}
+    (run.folder / "result.json").write_text(json.dumps(result))
+    rows = [
+        {"step": step, "confusion": 0.5, "loss": 2.0}
+        | {f"validation/{name}": value for name, value in values.items()}
+        for step in (10, 20)
+    ]
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    # terminal
+    speed = {"images_per_s": 9.0, "data_wait": 0.0}
+    assert "  confused 50.0%  " in console._summary(rows[0] | speed)
+    assert metrics.format_metrics(values, values) == "confused views 25.0% (to beat 75.0%)"
+    assert metrics.format_baselines(values) == "confused 75.0% (blind)"
+
+    # page and index
+    run_page.write(run.folder)
+    page = (run.folder / "report.html").read_text()
+    assert "beats guessing blindly (25.00% against 75.00%)" in page
+    assert "confusion: the share of views taken for others" in page
+    assert '"confused views, held out"' in page and '"baseline: guessing blindly"' in page
+    index_page.write(tmp_path / "runs")
+    index = (tmp_path / "runs" / "index.html").read_text()
+    assert "held-out confusion" in index and "25.00% (n = 90)" in index
+
+    # card
+    text = card.write(run, run.folder / "export")
+    assert "| `confusion` | the share of views taken for others' | validation | 25.00% |" in text
+    assert "| `blind` | any view | 75.00% | 25.00% | `confusion` |" in text
+    assert "type: accuracy\n      name: confusion" in text
+
+    # runs tool
+    shutil.copytree(run.folder, tmp_path / "runs" / "worse")
+    result["metrics"]["confusion"] = entries["confusion"] | {"value": 0.5}
+    (tmp_path / "runs" / "worse" / "result.json").write_text(json.dumps(result))
+    capsys.readouterr()
+    runs_tool.main([str(tmp_path / "runs"), "best=confusion"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("confusion: lower is better\n")
+    assert printed.index("25.00% (n = 90)") < printed.index("50.00% (n = 90)")
+    runs_tool.main([str(tmp_path / "runs")])
+    assert "confusion 25.00% (n = 90)" in capsys.readouterr().out, "before the loss"
+
+    # report
+    for name in ("points", "learning", "grid"):
+        monkeypatch.setattr(svg_plots, name, lambda *arguments: "<svg/>")
+    study = arms.study(tmp_path / "study")
+    for path in study.glob("pretrain-*/result.json"):
+        found = json.loads(path.read_text())
+        found["metrics"]["confusion"] = entries["confusion"]
+        path.write_text(json.dumps(found))
+    measure = reports.write(study).numbers.measure("confusion")
+    assert measure.label == "held-out confused views"
+    assert measure.percent and not measure.higher
+    assert "held-out confused views, %" in (study / "report.md").read_text()
