@@ -111,9 +111,15 @@ def _resolved(options: tuple[str, ...]) -> dict[str, Any]:
 
 
 def differing_keys(recipes: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Keys of which two of these recipes, as {dotted key: value}, have different values."""
+    """Keys of which two of these recipes, as {dotted key: value}, have different values; one that
+    has no such key, as its objective does not use it, has the default."""
+    default = defaults()
     keys = {key for recipe in recipes for key in recipe}
-    return {key for key in keys if len({str(recipe.get(key)) for recipe in recipes}) > 1}
+    return {
+        key
+        for key in keys
+        if len({str(recipe.get(key, default.get(key))) for recipe in recipes}) > 1
+    }
 
 
 def question_keys(
