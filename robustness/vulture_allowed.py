@@ -43,15 +43,6 @@ _.alt
 # Makes every heartbeat another text, by which a new one is told from an old one
 _.beats
 
-# Networks and targets, which declarations name as "MODULE:NAME"
-Joint
-MaskedAutoencoder
-MomentumContrast
-MaskedPatchPrediction
-mean_color_target
-grid_color_target
-absolute_pixels_target
-
 # A field that objective=joint reads by the name of its part
 mpp
 

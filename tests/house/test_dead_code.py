@@ -6,14 +6,18 @@ from pathlib import Path
 from vulture import Vulture
 
 from helpers.options import ROOT
+from ssl_vit.config import declaration
 
 PACKAGE = ROOT / "ssl_vit"
 ALLOWED = ROOT / "robustness" / "vulture_allowed.py"
 
 
 def unused(*paths: Path) -> set[str]:
+    """What no file uses, nor a declaration that names it as its network."""
     found = Vulture()
     found.scavenge(paths)
+    declared = [*declaration.objectives().values(), *declaration.targets().values()]
+    found.scan("\n".join(one.network.rpartition(":")[2] for one in declared))
     return {
         f"{Path(one.filename).name}:{one.first_lineno} {one.typ} {one.name}"
         for one in found.get_unused_code(min_confidence=60)
