@@ -1,0 +1,105 @@
+"""I-JEPA (Assran et al., 2023): from the features of visible patches a predictor gives those that a
+teacher, a running average of the encoder, has for the hidden ones.
+
+Hidden are single patches, those that MPP would corrupt at the same rate; the authors hide blocks.
+
+Legend: B batch, N patches, K hidden and V = N - K visible patches, T tokens, D width.
+"""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...data.batching import Batch
+from ...models.encoder import Encoder
+from .. import corruption
+from ..base import Metrics, Objective, Output
+from ..building import Settings
+from ..mae.network import Decoder
+from . import HEADS, IjepaOptions, predictor_width
+
+TEACHER = "teacher."  # of the teacher's names in a state
+
+
+class FeaturePrediction(Objective):
+    """The loss is the mean smooth L1 distance (the authors' code) between predicted features and
+    the teacher's, normalised over their channels.
+
+    Args:
+        encoder: a Vision Transformer with patches.
+        rate: share of each image's patches that are hidden.
+        momentum: of the teacher in the first step; it rises to 1 linearly (section 4).
+    """
+
+    encoder: Encoder
+    pool = "avg"  # the class token has no loss
+
+    def __init__(self, encoder: Encoder, *, rate: float, momentum: float) -> None:
+        super().__init__(encoder)
+        self.rate = rate
+        self.first_momentum = momentum
+        width = predictor_width(encoder.width)
+        depth = max(1, len(encoder.backbone.blocks) // 2)
+        self.predictor = Decoder(
+            encoder.width, encoder.prefix, encoder.grid, width=width, depth=depth, heads=HEADS
+        )
+        self.head = nn.Linear(width, encoder.width)
+        nn.init.xavier_uniform_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.teacher = deepcopy(encoder)
+        self.teacher.requires_grad_(False)
+
+    @classmethod
+    def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
+        own = settings.group(IjepaOptions)
+        return cls(encoder, rate=own.rate, momentum=own.momentum)
+
+    def describe(self) -> str:
+        patches = self.encoder.patches
+        count = corruption.num_corrupted(self.rate, patches)
+        return (
+            f"I-JEPA: of {patches} patches {patches - count} are seen by the encoder, the teacher's"
+            f" features of {count} predicted; predictor of {len(self.predictor.blocks)} blocks,"
+            f" {self.head.in_features} wide"
+        )
+
+    def heads(self) -> dict[str, Tensor]:
+        return {name: value for name, value in super().heads().items() if TEACHER not in name}
+
+    def momentum_at(self, progress: float) -> float:
+        return self.first_momentum + (1 - self.first_momentum) * progress
+
+    def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        pairs = zip(self.teacher.parameters(), self.encoder.parameters(), strict=True)
+        yield from ((mean, p) for mean, p in pairs if p.requires_grad)
+
+    def forward(self, batch: Batch) -> Output:
+        patches = self.encoder.patches
+        drawn = corruption.sample(batch.key, patches, self.rate, mask=1.0, random=0.0)
+        visible_BV = corruption.visible_patches(drawn, patches)
+        h_BTD = self.encoder(self.encoder.patch(batch.image), visible_BV)
+        h_BNW = self.predictor(h_BTD, visible_BV)
+        predicted_BKD = self.head(corruption.gather_corrupted(h_BNW, drawn)).float()
+        wanted_BKD = corruption.gather_corrupted(self._teach(batch.image), drawn)
+        loss_B = F.smooth_l1_loss(predicted_BKD, wanted_BKD, reduction="none").mean((1, 2))
+        return Output(loss_B.mean(), self._metrics(loss_B, wanted_BKD))
+
+    @torch.no_grad()
+    def _teach(self, image_B3HW: Tensor) -> Tensor:
+        """The teacher's features (B, N, D), normalised over the channels."""
+        h_BTD = self.teacher(self.teacher.patch(image_B3HW)).float()
+        return F.layer_norm(h_BTD[:, self.encoder.prefix :], h_BTD.shape[-1:])
+
+    def _metrics(self, loss_B: Tensor, wanted_BKD: Tensor) -> Metrics:
+        """`feature_spread`: the standard deviation of a channel over an image's patches, which
+        goes to 0 where the teacher gives all patches one feature."""
+        images = torch.full((), float(len(loss_B)), dtype=torch.float64, device=loss_B.device)
+        spread_B = wanted_BKD.std(1, correction=0).mean(-1)
+        return {
+            "loss": (loss_B.detach().double().sum(), images),
+            "feature_spread": (spread_B.double().sum(), images),
+        }
