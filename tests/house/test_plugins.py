@@ -160,10 +160,10 @@ def test_a_plugin_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["objective", "target"])
 def test_an_unknown_name_leads_to_plugins(key: str) -> None:
-    with pytest.raises(UserError, match=rf"{key}=jepa: choices: .*; plugin=FILE\.py adds others"):
-        resolve(["recipe=mpp", f"{key}=jepa"])
+    with pytest.raises(UserError, match=rf"{key}=whirl: choices: .*; plugin=FILE\.py adds others"):
+        resolve(["recipe=mpp", f"{key}=whirl"])
     with pytest.raises(UserError) as caught:  # of what no plugin can add to
-        resolve(["recipe=mpp", "optim.name=jepa"])
+        resolve(["recipe=mpp", "optim.name=whirl"])
     assert "plugin" not in str(caught.value)
 
 
