@@ -45,6 +45,3 @@ _.beats
 
 # A field that objective=joint reads by the name of its part
 mpp
-
-# For a notebook in which a plugin is changed and run again, and for tests
-withdraw

@@ -18,6 +18,7 @@ from ..metrics import Baseline, Metric, register
 if TYPE_CHECKING:
     from .schema import Recipe
 
+G = TypeVar("G")
 FOUND_IN = "ssl_vit.objectives"
 # Groups of keys that are not of one objective: those that corrupt patches use `corruption`, those
 # that predict them `target` (a key without a dot), those that compare views of an image `views`.
@@ -44,6 +45,18 @@ class Question(NamedTuple):
 
     keys: tuple[str, ...]
     difficulty: tuple[str, ...] = ()
+
+
+def find_group(groups: Mapping[str, Any], kind: type[G]) -> G:
+    """Of {name: group of keys} the one of a type.
+
+    Raises:
+        KeyError: there is none; the objective does not use it.
+    """
+    for one in groups.values():
+        if isinstance(one, kind):
+            return one
+    raise KeyError(f"the objective does not use {kind.__name__}")
 
 
 class ObjectiveDeclaration:
@@ -167,7 +180,7 @@ class ObjectiveDeclaration:
         """Tokens whose outputs the last block does not compute."""
         return 0
 
-    # What others are told
+    # What pages, cards and reports say
 
     def question(self, metric: str) -> Question | None:
         """What makes a metric of held-out images (`loss`, `accuracy`, ...) comparable between
@@ -239,7 +252,7 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
 
 
 def withdraw(name: str) -> None:
-    """Take back what a plugin declared: its objective or target of that name."""
+    """Take back the objective or target of that name, as of a plugin that fails after it."""
     _OBJECTIVES.pop(name, None)
     _TARGETS.pop(name, None)
     for forget in _ON_CHANGE:
@@ -305,11 +318,9 @@ class Names(Collection[str]):
         return len(self.declared())
 
 
-def groups() -> Iterator[Group]:
-    """The groups of keys of all objectives, each once."""
-    for found in objectives().values():
-        if found.options:
-            yield found.options
+def groups() -> list[Group]:
+    """The groups of keys of all objectives, each once: a plugin may take another's."""
+    return list(dict.fromkeys(one.options for one in objectives().values() if one.options))
 
 
 def imported(reference: str, declared: object) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from . import recipe_files, schema, uses, values
+from . import declaration, recipe_files, schema, uses, values
 from .computed import computed_values
 from .fields import options_of
 from .init_source import SCRATCH, InitSource
@@ -256,9 +256,12 @@ def _run_plugin(plugin: str | None) -> None:
     if name in sys.modules:
         return
     module = importlib.util.module_from_spec(spec)
+    before = {*declaration.objectives(), *declaration.targets()}
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever is wrong in a user's file
+        for declared in {*declaration.objectives(), *declaration.targets()} - before:
+            declaration.withdraw(declared)
         raise UserError(f"plugin={plugin}: {' '.join(repr(error).split())}") from None
     sys.modules[name] = module
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 
+from ..errors import UserError
 from . import declaration
 from .declaration import Names
 from .fields import Option, group, is_held_out, is_name, is_path, is_split, option, options_of
@@ -309,10 +310,7 @@ class Recipe:
         Raises:
             KeyError: the objective does not use it.
         """
-        for one in self.groups.values():
-            if isinstance(one, kind):
-                return one
-        raise KeyError(f"objective={self.objective} does not use {kind.__name__}")
+        return declaration.find_group(self.groups, kind)
 
     @property
     def declared(self) -> declaration.ObjectiveDeclaration:
@@ -377,8 +375,15 @@ def uses_target(objective: str) -> bool:
 
 @functools.cache
 def options() -> dict[str, Option]:
-    """{dotted key: its description} of every key of every objective."""
+    """{dotted key: its description} of every key of every objective.
+
+    Raises:
+        UserError: a plugin's keys are called as others.
+    """
     found: dict[str, Option] = {}
+    names = [*FIXED_TOP, "target", "probe", *(one.name for one in all_groups())]
+    for name in {name for name in names if names.count(name) > 1}:
+        raise UserError(f"{name}.: an objective's group of keys has the name of another one")
     for field in dataclasses.fields(Recipe):
         if field.name == "groups":
             for one in all_groups():

@@ -207,7 +207,9 @@ def _check_whose(run: Run, info: Any) -> None:
     source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, ["recipe.yaml", "run.json"])
     there = flatten(_mapping(source / "recipe.yaml"))
     here = computed_values(without_private(run.recipe))
-    differ = list(differences({key: value for key, value in there.items() if counts(key)}, here))
+    # of the keys there, earlier versions wrote those too that the objective does not use
+    used = {k: v for k, v in there.items() if counts(k) and run.recipe.holds(k)}
+    differ = list(differences(used, here))
     if differ:
         text = f"it holds the run of another recipe ({', '.join(differ[:5])})"
         raise UserError(f"{repo}: {text}; say another hub.repo=")

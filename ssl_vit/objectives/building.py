@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from ..config import declaration
+from ..config.declaration import G
 from ..models.encoder import Backbone, Encoder
 from .base import Objective
 from .targets.patch_targets import Target
-
-G = TypeVar("G")
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Settings:
 
     def group(self, kind: type[G]) -> G:
         """The group of keys of that type."""
-        return next(one for one in self.groups.values() if isinstance(one, kind))
+        return declaration.find_group(self.groups, kind)
 
     def build_target(self, encoder: Encoder) -> Target:
         """What is predicted of a patch of the encoder."""

@@ -14,7 +14,7 @@ from ..config.schema import Recipe
 from ..errors import UserError
 from ..runs import lock
 from ..runs.folder import Run
-from ..runs.objective_facts import recorded_facts
+from ..runs.objective_facts import learn_metrics
 
 FILES = ("recipe.yaml", "environment.json", "metrics.jsonl", "result.json")
 WARNING = re.compile(r"\S+ \S+ warning: (.*)")
@@ -130,7 +130,7 @@ def read_run(folder: Path) -> RunRecord:
     run = Run(Recipe(out=str(folder.parent), name=folder.name))
     values = _values(folder, problems)
     environment = _object(folder / "environment.json", parsing.ENVIRONMENT, problems) or {}
-    recorded_facts(environment, values)  # rows of its own metrics
+    learn_metrics(environment)
     result = None
     if (folder / "result.json").exists():
         result = _object(folder / "result.json", parsing.RESULT, problems)

@@ -20,7 +20,7 @@ from ..formatting import (
     tool_command,
     typed,
 )
-from ..runs.objective_facts import recorded_facts
+from ..runs.objective_facts import facts_of
 from . import blocks, metric_charts, metric_tables
 from .blocks import Block, Commands, Fold, Image, Listing, Section, Table, Text
 from .run_record import RunRecord
@@ -288,7 +288,7 @@ def go_on(record: RunRecord) -> Iterator[Block]:
     tool = "pretrain"
     if values.get("objective") == "probe":
         tool = "evaluate"
-    elif recorded_facts(record.environment, values)["fine_tunes"]:
+    elif facts_of(record.environment, values)["fine_tunes"]:
         tool = "finetune"
     place = [f"name={folder.name}", f"out={folder.parent}"]
     plugin = [f"plugin={values['plugin']}"] if values.get("plugin") else []

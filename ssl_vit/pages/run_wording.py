@@ -18,7 +18,7 @@ from ..formatting import (
     sharded,
 )
 from ..metrics import SHARE, all_metrics, find_metric, format_baselines, format_metrics
-from ..runs.objective_facts import recorded_facts
+from ..runs.objective_facts import facts_of
 from . import metric_tables
 from .run_record import RunRecord
 
@@ -44,7 +44,7 @@ def what(record: RunRecord) -> str:
     values = record.values
     if not values:
         return "A run whose recipe cannot be read."
-    facts = recorded_facts(record.environment, values)
+    facts = facts_of(record.environment, values)
     text = "Fine-tuning on labels" if facts["fine_tunes"] else facts["title"]
     starts = InitSource(str(values.get("init")))
     recipe = typed_recipe(record)

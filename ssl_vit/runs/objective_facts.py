@@ -7,7 +7,9 @@ from typing import Any
 
 from ..config import declaration
 from ..config.declaration import ObjectiveDeclaration, Question
-from ..config.schema import Recipe
+from ..config.schema import Recipe, options
+from ..config.values import build
+from ..errors import UserError
 from ..metrics import Baseline, Metric, learn
 
 LOSS, OTHER = "loss", "other"  # metrics whose questions are recorded: the loss, and all others
@@ -38,32 +40,27 @@ def _questions(declared: ObjectiveDeclaration) -> dict[str, Any]:
     return {name: found._asdict() if found else None for name, found in questions.items()}
 
 
-def recorded_facts(environment: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a run's environment.json, whose metrics' rows are known from then on; of a run that
-    recorded none, as far as its recipe's values and today's declarations say."""
+def facts_of(environment: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a run recorded; of one that recorded none, what its objective declares today, as
+    far as it is known here.
+
+    Args:
+        environment: of environment.json.
+        values: {dotted key: value} of recipe.yaml.
+    """
+    if found := environment.get("objective"):
+        return dict(found)
+    try:
+        return objective_facts(build({key: values[key] for key in values if key in options()}))
+    except UserError:  # a plugin's, which is not here
+        name = str(values.get("objective"))
+        return {"title": name, "tag": name, "sentence": "", "fine_tunes": False}
+
+
+def learn_metrics(environment: Mapping[str, Any]) -> None:
+    """Know the rows of metrics that a run recorded of its objective."""
     if found := environment.get("objective"):
         learn(found["metrics"], found["baselines"])
-        return dict(found)
-    name = str(values.get("objective"))
-    declared = declaration.objectives().get(name)
-    if declared is None:
-        return {"title": name, "tag": name, "sentence": "", "fine_tunes": False}
-    starts = values.get("init", "scratch") == "scratch"
-    parts = {"": declared, **{part: declaration.objective(part) for part in declared.parts}}
-    return {
-        "title": declared.title,
-        "tag": declared.tag or name,
-        "fine_tunes": declared.labels and declared.trains and not declared.parts and not starts,
-        "class_token_is_trained": declared.class_token_is_trained,
-        "questions": {part: _questions(one) for part, one in parts.items()},
-    }
-
-
-def facts_of(environment: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """`recorded_facts` of a run whose recipe is typed: with its sentence, if it is known here."""
-    if not environment.get("objective") and recipe.objective in declaration.objectives():
-        return objective_facts(recipe)
-    return recorded_facts(environment, recipe.values())
 
 
 def question(facts: Mapping[str, Any], part: str, metric: str) -> Question | None:

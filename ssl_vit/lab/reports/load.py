@@ -16,7 +16,7 @@ from ...config import parsing
 from ...config.schema import Recipe
 from ...errors import UserError
 from ...runs.folder import Run
-from ...runs.objective_facts import recorded_facts
+from ...runs.objective_facts import learn_metrics
 from . import study_files
 from .comparable import foreign
 
@@ -278,7 +278,7 @@ def _finished_run(folder: Path, task: dict[str, Any]) -> FinishedRun | None:
         raise study_files.damaged(run.folder / "result.json")
     shape = parsing.ENVIRONMENT | {"data": {str: object}}
     environment = study_files.read_object(run.folder / "environment.json", shape)
-    recorded_facts(environment, {})  # rows of its objective's own metrics
+    learn_metrics(environment)
     described = {key: task[key] for key in TASK}
     return FinishedRun(**described, run=run, result=result, environment=environment)
 

@@ -14,7 +14,7 @@ from ... import stats
 from ...config.parsing import flatten, load_yaml
 from ...formatting import format_share
 from ...metrics import SHARE, find_metric, is_of_model, is_split
-from ...runs.objective_facts import recorded_facts
+from ...runs.objective_facts import facts_of
 from ...stats import Interval, SeedSummary
 from .comparable import differing_keys, question_keys
 from .load import FinishedRun, StudyResults
@@ -199,7 +199,7 @@ def _facts(
 ) -> dict[str, Any]:
     """What the first run of these arms recorded of its objective."""
     first = next((run for one in runs for run in one.values()), None)
-    return recorded_facts(first.environment, recipes[0]) if first else {}
+    return facts_of(first.environment, recipes[0]) if first else {}
 
 
 def _suffix(part: str, several: bool) -> str:

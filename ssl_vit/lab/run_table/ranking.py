@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ...errors import UserError, suggest
 from ...formatting import format_value
 from ...metrics import find_metric, is_of_model
-from ...runs.objective_facts import recorded_facts
+from ...runs.objective_facts import facts_of
 from ..reports.comparable import question_keys
 from .index_page import NONE
 from .run_list import ListedRun
@@ -105,7 +105,7 @@ def _split_by_question(
     if runs[0].measured[metric]["split"] == "test":
         return [({}, list(runs))]
     first = runs[0].record
-    facts = recorded_facts(first.environment, first.values)
+    facts = facts_of(first.environment, first.values)
     keys, corruption = question_keys(metric, recipes, facts)
     found: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
     for run in runs:

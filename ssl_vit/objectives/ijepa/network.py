@@ -8,6 +8,7 @@ Legend: B batch, N patches, K hidden and V = N - K visible patches, T tokens, D 
 
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import asdict
 from typing import Self
 
 import torch
@@ -55,8 +56,7 @@ class FeaturePrediction(Objective):
 
     @classmethod
     def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
-        own = settings.group(IjepaOptions)
-        return cls(encoder, rate=own.rate, momentum=own.momentum)
+        return cls(encoder, **asdict(settings.group(IjepaOptions)))
 
     def describe(self) -> str:
         patches = self.encoder.patches

@@ -5,6 +5,7 @@ Legend: B batch, N patches, K masked and V = N - K visible patches of each image
 N), P prefix tokens, D the encoder's width, W the decoder's, A head outputs for a patch.
 """
 
+from dataclasses import asdict
 from typing import Self
 
 import torch
@@ -106,15 +107,8 @@ class MaskedAutoencoder(PatchPrediction):
 
     @classmethod
     def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
-        own = settings.group(MaeOptions)
-        return cls(
-            encoder,
-            settings.build_target(encoder),
-            rate=own.rate,
-            width=own.width,
-            depth=own.depth,
-            heads=own.heads,
-        )
+        own = asdict(settings.group(MaeOptions))
+        return cls(encoder, settings.build_target(encoder), **own)
 
     def describe(self) -> str:
         patches = self.encoder.patches

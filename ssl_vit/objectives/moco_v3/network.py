@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import asdict
 from typing import Self
 
 import torch
@@ -94,15 +95,7 @@ class MomentumContrast(Objective):
 
     @classmethod
     def build(cls, settings: Settings, encoder: Backbone, classes: int) -> Self:
-        own = settings.group(MocoOptions)
-        return cls(
-            encoder,
-            temperature=own.temperature,
-            momentum=own.momentum,
-            hidden=own.hidden,
-            width=own.width,
-            freeze_patches=own.freeze_patches,
-        )
+        return cls(encoder, **asdict(settings.group(MocoOptions)))
 
     def describe(self) -> str:
         patches = "patch projection frozen" if self.frozen else "patch projection trained"

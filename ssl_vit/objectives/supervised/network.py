@@ -5,6 +5,7 @@ Legend: B batch, T tokens, D width, C classes, L labels of an image.
 """
 
 import math
+from dataclasses import asdict
 from typing import Self
 
 import torch
@@ -62,15 +63,7 @@ class Supervised(Objective):
 
     @classmethod
     def build(cls, settings: Settings, encoder: Backbone, classes: int) -> Self:
-        own = settings.group(SupervisedOptions)
-        return cls(
-            encoder,
-            classes,
-            loss=own.loss,
-            smoothing=own.smoothing,
-            hidden=own.hidden,
-            pool=own.pool,
-        )
+        return cls(encoder, classes, **asdict(settings.group(SupervisedOptions)))
 
     def describe(self) -> str:
         layers = "hidden tanh layer and " if isinstance(self.hidden, nn.Sequential) else ""

@@ -15,7 +15,7 @@ from helpers.reports import Page, altered, do_not_draw, error, table, write
 from ssl_vit import formatting
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import axes, comparable, svg_plots
-from ssl_vit.runs.objective_facts import recorded_facts
+from ssl_vit.runs.objective_facts import facts_of
 
 CURVES = "figures/measures.svg"
 
@@ -150,7 +150,7 @@ def test_a_loss_in_other_units_is_not_shown(tmp_path, undrawn, key):
 
 
 def question_keys(name, recipes):
-    return comparable.question_keys(name, recipes, recorded_facts({}, recipes[0]))
+    return comparable.question_keys(name, recipes, facts_of({}, recipes[0]))
 
 
 def test_a_masked_autoencoder_has_a_difficulty_of_its_own():
