@@ -3,7 +3,7 @@ to be shown everywhere."""
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from ssl_vit.lab import reports, runs_tool
 from ssl_vit.lab.reports import svg_plots
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.metrics import Baseline, Metric, find_baseline, find_metric
+from ssl_vit.metrics import registry as metric_rows
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
 from ssl_vit.objectives.patches import KINDS
@@ -40,12 +41,12 @@ TESTED = ("top1", "top5", "real", "miou", "pixel_accuracy", "patch_knn")
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a test adds do not stay."""
-    for name in ("_metrics", "_baselines"):
-        monkeypatch.setattr(metrics, name, dict(getattr(metrics, name)))
+    for name in ("_metrics", "_baselines", "_learned"):
+        monkeypatch.setattr(metric_rows, name, getattr(metric_rows, name).copy())
 
 
 def has_row(name: str) -> bool:
-    return find_metric(name) != metrics._unknown(name.rpartition("/")[2])
+    return find_metric(name) != metric_rows._unknown(name.rpartition("/")[2])
 
 
 def batch() -> Batch:
@@ -198,3 +199,25 @@ def test_one_row_shows_a_metric_everywhere(
     assert measure.label == "held-out confused views"
     assert measure.percent and not measure.higher
     assert "held-out confused views, %" in (study / "report.md").read_text()
+
+
+def test_rows_of_a_runs_file_are_texts_and_give_way(registry: None) -> None:
+    """A format that reads attributes, escape sequences and what is no row are left out; what a
+    plugin registers replaces what was read."""
+    row = asdict(Metric("agreement", sentence="of before"))
+    wrong = [{"name": "x"}, row | {"name": "y", "sentence": "\x1b[2J"}, row | {"higher": 1}, {}]
+    wrong.append(row | {"name": "alignment", "unit": metrics.LOSS})
+    beats = asdict(Baseline("guess", "guessing", "any", "{:.2f} (guess)", ("agreement",)))
+    formats = ("{0.__class__}", "{:>999999999}", "{:.3f} {:.3f}", "", "{")
+    bad = [beats | {"name": f"b{n}", "to_beat": text} for n, text in enumerate(formats)]
+    metrics.learn([*wrong, row | {"name": "loss"}], [*bad, beats])
+    assert not any(map(has_row, ("x", "y", "agreement", "alignment")))
+    assert find_metric("loss").unit == metrics.LOSS
+    assert [one.name for one in metrics.all_baselines()][-1] == "guess"
+    metrics.learn([json.loads(json.dumps(row))], [json.loads(json.dumps(beats))])
+    assert find_metric("agreement").sentence == "of before"
+    metrics.register(Metric("agreement", sentence="of now"))
+    metrics.learn([row], [])
+    assert find_metric("agreement").sentence == "of now"
+    with pytest.raises(ValueError, match="agreement"):
+        metrics.register(Metric("agreement", sentence="of another"))

@@ -1,12 +1,12 @@
-"""What each metric is: one row, read by terminal, pages, index, card and reports. No torch here.
+"""Rows of metrics and baselines, by name. No torch here.
 
 A full name may have more before it, the split (`validation/loss`) and the part of a joint
 objective (`mpp/loss`), and a kind of patch after it (`loss_masked`), which needs no row of its own.
 `register` adds rows; a name without one is shown as a plain number.
 """
 
+import re
 from collections.abc import Container, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -101,18 +101,23 @@ class Baseline:
 
 _metrics: dict[str, Metric] = {}
 _baselines: dict[str, Baseline] = {}
+_learned: set[str] = set()  # names of rows that were read from runs' files
+# How a baseline's value is written: a text with one number, which no file may make more of
+TO_BEAT = re.compile(r"[^{}]*\{:\.[0-9][f%]\}[^{}]*")
 
 
 def register(*rows: Metric | Baseline) -> None:
-    """Add rows; the same one again is no error.
+    """Add rows; the same one again is no error, and one in place of a row that was read from a run
+    neither.
 
     Raises:
         ValueError: the name is another row's.
     """
     for row in rows:
         before = _metrics.get(row.name) or _baselines.get(row.name)
-        if before not in (None, row):
+        if before not in (None, row) and row.name not in _learned:
             raise ValueError(f"{row.name}: the name of another metric or baseline")
+        _learned.discard(row.name)
         if isinstance(row, Metric):
             _metrics[row.name] = row
         else:
@@ -121,18 +126,40 @@ def register(*rows: Metric | Baseline) -> None:
 
 def learn(metrics: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str, Any]]) -> None:
     """Add rows that a run recorded, those whose names are new: a file may hold anything, so what is
-    no row is left out."""
+    no row of printable texts is left out."""
     examples: tuple[Metric | Baseline, ...] = (Metric("x"), Baseline("x", "", "", "", ()))
     for example, rows in zip(examples, (metrics, baselines), strict=True):
         for row in rows:
-            values: dict[str, Any] = {
-                key: tuple(value) if isinstance(value, list) else value
-                for key, value in row.items()
-            }
-            kinds = {field.name: type(getattr(example, field.name)) for field in fields(example)}
-            if all(isinstance(values.get(key), kind) for key, kind in kinds.items()):
-                with suppress(ValueError):  # another row has its name
-                    register(replace(example, **{key: values[key] for key in kinds}))
+            made = _read(example, row)
+            if made is not None and made.name not in _metrics.keys() | _baselines.keys():
+                register(made)
+                _learned.add(made.name)
+
+
+def _read(example: Metric | Baseline, row: Mapping[str, Any]) -> Metric | Baseline | None:
+    """A row of JSON as one of the example's class; None where it is none."""
+    kinds = {field.name: type(getattr(example, field.name)) for field in fields(example)}
+    values: dict[str, Any] = {
+        key: tuple(row[key]) if isinstance(row[key], list) else row[key]
+        for key in kinds
+        if key in row
+    }
+    texts = [one for value in values.values() for one in _texts(value)]
+    if not all(isinstance(values.get(key), kind) for key, kind in kinds.items()):
+        return None
+    if not all(map(str.isprintable, texts)) or not TO_BEAT.fullmatch(
+        values.get("to_beat", "{:.1f}")
+    ):
+        return None
+    try:
+        return replace(example, **values)
+    except ValueError:  # of a loss that is the better the higher it is
+        return None
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts of a value of a row."""
+    return [str(one) for one in value] if isinstance(value, tuple) else [str(value)]
 
 
 def all_metrics() -> list[Metric]:
@@ -266,140 +293,3 @@ def _unknown(name: str) -> Metric:
         compared=False,
         chart=_metrics[stem].chart + BY_KIND if stem in ("loss", "accuracy") else "",
     )
-
-
-def _probe(name: str, **more: Any) -> Metric:
-    chart = "Probes of the frozen features"
-    return Metric(name, SHARE, independent=True, listed=False, chart=chart, **more)
-
-
-def _fact(name: str, chart: str = "", unit: str = NUMBER) -> Metric:
-    """What a row of metrics.jsonl has of the training itself."""
-    return Metric(name, unit, listed=False, compared=False, chart=chart)
-
-
-# Earlier ones come first in the index, the runs tool and the sentences of a page
-register(
-    Metric(
-        "top1",
-        SHARE,
-        "the share of images whose class it names first",
-        independent=True,
-        column="test top-1",
-        title="Top-1",
-        main=6,
-    ),
-    Metric("top5", SHARE, "the share whose class is among its first five", independent=True),
-    Metric("real", SHARE, "the share right by ImageNet-ReaL's labels", independent=True),
-    _probe("linear", column="linear probe", title="Top-1 of a linear probe", main=4),
-    _probe("few_shot_5", column="5-shot", title="5-shot top-1", main=1),
-    _probe("few_shot_10", main=2),
-    _probe("few_shot_1", main=3),
-    _probe("few_shot_*"),
-    _probe("knn", column="k-NN", title="Top-1 of nearest neighbours", main=5),
-    _probe("probe_*", sentence="top-1 of a probe on frozen features", label="*"),
-    # pixels and patches of an image are no independent cases
-    Metric(
-        "miou",
-        SHARE,
-        "mean intersection over union of a linear segmentation probe",
-        column="segmentation mIoU",
-        title="mIoU of a linear segmentation probe",
-        main=7,
-    ),
-    Metric(
-        "pixel_accuracy",
-        SHARE,
-        "the share of pixels that the segmentation probe classifies correctly",
-    ),
-    Metric(
-        "patch_knn",
-        SHARE,
-        "the share of patches whose class is right by nearest neighbours",
-        column="k-NN of patches",
-        title="Patches right by nearest neighbours",
-        main=8,
-    ),
-    Metric(
-        "accuracy",
-        SHARE,
-        "the share predicted correctly",
-        independent=True,
-        by_kind=True,
-        short="accuracy",
-        column="held-out accuracy",
-        chart="Accuracy",
-    ),
-    Metric(
-        "loss",
-        LOSS,
-        "the loss that it was trained with",
-        higher=False,
-        column="held-out loss",
-        chart="Loss",
-    ),
-    _fact("lr", "Learning rate"),
-    _fact("grad_norm", "Norm of the gradient"),
-    _fact("images_per_s", "Images per second"),
-    _fact("data_wait", "Share of time waiting for data"),
-    _fact("memory_gib", "Memory, GiB"),
-    *(_fact(name, unit=COUNT) for name in ("step", "images", "seconds", "corrupted")),
-)
-
-_PATCH_LOSS = ("loss_masked", "loss")
-_NEIGHBORS = ("the neighbours' mean", "the mean colour of the nearest intact patches")
-_MAJORITY = ("the commonest class", "the commonest training class, everywhere")
-register(
-    Baseline(
-        "entropy",
-        "the training colours' entropy",
-        "how often each colour occurs in training",
-        "loss {:.3f} (entropy of the training colours)",
-        _PATCH_LOSS,
-    ),
-    Baseline(
-        "commonest",
-        "the commonest colour",
-        "the commonest training colour, always",
-        "accuracy on masked patches {:.1%} (commonest colour)",
-        ("accuracy_masked",),
-    ),
-    Baseline("neighbors", *_NEIGHBORS, "{:.1%} (neighbours' mean)", ("accuracy_masked",)),
-    Baseline(
-        "variance",
-        "the training mean",
-        "the mean training colour, always",
-        "loss {:.3f} (the training mean)",
-        _PATCH_LOSS,
-    ),
-    Baseline("neighbors_error", *_NEIGHBORS, "{:.3f} (neighbours' mean)", _PATCH_LOSS),
-    Baseline(
-        "zero",
-        "each patch's own mean",
-        "zero for every normalised pixel",
-        "loss {:.3f} (each patch's own mean)",
-        _PATCH_LOSS,
-    ),
-    Baseline(
-        "chance_loss",
-        "the loss of guessing",
-        "the same probability for every answer",
-        "loss {:.3f} (guessing)",
-        ("loss",),
-    ),
-    Baseline(
-        "chance",
-        "guessing",
-        "any answer at random",
-        "accuracy {:.1%} (guessing)",
-        ("top1", "accuracy"),
-    ),
-    Baseline("majority_miou", *_MAJORITY, "mIoU {:.1%} (commonest class everywhere)", ("miou",)),
-    Baseline(
-        "majority_pixel_accuracy",
-        *_MAJORITY,
-        "pixel accuracy {:.1%} (commonest class)",
-        ("pixel_accuracy",),
-    ),
-    Baseline("majority_patch_knn", *_MAJORITY, "patches {:.1%} (commonest class)", ("patch_knn",)),
-)
