@@ -78,7 +78,7 @@ class ObjectiveDeclaration:
         mixes: can learn from images that are blended in pairs (mixup, CutMix).
         views: random views of an image that a step compares; 0: it takes images as they are.
         parts: the objectives that it is a sum of.
-        metrics: rows of its own metrics and baselines (metrics.py).
+        metrics: rows of its own metrics and baselines (metrics/rows.py).
     """
 
     name: str = ""

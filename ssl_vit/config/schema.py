@@ -17,6 +17,7 @@ from .fields import Option, group, is_held_out, is_name, is_path, is_split, opti
 from .init_source import InitSource
 from .model import Model
 from .operation import Checkpoint, Compute, Eval, Hub, Log
+from .optimisation import Optim
 from .parsing import flatten
 from .probe import Probe
 from .shared_groups import GROUPS as SHARED_GROUPS
@@ -151,76 +152,6 @@ class Data:
     mean: list[float] = option([0.5, 0.5, 0.5], "Mean that pixels are normalised with.", length=3)
     std: list[float] = option(
         [0.5, 0.5, 0.5], "Standard deviation that pixels are normalised with.", length=3, above=0
-    )
-
-
-@dataclass
-class Optim:
-    name: str = option("adamw", "Optimiser.", choices=("adamw", "sgd"))
-    steps: int = option(1000, "Training steps.", above=0, maximum=2**40)
-    batch: int = option(4096, "Global batch size.", above=0, maximum=2**22)
-    lr: float = option(2e-4, "Peak learning rate, not scaled by the batch.", above=0, maximum=1e4)
-    warmup: int = option(0, "Steps of linear warm-up.")
-    schedule: str = option(
-        "cosine",
-        "cosine to 0, linear to 1e-5 (to lr / 2 where that is less), or steps (a tenth after each"
-        " of optim.drops).",
-        choices=("cosine", "linear", "steps"),
-    )
-    drops: list[float] = option(
-        [0.25, 0.575, 0.75, 0.925],  # BiT-L: after 10, 23, 30 and 37 of 40 epochs
-        "Shares of the run after which the learning rate is divided by 10.",
-        above=0,
-        below=1,
-        requires=("optim.schedule", "steps"),
-    )
-    betas: list[float] = option(
-        [0.9, 0.999],
-        "AdamW's betas.",
-        length=2,
-        minimum=0,
-        below=1,
-        requires=("optim.name", "adamw"),
-    )
-    momentum: float = option(
-        0.9, "SGD's momentum.", minimum=0, below=1, requires=("optim.name", "sgd")
-    )
-    weight_decay: float = option(0.1, "Weight decay.", minimum=0, maximum=1e4)
-    clip: float | None = option(1.0, "Largest global gradient norm; null: no clipping.", above=0)
-    dropout: float = option(
-        0.0,
-        "Dropout in the encoder, after every dense layer but qkv and after the position"
-        " embeddings.",
-        minimum=0,
-        below=1,
-    )
-    drop_path: float = option(
-        0.0,
-        "Stochastic depth: share of residual branches dropped in the last block, rising linearly"
-        " from 0 in the first.",
-        minimum=0,
-        below=1,
-    )
-    layer_decay: float | None = option(
-        None,
-        "Layer-wise learning-rate decay: factor from each block to the one below it; null: none.",
-        above=0,
-        maximum=1,
-    )
-    nonfinite: str = option(
-        "stop",
-        "Where the loss or a gradient is not finite: stop, skip that update, or roll back to the"
-        " last checkpoint.",
-        choices=("stop", "skip", "back"),
-        identity=False,
-        in_result=True,
-    )
-    average: float | None = option(
-        None,
-        "Decay of a running (Polyak) average of the weights, which is then evaluated and exported;"
-        " null: none.",
-        above=0,
-        below=1,
     )
 
 

@@ -19,6 +19,7 @@ from .. import hub_files
 from ..config.computed import computed_values, counts, differences
 from ..config.parsing import flatten, load_yaml, parse_path
 from ..config.resolve import without_private
+from ..config.schema import options
 from ..config.validate import check_value
 from ..config.values import parse
 from ..errors import UserError, suggest
@@ -207,9 +208,10 @@ def _check_whose(run: Run, info: Any) -> None:
     source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, ["recipe.yaml", "run.json"])
     there = flatten(_mapping(source / "recipe.yaml"))
     here = computed_values(without_private(run.recipe))
-    # of the keys there, earlier versions wrote those too that the objective does not use
-    used = {k: v for k, v in there.items() if counts(k) and run.recipe.holds(k)}
-    differ = list(differences(used, here))
+    # earlier versions wrote keys too that the objective does not use
+    idle = {key for key in options() if not run.recipe.holds(key)}
+    compared = {k: value for k, value in there.items() if counts(k) and k not in idle}
+    differ = list(differences(compared, here))
     if differ:
         text = f"it holds the run of another recipe ({', '.join(differ[:5])})"
         raise UserError(f"{repo}: {text}; say another hub.repo=")

@@ -313,3 +313,31 @@ def test_a_plugin_brings_options_metrics_and_words_that_outlive_its_file(
     assert "run" in done.stdout
     with pytest.raises(UserError, match=f"plugin={file}: no such Python file"):
         resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={file}"])
+
+
+def test_a_plugin_that_fails_leaves_nothing_declared(tmp_path: Path, tiny: list[str]) -> None:
+    """So that its file, mended, can be run."""
+    file = tmp_path / "turned.py"
+    file.write_text(OWN_KEYS + "\nraise OSError('broken')\n")
+    words = altered(tiny, f"plugin={file}", "objective=turned")
+    with pytest.raises(UserError, match="broken"):
+        resolve(words)
+    assert "turned" not in declaration.objectives()
+    file.write_text(OWN_KEYS)
+    try:
+        assert resolve(words).objective == "turned"
+    finally:
+        declaration.withdraw("turned")
+
+
+@pytest.mark.parametrize("group", ["optim", "mae", "target"])
+def test_a_plugins_keys_are_not_called_as_others(
+    tmp_path: Path, tiny: list[str], group: str
+) -> None:
+    file = tmp_path / "turned.py"
+    file.write_text(OWN_KEYS.replace('Group("turned"', f'Group("{group}"'))
+    try:
+        with pytest.raises(UserError, match=rf"{group}\.: .* has the name of another one"):
+            resolve(altered(tiny, f"plugin={file}", "objective=turned"))
+    finally:
+        declaration.withdraw("turned")

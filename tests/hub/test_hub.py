@@ -160,6 +160,19 @@ def test_a_server_that_hangs_is_given_up(
         push.push(run)
 
 
+def test_a_recipe_with_keys_that_the_objective_does_not_use_is_the_same_run(
+    server: Hub, run: Run
+) -> None:
+    """As earlier states wrote them."""
+    push.push(run)
+    files = pushed(server)
+    more = files["recipe.yaml"] + b"mae:\n  rate: 0.5\n"
+    server.put(REPO, files | {"recipe.yaml": more})
+    run.ledger.unlink()
+    push.push(run)
+    assert pushed(server)["recipe.yaml"] == files["recipe.yaml"]
+
+
 def test_the_run_of_another_recipe_is_not_written_over(server: Hub, run: Run) -> None:
     push.push(run)
     before = dict(server.repositories[REPO].branches)

@@ -2,9 +2,7 @@
 torch here.
 
 Everything is checked on the way in: damaged files, runs that are not those of the plan, and runs
-that were trained or tested on different images.
-
-Legend: M labelled test images.
+that were trained or tested on different images. Legend: M labelled test images.
 """
 
 from pathlib import Path
