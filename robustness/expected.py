@@ -25,7 +25,7 @@ from scipy import stats
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ssl_vit.callbacks import Callbacks
-from ssl_vit.config.computed import counts
+from ssl_vit.config.computed import keys
 from ssl_vit.config.resolve import resolve
 from ssl_vit.runs import expected
 
@@ -75,8 +75,9 @@ def main() -> None:
     given = dict(word.split("=", 1) for word in sys.argv[1:])
     options = shlex.split(given["options"])
     others = [f"{key}={value}" for key, value in given.items() if key not in OWN]
+    free = keys(lambda option: not (option.curve and option.identity))
     for key in given:
-        if key not in OWN and counts(key) and key not in expected.NOT_COMPARED:
+        if key not in (*OWN, *free):
             sys.exit(f"{key}={given[key]}: changes the curve; expected inside options=")
     seeds = [int(seed) for seed in given["seeds"].split(",")]
     out = Path(given.get("out", "runs/expected")).resolve()

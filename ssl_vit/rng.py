@@ -80,12 +80,6 @@ def integers(key: Any, slot: Any, n: int) -> Any:
     return (_shift(bits(key, slot), 33) * n) >> 31
 
 
-def rounded_count(rate: float, n: int) -> int:
-    """floor(rate n + 1/2), at least 1: the number of n items that `rate` selects. Rounded to 9
-    decimals first, so that 0.58 x 25 is 14.5 and not the float below it."""
-    return max(1, int(round(rate * n, 9) + 0.5))
-
-
 def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
     """The image of each position 0 .. n-1 under the permutation selected by `key`; NumPy only, O(1)
     memory in n.

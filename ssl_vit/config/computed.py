@@ -1,19 +1,46 @@
-"""Which keys identify a run: equal values of them are the same run. No torch here."""
+"""What a run is computed from, and in what two runs differ. No torch here.
 
-from typing import Any
+It is one mapping: the keys that count, {dotted key: value}, and facts of the files that they name,
+{"KIND:NAME": hash or value}, with the kinds of FACTS. A run folder records the keys in recipe.yaml
+and the facts in environment.json, under their kind.
+"""
 
-from .schema import RENAMED, Recipe, defaults, options
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from .fields import Option
+from .schema import GONE, RENAMED, Recipe, defaults, options
+
+FACTS = ("data", "init", "plugin")  # of images, first weights and a plugin
+UNKNOWN = "not known"  # the value of a key that a side lacks and that has no default
+PLUGIN = ("plugin:text", "plugin:code")  # hashes of which one that is the same is enough
 
 
-def not_computed() -> list[str]:
-    """Keys that say where, how fast and how often something is done, but not what is computed."""
-    return [key for key, option in options().items() if not option.identity]
+class Difference(NamedTuple):
+    """A key, or a fact, and its two values."""
+
+    key: str
+    there: Any
+    here: Any
+
+    def __str__(self) -> str:
+        return f"{self.key} ({self.there} there, {self.here} here)"
+
+    @property
+    def kind(self) -> str:
+        """The fact's kind; empty for a key."""
+        kind, colon, _ = self.key.partition(":")
+        return kind if colon else ""
+
+    @property
+    def name(self) -> str:
+        """The fact's name, or the key."""
+        return self.key.rpartition(":")[2]
 
 
-def in_result() -> list[str]:
-    """Keys that are not computed, but part of the result: they may change while a run goes on, not
-    once it has finished."""
-    return [key for key, option in options().items() if option.in_result]
+def keys(chosen: Callable[[Option], object]) -> list[str]:
+    """The dotted keys whose options are chosen."""
+    return [key for key, option in options().items() if chosen(option)]
 
 
 def counts(key: str) -> bool:
@@ -27,13 +54,33 @@ def computed_values(recipe: Recipe) -> dict[str, Any]:
     return {key: value for key, value in recipe.values().items() if counts(key)}
 
 
-def differences(there: dict[str, Any], here: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """{key: (value there, value here)} of two mappings of keys that count. A key that one side
-    lacks has its default there: keys come and go with versions, and with what an objective uses."""
-    default = defaults()
-    found = {}
-    for key in {**there, **here}:
-        was, now = (side.get(key, default.get(key, "not known")) for side in (there, here))
-        if was != now:
-            found[key] = (was, now)
-    return found
+def facts(kind: str, found: Mapping[str, Any] | None) -> dict[str, Any]:
+    """{"KIND:NAME": value} of what environment.json has under a kind. Whether a run has a plugin is
+    a fact too."""
+    named = {f"{kind}:{name}": value for name, value in (found or {}).items()}
+    return named | ({"plugin:": bool(found)} if kind == "plugin" else {})
+
+
+def differences(
+    there: Mapping[str, Any], here: Mapping[str, Any], undecided: Collection[str] = ()
+) -> list[Difference]:
+    """In what two mappings differ.
+
+    A key that one side lacks has its default there: keys come and go with versions, and with what
+    an objective uses. A fact compares where both sides have it: earlier versions recorded fewer,
+    and of files that are gone there are none.
+
+    Args:
+        there, here: of what was made, and of what is wanted.
+        undecided: keys that do not count.
+    """
+    default = defaults() | GONE
+    found = [
+        Difference(key, *(side.get(key, default.get(key, UNKNOWN)) for side in (there, here)))
+        for key in {**there, **here}
+        if key not in undecided and (":" not in key or (key in there and key in here))
+    ]
+    same = {one.key for one in found if one.there == one.here}
+    if not same.isdisjoint(PLUGIN):
+        same.update(PLUGIN)
+    return [one for one in found if one.key not in same]

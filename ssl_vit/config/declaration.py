@@ -79,12 +79,15 @@ class ObjectiveDeclaration:
         views: random views of an image that a step compares; 0: it takes images as they are.
         parts: the objectives that it is a sum of.
         metrics: rows of its own metrics and baselines (metrics/rows.py).
+        figure: what the pictures show that its network makes of images (objectives.base, `panels`),
+            as the caption of figures/predictions.png; empty: it makes none.
     """
 
     name: str = ""
     title: str = ""
     tag: str = ""
     network: str = ""
+    figure: str = ""
     trains: bool = True
     options: Group | None = None
     shared: tuple[str, ...] = ()

@@ -40,6 +40,14 @@ class Option:
     in_result: bool = False  # not computed, but decides what the result says
     private: bool = False  # of one machine or one person: not published, not taken from others
     training: bool = False  # objective=probe does not use it
+    place: bool = False  # says where the images are, and with what preset
+    splits: Collection[str] = ()  # whose images it decides: the keys and labels, not their pixels
+    subset: bool = False  # which part of the training images a run takes
+    preprocessing: bool = False  # how images are cropped and normalised, whichever they are
+    brought: str = ""  # what first weights bring: "always", or "evaluation": where it is left out
+    per_process: bool = False  # may differ between the processes of a run
+    pace: bool = True  # changes the time of a step
+    curve: bool = True  # changes the loss curve by more than another seed does
     requires: tuple[str, Any] | None = None  # (key, value) without which it has no effect
 
     @property

@@ -53,7 +53,7 @@ def in_timm(timm: str, stages: list[int], width_factor: float) -> bool:
 
 @dataclass
 class Model:
-    name: str = option("", "Name of the model; model=NAME sets it.")
+    name: str = option("", "Name of the model; model=NAME sets it.", pace=False)
     timm: str = option(
         CLASSIC,
         "timm architecture that the values below override.",

@@ -23,10 +23,15 @@ class Compute:
         "Precision of the forward and backward pass.",
         choices=("auto", "float32", "bfloat16"),
         identity=True,
+        curve=False,
     )
     compile: bool | None = option(None, "Use torch.compile; null: where there is a GPU.")
     workers: int | None = option(
-        None, "Data loading processes per process; null: from the cores.", minimum=0, maximum=2**12
+        None,
+        "Data loading processes per process; null: from the cores.",
+        minimum=0,
+        maximum=2**12,
+        per_process=True,
     )
     resident: bool | None = option(
         None,
@@ -39,6 +44,7 @@ class Compute:
         "Torch threads; null: allowed cores / processes on this machine.",
         above=0,
         maximum=1024,
+        per_process=True,
     )
     patience: float = option(
         600.0,
@@ -83,6 +89,7 @@ class Eval:
         maximum=2**40,
         in_result=True,
         training=True,
+        splits=("validation",),
     )
     test: bool = option(
         False,

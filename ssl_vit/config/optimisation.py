@@ -9,10 +9,12 @@ from .fields import option
 @dataclass
 class Optim:
     name: str = option("adamw", "Optimiser.", choices=("adamw", "sgd"))
-    steps: int = option(1000, "Training steps.", above=0, maximum=2**40)
+    steps: int = option(1000, "Training steps.", above=0, maximum=2**40, pace=False)
     batch: int = option(4096, "Global batch size.", above=0, maximum=2**22)
-    lr: float = option(2e-4, "Peak learning rate, not scaled by the batch.", above=0, maximum=1e4)
-    warmup: int = option(0, "Steps of linear warm-up.")
+    lr: float = option(
+        2e-4, "Peak learning rate, not scaled by the batch.", above=0, maximum=1e4, pace=False
+    )
+    warmup: int = option(0, "Steps of linear warm-up.", pace=False)
     schedule: str = option(
         "cosine",
         "cosine to 0, linear to 1e-5 (to lr / 2 where that is less), or steps (a tenth after each"

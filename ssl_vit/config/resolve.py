@@ -15,26 +15,15 @@ from typing import Any
 
 from ..errors import UserError
 from . import declaration, recipe_files, schema, uses, values
-from .computed import computed_values
-from .fields import options_of
+from .computed import computed_values, keys
 from .init_source import SCRATCH, InitSource
 from .parsing import parse_path
 from .recipe_files import FileValues, without_group
 from .schema import EMBEDDED, Data, Recipe
 from .validate import check, check_place
 
-EVALUATION = {"data.eval_mode", "data.eval_crop"}
-# Of the recipe's data, what also holds for other images (data.path= or data.hub= without data=)
-KEPT_FOR_OTHER_IMAGES = {
-    f"data.{key}" for key in ("size", "crop_area", "flip", "eval_mode", "eval_crop", "mean", "std")
-}
 NULL = ("", "null", "none")  # texts of a null
 LONGEST_DEFAULT_NAME = 120  # characters, or bytes more than characters
-# Of a run's data, what says which images they are and how they are read; the rest is how images are
-# cropped, mixed and normalised, which each recipe says for itself
-OF_IMAGES = {key for key, option in options_of(Data, "data.").items() if not option.training} - (
-    KEPT_FOR_OTHER_IMAGES - {"data.size"}
-)
 PLACES = ("data", "data.path", "data.hub")  # options that name images
 OTHERS = "give data=, data.path= or data.hub="
 
@@ -51,7 +40,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     """
     options = list(options)
     given = values.parse(options)
-    _run_plugin(given.get("plugin"))  # whose keys are known from here on
+    run_plugin(given.get("plugin"))  # whose keys are known from here on
     named = {key: given.pop(key, None) for key in ("recipe", "data", "model")}
     for key in given:
         values.check_key(key)
@@ -108,6 +97,18 @@ def resolve_encoder(place: str, options: Mapping[str, str]) -> Recipe:
     images = {} if gives_images(options) else {"data": EMBEDDED}
     given = [f"{key}={text}" for key, text in {**images, **options}.items()]
     return resolve(["recipe=evaluate", f"init={place}", *given], here=False)
+
+
+def of_images() -> list[str]:
+    """Of the keys of a run's data those that say which images they are and how they are read; the
+    others say how images are cropped, mixed and normalised, which each recipe does for itself."""
+    return keys(
+        lambda option: (
+            option.key.startswith("data.")
+            and not option.training
+            and (option.splits or not option.preprocessing)
+        )
+    )
 
 
 def names_images(options: Iterable[str]) -> bool:
@@ -196,18 +197,23 @@ def _other_images(given: dict[str, str], known: dict[str, Any]) -> dict[str, Any
     if "data.path" in given:
         place = parse_path(given["data.path"] or ".", "data.path").resolve()
         name = place.stem if place.is_file() else place.name
-    kept = {key: value for key, value in known.items() if key in KEPT_FOR_OTHER_IMAGES}
-    return kept | {"data.name": name.replace("/", "--")}
+    return _preprocessing_of(known) | {"data.name": name.replace("/", "--")}
+
+
+def _preprocessing_of(known: dict[str, Any]) -> dict[str, Any]:
+    """Of the recipe's data, what also holds for other images (data.path= or data.hub= without
+    data=)."""
+    return {key: known[key] for key in keys(lambda option: option.preprocessing) if key in known}
 
 
 def _with_images(known: dict[str, Any], images: dict[str, Any], file: FileValues) -> dict[str, Any]:
     """The values with a run's images. What is not of the images is as if they had been named: of
     their preset or, where there is none, the recipe's; what the recipe file itself gives stays."""
     name = str(images.get("data.name"))
-    rest = {key: value for key, value in known.items() if key in KEPT_FOR_OTHER_IMAGES}
+    rest = _preprocessing_of(known)
     if recipe_files.has_preset("data", name):
         rest = recipe_files.preset("data", name)
-    of_run = {key: value for key, value in images.items() if key in OF_IMAGES}
+    of_run = {key: images[key] for key in of_images() if key in images}
     of_file = {key: value for key, value in file.own.items() if key.startswith("data.")}
     return _without_images(known) | rest | of_run | of_file
 
@@ -223,9 +229,10 @@ def _preprocessing(
     explicit: Collection[str] = given.keys()
     if data is None:  # else the preset replaces the file's values
         explicit = explicit | file.own.keys()
-    if objective == "probe" and not EVALUATION & set(explicit):
+    evaluation = set(keys(lambda option: option.brought == "evaluation"))
+    if objective == "probe" and evaluation.isdisjoint(explicit):
         return brought
-    return {key: value for key, value in brought.items() if key not in EVALUATION}
+    return {key: value for key, value in brought.items() if key not in evaluation}
 
 
 def _check_plugin_is_given(given: dict[str, str], plugin: str | None, path: Path) -> None:
@@ -240,7 +247,7 @@ def _check_plugin_is_given(given: dict[str, str], plugin: str | None, path: Path
         raise UserError(f"plugin={plugin}: {text}; add plugin={plugin} if you trust that file")
 
 
-def _run_plugin(plugin: str | None) -> None:
+def run_plugin(plugin: str | None) -> None:
     """Run a plugin's file, once per process: it declares objectives or targets.
 
     Raises:

@@ -25,37 +25,67 @@ from .shared_groups import ViewOptions
 
 G = TypeVar("G")
 EMBEDDED = "shapes"
+SPLITS = ("train", "validation", "test")
 SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
 
 
 @dataclass
 class Data:
-    name: str = option(EMBEDDED, "Name of the data set; data=NAME sets it.")
+    name: str = option(
+        EMBEDDED,
+        "Name of the data set; data=NAME sets it.",
+        place=True,
+        splits=SPLITS,
+        per_process=True,
+    )
     path: str | None = option(
         None,
         "Local copy of the data set, or any image folder, parquet file or tar shards.",
         identity=False,
         private=True,
+        place=True,
+        splits=SPLITS,
+        per_process=True,
     )
-    hub: str | None = option(None, "Data set on the Hugging Face Hub.")
-    size: int = option(224, "Side of the training image in pixels.", above=0, maximum=2**14)
+    hub: str | None = option(
+        None, "Data set on the Hugging Face Hub.", place=True, splits=SPLITS, curve=False
+    )
+    size: int = option(
+        224,
+        "Side of the training image in pixels.",
+        above=0,
+        maximum=2**14,
+        splits=SPLITS,  # of the embedded set
+        preprocessing=True,
+    )
     window: int | None = option(
         None,
         "Read shards (parquet, tar) in place, this many rows at a time; null: load all at once.",
         above=0,
         maximum=2**40,
+        splits=SPLITS,
     )
     stream: bool = option(
         False,
         "Read the Hub's data set in order without downloading it; a run resumes only on the same"
         " number of processes.",
+        splits=SPLITS,
     )
-    train: str = option("train", "Split to train on.", check=is_split, expected="a split's name")
+    train: str = option(
+        "train",
+        "Split to train on.",
+        check=is_split,
+        expected="a split's name",
+        splits=("train", "validation"),  # a share of it may be held out
+        curve=False,
+    )
     share: float = option(
         1.0,
         "Share of the training images: a fixed random subset, smaller ones inside larger ones.",
         above=0,
         maximum=1,
+        subset=True,
+        pace=False,
     )
     share_seed: int | None = option(
         None,
@@ -63,6 +93,7 @@ class Data:
         " own, with each class's share of it.",
         minimum=0,
         below=2**31,
+        subset=True,
     )
     validation: str | float | None = option(
         None,
@@ -70,12 +101,17 @@ class Data:
         " validation split if there is one, else 1%.",
         check=is_held_out,
         expected="a split's name, or a share from 0 to below 1",
+        splits=("validation",),
+        pace=False,
     )
     validation_from: str = option(
         "share",
         "What a share of data.validation is cut off: share (the images of data.share) or train (all"
         " training images, before data.share is taken: the same for every share).",
         choices=("share", "train"),
+        splits=("validation",),
+        subset=True,
+        pace=False,
     )
     labelled: float = option(
         1.0,
@@ -84,16 +120,30 @@ class Data:
         above=0,
         maximum=1,
         training=True,
+        subset=True,
+        pace=False,
     )
     test: str = option(
-        "test", "Split that eval.test measures on.", check=is_split, expected="a split's name"
+        "test",
+        "Split that eval.test measures on.",
+        check=is_split,
+        expected="a split's name",
+        splits=("test",),
+        curve=False,
     )
-    image_column: str | None = option(None, "Column of the images; null: found.")
+    image_column: str | None = option(
+        None, "Column of the images; null: found.", splits=SPLITS, curve=False
+    )
     label_column: str | None = option(
-        None, "Column of the labels; null: found, unless it holds lists of them."
+        None,
+        "Column of the labels; null: found, unless it holds lists of them.",
+        splits=SPLITS,
+        curve=False,
     )
     mask_column: str | None = option(
-        None, "Column of the masks, images with a class per pixel; null: found."
+        None,
+        "Column of the masks, images with a class per pixel; null: found.",
+        splits=SPLITS,
     )
     mask_ignore: int = option(
         255,  # Cityscapes, ADE20K and Pascal VOC as mmsegmentation prepares them
@@ -115,12 +165,19 @@ class Data:
         in_result=True,
     )
     verified: bool = option(
-        True, "false: the Hub's name and the numbers of this preset could not be checked."
+        True,
+        "false: the Hub's name and the numbers of this preset could not be checked.",
+        place=True,
+        curve=False,
     )
     crop_area: float = option(
-        0.05, "Smallest share of the image that a training crop covers.", above=0, maximum=1
+        0.05,
+        "Smallest share of the image that a training crop covers.",
+        above=0,
+        maximum=1,
+        preprocessing=True,
     )
-    flip: bool = option(True, "Flip training images horizontally at random.")
+    flip: bool = option(True, "Flip training images horizontally at random.", preprocessing=True)
     mixup: float = option(
         0.0,
         "Mixup: blend images and labels in pairs, with a share from Beta(mixup, mixup); 0: never.",
@@ -141,6 +198,8 @@ class Data:
         "Evaluation: crop (the centre, after resizing the shorter side) or squash (the whole image"
         " to a square).",
         choices=("crop", "squash"),
+        preprocessing=True,
+        brought="evaluation",
     )
     eval_crop: float = option(
         0.875,
@@ -148,10 +207,23 @@ class Data:
         minimum=0.1,
         maximum=1,
         requires=("data.eval_mode", "crop"),
+        preprocessing=True,
+        brought="evaluation",
     )
-    mean: list[float] = option([0.5, 0.5, 0.5], "Mean that pixels are normalised with.", length=3)
+    mean: list[float] = option(
+        [0.5, 0.5, 0.5],
+        "Mean that pixels are normalised with.",
+        length=3,
+        preprocessing=True,
+        brought="always",
+    )
     std: list[float] = option(
-        [0.5, 0.5, 0.5], "Standard deviation that pixels are normalised with.", length=3, above=0
+        [0.5, 0.5, 0.5],
+        "Standard deviation that pixels are normalised with.",
+        length=3,
+        above=0,
+        preprocessing=True,
+        brought="always",
     )
 
 
@@ -170,6 +242,7 @@ class Recipe:
         "Folder that holds the runs.",
         identity=False,
         private=True,
+        per_process=True,
         check=is_path,
         expected="a folder",
     )
@@ -179,6 +252,8 @@ class Recipe:
         minimum=-(2**63),
         below=2**63,
         expected="a whole number of 64 bits",
+        pace=False,
+        curve=False,
     )
     resume: bool = option(
         True,
@@ -191,11 +266,15 @@ class Recipe:
         "Python file that adds objectives or targets (docs/guide.md).",
         identity=False,
         private=True,
+        per_process=True,
     )
     init: str = option(
         "scratch",
         "First weights: scratch, a run's folder, an export, timm:NAME, hf-hub:USER/NAME or a Google"
         " .npz file.",
+        brought="always",
+        per_process=True,
+        pace=False,
     )
     objective: str = option(
         "mpp", "What the encoder is trained on.", choices=Names(declaration.objectives)
@@ -203,7 +282,9 @@ class Recipe:
     data: Data = group(
         Data, "Images and their preprocessing; data=NAME: recipes/tables/datasets.yaml."
     )
-    model: Model = group(Model, "The encoder; model=NAME: recipes/tables/models.yaml.")
+    model: Model = group(
+        Model, "The encoder; model=NAME: recipes/tables/models.yaml.", brought="always"
+    )
     # {name: dataclass} of the groups that the objective uses
     groups: dict[str, Any] = dataclasses.field(default_factory=dict)
     target: str = option(
@@ -220,7 +301,12 @@ class Recipe:
     eval: Eval = group(Eval, "Evaluation while training and after it.", identity=False)
     log: Log = group(Log, "Logging.", identity=False, training=True)
     hub: Hub = group(
-        Hub, "Pushing to the Hugging Face Hub.", identity=False, private=True, training=True
+        Hub,
+        "Pushing to the Hugging Face Hub.",
+        identity=False,
+        private=True,
+        training=True,
+        per_process=True,
     )
 
     def __post_init__(self) -> None:
@@ -284,6 +370,8 @@ class Recipe:
 FIXED_TOP = {field.name for field in dataclasses.fields(Recipe)} - {"groups", "target", "probe"}
 # Keys of earlier versions and what they are called now
 RENAMED = {"eval.pictures": "eval.images", "probe.pictures": "probe.images"}
+# Keys that have gone and what was their default, which recipe files may still give
+GONE: dict[str, Any] = {}
 
 
 def _groups_of(objective: str) -> Iterator[declaration.Group]:

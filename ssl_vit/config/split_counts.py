@@ -1,4 +1,5 @@
-"""How many of the training images a share takes, and how many are held out. No torch here."""
+"""How many of n things a share takes: patches, training images, held-out ones. No torch here, nor
+NumPy, which --help does without."""
 
 
 def share_count(share: float, count: int) -> int:
@@ -11,3 +12,9 @@ def held_out_count(share: float | None, count: int) -> int:
     most 10,000; one at least, and not all."""
     wanted = min(count // 100, 10_000) if share is None else round(share * count)
     return max(1, min(wanted, count - 1))
+
+
+def selected_count(rate: float, n: int) -> int:
+    """floor(rate n + 1/2), at least 1: the number of n items that `rate` selects. Rounded to 9
+    decimals first, so that 0.58 x 25 is 14.5 and not the float below it."""
+    return max(1, int(round(rate * n, 9) + 0.5))

@@ -30,6 +30,11 @@ def check(recipe: Recipe, given: dict[str, str]) -> None:
             raise UserError(f"{key}={text}: {reason}")
 
 
+def has_use(recipe: Recipe, key: str) -> bool:
+    """Whether the recipe uses a dotted key."""
+    return _why_unused(recipe, key) is None
+
+
 def _why_unused(recipe: Recipe, key: str) -> str | None:
     """Why the recipe has no use for a key; None where it has one."""
     option = options()[key]

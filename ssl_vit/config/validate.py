@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from .. import rng
 from ..errors import UserError, suggest
 from . import declaration
 from .model import CLASSIC, STAGE_CHANNELS
@@ -12,6 +11,7 @@ from .operation import Compute
 from .probe import DENSE
 from .schema import EMBEDDED, Data, Model, Optim, Recipe, learns_labels, options
 from .shared_groups import CorruptionOptions, ViewOptions
+from .split_counts import selected_count
 
 # Options that a convolutional network has not
 ENCODER_OPTIONS = ("registers", "layer_scale", "qk_norm", "activation", "positions")
@@ -225,7 +225,7 @@ def _check_labelled(data: Data) -> None:
 
 
 def fewer_than(patches: int) -> str:
-    """The masking rates that leave one of an image's patches (`rng.rounded_count` below all)."""
+    """The masking rates that leave one of an image's patches (`selected_count` below all)."""
     return f"expected less than {1 - 0.5 / patches:g}"
 
 
@@ -246,7 +246,7 @@ def _check_corruption(recipe: Recipe, corruption: CorruptionOptions) -> None:
         f"masks all of an image's {patches} patches; {fewer_than(patches)}, or corruption.mask"
         " below 1"
     )
-    corrupted = rng.rounded_count(corruption.rate, patches)
+    corrupted = selected_count(corruption.rate, patches)
     require(corrupted < patches, "corruption.rate", corruption.rate, reason)
 
 

@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..config.computed import differences
 from ..config.parsing import parse_path, read_json
 from ..config.resolve import resolve
 from ..config.schema import Data
@@ -125,10 +126,9 @@ def _open(out: Path, now: dict[str, Any]) -> dict[str, Any]:
         was = read_json(path, {"shards?": {str: str}}) if path.exists() else now
     except ValueError:
         raise UserError(f"out={out}: {path} is damaged; give another out=") from None
-    if differ := [
-        f"{key} ({was.get(key)} there, {now[key]} here)" for key in now if was.get(key) != now[key]
-    ]:
-        raise UserError(f"out={out}: holds other shards: {', '.join(differ)}; give another out=")
+    if differ := differences({key: was[key] for key in now if key in was}, now):
+        texts = ", ".join(map(str, differ))
+        raise UserError(f"out={out}: holds other shards: {texts}; give another out=")
     record = {**now, "shards": was.get("shards", {})}
     _write_record(out, record)
     return record

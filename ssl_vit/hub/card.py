@@ -47,7 +47,7 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     config = export_files.read_config(export)
     objective = facts_of(facts, run.recipe.values())
     values = _description(run.recipe, config, objective, step)
-    values |= _results(run, result)
+    values |= _results(run, result, objective)
     values |= _cost(run.recipe, result, facts)
     metadata = _metadata(run.recipe, objective["tag"], config["num_classes"] > 0, result)
     front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
@@ -228,7 +228,11 @@ def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _results(run: Run, result: Mapping[str, Any] | None) -> dict[str, Any]:
+def _results(
+    run: Run, result: Mapping[str, Any] | None, objective: Mapping[str, Any]
+) -> dict[str, Any]:
+    figure = str(objective.get("figure") or "what the objective predicts of held-out images")
+    caption = escape_markdown(figure[:1].upper() + figure[1:])
     metrics = (result or {"metrics": {}})["metrics"]
     comparisons = list(metric_tables.comparisons(metrics))
     return {
@@ -237,7 +241,7 @@ def _results(run: Run, result: Mapping[str, Any] | None) -> dict[str, Any]:
         "baselines": metric_tables.baselines(comparisons) if comparisons else "",
         "verdict": metric_tables.verdict(comparisons) if comparisons else "",
         "curves": bool(result and run.rows()),
-        "image": bool(result) and (run.figures / "predictions.png").exists(),
+        "image": caption if result and (run.figures / "predictions.png").exists() else "",
     }
 
 

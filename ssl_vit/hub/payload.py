@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..config.computed import FACTS
 from ..config.parsing import flatten, load_yaml
 from ..config.resolve import without_private
 from ..config.schema import dump
@@ -20,7 +21,6 @@ STATE = ("recipe.yaml", "environment.json", "metrics.jsonl", "state.json", "stat
 BEST = ("best.json", "best.safetensors")  # beside STATE, where checkpoint.best has chosen another
 STEP = re.compile(r"step-(\d{9,})")
 # keys of environment.json that can differ between runs of one recipe
-SAME = ("data", "init", "plugin")
 
 
 class Upload(NamedTuple):
@@ -82,7 +82,7 @@ def steps(folder: Path) -> list[tuple[int, Path]]:
 def identity(run: Run) -> dict[str, Any]:
     """What identifies a run beside its recipe: hashes of its images, initial weights and plugin."""
     known = run.environment()
-    return {key: known[key] for key in SAME if known.get(key)}
+    return {key: known[key] for key in FACTS if known.get(key)}
 
 
 def _description(run: Run) -> dict[str, bytes | Path]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import hub_files
-from ..config.computed import computed_values, counts, differences
+from ..config.computed import computed_values, counts, differences, facts
 from ..config.parsing import flatten, load_yaml, parse_path
 from ..config.resolve import without_private
 from ..config.schema import options
@@ -25,7 +25,6 @@ from ..config.values import parse
 from ..errors import UserError, suggest
 from ..runs import lock
 from ..runs.folder import Run
-from ..runs.identity import differing
 from . import manifest
 from .payload import STEP, Upload, identity, open_run, uploads
 
@@ -211,19 +210,15 @@ def _check_whose(run: Run, info: Any) -> None:
     # earlier versions wrote keys too that the objective does not use
     idle = {key for key in options() if not run.recipe.holds(key)}
     compared = {k: value for k, value in there.items() if counts(k) and k not in idle}
-    differ = list(differences(compared, here))
-    if differ:
+    if differ := [one.key for one in differences(compared, here)]:
         text = f"it holds the run of another recipe ({', '.join(differ[:5])})"
         raise UserError(f"{repo}: {text}; say another hub.repo=")
     was = _mapping(source / "run.json")
-    differ = [key for key, value in identity(run).items() if _differs(key, was.get(key, {}), value)]
-    if differ:
-        text = f"it holds a run of this recipe with another {differ[0]}"
-        raise UserError(f"{repo}: {text}; say another hub.repo=")
-
-
-def _differs(key: str, was: Any, now: dict[str, Any]) -> bool:
-    return not isinstance(was, dict) or bool(differing(key, was, now))
+    for kind, now in identity(run).items():
+        before = was.get(kind, {})
+        if not isinstance(before, dict) or differences(facts(kind, before), facts(kind, now)):
+            text = f"it holds a run of this recipe with another {kind}"
+            raise UserError(f"{repo}: {text}; say another hub.repo=")
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -4,12 +4,22 @@ from pathlib import Path
 
 from ..data.batching import Batch
 from ..objectives.base import Objective
-from ..objectives.patches import PatchPrediction
-from . import reconstruction
+from ..runs.files import write_atomically
+from .base import predictions
+
+SAVED = "predictions.png"
+SHOWN = 8  # images of it
 
 
 def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
-    """Write the objective's figures: of one that predicts patches its predictions."""
+    """Write the columns of what the objective predicts of some images, two images to a row."""
+    from . import drawing  # matplotlib, which training does without until its end
+
+    few = batch.map(lambda x: x[:SHOWN])
     for part in objective.summands():
-        if isinstance(part, PatchPrediction):
-            reconstruction.save_figure(part, batch, folder / "predictions.png")
+        if columns := predictions(part, few):
+            rows = drawing.rows_of(columns)
+            halves = [rows[start::2] for start in range(min(2, len(rows)))]
+            groups = [drawing.PanelGroup("", list(columns), half) for half in halves]
+            write_atomically(folder / SAVED, drawing.rendered(drawing.panels(groups), "png"))
+            return

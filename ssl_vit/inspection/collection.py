@@ -9,9 +9,10 @@ import torch
 from einops import rearrange
 from matplotlib.figure import Figure
 
-from ..objectives import corruption
-from . import attention, embeddings, plots, projections, reconstruction
-from .base import Arrays, Subject, UnavailableError
+from ..objectives import corruption, reconstruction
+from ..objectives.patches import PatchPrediction
+from . import attention, embeddings, plots, projections
+from .base import Arrays, Subject, UnavailableError, UnknownError, predictions
 
 
 class FigureKind(NamedTuple):
@@ -113,10 +114,21 @@ def _image_map(subject: Subject) -> Arrays:
     }
 
 
+def _predicted(subject: Subject) -> Arrays:
+    """Of objectives whose figure is no reconstruction."""
+    if subject.unknown:
+        raise UnknownError(subject.unknown)
+    if subject.objective is None or isinstance(subject.objective, PatchPrediction):
+        raise UnavailableError("its objective has no figure of its own")
+    return predictions(subject.objective, subject.shown)
+
+
 def _reconstruction(subject: Subject) -> Arrays:
-    if subject.patches is None:
+    if subject.unknown:
+        raise UnknownError(subject.unknown)
+    if not isinstance(subject.objective, PatchPrediction):
         raise UnavailableError("it has no heads that predict patches")
-    found = reconstruction.reconstruct(subject.patches, subject.shown)
+    found = reconstruction.reconstruct(subject.objective, subject.shown)
     kind_BRC = found.kind_BN.unflatten(1, subject.encoder.grid).cpu().numpy()
     arrays = {
         "panels": rearrange(found.panels_B43HW, "b v c h w -> b v h w c").cpu().numpy(),
@@ -140,4 +152,5 @@ FIGURES = {
     "feature_map": FigureKind(_feature_map, plots.feature_map),
     "image_map": FigureKind(_image_map, plots.image_map),
     "reconstruction": FigureKind(_reconstruction, plots.reconstruction),
+    "predicted": FigureKind(_predicted, plots.predicted),
 }

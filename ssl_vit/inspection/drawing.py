@@ -7,7 +7,7 @@ Legend: R rows, C columns of panels; H W an image's height and width.
 import io
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import matplotlib
@@ -91,6 +91,11 @@ def panels(groups: Sequence[PanelGroup], caption: str = "", bottom: float = 0.0)
         _above(axis, title, middle, offset, 9, weight="bold")
     figure.text(0.5, (foot - 0.08) / size[1], under, ha="center", va="top", fontsize=8)
     return figure
+
+
+def rows_of(columns: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
+    """The images of each row, of {title: images of its column}."""
+    return [list(row) for row in zip(*columns.values(), strict=True)]
 
 
 def _above(

@@ -26,6 +26,7 @@ from .drawing import (
     framed,
     heat,
     panels,
+    rows_of,
     tiled,
     wrapped,
 )
@@ -249,6 +250,14 @@ def reconstruction(data: Labelled) -> Figure:
     names = ["masked", "replaced by a random patch", "kept"]
     figure.legend(handles, names, loc="lower center", ncols=3, fontsize=8, frameon=False)
     return figure
+
+
+def predicted(data: Labelled) -> Figure:
+    """The columns that an objective makes of images."""
+    groups = []
+    for label, arrays in data:
+        groups.append(PanelGroup(label, list(arrays), rows_of(arrays)))
+    return panels(groups)
 
 
 def _hex(colour: tuple[int, int, int]) -> str:

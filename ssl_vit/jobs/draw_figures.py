@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..config import parsing, recipe_files, values
+from ..config.computed import differences, facts
 from ..config.fields import LONGEST_NAME, is_name
 from ..config.init_source import CHOICES
 from ..errors import UserError, suggest
 from ..runs import lock, output_folder
 from ..runs.files import write_atomically
-from ..runs.identity import differing
 
 if TYPE_CHECKING:
     from ..inspection.base import Arrays, Subject
@@ -37,6 +37,7 @@ NAMES = (
     "feature_map",
     "image_map",
     "reconstruction",
+    "predicted",
 )
 RECORD = "figures.json"
 OWN = re.compile(rf"{re.escape(RECORD)}|({'|'.join(NAMES)})\.(npz|svg|png)")
@@ -138,20 +139,25 @@ def main(arguments: list[str]) -> None:
     if count < options.images:
         print(f"warning: images={options.images}: there are {there:,}; all are used", flush=True)
     found: Found = {name: [] for name in options.figures}
+    unknown: set[str] = set()  # figures that an earlier call may have drawn, and this one cannot
     for one in named:
         print(f"encoder     {one.label}: {one.describe()}", flush=True)
         subject = encoders.load_subject(one, images, count, min(options.shown, count))
-        _compute(one.label, subject, found)
+        unknown |= _compute(one.label, subject, found)
     drawn = {name: data for name, data in found.items() if data}
     if not drawn:
         raise UserError(f"init={options.init[0]}: none of these figures can be made")
     shown = {"images": f"{images.name}, {images.split}", "count": count}
     with _held(folder, of_run):
         record = _read_record(folder, named, of_run)
-        kept = {name: entry for name, entry in record.items() if name not in found}
+        kept = {
+            name: entry
+            for name, entry in record.items()
+            if name not in found or (name in unknown and name not in drawn)
+        }
         try:
             _write_record(folder, named, kept)  # by which a folder that is cut off is known
-            _write(folder, drawn, found.keys() - drawn.keys())
+            _write(folder, drawn, found.keys() - drawn.keys() - unknown)
             _write_record(folder, named, kept | dict.fromkeys(drawn, shown))
         except OSError as error:
             raise UserError(f"out={folder.parent}: {folder}: {error.strerror or error}") from None
@@ -239,22 +245,31 @@ def _read_record(folder: Path, named: Sequence["NamedEncoder"], run: Path | None
         others = ", ".join(found["encoders"])
         raise UserError(f"name={folder.name}: {folder} is of {others}; give another name=")
     for one, was in zip(named, found.get("init", ()), strict=False):
-        if differ := differing("init", was, one.source.identity()):
-            text = f"{folder} is of another encoder there ({', '.join(differ)}); give another name="
+        if differ := differences(facts("init", was), facts("init", one.source.identity())):
+            names = ", ".join(sorted(each.name for each in differ))
+            text = f"{folder} is of another encoder there ({names}); give another name="
             raise UserError(f"init={one.source.place}: {text}")
     return dict(found["figures"])
 
 
-def _compute(label: str, subject: "Subject", found: Found) -> None:
-    """Add an encoder's data to each figure; print which it lacks, and why."""
-    from ..inspection.base import UnavailableError
+def _compute(label: str, subject: "Subject", found: Found) -> set[str]:
+    """Add an encoder's data to each figure; print which it lacks, and why.
+
+    Returns:
+        Those of which it is not known here whether it has them.
+    """
+    from ..inspection.base import UnavailableError, UnknownError
     from ..inspection.collection import FIGURES
 
+    unknown = set()
     for name, data in found.items():
         try:
             data.append((label, FIGURES[name].compute(subject)))
         except UnavailableError as error:
             print(f"left out    {name}: {label}: {error}", flush=True)
+            if isinstance(error, UnknownError):
+                unknown.add(name)
+    return unknown
 
 
 def _write(folder: Path, drawn: Found, absent: Iterable[str]) -> None:

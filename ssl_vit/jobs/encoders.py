@@ -14,6 +14,7 @@ import timm
 import torch
 
 from ..config import declaration, export_files, parsing, recipe_files, values
+from ..config.computed import keys
 from ..config.init_source import InitSource
 from ..config.resolve import OTHERS, gives_images, images_taken, resolve_encoder
 from ..config.schema import Data, Recipe
@@ -26,14 +27,13 @@ from ..inspection.base import Subject
 from ..models import architectures, weights
 from ..models.encoder import Encoder, build_backbone
 from ..objectives import building
-from ..objectives.patches import PatchPrediction
+from ..objectives.base import Objective
 from .heads import of_objective, read_heads
 from .setup import objective_settings
 
 DEFAULT_SIZE = 224  # pixels, where the weights come without a config.json
 LARGEST_BATCH = 32
 ATTENTION_BYTES = 2**28  # of a block's attention maps, at most, of a batch
-BROUGHT = ("data.mean", "data.std")  # options for the encoders that do not state them
 
 
 @dataclass
@@ -157,11 +157,13 @@ def _of_timm(source: InitSource) -> dict[str, str]:
 def _resolved(source: InitSource, given: Mapping[str, str]) -> NamedEncoder:
     """An encoder with weights; at its own image size unless data.size= is given."""
     described = source.described_values()
+    # the normalisation, which options give the encoders that do not state it
+    brought = [key for key in keys(lambda one: one.brought == "always") if key.startswith("data.")]
     own = {
         key: text
         for key, text in given.items()
         if not ("model.width" in described and key.split(".")[0] == "model")
-        and not (key in BROUGHT and key in described)
+        and not (key in brought and key in described)
     }
     if "model.width" not in described and not any(key.split(".")[0] == "model" for key in given):
         own = _of_timm(source) | own
@@ -278,8 +280,8 @@ def _test_split(data: Data) -> str | None:
 
 
 def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) -> Subject:
-    """The encoder with its weights and, where it predicts patches, its heads; and `count` images
-    of the set, the same for every encoder.
+    """The encoder with its weights, in its objective if that has a figure; and `count` images of
+    the set, the same for every encoder.
 
     Raises:
         UserError: the weights are missing, damaged or another model's; images cannot be read.
@@ -291,7 +293,7 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     assert isinstance(network, Encoder)  # resolve_all refuses others
     if not one.source.is_scratch:
         weights.load_weights(network, one.source)
-    objective = _load_patches(network, one)
+    objective, unknown = _load_objective(network, one)
     tokens = network.patches + network.prefix
     fitting = ATTENTION_BYTES // (4 * recipe.model.heads * tokens**2)
     size = max(shown, min(LARGEST_BATCH, fitting))
@@ -304,12 +306,15 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     if objective is not None:
         objective.to(device).eval()
     first: Batch = batches[0].map(lambda values: values[:shown])
-    return Subject(network, one.pool, batches, first, objective, images.source.classes)
+    return Subject(network, one.pool, batches, first, objective, images.source.classes, unknown)
 
 
-def _load_patches(network: Encoder, one: NamedEncoder) -> PatchPrediction | None:
+def _load_objective(network: Encoder, one: NamedEncoder) -> tuple[Objective | None, str]:
     """The objective of the run that made the weights, with its heads; of a joint run, that part.
-    None for an encoder that was made otherwise, or whose target a plugin would have to add.
+
+    Returns:
+        It, or None for an encoder that was made otherwise and for an objective without a figure;
+        and why it cannot be told, as without the plugin that declares it.
 
     Raises:
         UserError: the heads are damaged.
@@ -317,25 +322,19 @@ def _load_patches(network: Encoder, one: NamedEncoder) -> PatchPrediction | None
     export, run = one.source.locate()
     path = export / "heads.safetensors" if run and export else None
     if run is None or path is None or not path.exists():
-        return None
+        return None, ""
     made = recipe_files.read(run / "recipe.yaml")
     if made.objective not in declaration.objectives():
-        return None
-    trained = [part for part in made.declared.trained(made) if part.predicts_patches]
+        return None, f"objective={made.objective} is a plugin's; add plugin=FILE to draw it"
+    trained = [part for part in made.declared.trained(made) if part.figure]
     if not trained:
-        return None
-    if made.target not in declaration.targets():
-        text = f"target={made.target} is a plugin's; add plugin=FILE to draw its reconstruction"
-        print(f"warning: init={one.source.place}: {text}", flush=True)
-        return None
+        return None, ""
+    if trained[0].predicts_patches and made.target not in declaration.targets():
+        return None, f"target={made.target} is a plugin's; add plugin=FILE to draw it"
     try:
-        heads = of_objective(read_heads(one.source), trained[0].name)
         built = building.build(objective_settings(made), network, 0, trained[0].name)
-        missing = built.load_state_dict(heads, strict=False).missing_keys
+        built.load_heads(of_objective(read_heads(one.source), trained[0].name))
     except Exception as error:  # whatever a damaged file causes
-        text = " ".join(str(error).split())[:200]
+        text = " ".join(str(error.args[0] if error.args else error).split())[:200]
         raise UserError(f"init={one.source.place}: {path}: {text}") from None
-    if missing := [name for name in missing if not name.startswith("encoder.")]:
-        raise UserError(f"init={one.source.place}: {path} lacks {', '.join(missing)}")
-    assert isinstance(built, PatchPrediction)
-    return built
+    return built, ""

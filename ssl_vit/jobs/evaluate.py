@@ -274,5 +274,5 @@ def _classifier(net: Backbone, init: InitSource, option: str) -> Supervised:
     if made is None or not uses or not learns_labels(made) or "head.bias" not in heads:
         raise UserError(f"{option}: init={init.place} is no run that learned labels")
     objective = Supervised.build(objective_settings(made), net, len(heads["head.bias"]))
-    objective.load_state_dict(heads, strict=False)
+    objective.load_heads(heads)
     return objective

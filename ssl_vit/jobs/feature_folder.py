@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..config import parsing
+from ..config.computed import Difference, differences, facts
 from ..data import fingerprints, transforms
 from ..data.base import Source, file_of
 from ..data.batching import check_unreadable
@@ -147,18 +148,17 @@ class FeatureFolder:
         if there and "compute.precision" not in self.options.recipe:
             self.recipe.compute.precision = there["settings"]["compute.precision"]
         settings = self._settings(weights_hash)
-        for key, value in settings.items():
-            # earlier versions recorded fewer
-            if there and there["settings"].get(key, value) != value:
-                self._refuse(key, there["settings"].get(key), value)
-        made = dict(there["splits"]) if there else {}
-        for name, source in splits.items():
-            known = {"images": len(source), "data": fingerprints.fingerprint_source(source)}
-            if made.get(name, known) != known:
-                place = self.recipe.data.path or self.recipe.data.hub or self.recipe.data.name
-                text = f"{self.folder} holds features of other images in its split {name}"
-                raise UserError(f"data={place}: {text}; give another name=")
-            made[name] = known
+        made = {
+            name: {"images": len(source), "data": fingerprints.fingerprint_source(source)}
+            for name, source in splits.items()
+        }
+        if there:
+            was = settings | there["settings"]  # earlier versions recorded fewer
+            for one in differences(
+                was | facts("data", there["splits"]), settings | facts("data", made)
+            ):
+                self._refuse(one)
+            made = there["splits"] | made
         missing = [number for number, shard in enumerate(shards) if not shard.file.exists()]
         lost = {shards[number].file.name for number in missing}
         hashes = (there or {}).get("shards", {})
@@ -202,14 +202,17 @@ class FeatureFolder:
             "model_args": self.one.source.feature_values().get("model_args"),
         }
 
-    def _refuse(self, key: str, there: Any, here: Any) -> None:
-        """Raises UserError: the folder's features have another value of the key."""
-        if key == "init":
+    def _refuse(self, one: Difference) -> None:
+        """Raises UserError: the folder's features have another value of a key, or other images."""
+        if one.kind:
+            place = self.recipe.data.path or self.recipe.data.hub or self.recipe.data.name
+            text = f"{self.folder} holds features of other images in its split {one.name}"
+            text = f"data={place}: {text}"
+        elif one.key == "init":
             text = f"init={self.options.init}: {self.folder} holds features of other weights"
         else:
-            shown = json.dumps(here).strip('"')
-            was = json.dumps(there).strip('"')
-            text = f"{key}={shown}: {self.folder} holds features of {key}={was}"
+            here, was = (json.dumps(value).strip('"') for value in (one.here, one.there))
+            text = f"{one.key}={here}: {self.folder} holds features of {one.key}={was}"
         raise UserError(f"{text}; give another name=")
 
     def _print_banner(self, splits: Mapping[str, Source]) -> None:

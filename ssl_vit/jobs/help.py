@@ -152,7 +152,7 @@ HELP = {
     ),
     "figures": ToolHelp(
         "Draw what encoders have learned, side by side: filters, positions, attention distance,"
-        " rollout, the class token's attention, features and, of MPP, the reconstruction. Each"
+        " rollout, the class token's attention, features and what the objective predicts. Each"
         " figure is a .png, a .svg and a .npz with its data.",
         (
             "python tools/figures.py init=runs/mpp",
@@ -167,13 +167,14 @@ HELP = {
             " split, else the held-out images. Default: those of the first run.",
             "model=NAME": "The model of scratch alone, timm: and .npz files.",
             "figures=NAME,NAME": "Only these: filters, positions, attention_distance,"
-            " attention_rollout, class_attention, feature_map, image_map, reconstruction.",
+            " attention_rollout, class_attention, feature_map, image_map, reconstruction (of"
+            " objectives that predict patches), predicted (of others that draw what they predict).",
             "images=N": "Images that distances and projections are computed over (128).",
             "shown=N": "Images that figures show (6).",
             "out=FOLDER name=TEXT": "Write to FOLDER/TEXT. Default: figures/ in the folder of the"
             " one run; of several encoders runs/figures-LABELS.",
             "seed=N": "Of fresh weights; default: the run's.",
-            "plugin=FILE": "Python file that adds the run's target.",
+            "plugin=FILE": "Python file that adds the run's objective or target.",
         },
     ),
     "embed": ToolHelp(

@@ -6,28 +6,13 @@ import json
 from functools import cache
 from typing import Any
 
-from ..config.schema import Data, Recipe
+from ..config.computed import differences, facts, keys
+from ..config.schema import SPLITS, Data, Recipe
 from ..config.uses import measures_masks
 from ..config.validate import check_place
 from ..errors import UserError
 from ..runs import identity
 from ..runs.folder import Run
-
-# Keys of `data` that decide which images are read
-PLACE = (
-    "name",
-    "path",
-    "hub",
-    "size",
-    "window",
-    "stream",
-    "train",
-    "validation",
-    "test",
-    "image_column",
-    "label_column",
-    "mask_column",
-)
 
 
 def check(run: Run) -> list[str]:
@@ -39,21 +24,17 @@ def check(run: Run) -> list[str]:
     """
     recipe, folder = run.recipe, run.folder
     identity.check_options(recipe, folder)
-    warnings = []
-    if known := recipe.init_source.identity():
-        identity.compare(recipe, folder, "init", known)
-        _check_pool(run, known.get("pool"))
-    elif recipe.init_source.is_local:
-        warnings.append(
-            f"init={recipe.init}: is not here, so whether the weights are the same was not checked"
-        )
+    weights = recipe.init_source.identity()
     hashes = identity.file_hashes(recipe)
-    for key in ("plugin", "real"):
-        identity.compare(recipe, folder, key, hashes.get(key) or {})
+    files = {kind: hashes.get(kind) or {} for kind in ("plugin", "real")}
+    identity.check_facts(recipe, folder, {"init": weights, **files})
+    _check_pool(run, weights.get("pool"))
     images, warning = _images(recipe)
-    identity.compare(recipe, folder, "data", images)
-    if warning:
-        warnings.append(warning)
+    identity.check_facts(recipe, folder, {"data": images})
+    warnings = [warning] if warning else []
+    if recipe.init_source.is_local and not weights:
+        text = "is not here, so whether the weights are the same was not checked"
+        warnings.insert(0, f"init={recipe.init}: {text}")
     return warnings
 
 
@@ -81,7 +62,7 @@ def check_unfinished(run: Run) -> None:
     """
     if (run.folder / "environment.json").exists():
         plugin = identity.file_hashes(run.recipe).get("plugin") or {}
-        identity.compare(run.recipe, run.folder, "plugin", plugin)
+        identity.check_facts(run.recipe, run.folder, {"plugin": plugin})
 
 
 def finished(run: Run) -> dict[str, Any] | None:
@@ -113,10 +94,15 @@ def _images(recipe: Recipe) -> tuple[dict[str, str], str]:
         check_place(data)
     except UserError as error:
         return {}, f"{error}; whether the images are the same was not checked"
-    place = {key: getattr(data, key) for key in PLACE}
+    place = {key.removeprefix("data."): recipe.values()[key] for key in _of_splits()}
     test = recipe.eval.test or recipe.objective == "probe"
     seed = recipe.seed if data.stream else 0
     return _fingerprints(json.dumps(place), test, seed, measures_masks(recipe)), ""
+
+
+def _of_splits() -> list[str]:
+    """Keys of `data` that decide which images are read."""
+    return keys(lambda option: option.key.startswith("data.") and option.splits)
 
 
 @cache  # the runs of a study share their images
@@ -132,19 +118,23 @@ def changed_images(run: Run) -> list[str]:
     """Cautions that a run's images are no longer those that its first weights were made with,
     where both read the same place."""
     source = run.recipe.init_source
-    own = dataclasses.asdict(run.recipe.data)
+    own = run.recipe.values()
     try:
         was = source.images()
         before = source.locate().run if was else None
-        if before is None or any(was.get(f"data.{key}") != own[key] for key in PLACE):
+        if before is None or differences(
+            {key: was[key] for key in _of_splits() if key in was},
+            {key: own[key] for key in _of_splits()},
+        ):
             return []
         then, now = (identity.recorded(folder, "data") for folder in (before, run.folder))
     except UserError:  # weights or a record that are not here any more keep nobody from going on
         return []
-    common = [split for split in ("train", "validation", "test") if split in then.keys() & now]
-    changed = [split for split in common if then[split] != now[split]]
-    if not changed:
+    changed = differences(facts("data", then), facts("data", now))
+    names = [split for split in SPLITS if split in {one.name for one in changed}]
+    if not names:
         return []
-    where = own["path"] or own["hub"] or f"data={own['name']}"
-    text = f"the images of {', '.join(changed)} are not those that it was made with"
+    data = run.recipe.data
+    where = data.path or data.hub or f"data={data.name}"
+    text = f"the images of {', '.join(names)} are not those that it was made with"
     return [f"init={source.place}: {where} has changed since: {text}"]

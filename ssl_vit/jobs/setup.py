@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .. import formatting
+from ..config.computed import keys
 from ..config.schema import Recipe, compared_views
 from ..data import batching, class_numbers, loaders, sources
 from ..data.base import Source
@@ -251,18 +252,8 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
 
 def _shared_values(recipe: Recipe) -> dict[str, Any]:
     """{key: value} that must be the same on all processes; paths may differ between machines."""
-    own = (
-        "out",
-        "init",
-        "data.path",
-        "data.name",
-        "plugin",
-        "compute.threads",
-        "compute.workers",
-        "hub.",
-    )
-    values = recipe.values()
-    return {key: value for key, value in values.items() if not key.startswith(own)}
+    own = keys(lambda option: option.per_process)
+    return {key: value for key, value in recipe.values().items() if key not in own}
 
 
 def _check_held_out(held_out: HeldOutEvaluator, recipe: Recipe) -> None:

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..config.resolve import run_plugin
 from ..config.schema import Recipe, options
 from ..config.validate import check_value
 from ..config.values import check_renamed
@@ -115,6 +116,7 @@ def parse_request(options: list[str]) -> StudyRequest:
         UserError: an option or the study's file is wrong.
     """
     given, axes = sweep.split(options)
+    run_plugin(given.get("plugin"))  # whose keys are known from here on
     left_out: list[str] = []
     if axes is None:
         path = find(given.get("recipe"))

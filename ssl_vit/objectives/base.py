@@ -56,6 +56,22 @@ class Objective(nn.Module, ABC):
         """What an export keeps beside the encoder: {name: tensor} of this objective's state."""
         return {name: value for name, value in self.state_dict().items() if "encoder." not in name}
 
+    def panels(self, batch: Batch) -> dict[str, Tensor]:
+        """What it makes of images, beside them, as pictures: {title: uint8 (B, 3, H, W)}; of one
+        whose declaration has a `figure`."""
+        return {}
+
+    def load_heads(self, heads: dict[str, Tensor]) -> None:
+        """Take what `heads` of a trained one gave; the encoder has its weights already.
+
+        Raises:
+            KeyError: some are missing; the message names them.
+            RuntimeError: they are another network's.
+        """
+        if missing := [name for name in self.heads() if name not in heads]:
+            raise KeyError(f"lacks {', '.join(missing)}")
+        self.load_state_dict(heads, strict=False)
+
     def summands(self) -> "Iterable[Objective]":
         """The objectives that this one is a sum of; itself."""
         return (self,)

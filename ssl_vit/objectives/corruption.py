@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import rng
+from ..config.split_counts import selected_count
 
 MASK, RANDOM, KEEP = range(3)
 STREAM = rng.stream_id("corruption")  # computed at import, because `sample` is compiled
@@ -38,7 +39,7 @@ class Corruption(NamedTuple):
 
 def num_corrupted(rate: float, patches: int) -> int:
     """K: how many patches of each image are corrupted."""
-    return rng.rounded_count(rate, patches)
+    return selected_count(rate, patches)
 
 
 def sample(

@@ -5,6 +5,8 @@ from ..config.schema import Recipe
 
 # Keys that make a loss on patches another question if their values differ
 PATCHES = ("target", "model.patch", "data.name", "data.size")
+# What the pictures of a reconstruction show
+FIGURE = "held-out images, what was corrupted, what is predicted of it and what is true"
 
 
 def target_sentence(recipe: Recipe) -> str:

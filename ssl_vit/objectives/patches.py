@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..data.batching import Batch
 from ..models.encoder import Encoder
-from . import corruption
+from . import corruption, reconstruction
 from .base import Metrics, Objective, Output
 from .targets.patch_targets import Target
 
@@ -69,6 +69,10 @@ class PatchPrediction(Objective):
             name: _mean(corruption.gather_corrupted(value_BN, drawn), masked_BK)
             for name, value_BN in self.target.baselines(batch.image, corrupted_BN).items()
         }
+
+    def panels(self, batch: Batch) -> dict[str, Tensor]:
+        found = reconstruction.reconstruct(self, batch).panels_B43HW
+        return dict(zip(reconstruction.TITLES, found.unbind(1), strict=True))
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> tuple[corruption.Corruption, Tensor]:

@@ -30,7 +30,7 @@ WARNINGS = 50  # lines of log.txt that are shown, the last ones
 STEPS = 20  # skipped updates that are named
 EMBEDDED = 3 * 2**19  # bytes of figures inside a page, 2 MiB as base64
 UNKNOWN = "not recorded"
-# What the figures of the figures tool show, and the one that a run ends with
+# What the figures of the figures tool show
 SHOWN = {
     "filters": "the main directions (principal components) of the filters that embed a patch",
     "positions": "cosine similarity of each patch's position embedding, and of the class token's,"
@@ -44,8 +44,8 @@ SHOWN = {
     "image_map": "features of images in two dimensions (t-SNE), coloured by class",
     "reconstruction": "images, what was corrupted, what is predicted of it and what is"
     " true, with the error and the model's certainty",
-    "predictions": "held-out images, what was corrupted, what is predicted of it and what is true",
 }
+OF_OBJECTIVE = ("predictions", "predicted")  # figures that its declaration has the caption of
 OF_WEIGHTS = ("filters", "positions")  # no image is in them
 RECORD = {"figures": {str: {"images": str}}}  # figures.json
 
@@ -151,7 +151,10 @@ def figures(record: RunRecord) -> Iterator[Block]:
             continue
         left -= len(png)
         title = path.stem.replace("_", " ").capitalize()
-        shown = SHOWN.get(path.stem, f"a figure of the run {record.name}")
+        shown = SHOWN.get(path.stem, "")
+        if path.stem in OF_OBJECTIVE:
+            shown = facts_of(record.environment, record.values).get("figure", "")
+        shown = shown or f"a figure of the run {record.name}"
         of = f" {seen[path.stem]}." if path.stem in seen else ""
         yield Image(png, f"{title}: {shown}.{of} (figures/{path.name})", f"{title}: {shown}")
     if named:

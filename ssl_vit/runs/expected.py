@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..callbacks import Callback, Row
-from ..config.computed import computed_values
+from ..config.computed import computed_values, keys
 from ..config.parsing import load_yaml
 from ..config.recipe_files import TABLES
 from ..config.resolve import resolve
@@ -16,19 +16,6 @@ from ..config.schema import Recipe
 
 PATH = TABLES / "expected.yaml"
 METRICS = ("loss", "accuracy")
-# Computed, but small beside the seeds (precision), or where the same images come from
-NOT_COMPARED = frozenset(
-    (
-        "seed",
-        "compute.precision",
-        "data.hub",
-        "data.verified",
-        "data.train",
-        "data.test",
-        "data.image_column",
-        "data.label_column",
-    )
-)
 
 
 class ExpectedCurve(NamedTuple):
@@ -68,8 +55,9 @@ def find(recipe: Recipe, images: int) -> ExpectedCurve | None:
 
 
 def _compared(recipe: Recipe) -> dict[str, object]:
-    values = computed_values(recipe)
-    return {key: value for key, value in values.items() if key not in NOT_COMPARED}
+    """Without what is small beside the seeds (precision), or says where the same images are."""
+    ignored = keys(lambda option: not option.curve)
+    return {key: value for key, value in computed_values(recipe).items() if key not in ignored}
 
 
 class CurveCheck(Callback):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import parsing
+from ..config.computed import FACTS
 from ..config.schema import Recipe, dump
 from ..errors import UserError
 from . import identity, lock
@@ -125,8 +126,8 @@ class Run:
             for folder in (self.figures, self.checkpoints):
                 folder.mkdir(parents=True, exist_ok=True)
             if path.exists():
-                for key in ("data", "init", "plugin"):
-                    identity.compare(self.recipe, self.folder, key, environment.get(key) or {})
+                now = {kind: environment.get(kind) or {} for kind in FACTS}
+                identity.check_facts(self.recipe, self.folder, now)
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
         except OSError as error:

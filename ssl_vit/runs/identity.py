@@ -1,20 +1,21 @@
 """Compares a run folder with a recipe: values, images, initial weights and files. No torch.
 
-A folder records what its run was made with: recipe.yaml, and in result.json and environment.json
-that recipe's hash; environment.json also has the hashes of images, initial weights and files.
+A folder records what its run was computed from (config/computed.py): the keys in recipe.yaml, the
+facts of images, initial weights and files in environment.json. That file and result.json also have
+the recipe's hash, its name.
 """
 
 import ast
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 from .. import hub_files
-from ..config import computed, parsing
-from ..config.computed import computed_values, counts, in_result
+from ..config import parsing
+from ..config.computed import Difference, computed_values, counts, differences, facts, keys
 from ..config.init_source import InitSource, file_hash
 from ..config.parsing import flatten
 from ..config.recipe_files import read
@@ -24,8 +25,6 @@ from ..errors import UserError
 from ..formatting import tool_command, typed
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
-# Beginnings of the keys that are decided by initial weights, where a task starts from another run
-FROM_INIT = ("model.", "data.mean", "data.std", "data.eval_mode", "data.eval_crop", "init")
 
 # Nodes of a syntax tree that may have a docstring
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -51,11 +50,13 @@ def written_hash(values: dict[str, Any]) -> str:
 
 
 def result_options(recipe: Recipe) -> dict[str, Any]:
-    """{key: value} of the keys that change what the result contains but not what is computed."""
+    """{key: value} of the keys that change what the result contains but not what is computed: they
+    may differ while a run goes on, not once it has finished."""
+    in_result = keys(lambda option: option.in_result)
     values = defaults() | recipe.values()
     # which evaluations there are to choose among
     chosen = ("eval.every",) if recipe.checkpoint.best else ()
-    return {key: values[key] for key in (*in_result(), *chosen)}
+    return {key: values[key] for key in (*in_result, *chosen)}
 
 
 def file_hashes(recipe: Recipe) -> dict[str, Any]:
@@ -142,34 +143,29 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
         recipe.compute.precision = there.compute.precision
     _pin(recipe, there.init)
     _accept_moved_weights(recipe, there, folder)
-    differ = differences(computed_values(there), computed_values(recipe))
-    if differ:
-        text = f"{folder} holds another recipe: {', '.join(differ)}"
+    if differ := differences(computed_values(there), computed_values(recipe)):
+        text = f"{folder} holds another recipe: {', '.join(map(str, differ))}"
         raise UserError(f"name={recipe.name}: {text}; take another name=")
     return recipe
 
 
-def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Descriptions of the keys whose values differ (computed.differences)."""
-    found = computed.differences(there, here)
-    return [f"{key} ({was} there, {now} here)" for key, (was, now) in found.items()]
-
-
 def planned_differences(
-    there: dict[str, Any], planned: dict[str, Any], undecided: tuple[str, ...]
+    there: Mapping[str, Any], planned: Mapping[str, Any], undecided: Collection[str]
 ) -> list[str]:
-    """`differences` of the values in recipe.yaml from those that a study planned.
+    """Descriptions of what differs between recipe.yaml and what a study planned.
 
     Args:
-        there: {dotted key: value} of recipe.yaml; of an older version it may lack keys.
+        there: {dotted key: value} of recipe.yaml.
         planned: {dotted key: value} of the task's options.
-        undecided: beginnings of the keys that the plan does not decide, as FROM_INIT.
+        undecided: keys that the plan does not decide.
     """
-    decided, known = (
-        {key: value for key, value in side.items() if not key.startswith(undecided)}
-        for side in (planned, there)
-    )
-    return differences({key: known[key] for key in known if key in decided}, decided)
+    known = {key: value for key, value in there.items() if key in planned}
+    return [str(one) for one in differences(known, planned, undecided)]
+
+
+def from_init() -> list[str]:
+    """Keys that initial weights decide, where a task starts from another run."""
+    return keys(lambda option: option.brought)
 
 
 def _existing(folder: Path) -> Iterable[Path]:
@@ -216,50 +212,43 @@ def _accept_moved_weights(recipe: Recipe, there: Recipe, folder: Path) -> None:
         return
     known = recipe.init_source.identity()
     was = initial_weights(folder).get("init", {})
-    if known and "file" in was and not differing("init", was, known):
+    if known and "file" in was and not differences(facts("init", was), facts("init", known)):
         there.init = recipe.init
 
 
-def differing(key: str, was: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Names of the values that differ between two records of `key` in environment.json, of those
-    that both have: earlier versions recorded fewer. A plugin whose text or code is the same is the
-    same."""
-    common = was.keys() & now.keys()
-    differ = sorted(name for name in common if was[name] != now[name])
-    return [] if key == "plugin" and len(differ) < len(common) else differ
-
-
-def compare(recipe: Recipe, folder: Path, key: str, now: dict[str, Any]) -> None:
-    """Check that what identifies a run agrees with what is recorded, as far as both are known.
+def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that the facts of files agree with what a run folder records, as far as both are known.
 
     Args:
-        key: `data` (images), `init` (initial weights), `plugin` or `real` (ImageNet-ReaL's labels).
-        now: hashes and values, by name.
+        now: {kind: {name: hash or value}}; the kinds are computed.FACTS and `real`, the
+            labels of ImageNet-ReaL.
 
     Raises:
         UserError: some differ, or a plugin was added or left out.
     """
-    was = recorded(folder, key)
-    differ = differing(key, was, now)
-    if not differ and (key != "plugin" or bool(was) == bool(now)):
-        return
-    images = f"data.path={recipe.data.path}" if recipe.data.path else f"data={recipe.data.name}"
-    subject = {
-        "data": f"{images}: the images of {', '.join(differ)} differ",
-        "init": f"init={recipe.init}: {_weights_text(was, now, differ)}",
-        "plugin": f"plugin={recipe.plugin}: its code differs",
-        "real": f"eval.real={recipe.eval.real}: the labels differ",
-    }
-    raise UserError(f"{subject[key]} from what {folder} was made with; take another name=")
+    for kind, found in now.items():
+        differ = differences(facts(kind, recorded(folder, kind)), facts(kind, found))
+        if not differ:
+            continue
+        images = f"data.path={recipe.data.path}" if recipe.data.path else f"data={recipe.data.name}"
+        names = sorted(one.name for one in differ)
+        subject = {
+            "data": f"{images}: the images of {', '.join(names)} differ",
+            "init": f"init={recipe.init}: {_weights_text(differ)}",
+            "plugin": f"plugin={recipe.plugin}: its code differs",
+            "real": f"eval.real={recipe.eval.real}: the labels differ",
+        }
+        raise UserError(f"{subject[kind]} from what {folder} was made with; take another name=")
 
 
-def _weights_text(was: dict[str, Any], now: dict[str, Any], differ: list[str]) -> str:
+def _weights_text(differ: list[Difference]) -> str:
     """What of first weights differs."""
-    if {"weights", "file"} & set(differ):
+    names = {one.name for one in differ}
+    if not names.isdisjoint(("weights", "file")):
         return "the weights differ"
-    if differ == ["heads"]:
+    if names == {"heads"}:
         return "its heads.safetensors differs"
-    texts = [f"{name} ({was[name]} there, {now[name]} here)" for name in differ]
+    texts = sorted(str(one).removeprefix("init:") for one in differ)
     return f"{', '.join(texts)} {'differs' if len(differ) == 1 else 'differ'}"
 
 

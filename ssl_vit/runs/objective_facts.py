@@ -28,6 +28,7 @@ def objective_facts(recipe: Recipe) -> dict[str, Any]:
         "tag": declared.tag or recipe.objective,
         "sentence": declared.sentence(recipe),
         "fine_tunes": declared.fine_tunes(recipe),
+        "figure": next((one.figure for one in parts.values() if one.figure), ""),
         "class_token_is_trained": declared.class_token_is_trained,
         "questions": {name: _questions(one) for name, one in parts.items()},
         "metrics": [asdict(row) for row in rows if isinstance(row, Metric)],

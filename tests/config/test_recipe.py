@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.options import FREE, ROOT
+from ssl_vit.config import recipe_files, schema
 from ssl_vit.config.computed import computed_values
 from ssl_vit.config.operation import Checkpoint
 from ssl_vit.config.resolve import resolve
@@ -683,5 +684,25 @@ def test_an_old_key_is_answered_with_its_new_name(tmp_path: Path, old: str, new:
     group, name = old.split(".")
     path = tmp_path / "old.yaml"
     path.write_text(f"{group}:\n  {name}: 10\n")
+    assert resolve([f"recipe={path}"], here=False).values()["eval.images"] in (10, 2000)
+    read = recipe_files.load(path)
+    assert read.own == {new: 10}
+    path.write_text(f"{group}:\n  {name}: 10\n  {new.split('.')[1]}: 10\n")
     with pytest.raises(UserError, match=f"old.yaml: {old} is called {new} now$"):
         resolve([f"recipe={path}"])
+
+
+def test_a_key_that_has_gone_is_read_at_its_old_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(schema.GONE, "optim.whirl", 0.5)
+    path = tmp_path / "old.yaml"
+    path.write_text("name: x\noptim:\n  steps: 7\n  whirl: 0.5\n")
+    assert resolve([f"recipe={path}"]).optim.steps == 7
+    path.write_text("name: x\noptim:\n  steps: 7\n  whirl: 0.6\n")
+    with pytest.raises(
+        UserError, match=r"old.yaml: optim\.whirl has gone: .* optim\.whirl=0\.5 was$"
+    ):
+        resolve([f"recipe={path}"])
+    with pytest.raises(UserError, match=r"^optim\.whirl has gone"):
+        resolve(["recipe=mpp", "optim.whirl=0.5"])

@@ -64,6 +64,7 @@ LAB_MAY_IMPORT = {
     ),
     "config.export_files": ("run_table.run_list",),
     "config.fields": ("reports.study_files", "studies.spec"),
+    "config.uses": ("studies.sweep",),
     "config.validate": ("study_tool",),
     # what a recipe costs
     "costs": ALL,
@@ -323,3 +324,21 @@ def test_a_parameter_that_is_a_recipe_is_found() -> None:
 def test_the_recipe_stops_at_the_jobs(name: str) -> None:
     found = takes_a_recipe(MODULES[name].read_text())
     assert not found or name in DECLARATIONS
+
+
+def test_declarations_bring_no_torch() -> None:
+    """Of all objectives and targets: title, options and sentences, in a process of its own."""
+    code = (
+        "import sys; from ssl_vit.config import declaration, schema;"
+        "from ssl_vit.config.resolve import resolve;"
+        "print(sorted(declaration.objectives()), sorted(declaration.targets()));"
+        "schema.options(); [resolve([f'recipe=mpp', f'objective={name}']).declared.groups"
+        " for name in ('mpp', 'ijepa')];"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    folders = {path.parent.name for path in (PACKAGE / "objectives").glob("*/__init__.py")}
+    objectives, targets = done.stdout.strip()[1:-1].split("] [")
+    assert set(re.findall(r"\w+", objectives)) == folders - {"targets"}
+    assert set(re.findall(r"\w+", targets)) >= {"mean_color", "pixels"}

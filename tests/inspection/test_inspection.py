@@ -14,10 +14,10 @@ from timm.models.vision_transformer import ParallelScalingBlock, VisionTransform
 from ssl_vit.config import declaration
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.data.batching import Batch
-from ssl_vit.inspection import attention, drawing, embeddings, plots, projections, reconstruction
+from ssl_vit.inspection import attention, drawing, embeddings, plots, projections
 from ssl_vit.inspection.base import UnavailableError
 from ssl_vit.models import encoder
-from ssl_vit.objectives import corruption
+from ssl_vit.objectives import corruption, reconstruction
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import patch_targets
 
@@ -252,7 +252,7 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
     image = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
     batch = Batch(image, torch.zeros(6), torch.arange(6), torch.arange(6) * 7919)
     drawn, scores = objective.predict(batch)
-    original, saw, predicted, true = reconstruction.panels(objective, batch).unbind(1)
+    original, saw, predicted, true = objective.panels(batch).values()
     assert torch.equal(original, image)
     classes = patch_targets.mean_color(image, 4)
     seen_kinds = set()

@@ -80,7 +80,8 @@ def test_before_and_after_and_another_library_s_model_side_by_side(
     assert text.splitlines()[-1].startswith("finished    8 figures")
     assert text.splitlines()[-1].endswith(f": {tmp_path}/f")
     arrays = {}
-    for name in FIGURES:
+    drawn = [name for name in FIGURES if name != "predicted"]
+    for name in drawn:
         for suffix in ("png", "svg"):
             assert (tmp_path / "f" / f"{name}.{suffix}").stat().st_size > 2000
         with np.load(tmp_path / "f" / f"{name}.npz") as file:
@@ -146,7 +147,7 @@ def test_without_a_class_token_the_other_figures_are_made(
     assert "warning: images=128: there are 9; all are used" in text
     assert "left out    class_attention: gap: it has no class token" in text
     left = {path.stem for path in (tmp_path / "f").glob("*.svg")}
-    assert left == set(FIGURES) - {"class_attention", "reconstruction"}
+    assert left == set(FIGURES) - {"class_attention", "reconstruction", "predicted"}
     with np.load(tmp_path / "f" / "positions.npz") as file:
         assert "class_0" not in file
     with np.load(tmp_path / "f" / "attention_rollout.npz") as file:
@@ -186,10 +187,10 @@ def test_the_heads_of_a_joint_run_are_those_of_its_mpp(tmp_path: Path) -> None:
     (one,) = encoders.resolve_all([str(tmp_path / "joint")], {})
     subject = encoders.load_subject(one, encoders.find_images([one], {}), count=2, shown=1)
     heads = load_file(tmp_path / "joint" / "export" / "heads.safetensors")
-    assert subject.patches is not None and subject.patches.encoder is subject.encoder
-    assert not subject.patches.training and not subject.encoder.training
-    assert torch.equal(subject.patches.mask_token, heads["parts.mpp.mask_token"])
-    assert torch.equal(subject.patches.head.weight, heads["parts.mpp.head.weight"])
+    assert subject.objective is not None and subject.objective.encoder is subject.encoder
+    assert not subject.objective.training and not subject.encoder.training
+    assert torch.equal(subject.objective.mask_token, heads["parts.mpp.mask_token"])
+    assert torch.equal(subject.objective.head.weight, heads["parts.mpp.head.weight"])
     arrays = FIGURES["reconstruction"].compute(subject)
     assert arrays["panels"].shape == (1, 4, 16, 16, 3) and arrays["certainty"].shape == (1, 16, 16)
 

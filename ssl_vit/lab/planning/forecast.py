@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import costs
-from ...config.computed import computed_values
+from ...config.computed import computed_values, keys
 from ...config.init_source import SCRATCH
 from ...config.parsing import load_yaml
 from ...config.resolve import image_notice, resolve
@@ -26,19 +26,6 @@ from .budget import Device
 from .pace import Pace, measure
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-# Keys that do not change the time of a step
-NOT_PACE = (
-    "seed",
-    "init",
-    "model.name",
-    "optim.lr",
-    "optim.steps",
-    "optim.warmup",
-    "data.share",
-    "data.validation",
-    "data.validation_from",
-    "data.labelled",
-)
 Record = dict[str, Any]
 
 
@@ -344,10 +331,9 @@ def _pace(recipe: Recipe, paces: dict[str, Pace]) -> Pace | None:
     evaluation."""
     if recipe.objective == "probe":
         return None
-    alike = json.dumps(
-        {key: value for key, value in computed_values(recipe).items() if key not in NOT_PACE},
-        sort_keys=True,
-    )
+    ignored = keys(lambda option: not option.pace)
+    decisive = {key: value for key, value in computed_values(recipe).items() if key not in ignored}
+    alike = json.dumps(decisive, sort_keys=True)
     if alike not in paces:
         paces[alike] = measure(recipe)
     return paces[alike]

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ...config import parsing, values
-from ...config.computed import computed_values, counts
+from ...config.computed import computed_values, counts, differences, facts
 from ...config.init_source import SCRATCH, InitSource
 from ...config.parsing import flatten
 from ...config.resolve import resolve
 from ...config.schema import RENAMED, defaults
 from ...errors import UserError
-from ...runs.identity import FROM_INIT, differing, planned_differences, written_hash
+from ...runs.identity import from_init, planned_differences, written_hash
 from ...runs.objective_facts import question
 
 # Where the first weights are, and what `auto` became on that machine
@@ -50,7 +50,7 @@ def foreign(
         return "its result.json is of another recipe than its recipe.yaml"
     inits = [option for option in task["options"] if option.startswith("init=")]
     from_weights = any(option != f"init={SCRATCH}" for option in inits)
-    undecided = (*UNDECIDED, *(FROM_INIT if from_weights else ()))
+    undecided = (*UNDECIDED, *(from_init() if from_weights else ()))
     differ = planned_differences(written, _planned(task, tasks), undecided)
     if differ:
         return f"its recipe is not the planned one: {', '.join(differ)}"
@@ -70,7 +70,7 @@ def _other_weights(folder: Path, task: dict[str, Any]) -> str:
             here = _weights(folder.parent / found[1])
         except UserError as error:
             return f"its first weights cannot be compared: {error}"
-        if differing("init", recorded, here):
+        if differences(facts("init", recorded), facts("init", here)):
             return f"its first weights are not those of {found[1]}"
     return ""
 
@@ -111,15 +111,8 @@ def _resolved(options: tuple[str, ...]) -> dict[str, Any]:
 
 
 def differing_keys(recipes: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Keys of which two of these recipes, as {dotted key: value}, have different values; one that
-    has no such key, as its objective does not use it, has the default."""
-    default = defaults()
-    keys = {key for recipe in recipes for key in recipe}
-    return {
-        key
-        for key in keys
-        if len({str(recipe.get(key, default.get(key))) for recipe in recipes}) > 1
-    }
+    """Keys of which two of these recipes, as {dotted key: value}, have different values."""
+    return {one.key for recipe in recipes[1:] for one in differences(recipes[0], recipe)}
 
 
 def question_keys(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...config import parsing
+from ...config.computed import keys
 from ...config.schema import Recipe
 from ...errors import UserError
 from ...runs.folder import Run
@@ -20,15 +21,6 @@ from .comparable import foreign
 
 REQUIRED = ("final", "baseline", "candidate")  # under report: of a study that compares named arms
 ROLES = ("baseline", "candidate", "reference")
-# Keys on which a training split's fingerprint depends
-TRAINING_IMAGES = (
-    "data.name",
-    "data.path",
-    "data.hub",
-    "data.train",
-    "data.image_column",
-    "data.label_column",
-)
 TASK = ("name", "part", "arm", "seed", "values", "needs")
 
 
@@ -364,7 +356,7 @@ def _training_images(folder: Path) -> tuple[str, ...] | None:
         return None
     if written.get("data.stream"):
         return None
-    return tuple(f"{key}={written.get(key)}" for key in TRAINING_IMAGES)
+    return tuple(f"{key}={written.get(key)}" for key in keys(lambda one: "train" in one.splits))
 
 
 def _different_images(first: FinishedRun, second: FinishedRun) -> UserError:

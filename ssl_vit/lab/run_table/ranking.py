@@ -7,6 +7,7 @@ held-out patches only at one difficulty (comparable.question_keys).
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ...config.computed import keys
 from ...errors import UserError, suggest
 from ...formatting import format_value
 from ...metrics import find_metric, is_of_model
@@ -14,8 +15,6 @@ from ...runs.objective_facts import facts_of
 from ..reports.comparable import question_keys
 from .index_page import NONE
 from .run_list import ListedRun
-
-HELD_OUT = ("data.validation", "data.validation_from", "eval.images")  # which images are held out
 
 
 class RankedGroup(NamedTuple):
@@ -94,7 +93,8 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     }
     if split == "test":
         return facts
-    return facts | {key: format_value(record.values.get(key)) for key in HELD_OUT}
+    held_out = keys(lambda option: tuple(option.splits) == ("validation",))
+    return facts | {key: format_value(record.values.get(key)) for key in held_out}
 
 
 def _split_by_question(

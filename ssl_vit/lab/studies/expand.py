@@ -11,7 +11,7 @@ from ... import hub_files
 from ...config import declaration, parsing
 from ...config.computed import computed_values
 from ...config.recipe_files import file_values, find_recipe
-from ...config.resolve import OF_IMAGES, names_images, resolve
+from ...config.resolve import names_images, of_images, resolve
 from ...config.schema import Data, Recipe, all_groups
 from ...data.layout import ROLE
 from ...errors import UserError
@@ -21,8 +21,6 @@ from .spec import PLACEHOLDER, SEED, Part, Study, split_reference
 from .spec_fields import combinations, swept_together
 from .sweep import image_options
 
-# Keys of a run's images that sweep.image_options gives as their place, or that no option can set
-PLACED = {"data.name", "data.path", "data.hub", "data.verified"}
 Plan = dict[str, "Task"]  # by name, each task after those that it needs
 
 
@@ -214,7 +212,7 @@ def options_from(before: Recipe, options: dict[str, str]) -> dict[str, str]:
     model and its images, each unless the options name it."""
     brought: dict[str, str] = {}
     if not names_images(f"{key}={value}" for key, value in options.items()):
-        brought = image_options(before, [key.removeprefix("data.") for key in OF_IMAGES - PLACED])
+        brought = image_options(before, of_images())
     if "model" not in options:
         brought |= model_options(before)
     return brought | options

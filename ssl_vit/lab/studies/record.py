@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import parsing
-from ...config.computed import computed_values, counts
+from ...config.computed import computed_values, counts, keys
 from ...config.init_source import SCRATCH, InitSource
 from ...config.parsing import flatten, load_yaml
 from ...config.resolve import names_images, resolve
@@ -15,7 +15,7 @@ from ...errors import UserError
 from ...jobs import reuse
 from ...runs.files import write_atomically
 from ...runs.folder import Run
-from ...runs.identity import FROM_INIT, check_unedited, planned_differences
+from ...runs.identity import check_unedited, from_init, planned_differences
 from .expand import Plan, Task, command
 from .spec import Study
 from .vary import MATCHES
@@ -35,7 +35,7 @@ def check_finished(task: Task, plan: Plan, folder: Path) -> list[str]:
     if not path.exists():
         raise UserError(f"{path} is missing; remove its folder, or take another name=")
     if recipe.compute.precision == "auto":
-        ignored += ("compute.precision",)
+        ignored.append("compute.precision")
     there = flatten(load_yaml(path))
     differ = planned_differences(there, computed_values(recipe), ignored)
     if differ:
@@ -46,18 +46,20 @@ def check_finished(task: Task, plan: Plan, folder: Path) -> list[str]:
     return reuse.check(run)
 
 
-def _current_recipe(task: Task, plan: Plan, folder: Path) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe of a finished task's options as they resolve now, and prefixes of the keys that it
-    does not tell, because the initial weights that decide them are no longer here."""
+def _current_recipe(task: Task, plan: Plan, folder: Path) -> tuple[Recipe, list[str]]:
+    """The recipe of a finished task's options as they resolve now, and the keys that it does not
+    tell, because the initial weights that decide them are no longer here."""
     options = command(task, plan, folder)[1:]
     places = [option.removeprefix("init=") for option in options if option.startswith("init=")]
     source = InitSource(places[0] if places else SCRATCH)
     if source.is_scratch:
-        return resolve(options, here=False), ()
+        return resolve(options, here=False), []
     if source.weights_hash() is not None:
-        return resolve(options, here=False), ("init",)  # the weights themselves are compared
+        return resolve(options, here=False), ["init"]  # the weights themselves are compared
     without = [option for option in options if not option.startswith("init=")]
-    undecided = FROM_INIT if names_images(options) else (*FROM_INIT, "data.")
+    undecided = from_init()
+    if not names_images(options):
+        undecided += keys(lambda option: option.key.startswith("data."))
     return resolve(without, here=False), undecided
 
 

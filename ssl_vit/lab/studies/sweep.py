@@ -6,13 +6,13 @@ probes its frozen encoder on the recipe's images.
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict
 
-from ...config.computed import not_computed
+from ...config.computed import keys
 from ...config.parsing import load_yaml
 from ...config.recipe_files import TABLES
-from ...config.resolve import names_images, resolve
+from ...config.resolve import names_images, of_images, resolve
 from ...config.schema import Recipe
+from ...config.uses import has_use
 from ...config.values import parse
 from ...errors import UserError
 from ...formatting import option_text
@@ -20,17 +20,6 @@ from .spec import Study, build
 
 SWEEP = "sweep"
 COMMA = re.compile(r",(?![^\[]*\])")  # none inside a list's brackets
-IMAGES = (
-    "size",
-    "train",
-    "validation",
-    "test",
-    "image_column",
-    "label_column",
-    "classes",
-    "unreadable",
-)
-EVALUATION = ("eval_mode", "eval_crop")  # of which a squash has no use for the second
 
 
 def split(options: Iterable[str]) -> tuple[dict[str, str], list[str] | None]:
@@ -42,10 +31,8 @@ def split(options: Iterable[str]) -> tuple[dict[str, str], list[str] | None]:
         return given, None
     behind = options[options.index(SWEEP) + 1 :]
     after = [option.partition("=")[0] for option in behind if option != SWEEP]
-    single = (
-        *not_computed(),
-        "compute.precision",
-    )  # kept as options unless they have several values
+    # kept as options unless they have several values
+    single = (*keys(lambda option: not option.identity), "compute.precision")
     return given, [key for key in after if "," in given[key] or key not in single]
 
 
@@ -88,7 +75,12 @@ def study(recipe: str | None, given: dict[str, str], axes: list[str]) -> tuple[S
         )
     if base.data.path and names_images(f"{key}={value}" for key, value in trained.items()):
         trained["data.path"] = base.data.path  # whole, found again from any folder
-    evaluated = IMAGES + (EVALUATION if base.data.eval_mode == "crop" else EVALUATION[:1])
+    # all of the images that a run is trained on, whichever part of them it takes
+    subset = keys(lambda option: option.subset)
+    evaluation = keys(lambda option: option.brought == "evaluation")
+    evaluated = [
+        key for key in (*of_images(), *evaluation) if key not in subset and has_use(base, key)
+    ]
     images = image_options(base, evaluated)
     probe = {"recipe": "evaluate", "init": "{pretrain}", **images, **probed}
     parts = {
@@ -108,9 +100,9 @@ def _base(start: dict[str, str], first: dict[str, str]) -> Recipe:
         return resolve([f"{key}={value}" for key, value in (start | first).items()])
 
 
-def image_options(base: Recipe, keys: Iterable[str]) -> dict[str, str]:
-    """Options with which another recipe reads the recipe's images: their place, and those keys of
-    `data` that the place does not say."""
+def image_options(base: Recipe, wanted: Iterable[str]) -> dict[str, str]:
+    """Options with which another recipe reads the recipe's images: their place, and those of the
+    wanted keys of `data` whose values the place does not say."""
     options = {}
     if base.data.name in load_yaml(TABLES / "datasets.yaml"):
         options["data"] = base.data.name
@@ -118,6 +110,7 @@ def image_options(base: Recipe, keys: Iterable[str]) -> dict[str, str]:
         options[f"data.{place[0]}"] = str(getattr(base.data, place[0]))
     given = [f"{key}={value}" for key, value in options.items()]
     there = resolve(["recipe=evaluate", *given], here=False)
-    now = asdict(base.data)
-    was = asdict(there.data)
-    return options | {f"data.{key}": option_text(now[key]) for key in keys if now[key] != was[key]}
+    places = keys(lambda option: option.place)
+    now, was = base.values(), there.values()
+    changed = [key for key in wanted if key not in places and now[key] != was[key]]
+    return options | {key: option_text(now[key]) for key in changed}

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from ... import costs, rng
+from ... import costs
 from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
 from ...config.schema import Recipe
+from ...config.split_counts import selected_count
 from ...config.validate import fewer_than, require
 from ...metrics import Metric
 
@@ -36,6 +37,10 @@ class IjepaDeclaration(ObjectiveDeclaration):
     title = "Prediction of a teacher's features (I-JEPA)"
     tag = "i-jepa"
     network = "network:FeaturePrediction"
+    figure = (
+        "held-out images, the patches that the encoder saw, and how near the predicted features of"
+        " the others are to the teacher's: white the same direction, black the opposite one"
+    )
     options = Group("ijepa", IjepaOptions, "I-JEPA: what is predicted, and the teacher.")
     class_token_is_trained = False
     metrics = (
@@ -57,7 +62,7 @@ class IjepaDeclaration(ObjectiveDeclaration):
 
     def predicted(self, recipe: Recipe) -> int:
         """Patches of an image whose features are predicted."""
-        return rng.rounded_count(recipe.group(IjepaOptions).rate, costs.patches(recipe))
+        return selected_count(recipe.group(IjepaOptions).rate, costs.patches(recipe))
 
     def parameters(self, recipe: Recipe) -> int:
         d = recipe.model.width

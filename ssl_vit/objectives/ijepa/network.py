@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Self
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,6 +22,7 @@ from .. import corruption
 from ..base import Metrics, Objective, Output
 from ..building import Settings
 from ..mae.network import Decoder
+from ..reconstruction import GREY
 from . import HEADS, IjepaOptions, predictor_width
 
 TEACHER = "teacher."  # of the teacher's names in a state
@@ -77,14 +79,35 @@ class FeaturePrediction(Objective):
         pairs = zip(self.teacher.parameters(), self.encoder.parameters(), strict=True)
         yield from ((mean, p) for mean, p in pairs if p.requires_grad)
 
-    def forward(self, batch: Batch) -> Output:
+    def _predict(self, batch: Batch) -> tuple[corruption.Corruption, Tensor, Tensor]:
+        """What is hidden, and its features (B, K, D): predicted, and the teacher's."""
         patches = self.encoder.patches
         drawn = corruption.sample(batch.key, patches, self.rate, mask=1.0, random=0.0)
         visible_BV = corruption.visible_patches(drawn, patches)
         h_BTD = self.encoder(self.encoder.patch(batch.image), visible_BV)
         h_BNW = self.predictor(h_BTD, visible_BV)
         predicted_BKD = self.head(corruption.gather_corrupted(h_BNW, drawn)).float()
-        wanted_BKD = corruption.gather_corrupted(self._teach(batch.image), drawn)
+        return drawn, predicted_BKD, corruption.gather_corrupted(self._teach(batch.image), drawn)
+
+    def panels(self, batch: Batch) -> dict[str, Tensor]:
+        drawn, predicted_BKD, wanted_BKD = self._predict(batch)
+        near_BK = (1 + F.cosine_similarity(predicted_BKD, wanted_BKD, dim=-1)) / 2
+        p, (rows, columns) = self.encoder.patch_size, self.encoder.grid
+        cut = {"h": rows, "w": columns, "p": p, "q": p}
+        pixel_BNX = rearrange(batch.image, "b c (h p) (w q) -> b (h w) (p q c)", **cut)
+        grey_X = torch.full_like(pixel_BNX[0, 0], GREY)
+        level_BKX = (255 * near_BK).round().byte()[..., None].expand(-1, -1, pixel_BNX.shape[-1])
+        hidden_BKX = drawn.corrupted_BK[..., None].expand_as(level_BKX)
+        titles = {
+            "original": pixel_BNX,
+            "visible": corruption.apply(pixel_BNX, drawn, grey_X),
+            "similarity": torch.zeros_like(pixel_BNX).scatter(1, hidden_BKX, level_BKX),
+        }
+        whole = "b (h w) (p q c) -> b c (h p) (w q)"
+        return {title: rearrange(one_BNX, whole, **cut) for title, one_BNX in titles.items()}
+
+    def forward(self, batch: Batch) -> Output:
+        _, predicted_BKD, wanted_BKD = self._predict(batch)
         loss_B = F.smooth_l1_loss(predicted_BKD, wanted_BKD, reduction="none").mean((1, 2))
         return Output(loss_B.mean(), self._metrics(loss_B, wanted_BKD))
 

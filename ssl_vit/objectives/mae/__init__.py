@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from ... import costs, rng
+from ... import costs
 from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
 from ...config.schema import Recipe
+from ...config.split_counts import selected_count
 from ...config.validate import fewer_than, require
-from ..patch_question import PATCHES, target_sentence
+from ..patch_question import FIGURE, PATCHES, target_sentence
 
 DECODER_MLP = 4  # the MLP of the decoder over its width
 
@@ -25,6 +26,7 @@ class MaeDeclaration(ObjectiveDeclaration):
     title = "Masked autoencoding"
     tag = "masked-autoencoder"
     network = "network:MaskedAutoencoder"
+    figure = FIGURE
     options = Group("mae", MaeOptions, "Masked autoencoder: what is masked, and the decoder.")
     shared = ("target",)
 
@@ -41,7 +43,7 @@ class MaeDeclaration(ObjectiveDeclaration):
 
     def masked(self, recipe: Recipe) -> int:
         """Patches of an image that are masked."""
-        return rng.rounded_count(recipe.group(MaeOptions).rate, costs.patches(recipe))
+        return selected_count(recipe.group(MaeOptions).rate, costs.patches(recipe))
 
     def parameters(self, recipe: Recipe) -> int:
         """Decoder and head."""

@@ -1,10 +1,11 @@
 """Masked patch prediction (paper, 4.6 and B.1.2), declared. No torch here."""
 
-from ... import costs, rng
+from ... import costs
 from ...config.declaration import ObjectiveDeclaration, Question
 from ...config.schema import Recipe
 from ...config.shared_groups import CorruptionOptions
-from ..patch_question import PATCHES, target_sentence
+from ...config.split_counts import selected_count
+from ..patch_question import FIGURE, PATCHES, target_sentence
 
 
 class MppDeclaration(ObjectiveDeclaration):
@@ -12,12 +13,13 @@ class MppDeclaration(ObjectiveDeclaration):
     title = "Masked patch prediction"
     tag = "masked-patch-prediction"
     network = "network:MaskedPatchPrediction"
+    figure = FIGURE
     shared = ("corruption", "target")
     class_token_is_trained = False
 
     def corrupted(self, recipe: Recipe) -> int:
         """Patches of an image that are corrupted."""
-        return rng.rounded_count(recipe.group(CorruptionOptions).rate, costs.patches(recipe))
+        return selected_count(recipe.group(CorruptionOptions).rate, costs.patches(recipe))
 
     def parameters(self, recipe: Recipe) -> int:
         """Mask token and head."""

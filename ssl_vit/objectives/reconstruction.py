@@ -1,20 +1,20 @@
 """Reconstruction by MPP or a masked autoencoder: original images, corrupted input, predicted and
-true patches, error and certainty; and the figure of them that a run ends with.
+true patches, error and certainty.
 
 Legend: B images, N patches, K corrupted patches of each image, H W the image's height and width.
 """
 
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from einops import rearrange, repeat
 from torch import Tensor
 
 from ..data.batching import Batch
-from ..objectives import corruption
-from ..objectives.patches import PatchPrediction
-from ..runs.files import write_atomically
+from . import corruption
+
+if TYPE_CHECKING:
+    from .patches import PatchPrediction
 
 GREY = 128
 TITLES = ("original", "corrupted", "predicted", "true")
@@ -42,7 +42,7 @@ class Reconstruction(NamedTuple):
 
 
 @torch.no_grad()
-def reconstruct(objective: PatchPrediction, batch: Batch) -> Reconstruction:
+def reconstruct(objective: "PatchPrediction", batch: Batch) -> Reconstruction:
     """The objective's predictions for the corruption that the images' keys give."""
     target = objective.target
     patch = objective.encoder.patch_size
@@ -77,23 +77,7 @@ def reconstruct(objective: PatchPrediction, batch: Batch) -> Reconstruction:
     return Reconstruction(panels_B43HW, kind_BN, placed(error_BKX), certainty_BHW)
 
 
-def panels(objective: PatchPrediction, batch: Batch) -> Tensor:
-    """The columns of TITLES for each image: uint8 (B, 4, 3, H, W)."""
-    return reconstruct(objective, batch).panels_B43HW
-
-
 def _filled(small_BNcc3: Tensor, patch: int) -> Tensor:
     """Small images of patches, (B, N, c, c, C), brought to the patch's side: (B, N, P P C)."""
     side = patch // small_BNcc3.shape[2]
     return repeat(small_BNcc3, "b n p q c -> b n (p s q t c)", s=side, t=side)
-
-
-def save_figure(objective: PatchPrediction, batch: Batch, path: Path) -> None:
-    """Write the columns of TITLES of up to eight images, two images to a row, as a PNG."""
-    from . import drawing  # matplotlib, which training does without until its end
-
-    panels_BV3HW = panels(objective, batch.map(lambda x: x[:8])).cpu()
-    rows_BVHW3 = rearrange(panels_BV3HW, "b v c h w -> b v h w c").numpy()
-    halves = [rows_BVHW3[start::2] for start in range(min(2, len(rows_BVHW3)))]
-    groups = [drawing.PanelGroup("", TITLES, list(map(list, half))) for half in halves]
-    write_atomically(path, drawing.rendered(drawing.panels(groups), "png"))
