@@ -22,3 +22,4 @@ from .registry import is_split as is_split
 from .registry import label as label
 from .registry import learn as learn
 from .registry import register as register
+from .registry import score as score

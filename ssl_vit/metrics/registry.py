@@ -5,6 +5,7 @@ objective (`mpp/loss`), and a kind of patch after it (`loss_masked`), which need
 `register` adds rows; a name without one is shown as a plain number.
 """
 
+import math
 import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -189,6 +190,13 @@ def find_metric(name: str) -> Metric:
             rest = last.removeprefix(row.name[:-1]).replace("_", " ")
             return replace(row, name=last, label=row.label.replace("*", rest))
     return _unknown(last)
+
+
+def score(name: str, value: float) -> float:
+    """A value of the metric, turned so that of two the larger is the better; -inf if not finite."""
+    if not math.isfinite(value):
+        return -math.inf
+    return value if find_metric(name).higher else -value
 
 
 def find_baseline(name: str) -> Baseline | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ... import stats
 from ...errors import UserError, suggest
-from ...metrics import all_metrics
+from ...metrics import all_metrics, score
 from ...stats import Interval, McNemar, SeedSummary
 from . import scaling_curve, task_means
 from .axes import format_place
@@ -222,8 +222,8 @@ def _pair(study: StudyResults, measure: Measure, arm: str, other: str) -> Pair:
 
 
 def _sweeps(study: StudyResults) -> Iterator[Sweep]:
-    """The best is the highest mean over seeds of the metric by which a task chooses; of equals the
-    first. Without such a task, sweeps that did not measure SWEPT_BY are left out."""
+    """The best has the best mean over seeds of the metric by which a task chooses; of equals it is
+    the first. Without such a task, sweeps that did not measure SWEPT_BY are left out."""
     gridded = [run for run in study.finished.values() if run.values]
     for part, arm in dict.fromkeys((run.part, run.arm) for run in gridded):
         own = [run for run in gridded if (run.part, run.arm) == (part, arm)]
@@ -238,7 +238,7 @@ def _sweeps(study: StudyResults) -> Iterator[Sweep]:
             (found[0].values, float(np.mean([run.metric(by) for run in found])))
             for found in runs.values()
         ]
-        scores = [mean if math.isfinite(mean) else -math.inf for _, mean in tried]
+        scores = [score(by, mean) for _, mean in tried]
         best = scores.index(max(scores))
         ends = edges([values for values, _ in tried], tried[best][0])
         images = fewest(run.images(by) for run in own)

@@ -16,6 +16,7 @@ from ...config.schema import Data, Recipe, all_groups
 from ...data.layout import ROLE
 from ...errors import UserError
 from ...formatting import option_text
+from ...metrics import score
 from . import benchmark_images, match_compute
 from .spec import PLACEHOLDER, SEED, Part, Study, split_reference
 from .spec_fields import combinations, swept_together
@@ -334,7 +335,7 @@ def finished(folder: Path, name: str) -> bool:
 
 
 def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
-    """The grid values with the highest metric `by`, averaged over seeds; the first among equals.
+    """The grid values with the best metric `by`, averaged over seeds; the first among equals.
     Runs without a result are left out.
 
     Raises:
@@ -363,7 +364,7 @@ def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
     }
     if not means:
         raise UserError(f"{where}: no run of part {task.best} has a finite one")
-    return values[max(means, key=lambda key: means[key])]
+    return values[max(means, key=lambda key: score(task.by, means[key]))]
 
 
 def _metrics(path: Path) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class FeaturePrediction(Objective):
         titles = {
             "original": pixel_BNX,
             "visible": corruption.apply(pixel_BNX, drawn, grey_X),
-            "similarity": torch.zeros_like(pixel_BNX).scatter(1, hidden_BKX, level_BKX),
+            "similarity": pixel_BNX.scatter(1, hidden_BKX, level_BKX),
         }
         whole = "b (h w) (p q c) -> b c (h p) (w q)"
         return {title: rearrange(one_BNX, whole, **cut) for title, one_BNX in titles.items()}

@@ -1103,6 +1103,19 @@ def test_a_tiny_study_with_the_real_tools(tmp_path):
     assert (final.optim.lr, final.init) == (0.07, str(folder / "pretrain-mpp-0"))
 
 
+def test_of_a_loss_the_lowest_is_chosen(bench, tmp_path):
+    plan = plans.tasks(build(altered(("parts/final/best/by", "loss")), "x"), {}, {})
+    swept = [name for name in plan["final-mpp-0"].needs if plan[name].values]
+    for place, name in enumerate(swept):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(
+            json.dumps({"metrics": {"loss": {"value": 1.0 + place, "split": "validation"}}})
+        )
+    assert len(swept) > 1
+    chosen = plans.best_values(plan["final-mpp-0"], plan, tmp_path)
+    assert chosen == plan[swept[0]].values
+
+
 def test_nothing_is_chosen_but_on_held_out_images(bench, tmp_path):
     with pytest.raises(UserError, match="best: by=top1: that is of the test images"):
         build(altered(("parts/final/best/by", "top1")), "x")
