@@ -78,9 +78,8 @@ def study(recipe: str | None, given: dict[str, str], axes: list[str]) -> tuple[S
     # all of the images that a run is trained on, whichever part of them it takes
     subset = keys(lambda option: option.subset)
     evaluation = keys(lambda option: option.brought == "evaluation")
-    evaluated = [
-        key for key in (*of_images(), *evaluation) if key not in subset and has_use(base, key)
-    ]
+    evaluated = [key for key in of_images() if key not in subset]
+    evaluated += [key for key in evaluation if has_use(base, key)]  # a squash has none for a crop
     images = image_options(base, evaluated)
     probe = {"recipe": "evaluate", "init": "{pretrain}", **images, **probed}
     parts = {
