@@ -692,6 +692,12 @@ def test_an_old_key_is_answered_with_its_new_name(tmp_path: Path, old: str, new:
         resolve([f"recipe={path}"])
 
 
+def test_a_number_is_taken_for_a_text_where_a_text_is_expected(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("objective: mpp\nname: 2024\n")
+    assert resolve([f"recipe={path}"]).name == "2024"
+
+
 def test_a_key_that_has_gone_is_read_at_its_old_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

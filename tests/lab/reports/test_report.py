@@ -31,6 +31,7 @@ from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.parsing import flatten, load_yaml
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
+from ssl_vit.errors import UserError
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import load
 from ssl_vit.lab.studies import record
@@ -196,11 +197,18 @@ def test_a_sweep_is_judged_by_the_metric_of_its_choosers(gap):
         one |= {"best": "sweep", "by": "speed"} if one["part"] == "final" else {}
         if one["part"] == "sweep":
             entry = {"value": 1 - one["values"]["optim.lr"], "n": 1, "split": "validation"}
-            altered(gap / one["name"] / "result.json", metrics={"speed": entry})
+            altered(gap / one["name"] / "result.json", metrics={"speed": entry, "loss": entry})
     write(gap / "study.json", about)
     assert [(sweep.by, sweep.best) for sweep in reports.write(gap).numbers.sweeps] == [
         ("speed", 0)
     ] * 3
+    for one in about["tasks"]:
+        one |= {"by": "loss"} if one["part"] == "final" else {}
+    write(gap / "study.json", about)
+    found = reports.write(gap).numbers.sweeps
+    losses = [[mean for _, mean in sweep.tried] for sweep in found]
+    assert [sweep.best for sweep in found] == [one.index(min(one)) for one in losses]
+    assert all(sweep.best != 0 for sweep in found)
 
 
 def test_compute_is_a_seeds_mean_and_a_sweeps_sum(whole):
@@ -224,6 +232,23 @@ def test_hardware_versions_and_dates_are_the_runs(whole):
         "timm 1.0.24; revision" in text
     )
     assert "finished between 2026-01-01T00:00:00+00:00 and 2026-01-03T00:00:00+00:00" in text
+
+
+@pytest.mark.parametrize(
+    "how", ["a task before what it needs", "a name twice", "a path for a name"]
+)
+def test_a_plan_out_of_order_is_damaged(gap, how):
+    about = json.loads((gap / "study.json").read_text())
+    tasks = about["tasks"]
+    if how == "a task before what it needs":
+        tasks.insert(0, tasks.pop(next(i for i, one in enumerate(tasks) if one["needs"])))
+    elif how == "a name twice":
+        tasks.append(tasks[0])
+    else:
+        tasks[0]["name"] = "../elsewhere"
+    write(gap / "study.json", about)
+    with pytest.raises(UserError, match=r"study\.json is (missing or )?damaged"):
+        reports.write(gap)
 
 
 def test_commands_are_shown_where_study_json_has_them(gap):
