@@ -41,7 +41,8 @@ class Option:
     private: bool = False  # of one machine or one person: not published, not taken from others
     training: bool = False  # objective=probe does not use it
     place: bool = False  # says where the images are, and with what preset
-    splits: Collection[str] = ()  # whose images it decides: the keys and labels, not their pixels
+    splits: Collection[str] = ()  # whose images and labels it chooses
+    reading: bool = False  # how they are read, on which their fingerprint may depend
     subset: bool = False  # which part of the training images a run takes
     preprocessing: bool = False  # how images are cropped and normalised, whichever they are
     brought: str = ""  # what first weights bring: "always", or "evaluation": where it is left out

@@ -106,7 +106,7 @@ def of_images() -> list[str]:
         lambda option: (
             option.key.startswith("data.")
             and not option.training
-            and (option.splits or not option.preprocessing)
+            and (option.reading or not option.preprocessing)
         )
     )
 

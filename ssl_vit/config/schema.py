@@ -55,7 +55,7 @@ class Data:
         "Side of the training image in pixels.",
         above=0,
         maximum=2**14,
-        splits=SPLITS,  # of the embedded set
+        reading=True,  # the embedded set is drawn at this size
         preprocessing=True,
     )
     window: int | None = option(
@@ -63,13 +63,13 @@ class Data:
         "Read shards (parquet, tar) in place, this many rows at a time; null: load all at once.",
         above=0,
         maximum=2**40,
-        splits=SPLITS,
+        reading=True,
     )
     stream: bool = option(
         False,
         "Read the Hub's data set in order without downloading it; a run resumes only on the same"
         " number of processes.",
-        splits=SPLITS,
+        reading=True,
     )
     train: str = option(
         "train",
@@ -143,7 +143,7 @@ class Data:
     mask_column: str | None = option(
         None,
         "Column of the masks, images with a class per pixel; null: found.",
-        splits=SPLITS,
+        reading=True,
     )
     mask_ignore: int = option(
         255,  # Cityscapes, ADE20K and Pascal VOC as mmsegmentation prepares them

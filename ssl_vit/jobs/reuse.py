@@ -101,8 +101,14 @@ def _images(recipe: Recipe) -> tuple[dict[str, str], str]:
 
 
 def _of_splits() -> list[str]:
-    """Keys of `data` that decide which images are read."""
-    return keys(lambda option: option.key.startswith("data.") and option.splits)
+    """Keys of `data` on which the fingerprints of splits depend: of whole ones, whatever part of
+    them a run takes."""
+    return keys(
+        lambda option: (
+            option.reading
+            or (option.key.startswith("data.") and option.splits and not option.subset)
+        )
+    )
 
 
 @cache  # the runs of a study share their images
