@@ -368,7 +368,8 @@ def test_warnings_and_skipped_updates(tmp_path):
 
 
 def test_figures_are_inside_up_to_a_size(tmp_path, monkeypatch):
-    assert {*draw_figures.NAMES, "predictions"} == run_sections.SHOWN.keys()
+    captioned = {*run_sections.SHOWN, *run_sections.OF_OBJECTIVE}
+    assert {*draw_figures.NAMES, "predictions"} == captioned
     folder = make_run(tmp_path / "made")
     record = {"figures": {"predictions": {"images": "cifar10, split test", "count": 9}}}
     (folder / "figures" / "figures.json").write_text(json.dumps(record))
