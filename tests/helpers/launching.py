@@ -8,6 +8,7 @@ Where another program starts Python itself, as a launcher does, it can be given 
 
 import atexit
 import contextlib
+import faulthandler
 import functools
 import importlib
 import itertools
@@ -140,13 +141,32 @@ def launch_ranks(count: int, *command: str, **environment: str) -> list[Process]
 
 
 def outcome(processes: Iterable[Process], seconds: float = 300) -> tuple[list[int], list[str]]:
-    """Exit statuses and outputs; whatever still runs after `seconds` is killed."""
+    """Exit statuses and outputs.
+
+    Raises:
+        AssertionError: not all have ended after `seconds`; with what they printed and the lines of
+            code where they were. They are killed.
+    """
     processes = list(processes)
-    try:
-        outputs = [process.communicate(timeout=seconds)[0] for process in processes]
-    finally:
+    expired = threading.Event()
+
+    def end() -> None:
+        expired.set()
+        for process in processes:
+            process.send_signal(signal.SIGQUIT)
+        time.sleep(5)
         for process in processes:
             process.kill()
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    try:
+        outputs = [process.communicate()[0] for process in processes]
+    finally:
+        timer.cancel()
+        for process in processes:
+            process.kill()
+    assert not expired.is_set(), f"still running after {seconds} s: " + "\n".join(outputs)
     return [process.returncode for process in processes], outputs
 
 
@@ -250,6 +270,7 @@ def _run(request: dict[str, Any], streams: list[int]) -> None:
         os.close(stream)
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    faulthandler.register(signal.SIGQUIT, file=2)  # `outcome` asks where a process stands
     os.environ.clear()
     os.environ.update(request["environment"])
     if "COVERAGE_PROCESS_CONFIG" in os.environ:  # these lines belong to the test that asks
