@@ -45,3 +45,8 @@ _.beats
 
 # A field that objective=joint reads by the name of its part
 mpp
+
+# Fields that dataclasses.asdict reads: of a plan's record, of what sbatch is given
+_.least
+_.account
+_.cpus

@@ -11,38 +11,29 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple
 
+from .config import tools
+from .config.tool_options import ToolOptions, help_text
 from .errors import UserError, guard_streams, report_errors, suggest
-from .jobs.help import FLAGS, tool_help
+from .lab import lab_tools
 
-
-class Tool(NamedTuple):
-    """`module` (below ssl_vit) has the function `name`, which takes the options and returns the
-    exit status or None."""
-
-    summary: str
-    module: str
-    name: str = "main"
-    long: bool = False  # goes on where standard output can no longer be written
-
-
-TOOLS = {
-    "pretrain": Tool("pre-train an encoder", "jobs.cli", "pretrain", long=True),
-    "finetune": Tool("fine-tune an encoder on labels", "jobs.cli", "finetune", long=True),
-    "evaluate": Tool("measure a frozen encoder", "jobs.cli", "evaluate", long=True),
-    "study": Tool("run many runs that depend on one another", "lab.study_tool", long=True),
-    "report": Tool("write the page of a run, a study or a folder of runs", "lab.report_tool"),
-    "runs": Tool("list the runs of a folder, rank them, remove their checkpoints", "lab.runs_tool"),
-    "figures": Tool("draw what encoders have learned", "jobs.draw_figures"),
-    "embed": Tool("write the features of every image of a data set", "jobs.embed", long=True),
-    "overlap": Tool("find a study's test images among its training images", "data.find_overlap"),
-    "plan": Tool("estimate time, memory and price of a run or a study", "lab.plan_tool"),
-    "shards": Tool("convert images into pre-resized parquet shards", "data.make_shards"),
-    "prepare": Tool("write VTAB-1k's tasks as parquet files", "evaluation.prepare_vtab"),
-    "export": Tool("convert a run's encoder to transformers or ONNX", "models.interop"),
-    "push": Tool("upload a run to the Hugging Face Hub", "hub.push", long=True),
-    "pull": Tool("download an uploaded training state", "hub.pull"),
+FLAGS = frozenset({"-h", "--help"})
+TOOLS: dict[str, type[ToolOptions]] = {
+    "pretrain": tools.PretrainOptions,
+    "finetune": tools.FinetuneOptions,
+    "evaluate": tools.EvaluateOptions,
+    "study": lab_tools.StudyOptions,
+    "report": lab_tools.ReportOptions,
+    "runs": lab_tools.RunsOptions,
+    "figures": tools.FigureOptions,
+    "embed": tools.EmbedOptions,
+    "overlap": tools.OverlapOptions,
+    "plan": lab_tools.PlanOptions,
+    "shards": tools.ShardOptions,
+    "prepare": tools.PrepareOptions,
+    "export": tools.ExportOptions,
+    "push": tools.PushOptions,
+    "pull": tools.PullOptions,
 }
 
 
@@ -61,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
     tool = TOOLS.get(name)
-    guard_streams(lasting=tool is not None and tool.long)
+    guard_streams(lasting=tool is not None and tool.lasting)
     with report_errors():
         if name in FLAGS:
             print(usage())
@@ -69,10 +60,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         elif tool is None:
             raise UserError(f"{name}: unknown tool; {suggest(name, TOOLS)}")
         elif not FLAGS.isdisjoint(arguments[1:]):
-            print(tool_help(name, arguments[1:]))
+            print(help_text(tool, arguments[1:]))
             status = 0
         else:
-            run = getattr(import_module(f"{__package__}.{tool.module}"), tool.name)
+            module, _, function = tool.command.partition(":")
+            run = getattr(import_module(f"{__package__}.{module}"), function)
             status = run(arguments[1:])
     sys.exit(status)  # out here, so that report_errors sees the end of the output
 

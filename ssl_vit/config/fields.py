@@ -14,6 +14,9 @@ LONGEST_PATH = 4095
 LONGEST_LIST = 100  # values of a list
 # of a model: neither a path nor a place that timm would fetch from
 PLAIN_NAME = re.compile(rf"[\w.-]{{1,{LONGEST_NAME}}}", re.ASCII)
+# How an option is typed: key=VALUE, VALUE alone (key=VALUE is accepted too), --key, --key=VALUE
+KEY, WORD, FLAG, LONG = "key", "word", "flag", "long"
+REQUIRED: Any = object()  # in place of a default
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,12 @@ class Option:
     pace: bool = True  # changes the time of a step
     curve: bool = True  # changes the loss curve by more than another seed does
     requires: tuple[str, Any] | None = None  # (key, value) without which it has no effect
+    metavar: str = ""  # of a tool's option: stands in --help for a value without a default
+    form: str = KEY  # how it is typed; a recipe's keys have this one form
+
+    @property
+    def required(self) -> bool:
+        return self.default is REQUIRED
 
     @property
     def is_list(self) -> bool:
@@ -126,6 +135,7 @@ TYPE_NAMES = {
     "bool": "true or false",
     "str": "a text",
     "None": "null",
+    "Path": "a path",
 }
 
 
@@ -142,8 +152,10 @@ def type_name(option: Option) -> str:
 
 
 def option(default: Any, help: str, **facts: Any) -> Any:
-    """A dataclass field for a key; `facts` are fields of Option."""
+    """A dataclass field for a key, keyword-only without a default; `facts` are fields of Option."""
     metadata = {"option": {"help": help, **facts}}
+    if default is REQUIRED:
+        return dataclasses.field(kw_only=True, metadata=metadata)
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -165,7 +177,7 @@ def options_of(root: type, prefix: str = "", only: str = "") -> dict[str, Option
     """
     found: dict[str, Option] = {}
     for field in dataclasses.fields(root):
-        if only not in ("", field.name):
+        if only not in ("", field.name) or not field.metadata:
             continue
         if "group" not in field.metadata:
             found[prefix + field.name] = _described(field, prefix + field.name, {})
@@ -177,7 +189,7 @@ def options_of(root: type, prefix: str = "", only: str = "") -> dict[str, Option
 
 
 def _described(field: dataclasses.Field[Any], key: str, inherited: dict[str, Any]) -> Option:
-    default = field.default
+    default = REQUIRED if field.default is dataclasses.MISSING else field.default
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
     facts = inherited | field.metadata["option"]

@@ -1,6 +1,5 @@
 """The keys on the encoder. No torch here."""
 
-# ruff: noqa: RUF009 (option() returns dataclass fields)
 from dataclasses import dataclass
 
 from .fields import PLAIN_NAME, option

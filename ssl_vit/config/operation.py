@@ -1,8 +1,6 @@
 """Groups of keys on how a run is carried out: devices, checkpoints, evaluation, logging, the Hub.
 None but compute.precision changes what is computed. No torch here."""
 
-# ruff: noqa: RUF009 (option() returns dataclass fields)
-
 import re
 from dataclasses import dataclass
 

@@ -1,6 +1,5 @@
 """The keys on the optimiser and its schedule. No torch here."""
 
-# ruff: noqa: RUF009 (option() returns dataclass fields)
 from dataclasses import dataclass
 
 from .fields import option

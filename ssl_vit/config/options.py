@@ -1,28 +1,13 @@
-"""Lists the config keys, for --help and docs/options.md. No torch here.
-
-python -m ssl_vit.config.options > docs/options.md
-"""
+"""Lists the config keys, for --help and docs/options.md. No torch here."""
 
 import dataclasses
 import textwrap
 
-from ..formatting import markdown_table, option_text
-from .fields import Option, type_name
+from ..formatting import option_text
+from .fields import FLAG, Option, type_name
 from .schema import Recipe, all_groups, defaults, options
 
 WIDTH = 100
-HEAD = """# Options
-
-Every option is `key=value`. This page is generated from ssl_vit/config/schema.py:
-`python -m ssl_vit.config.options > docs/options.md`.
-
-Besides these keys, `recipe=` names a file of recipes/ (or a path), and `data=` and `model=` name a
-row of recipes/tables/datasets.yaml and recipes/tables/models.yaml. A recipe sets its own defaults:
-`python tools/pretrain.py recipe=mpp --help` shows them.
-
-Keys marked * do not change what is computed: they are no part of a run's identity and may differ
-when it resumes.
-"""
 
 
 def groups() -> dict[str, str]:
@@ -41,9 +26,12 @@ def members(group: str) -> list[Option]:
     return [option for key, option in options().items() if key.rpartition(".")[0] == group]
 
 
-def _kind(option: Option) -> str:
-    """Type and allowed values: `a whole number: above 0 and at most 16,384`."""
+def describe(option: Option) -> str:
+    """Type and allowed values: `a whole number: above 0 and at most 16,384`. That a tool's own
+    option may be left out is not said: null is no value of it."""
     kind = type_name(option)
+    if option.metavar:
+        kind = kind.removesuffix(" or null")
     if option.expected:
         return option.expected + (" or null" if kind.endswith(" or null") else "")
     if option.choices is not None:
@@ -65,32 +53,26 @@ def help_text(recipe: Recipe | None = None) -> str:
         if used:
             lines += ["", f"{group or 'run'}: {about}"]
         for option in used:
-            lines.append(f"  {option.key}={option_text(values[option.key])}   ({_kind(option)})")
-            lines += textwrap.wrap(
-                option.help, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6
-            )
+            lines += option_lines(option, f"{option.key}={option_text(values[option.key])}")
     return "\n".join(lines[1:])
 
 
-def markdown() -> str:
-    """The text of docs/options.md."""
-    parts = [HEAD]
-    for group, about in groups().items():
-        table = markdown_table(
-            ("key", "default", "values", "meaning"), [_row(option) for option in members(group)]
-        )
-        parts.append("\n".join([f"## {group or 'run'}", "", about, "", table, ""]))
-    return "\n".join(parts)
+def option_lines(option: Option, heading: str) -> list[str]:
+    """An option of --help: a heading with its allowed values, and its meaning."""
+    if values := allowed(option):
+        heading += f"   ({values})"
+    return [*indented(heading, 2), *indented(option.help)]
 
 
-def _row(option: Option) -> tuple[str, ...]:
-    mark = "" if option.identity else " *"
-    meaning = option.help
-    if option.requires:
-        meaning += f" Needs {option.requires[0]}={option.requires[1]}."
-    default = option_text(option.default)
-    return f"`{option.key}`{mark}", f"`{default}`" if default else "", _kind(option), meaning
+def allowed(option: Option) -> str:
+    """As `describe`; of a tool's option that has neither bounds nor choices its meaning says it."""
+    if option.form == FLAG:
+        return ""
+    bounded = option.choices is not None or option.has_bounds or option.kind is bool
+    return describe(option) if not option.metavar or (bounded and not option.expected) else ""
 
 
-if __name__ == "__main__":
-    print(markdown(), end="")
+def indented(text: str, spaces: int = 6) -> list[str]:
+    """A text's lines; what stands below a heading has six spaces before it."""
+    blank = " " * spaces
+    return textwrap.wrap(text, WIDTH, initial_indent=blank, subsequent_indent=blank)

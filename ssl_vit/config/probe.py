@@ -1,6 +1,5 @@
 """The keys on what is measured of a frozen encoder. No torch here."""
 
-# ruff: noqa: RUF009 (option() returns dataclass fields)
 from dataclasses import dataclass
 
 from .fields import option

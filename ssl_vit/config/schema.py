@@ -1,7 +1,6 @@
 """The recipe: typed values that define a run. Each key is described here and nowhere else (see
 `fields.Option`); docs/options.md lists them all. No torch here; resolve.py reads them."""
 
-# ruff: noqa: RUF009 (option() and group() return dataclass fields)
 import dataclasses
 import functools
 from collections.abc import Iterator

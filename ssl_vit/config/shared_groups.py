@@ -1,6 +1,5 @@
 """Groups of keys that several objectives use. No torch here."""
 
-# ruff: noqa: RUF009 (option() returns dataclass fields)
 from dataclasses import dataclass
 
 from .declaration import Group

@@ -6,13 +6,13 @@ import operator
 import re
 import typing
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import UserError, suggest
+from ..errors import UserError
 from ..formatting import option_text
 from . import declaration, schema
-from .fields import type_name
+from .fields import Option, type_name
 from .parsing import has_interpolation, yaml_value
 from .schema import GONE, RENAMED, Recipe
 
@@ -89,19 +89,6 @@ def check_key(key: str, where: str = "") -> None:
     raise UserError(f"{where}unknown key {key}; {hint}choices: {', '.join(choices)}")
 
 
-def check_groups(options: dict[str, str], groups: Collection[str], choices: Sequence[str]) -> None:
-    """Check that options are keys of these groups of the recipe, or the groups' presets.
-
-    Raises:
-        UserError: one is not; it names the nearest of the tool's `choices`.
-    """
-    for key, text in options.items():
-        if key.split(".")[0] not in groups:
-            raise UserError(f"{key}={text}: unknown; {suggest(key, choices)}")
-        if key not in ("data", "model"):
-            check_key(key)
-
-
 def _top_level(key: str) -> str:
     """A key outside of groups, or its group with a dot."""
     group, dot, _ = key.partition(".")
@@ -118,13 +105,17 @@ def _has_control(value: Any) -> bool:
 
 
 def typed(key: str, value: Any) -> Any:
-    """An option's text, or a value of a file, as the key's type. 1e6, and the float 1e6, are whole
-    numbers where the type is one.
+    """As `convert`, of a key of the recipe."""
+    return convert(schema.options()[key], value)
+
+
+def convert(option: Option, value: Any) -> Any:
+    """An option's text, or a value of a file, as the option's type. 1e6, and the float 1e6, are
+    whole numbers where the type is one.
 
     Raises:
         UserError: it is of another type, or a list with an element of another type.
     """
-    option = schema.options()[key]
     kind, is_list = option.kind, option.is_list
     text = " ".join(str(value).split())
     if is_list and option.is_optional:
@@ -141,7 +132,7 @@ def typed(key: str, value: Any) -> Any:
             return [_convert(element, allowed) for element in value]
     except ValueError:
         pass
-    raise UserError(f"{key}={text}: expected {type_name(option)}")
+    raise UserError(f"{option.key}={text}: expected {type_name(option)}")
 
 
 def _parse_list(text: str) -> Any:

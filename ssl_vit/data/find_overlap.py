@@ -8,6 +8,8 @@ from typing import Any
 from ..config import parsing
 from ..config.recipe_files import read
 from ..config.schema import Data, Recipe
+from ..config.tool_options import parse
+from ..config.tools import OverlapOptions
 from ..errors import UserError
 from ..formatting import tool_command, typed
 from ..runs.files import write_atomically
@@ -19,7 +21,7 @@ LISTED = 200  # pairs that the file names
 PLACE = ("name", "path", "hub", "train", "test", "image_column", "label_column", "size")
 
 
-def main(options: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Compare the splits that a study's runs trained on with those they were tested on; write
     overlap.json beside study.json, which the study's report shows.
 
@@ -27,10 +29,7 @@ def main(options: list[str]) -> None:
         UserError: not one folder, no study, no finished run that was tested, or images that are not
             on this machine.
     """
-    if len(options) != 1 or options[0].startswith("-"):
-        given = " ".join(options) or "nothing"
-        raise UserError(f"{given}: expected one study's folder: runs/gap")
-    folder = parsing.parse_path(options[0], "folder")
+    folder = parse(OverlapOptions, arguments).folder
     trained, tested = _splits(folder)
     from . import fingerprints, overlap, sources
 

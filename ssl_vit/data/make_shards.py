@@ -8,17 +8,17 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..config.computed import differences
-from ..config.parsing import parse_path, read_json
+from ..config.parsing import read_json
 from ..config.resolve import resolve
 from ..config.schema import Data
-from ..config.values import parse
-from ..errors import UserError, suggest
+from ..config.tool_options import parse
+from ..config.tools import ShardOptions
+from ..errors import UserError
 from ..formatting import text_line, tool_command, typed
 from ..runs import output_folder
 from ..runs.environment import cores
@@ -27,68 +27,25 @@ from ..runs.files import write_atomically
 if TYPE_CHECKING:
     from .reshard import FinishedShard, PlannedShard
 
-FORMATS = ("jpeg", "webp")
 RECORD = "shards.json"
 OWN = re.compile(rf"{re.escape(RECORD)}|.+-\d{{5,}}-of-\d{{5,}}\.parquet")
-# The tool's own numbers -> default, largest value, message of the error
-NUMBERS: dict[str, tuple[int, float, str]] = {
-    "size": (256, 2**14, "expected the shorter side in pixels, 1 to 16,384"),
-    "rows": (10_000, 2**31, "expected images to a shard, at least 1"),
-    "quality": (90, 100, "expected a whole number from 1 to 100"),
-    "workers": (cores(), 4096, "expected processes, 1 to 4,096"),
-}
 
 
-@dataclass(frozen=True)
-class ShardOptions:
-    """The shards to write."""
-
-    data: Data
-    out: Path
-    size: int
-    rows: int
-    quality: int
-    workers: int
-    format: str
-
-
-def parse_options(arguments: list[str]) -> ShardOptions:
-    """The options, typed and checked.
+def images(options: ShardOptions) -> Data:
+    """The images to convert.
 
     Raises:
-        UserError: an option is wrong.
+        UserError: they are not where the options say, or the shards would lie among them.
     """
-    given = parse(arguments)
-    own = {key: given.pop(key) for key in ("out", "format", *NUMBERS) if key in given}
-    if other := [key for key in given if key != "data" and not key.startswith("data.")]:
-        raise UserError(
-            f"{other[0]}={given[other[0]]}: unknown; "
-            f"{suggest(other[0], ['data', 'data.*', 'out', 'format', *NUMBERS])}"
-        )
-    if "out" not in own:
-        raise UserError("out= is missing; expected the folder that the shards are written to")
-    numbers = {
-        key: _number(key, own.get(key, str(default))) for key, (default, _, _) in NUMBERS.items()
-    }
-    form = own.get("format", FORMATS[0])
-    if form not in FORMATS:
-        raise UserError(f"format={form}: unknown; {suggest(form, FORMATS)}")
+    given = options.overrides
     recipe = "supervised" if "data.label_column" in given else "mpp"  # which uses no labels
     data = resolve([f"recipe={recipe}", *(f"{key}={text}" for key, text in given.items())]).data
-    out = parse_path(own["out"], "out").resolve()
-    if data.path and out.is_relative_to(data.path):
+    if data.path and options.out.is_relative_to(data.path):
         raise UserError(
-            f"out={own['out']}: lies in data.path={data.path}, where it would be taken for "
+            f"out={options.out}: lies in data.path={data.path}, where it would be taken for "
             f"images; say another folder"
         )
-    return ShardOptions(data, out, **numbers, format=form)
-
-
-def _number(key: str, text: str) -> int:
-    _, most, message = NUMBERS[key]
-    if not (text.isascii() and text.isdecimal() and len(text) < 20) or not 1 <= int(text) <= most:
-        raise UserError(f"{key}={text}: {message}")
-    return int(text)
+    return data
 
 
 def main(arguments: list[str]) -> None:
@@ -98,13 +55,15 @@ def main(arguments: list[str]) -> None:
         UserError: an option is wrong, the folder holds something else, or too many images cannot be
             read.
     """
-    options = parse_options(arguments)
+    options = parse(ShardOptions, arguments)
+    options = dataclasses.replace(options, out=options.out.resolve())
+    data = images(options)
     from . import fingerprints, sources
     from .workers import report_lost_workers
 
     # with a window parquet is read in place, not copied into the cache first
-    window = options.rows if sources.in_parquet(options.data) else None
-    found = sources.every_split(dataclasses.replace(options.data, window=window))
+    window = options.rows if sources.in_parquet(data) else None
+    found = sources.every_split(dataclasses.replace(data, window=window))
     splits = {name: source for name, source in found.splits.items() if len(source)}
     _print_splits(found, splits)
     prints = {name: fingerprints.fingerprint_source(source) for name, source in splits.items()}
@@ -113,7 +72,7 @@ def main(arguments: list[str]) -> None:
         with output_folder.hold("out", options.out, RECORD, OWN):
             record = _open(options.out, {"data": prints, **manner})
             with report_lost_workers():
-                _make(options, splits, record)
+                _make(options, data, splits, record)
     except OSError as error:  # one of a worker's carries its traceback along
         text = error.strerror or str(error).strip().splitlines()[-1]
         raise UserError(f"out={options.out}: {error.filename or 'not written'}: {text}") from None
@@ -139,7 +98,9 @@ def _write_record(out: Path, record: dict[str, Any]) -> None:
     write_atomically(out / RECORD, json.dumps(record, indent=2) + "\n")
 
 
-def _make(options: ShardOptions, splits: dict[str, Any], record: dict[str, Any]) -> None:
+def _make(
+    options: ShardOptions, data: Data, splits: dict[str, Any], record: dict[str, Any]
+) -> None:
     """Write the missing shards in parallel, print each and add its hash to shards.json."""
     from torch.utils.data import DataLoader
 
@@ -155,7 +116,9 @@ def _make(options: ShardOptions, splits: dict[str, Any], record: dict[str, Any])
     making = reshard.ShardMaker(
         left, reshard.Encoding(options.size, options.format, options.quality)
     )
-    loader = DataLoader(making, batch_size=None, num_workers=min(options.workers, len(left)))
+    loader = DataLoader(
+        making, batch_size=None, num_workers=min(options.workers or cores(), len(left))
+    )
     seen = kept = size = 0
     with InterruptibleLoader(loader) as made:
         new = cast("Iterator[FinishedShard]", made)
@@ -170,7 +133,7 @@ def _make(options: ShardOptions, splits: dict[str, Any], record: dict[str, Any])
             batching.check_unreadable(
                 seen - kept,
                 seen,
-                options.data,
+                data,
                 one.unreadable[-1] if one.unreadable else f"in {one.file.name}",
             )
     print(f"finished    {kept:,} of {seen:,} images, {size / 1e6:.1f} MB: {options.out}")

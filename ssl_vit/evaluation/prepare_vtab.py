@@ -6,6 +6,7 @@ OUT/TASK/final/{train,test}.parquet         all 1,000 images, and the test split
 OUT/TASK/prepare.json                       of what they were made, and their hashes
 """
 
+import dataclasses
 import importlib.util
 import io
 import itertools
@@ -14,10 +15,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..config.parsing import parse_path, read_json
-from ..config.values import parse
+from ..config.parsing import read_json
+from ..config.tool_options import parse
+from ..config.tools import PrepareOptions
 from ..errors import UserError, suggest
 from ..formatting import tool_command, typed
 from ..runs import output_folder
@@ -25,9 +27,6 @@ from ..runs.files import replacing, sync, write_atomically
 from . import vtab, vtab_folder, vtab_labels
 from .vtab_folder import FINAL, IMAGE, LABEL, TUNE
 
-OPTIONS = ("source", "out", "tasks", "size")
-SIZE = 384  # pixels; the paper's resolution for all tasks (B.1.1)
-LARGEST = 4096
 ROW_GROUP = 100  # images
 RECORD = "prepare.json"
 SHAPE = {"size": int, "source": str, "files": {str: str}}
@@ -37,40 +36,17 @@ Row = dict[str, Any]  # of recipes/tables/vtab.yaml
 Reader = Callable[[str], Iterator[vtab_labels.Example]]
 
 
-class PrepareOptions(NamedTuple):
-    """Which tasks are written where; `size` pixels at most a side."""
-
-    source: Path
-    out: Path
-    tasks: list[str]
-    size: int
-
-
-def parse_options(arguments: list[str]) -> PrepareOptions:
-    """The options, typed and checked.
+def task_names(options: PrepareOptions) -> list[str]:
+    """The tasks to write.
 
     Raises:
-        UserError: an option is wrong.
+        UserError: one is unknown.
     """
-    given = parse(arguments)
-    for key, value in given.items():
-        if key not in OPTIONS:
-            raise UserError(f"{key}={value}: unknown; {suggest(key, OPTIONS)}")
-    for key in ("source", "out"):
-        if key not in given:
-            raise UserError(f"{key}= is missing; expected source=FOLDER out=FOLDER")
-    source = parse_path(given["source"], "source").resolve()
-    if not source.is_dir():
-        raise UserError(f"source={given['source']}: no such folder")
     every = list(vtab.tasks())
-    names = given["tasks"].split(",") if "tasks" in given else every
-    for name in names:
+    for name in options.tasks or ():
         if name not in every:
-            raise UserError(f"tasks={given['tasks']}: unknown {name}; {suggest(name, every)}")
-    size = given.get("size", str(SIZE))
-    if not (size.isascii() and size.isdecimal() and 0 < int(size[:9]) <= LARGEST):
-        raise UserError(f"size={size}: expected pixels, 1 to {LARGEST:,}")
-    return PrepareOptions(source, parse_path(given["out"], "out").resolve(), names, int(size))
+            raise UserError(f"tasks={name}: unknown; {suggest(name, every)}")
+    return options.tasks or every
 
 
 def main(arguments: list[str]) -> int:
@@ -79,10 +55,11 @@ def main(arguments: list[str]) -> int:
     Raises:
         UserError: an option is wrong, or the source is damaged or of another size.
     """
-    options = parse_options(arguments)
+    options = parse(PrepareOptions, arguments)
     there = prepare(options)
-    print(f"finished    {len(there)} of {len(options.tasks)} tasks: {options.out}")
-    arguments = ["recipe=study/vtab", "init=RUN", f"data={options.out}"]
+    out = options.out.resolve()
+    print(f"finished    {len(there)} of {len(task_names(options))} tasks: {out}")
+    arguments = ["recipe=study/vtab", "init=RUN", f"data={out}"]
     print(f"next        {typed(sys.executable, *tool_command('study'), *arguments)}")
     return 0 if there else 1
 
@@ -94,11 +71,16 @@ def prepare(options: PrepareOptions) -> list[str]:
         UserError: the source of one is damaged, lacks a feature or is of another size; one is there
             of another size or source, or is damaged; or another process writes the folder.
     """
+    if not options.source.is_dir():
+        raise UserError(f"source={options.source}: no such folder")
+    options = dataclasses.replace(
+        options, source=options.source.resolve(), out=options.out.resolve()
+    )
     rows = vtab.tasks()
     there = []
     own = re.compile("|".join(rows))
     with output_folder.hold("out", options.out, None, own):
-        for task in options.tasks:
+        for task in task_names(options):
             try:
                 state = _prepare_task(options, task, rows[task])
             except OSError as error:

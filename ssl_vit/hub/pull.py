@@ -8,7 +8,8 @@ from pathlib import Path
 from .. import formatting, hub_files
 from ..config.resolve import from_untrusted
 from ..config.schema import EMBEDDED, Recipe, dump
-from ..config.values import parse
+from ..config.tool_options import parse
+from ..config.tools import PullOptions
 from ..errors import UserError
 from ..formatting import typed
 from ..runs.files import replacing
@@ -74,32 +75,16 @@ def _write(source: Path, run: Run, place: str) -> None:
         raise UserError(f"out={run.recipe.out}: {text}") from None
 
 
-def parse_options(options: list[str]) -> tuple[str, dict[str, str]]:
-    """A place of the Hub, and out= and name= if they are given.
-
-    Raises:
-        UserError: an option is wrong.
-    """
-    places = [option for option in options if "=" not in option]
-    given = parse(option for option in options if "=" in option)
-    one_place = len(places) == 1 and places[0].startswith(hub_files.SCHEME)
-    if not one_place or given.keys() - {"out", "name"}:
-        text = (
-            "expected one place of the Hub, and out= and name= if wanted: python tools/pull.py "
-            "hf-hub:USER/NAME"
-        )
-        raise UserError(f"{' '.join(options) or 'no option'}: {text}")
-    return places[0], given
-
-
-def main(options: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """The pull tool.
 
     Raises:
-        UserError: as `parse_options` and `pull`.
+        UserError: as `parse` and `pull`.
     """
-    place, given = parse_options(options)
-    run = pull(place, given.get("out", "runs"), given.get("name"))
+    options = parse(PullOptions, arguments)
+    if not options.repository.startswith(hub_files.SCHEME):
+        raise UserError(f"{options.repository}: expected a place on the Hub, hf-hub:USER/NAME")
+    run = pull(options.repository, options.out, options.name)
     resume_options = [
         f"recipe={run.folder}/recipe.yaml",
         f"name={run.recipe.name}",

@@ -17,12 +17,14 @@ from typing import Any, TypeVar
 
 from .. import hub_files
 from ..config.computed import computed_values, counts, differences, facts
-from ..config.parsing import flatten, load_yaml, parse_path
+from ..config.parsing import flatten, load_yaml
 from ..config.resolve import without_private
 from ..config.schema import options
+from ..config.tool_options import parse
+from ..config.tools import PushOptions
 from ..config.validate import check_value
-from ..config.values import parse
-from ..errors import UserError, suggest
+from ..config.values import typed
+from ..errors import UserError
 from ..runs import lock
 from ..runs.folder import Run
 from . import manifest
@@ -268,52 +270,22 @@ def _locked(run: Run, wait: bool) -> Iterator[None]:
         yield
 
 
-def main(options: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """The push tool.
 
     Raises:
-        UserError: as `parse_options`, `open_run` and `push`.
+        UserError: as `parse`, `open_run` and `push`.
     """
-    quiet = "--quiet" in options
-    folder, overrides = parse_options([option for option in options if option != "--quiet"])
-    run = open_run(folder)
+    options = parse(PushOptions, arguments)
+    overrides = {key: typed(key, text) for key, text in options.overrides.items()}
+    run = open_run(options.folder)
     for key, value in overrides.items():
         setattr(run.recipe.hub, key.removeprefix("hub."), value)
     repository = run.recipe.hub.repo
     check_value("hub.repo", repository or "")
     push(
         run,
-        again=not quiet,
-        wait=quiet,
+        again=not options.quiet,
+        wait=options.quiet,
         say=lambda text: print(f"pushed      {repository}: {text}", flush=True),
     )
-
-
-def parse_options(options: list[str]) -> tuple[Path, dict[str, Any]]:
-    """A run's folder, and overrides of hub.repo=, hub.private= and hub.state=.
-
-    Raises:
-        UserError: an option is wrong.
-    """
-    folders = [option for option in options if "=" not in option]
-    given = parse(option for option in options if "=" in option)
-    if len(folders) != 1:
-        text = "expected one run's folder: python tools/push.py runs/mpp hub.repo=USER/NAME"
-        raise UserError(f"{' '.join(options) or 'no option'}: {text}")
-    choices: dict[str, Callable[[str], Any]] = {
-        "hub.repo": str,
-        "hub.private": _truth,
-        "hub.state": _truth,
-    }
-    for key in given:
-        if key not in choices:
-            raise UserError(f"unknown key {key}; {suggest(key, choices)}")
-    return parse_path(folders[0], "folder"), {
-        key: choices[key](text) for key, text in given.items()
-    }
-
-
-def _truth(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise UserError(f"hub.private= or hub.state={text}: expected true or false")
-    return text == "true"

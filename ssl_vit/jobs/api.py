@@ -14,6 +14,8 @@ from ..config import recipe_files, validate, values
 from ..config import resolve as resolving
 from ..config.init_source import SCRATCH
 from ..config.schema import Recipe
+from ..config.tool_options import parse
+from ..config.tools import EmbedOptions
 from ..errors import UserError
 from ..formatting import option_text
 from ..runs.folder import Run
@@ -70,7 +72,7 @@ def embed(options: Options) -> Path:
     """
     from . import embed as tool
 
-    return tool.embed(*tool.prepare(tool.parse_options(_listed(options))))
+    return tool.embed(*tool.prepare(parse(EmbedOptions, _listed(options))))
 
 
 def load_run(folder: str | Path) -> Run:

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ..config import tool_options
 from ..config.init_source import CHOICES, SCRATCH
 from ..config.resolve import OTHERS, image_notice, recipe_file, resolve
 from ..config.schema import Recipe
+from ..config.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
 from ..config.validate import check_place
 from ..errors import UserError, report_errors
 from ..formatting import (
@@ -29,9 +31,10 @@ Result = dict[str, Any]
 
 
 class JobKind(NamedTuple):
-    """What differs between the tools that make one run: `check` of the recipe and the options,
-    `run` and `conclude`, which prints the result."""
+    """What differs between the tools that make one run: `options` of the tool itself, `check` of
+    the recipe and the options, `run` and `conclude`, which prints the result."""
 
+    options: type[JobOptions]
     check: Callable[[Recipe, list[str]], None]
     run: Callable[[Run], Result]
     conclude: Callable[[Run, Result], None]
@@ -52,10 +55,10 @@ def evaluate(options: list[str]) -> None:
     _main(options, EVALUATE)
 
 
-def _main(options: list[str], job: JobKind) -> None:
-    as_json = "--json" in options
-    options = [option for option in options if option != "--json"]
+def _main(arguments: list[str], job: JobKind) -> None:
     with report_errors():
+        own, options = tool_options.split(job.options, arguments)
+        as_json = tool_options.build(job.options, own).json
         recipe = resolve(options, here=False)
         job.check(recipe, options)
         run, result = open_run(recipe, options)
@@ -216,6 +219,6 @@ def _print_metrics(result: Result, measured_on: dict[str, int]) -> None:
 
 
 # Functions are looked up at the call, so that a test can replace one.
-PRETRAIN = JobKind(_check_pretrain, lambda run: _train(run), _conclude)
-FINETUNE = JobKind(_check_finetune, lambda run: _train(run), _conclude)
-EVALUATE = JobKind(_check_evaluate, lambda run: _probe(run), _conclude_evaluation)
+PRETRAIN = JobKind(PretrainOptions, _check_pretrain, lambda run: _train(run), _conclude)
+FINETUNE = JobKind(FinetuneOptions, _check_finetune, lambda run: _train(run), _conclude)
+EVALUATE = JobKind(EvaluateOptions, _check_evaluate, lambda run: _probe(run), _conclude_evaluation)

@@ -10,17 +10,17 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..config import parsing, recipe_files, values
+from ..config import parsing, recipe_files
 from ..config.computed import differences, facts
 from ..config.fields import LONGEST_NAME, is_name
-from ..config.init_source import CHOICES
-from ..errors import UserError, suggest
+from ..config.tool_options import parse
+from ..config.tools import FIGURES, FigureOptions
+from ..errors import UserError
 from ..runs import lock, output_folder
 from ..runs.files import write_atomically
 
@@ -28,93 +28,10 @@ if TYPE_CHECKING:
     from ..inspection.base import Arrays, Subject
     from .encoders import NamedEncoder
 
-NAMES = (
-    "filters",
-    "positions",
-    "attention_distance",
-    "attention_rollout",
-    "class_attention",
-    "feature_map",
-    "image_map",
-    "reconstruction",
-    "predicted",
-)
 RECORD = "figures.json"
-OWN = re.compile(rf"{re.escape(RECORD)}|({'|'.join(NAMES)})\.(npz|svg|png)")
-# The tool's own numbers -> default and largest value
-NUMBERS = {"images": (128, 2048), "shown": (6, 64)}
-# Keys of recipes that it uses, by the first part of those in groups
-USED = ("data", "model", "seed", "plugin")
+OWN = re.compile(rf"{re.escape(RECORD)}|({'|'.join(FIGURES)})\.(npz|svg|png)")
 LONGEST_DEFAULT_NAME = 120  # bytes
 Found = dict[str, list[tuple[str, "Arrays"]]]  # each figure's encoders: label and data
-
-
-@dataclass(frozen=True)
-class FigureOptions:
-    """Which figures, of which encoders and images; `recipe` holds the options of recipes."""
-
-    init: tuple[str, ...]
-    figures: Sequence[str]
-    images: int
-    shown: int
-    out: str | None
-    name: str | None
-    recipe: dict[str, str]
-
-
-def parse_options(arguments: list[str]) -> FigureOptions:
-    """The options, checked; nothing is looked up.
-
-    Raises:
-        UserError: an option is wrong.
-    """
-    given = values.parse(arguments)
-    if "init" not in given:
-        raise UserError(f"init= is missing; one or several, init=scratch,runs/mpp; {CHOICES}")
-    places = _list("init", given.pop("init"))
-    figures = _list("figures", given.pop("figures")) if "figures" in given else NAMES
-    for figure in figures:
-        if figure not in NAMES:
-            raise UserError(f"figures={figure}: unknown; {suggest(figure, NAMES)}")
-    numbers = {
-        key: _number(key, given.pop(key, str(default))) for key, (default, _) in NUMBERS.items()
-    }
-    out = given.pop("out") if "out" in given else None
-    name = given.pop("name") if "name" in given else None
-    known = ("init", "figures", *NUMBERS, "out", "name", *USED, "data.*", "model.*")
-    values.check_groups(given, USED, known)
-    return FigureOptions(
-        places, figures, numbers["images"], numbers["shown"], out, name, recipe=given
-    )
-
-
-def _list(key: str, text: str) -> tuple[str, ...]:
-    """The texts of an option: one, several with commas, or a list in brackets, where a text with a
-    comma can be quoted. A text that is a path that exists is one."""
-    if not text.startswith("["):
-        found = [text] if _exists(text) else text.split(",")
-    else:
-        try:
-            found = parsing.yaml_texts(text)
-        except ValueError:
-            raise UserError(f"{key}={text}: expected one, or a list such as [a,b]") from None
-    if not found or not all(found):
-        raise UserError(f"{key}={text}: expected one, or a list such as [a,b]")
-    return tuple(found)
-
-
-def _exists(text: str) -> bool:
-    try:
-        return Path(text).exists()
-    except (OSError, ValueError):  # a name too long
-        return False
-
-
-def _number(key: str, text: str) -> int:
-    _, largest = NUMBERS[key]
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and 1 <= int(text) <= largest):
-        raise UserError(f"{key}={text}: expected a whole number from 1 to {largest:,}")
-    return int(text)
 
 
 def main(arguments: list[str]) -> None:
@@ -124,21 +41,21 @@ def main(arguments: list[str]) -> None:
         UserError: an option, an encoder or the images do not suit, no figure can be made, or the
             folder holds something else.
     """
-    options = parse_options(arguments)
+    options = parse(FigureOptions, arguments)
     start = time.perf_counter()
     from . import encoders
 
-    named = encoders.resolve_all(options.init, options.recipe)
+    named = encoders.resolve_all(options.init, options.overrides)
     folder = _folder(options, named)
     of_run = named[0].run if named[0].run and folder == named[0].run / "figures" else None
     _read_record(folder, named, of_run)  # before the work, not after it
-    images = encoders.find_images(named, options.recipe)
+    images = encoders.find_images(named, options.overrides)
     there = len(images.source)
     count = min(options.images, there)
     print(f"images      {images.name}, {images.split}: {count:,} of {there:,}", flush=True)
     if count < options.images:
         print(f"warning: images={options.images}: there are {there:,}; all are used", flush=True)
-    found: Found = {name: [] for name in options.figures}
+    found: Found = {name: [] for name in options.figures or FIGURES}
     unknown: set[str] = set()  # figures that an earlier call may have drawn, and this one cannot
     for one in named:
         print(f"encoder     {one.label}: {one.describe()}", flush=True)
@@ -258,13 +175,13 @@ def _compute(label: str, subject: "Subject", found: Found) -> set[str]:
     Returns:
         Those of which it is not known here whether it has them.
     """
+    from ..inspection import collection
     from ..inspection.base import UnavailableError, UnknownError
-    from ..inspection.collection import FIGURES
 
     unknown = set()
     for name, data in found.items():
         try:
-            data.append((label, FIGURES[name].compute(subject)))
+            data.append((label, collection.FIGURES[name].compute(subject)))
         except UnavailableError as error:
             print(f"left out    {name}: {label}: {error}", flush=True)
             if isinstance(error, UnknownError):
@@ -274,11 +191,10 @@ def _compute(label: str, subject: "Subject", found: Found) -> set[str]:
 
 def _write(folder: Path, drawn: Found, absent: Iterable[str]) -> None:
     """Write each figure and its data; remove those of an earlier call that cannot be made now."""
-    from ..inspection import drawing
-    from ..inspection.collection import FIGURES
+    from ..inspection import collection, drawing
 
     for name, data in drawn.items():
-        figure = FIGURES[name].draw(data)
+        figure = collection.FIGURES[name].draw(data)
         files = {form: drawing.rendered(figure, form) for form in ("svg", "png")}
         arrays: dict[str, Any] = {"encoders": np.array([label for label, _ in data])}
         for number, (_, values_of_one) in enumerate(data):

@@ -5,9 +5,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..config.tool_options import parse
+from ..config.tools import EmbedOptions
 from ..errors import UserError, report_errors, suggest
 from ..formatting import text_line
-from .embed_options import EmbedOptions, parse_options
 
 if TYPE_CHECKING:
     from ..config.schema import Data
@@ -22,7 +23,7 @@ def main(arguments: list[str]) -> None:
     Raises:
         UserError: an option, the encoder, the images or the folder do not suit.
     """
-    prepared = prepare(parse_options(arguments))
+    prepared = prepare(parse(EmbedOptions, arguments))
     with report_errors(everywhere=True):
         embed(*prepared)
 
@@ -33,10 +34,12 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
     Raises:
         UserError: there is no such encoder, or the images are not on this machine.
     """
+    if options.top is not None and options.query is None:
+        raise UserError(f"top={options.top}: has no use without query=IMAGE")
     from . import encoders
 
-    one = encoders.resolve_one(options.init, options.recipe)
-    data = encoders.data_of([one], options.recipe)
+    one = encoders.resolve_one(options.init, options.overrides)
+    data = encoders.data_of([one], options.overrides)
     recipe = one.recipe
     recipe.out = options.out
     recipe.name = options.name or f"features-{_plain(one.label)}-{_plain(data.name)}"
@@ -91,7 +94,7 @@ def _splits(
                 print(f"warning: {text_line(text)}", flush=True)
         filled = {name: source for name, source in found.splits.items() if len(source)}
         wanted = {}
-        for name in options.splits or filled:
+        for name in options.split or filled:
             chosen = layout.choose(name, filled)
             if chosen is None:
                 raise UserError(f"split={name}: no such split with images; {suggest(name, filled)}")

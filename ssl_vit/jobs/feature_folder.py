@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..config import parsing
 from ..config.computed import Difference, differences, facts
+from ..config.tools import FEATURE_FORMATS, TOP, EmbedOptions
 from ..data import fingerprints, transforms
 from ..data.base import Source, file_of
 from ..data.batching import check_unreadable
@@ -36,11 +37,10 @@ from ..runs.files import write_atomically
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 from ..training.loop import autocast
 from . import resources
-from .embed_options import FORMATS, EmbedOptions
 from .encoders import NamedEncoder
 
 RECORD = "embed.json"
-OWN = re.compile(rf"{re.escape(RECORD)}|.+-\d{{5,}}-of-\d{{5,}}\.({'|'.join(FORMATS)})")
+OWN = re.compile(rf"{re.escape(RECORD)}|.+-\d{{5,}}-of-\d{{5,}}\.({'|'.join(FEATURE_FORMATS)})")
 LARGEST_LIST = 2**31 - 1  # numbers of a shard's column: Arrow's lists have offsets of 32 bits
 
 
@@ -122,9 +122,9 @@ class FeatureFolder:
             text = f"init={options.init} has no class token; expected avg"
             raise UserError(f"probe.pool=token: {text}")
         most = LARGEST_LIST // (network.patches * network.width)
-        if options.patches and options.rows > most:
+        if options.patches and options.shard_rows > most:
             text = f"expected at most {most:,}, of {network.patches} patches each"
-            raise UserError(f"rows={options.rows}: {text}")
+            raise UserError(f"rows={options.shard_rows}: {text}")
 
     def _open(
         self,
@@ -145,7 +145,7 @@ class FeatureFolder:
                 is in a shard's place.
         """
         there = _read_record(self.folder)
-        if there and "compute.precision" not in self.options.recipe:
+        if there and "compute.precision" not in self.options.overrides:
             self.recipe.compute.precision = there["settings"]["compute.precision"]
         settings = self._settings(weights_hash)
         made = {
@@ -189,7 +189,7 @@ class FeatureFolder:
             "probe.layer": self.recipe.probe.layer,
             "patches": self.options.patches,
             "format": self.options.format,
-            "rows": self.options.rows,
+            "rows": self.options.shard_rows,
             "data.size": data.size,
             "data.eval_mode": data.eval_mode,
             "data.eval_crop": crop,
@@ -229,7 +229,7 @@ class FeatureFolder:
     def _cut(self, split: str, source: Source) -> Iterator[FeatureShard]:
         """The shards of a split, with the Hub's names."""
 
-        rows = self.options.rows
+        rows = self.options.shard_rows
         count = math.ceil(len(source) / rows)
         for number in range(count):
             name = f"{split}-{number:05d}-of-{count:05d}.{self.options.format}"
@@ -295,7 +295,7 @@ class FeatureFolder:
         )
         with torch.no_grad(), autocast(self.recipe.compute.precision, self.accelerator):
             x_BD, _ = read(image_B3HW.to(self.accelerator.device))
-        found = embedding.nearest(x_BD[0].float().cpu().numpy(), shards, self.options.top)
+        found = embedding.nearest(x_BD[0].float().cpu().numpy(), shards, self.options.top or TOP)
         print(f"nearest     {self.options.query}: cosine similarity, split, image, label")
         for one in found:
             classes = splits[one.split].classes

@@ -1,16 +1,12 @@
 """The plan tool: estimates a run or a study and prints the record."""
 
 import json
-import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-from ..config.values import parse
-from ..errors import UserError, suggest
+from ..config import tool_options
 from ..formatting import NOT_COUNTED, duration
 from .planning import budget, network, paper
 from .planning.forecast import (
-    OWN,
     STAGES,
     PlanOptions,
     Record,
@@ -20,45 +16,18 @@ from .planning.forecast import (
     study_places,
 )
 
-FLAGS = ("--json", "--probe")
-# own options -> type, condition, message of the error
-NUMBERS: dict[str, tuple[type, Callable[[Any], bool], str]] = {
-    "processes": (int, lambda v: 1 <= v < 2**40, "expected a whole number of at least 1"),
-    "nodes": (int, lambda v: 1 <= v < 2**40, "expected a whole number of at least 1"),
-    "network": (
-        float,
-        lambda v: 0 < v < 1e6,
-        "expected GB/s that each process sends to other nodes, above 0",
-    ),
-    "price": (
-        float,
-        lambda v: 0 <= v < 1e12,
-        "expected a number of at least 0, for a device-hour",
-    ),
-    "zero": (int, lambda v: v in range(4), "expected 0 (plain DDP), 1, 2 or 3"),
-    "efficiency": (
-        float,
-        lambda v: 0 < v <= 1,
-        "expected a share of the device's peak, above 0 and at most 1",
-    ),
-    "epochs": (float, lambda v: 0 < v < 1e9, "expected a number above 0"),
-    "images": (int, lambda v: 1 <= v < 2**50, "expected a whole number of training images"),
-}
 
-
-def main(options: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Print the estimated cost of a run or a study.
 
     Raises:
         UserError: an option is wrong.
     """
-    given = [option for option in options if option not in FLAGS]
-    of_study = is_study(given)
-    places = study_places(given) if of_study else ()  # which may be called images, say
-    keys = [key for key in OWN if key not in places]
-    own = parse(option for option in given if option.partition("=")[0] in keys)
-    rest = [option for option in given if option.partition("=")[0] not in keys]
-    settings = _settings(own, "--probe" in options)
+    of_study = is_study(arguments)
+    rest = tool_options.split(PlanOptions, arguments)[1]
+    places = study_places(rest) if of_study else ()  # which may be called images, say
+    own, rest = tool_options.split(PlanOptions, arguments, leave=places)
+    settings = tool_options.build(PlanOptions, own)
     record = study(rest, settings) if of_study else run(rest, settings)
     rows = list(_study_rows(record) if of_study else _rows(record))
     step = None if of_study else record["communication"]
@@ -71,29 +40,8 @@ def main(options: list[str]) -> None:
         print(f"{name:<{width}} {text}")
     for text in record["warnings"]:
         print(f"warning: {text}")
-    if "--json" in options:
+    if settings.json:
         print(json.dumps(record))
-
-
-def _settings(own: dict[str, str], probe: bool) -> PlanOptions:
-    """The tool's own options, typed and checked."""
-    values: dict[str, Any] = {"probe": probe}
-    if "device" in own:
-        known = budget.devices()
-        if own["device"] not in known:
-            raise UserError(f"device={own['device']}: unknown; {suggest(own['device'], known)}")
-        values["device"] = known[own["device"]]
-    for key, (kind, holds, expected) in NUMBERS.items():
-        if key in own:
-            try:
-                values[key] = kind(own[key])
-            except ValueError:
-                values[key] = math.nan  # which no bound holds for
-            if not holds(values[key]):
-                raise UserError(f"{key}={own[key]}: {expected}")
-    settled = network.settle_nodes(values.get("processes"), values.get("nodes"))
-    values["processes"], values["nodes"] = settled
-    return PlanOptions(**values)
 
 
 def _rows(record: Record) -> Iterator[tuple[str, str]]:

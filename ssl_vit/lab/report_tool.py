@@ -5,50 +5,37 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from ..config.parsing import parse_path
+from ..config.tool_options import parse
 from ..errors import UserError
 from ..formatting import text_line
 from ..pages import run_page, run_wording
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_record import RunRecord, is_run
 from . import reports, serve
+from .lab_tools import ReportOptions
 from .run_table import index_page
 
-EXPECTED = "expected one folder of a run, a study or runs, then --json, --serve, --host=, --port="
 
-
-def main(options: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Write the page of a run, the report of a study or the index of a folder of runs, or serve
     them while they are written.
 
     Raises:
         UserError: not one folder, or it holds none of these.
     """
-    folders = [option for option in options if not option.startswith("--")]
-    flags = [option.partition("=") for option in options if option.startswith("--")]
-    given = {name: value for name, _, value in flags}
-    known = {"--json", "--serve", "--host", "--port"}
-    if len(folders) != 1 or not given.keys() <= known or folders[0].startswith("-"):
-        raise UserError(f"{' '.join(options) or 'nothing'}: {EXPECTED}")
-    folder = parse_path(folders[0], "folder")
+    options = parse(ReportOptions, arguments)
+    folder = options.folder
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; {EXPECTED}")
-    if "--serve" in given:
-        port = _port(given.get("--port") or str(serve.PORT))
-        serve.serve(folder, given.get("--host") or serve.LOOPBACK, port)
+        raise UserError(f"{folder}: no such folder; expected one of a run, a study or runs")
+    if options.serve:
+        serve.serve(folder, options.host, options.port)
         return
     try:
         record = _write(folder)
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
-    if "--json" in given:
+    if options.json:
         print(json.dumps(record))
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) < 2**16):
-        raise UserError(f"--port={text}: expected a whole number below 65536; 0 takes a free one")
-    return int(text)
 
 
 def _write(folder: Path) -> dict[str, Any]:

@@ -4,23 +4,20 @@ not needed any more. No torch."""
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from ..config import parsing, values
-from ..errors import UserError, suggest
+from ..config.tool_options import parse
+from ..errors import UserError
 from ..formatting import few_images, text_line, tool_command, typed
 from ..metrics import find_metric
 from ..pages import metric_tables
 from . import reports
+from .lab_tools import RunsOptions
 from .run_table import clean_checkpoints, ranking, run_list
 from .run_table.clean_checkpoints import Cleaning
 from .run_table.run_list import ListedRun, format_bytes
 
-OWN = ("sort", "best", "differs", "clean", "yes")
-CLEAN = ("checkpoints",)
 SHOWN = 6  # values of a key that differs
 NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -45,76 +42,30 @@ NAMES: dict[str, Callable[[ListedRun], Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class ListOptions:
-    folder: Path
-    sort: str
-    best: str | None
-    differs: bool
-    clean: bool
-    yes: bool
-    as_json: bool
-
-
-def parse_options(arguments: Sequence[str]) -> ListOptions:
-    """The options, checked; nothing is looked up.
-
-    Raises:
-        UserError: an option is wrong.
-    """
-    words = [word for word in arguments if "=" not in word and word != "--json"]
-    given = values.parse(word for word in arguments if "=" in word)
-    for key, text in given.items():
-        if key not in OWN:
-            raise UserError(f"{key}={text}: unknown; {suggest(key, OWN)}")
-    if len(words) > 1 or any(word.startswith("-") for word in words):
-        known = ", ".join(f"{key}=" for key in OWN)
-        raise UserError(f"{' '.join(words)}: expected one folder, then {known}, --json")
-    clean = given.get("clean")
-    if clean is not None and clean not in CLEAN:
-        raise UserError(f"clean={clean}: unknown; {suggest(clean, CLEAN)}")
-    if "yes" in given and clean is None:
-        raise UserError(f"yes={given['yes']}: has no use without clean=checkpoints")
-    return ListOptions(
-        folder=parsing.parse_path(words[0] if words else "runs", "folder"),
-        sort=given.get("sort", "name"),
-        best=given.get("best"),
-        differs=_is_true("differs", given),
-        clean=clean is not None,
-        yes=_is_true("yes", given),
-        as_json="--json" in arguments,
-    )
-
-
-def _is_true(key: str, given: dict[str, str]) -> bool:
-    text = given.get(key, "false")
-    if text not in ("true", "false"):
-        raise UserError(f"{key}={text}: expected true or false")
-    return text == "true"
-
-
 def main(arguments: list[str]) -> None:
     """Print the runs in and below a folder; remove checkpoints with clean=checkpoints yes=true.
 
     Raises:
         UserError: an option is wrong, or there are no runs.
     """
-    options = parse_options(arguments)
+    options = parse(RunsOptions, arguments)
+    if options.yes and options.clean is None:
+        raise UserError("yes=true: has no use without clean=checkpoints")
     if not options.folder.is_dir():
         raise UserError(f"{options.folder}: no such folder; expected one with runs in it")
     runs = run_list.read_runs(options.folder)
     record: dict[str, Any]
-    if options.clean:
+    if options.clean is not None:
         record = _clean(options, runs)
     elif options.best is not None:
         record = _best(options.best, runs)
     else:
         record = _list(options, runs)
-    if options.as_json:
+    if options.json:
         print(json.dumps(reports.plain({"folder": str(options.folder), **record})))
 
 
-def _list(options: ListOptions, runs: list[ListedRun]) -> dict[str, Any]:
+def _list(options: RunsOptions, runs: list[ListedRun]) -> dict[str, Any]:
     """Print the table; what --json has."""
     ordered, metric = _sorted(options.sort, runs)
     differing = run_list.differing(ordered)
@@ -269,7 +220,7 @@ def _values(metric: str, runs: Sequence[ListedRun]) -> list[float]:
     return [run.measured[metric]["value"] for run in runs]
 
 
-def _clean(options: ListOptions, runs: Sequence[ListedRun]) -> dict[str, Any]:
+def _clean(options: RunsOptions, runs: Sequence[ListedRun]) -> dict[str, Any]:
     """Print what clean=checkpoints removes or would remove, and remove it with yes=true; what
     --json has."""
     found = clean_checkpoints.plan(runs)

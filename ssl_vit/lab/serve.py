@@ -19,11 +19,10 @@ from ..pages import run_page
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_record import FILES, RunRecord, is_run, read_run
 from ..runs import lock
+from .lab_tools import LOOPBACK, PORT
 from .reports import study_page
 from .run_table import index_page
 
-LOOPBACK = "127.0.0.1"
-PORT = 8421
 # Hosts that a browser on this machine, or behind a tunnel to it, names. Another one is a page of
 # somewhere else whose name was pointed here to read what loopback protects (DNS rebinding).
 LOCAL = ("127.0.0.1", "localhost", "[::1]")

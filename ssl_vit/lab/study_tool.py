@@ -8,8 +8,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..config import tool_options
 from ..config.resolve import run_plugin
 from ..config.schema import Recipe, options
+from ..config.tools import PrepareOptions
 from ..config.validate import check_value
 from ..config.values import check_renamed
 from ..errors import UserError, suggest
@@ -17,6 +19,7 @@ from ..evaluation import prepare_vtab
 from ..formatting import duration, process_command, process_environment, tool_command, typed
 from ..runs.environment import cores
 from ..runs.folder import Run
+from .lab_tools import StudyOptions
 from .studies import benchmark_images, scheduling, slurm, sweep
 from .studies.expand import Plan, check, command, finished, tasks, unreachable
 from .studies.local import Local, gpus
@@ -24,14 +27,8 @@ from .studies.optional_places import without_missing
 from .studies.progress import ProgressScreen
 from .studies.record import check_finished, write_plan
 from .studies.spec import OURS, PLACEHOLDER, Study, find, read
-from .studies.vary import MATCHES
 
-SLURM = tuple(f"slurm.{key}" for key in slurm.OPTIONS)
-OWN = (
-    *("recipe", "match", "name", "out", "seeds", "parallel", "launcher", "source", "only", "index"),
-    *SLURM,
-)
-LAUNCHERS = ("local", "slurm")
+OWN = tuple(StudyOptions.options())
 OF_PLACES = ("init",)  # keys that only a study's file sets, and so may be places
 SEED = re.compile(r"-?[0-9]{1,18}")
 MOST_SEEDS = 1000
@@ -45,7 +42,7 @@ class StudyRequest:
     plan: Plan
     name: str
     folder: Path
-    own: dict[str, str]  # the given options of OWN
+    own: StudyOptions
     places: dict[str, str]
     overrides: dict[str, str]  # options of a recipe
     left_out: list[str]  # arms whose optional places are not given
@@ -58,15 +55,16 @@ def main(options: list[str]) -> int:
         UserError: an option or the study's file is wrong; nothing was started.
     """
     request = parse_request(options)
-    on_slurm = request.own.get("launcher") == "slurm" and "only" not in request.own
+    on_slurm = request.own.launcher == "slurm" and request.own.only is None
     if on_slurm:
         slurm.check(*_submission(request, options))
     if request.study.benchmark:
         request = _with_images(request)
-    if "only" in request.own:
-        return run_one(request)  # whose tool checks its options itself
+    if request.own.only is not None:
+        # whose tool checks its options itself
+        return run_one(request, request.own.only, request.own.index or 0)
     recipes = check(request.study, request.plan)
-    with Run(Recipe(name=request.name, out=request.own.get("out", "runs"))).lock():
+    with Run(Recipe(name=request.name, out=request.own.out)).lock():
         write_plan(request.study, request.name, request.plan, request.folder)
         for warning in [*request.left_out, *_check_finished(request)]:
             print(f"warning: {warning}", flush=True)
@@ -85,10 +83,9 @@ def _with_images(request: StudyRequest) -> StudyRequest:
         UserError: none has, or those of one cannot be the benchmark's.
     """
     study = request.study
-    if "source" in request.own and "only" not in request.own:
-        source = f"source={request.own['source']}"
-        folder = benchmark_images.root(study, request.places)
-        prepare_vtab.prepare(prepare_vtab.parse_options([source, f"out={folder}"]))
+    if request.own.source is not None and request.own.only is None:
+        folder = Path(benchmark_images.root(study, request.places))
+        prepare_vtab.prepare(PrepareOptions(source=request.own.source, out=folder))
     study, found = benchmark_images.with_images(study, request.places)
     for task, reason in found.missing.items():
         print(f"missing     {task}: {reason}")
@@ -109,13 +106,13 @@ def _check_finished(request: StudyRequest) -> list[str]:
     return list(dict.fromkeys(warnings))
 
 
-def parse_request(options: list[str]) -> StudyRequest:
+def parse_request(arguments: list[str]) -> StudyRequest:
     """The study, its plan and the tool's own options.
 
     Raises:
         UserError: an option or the study's file is wrong.
     """
-    given, axes = sweep.split(options)
+    given, axes = sweep.split(arguments)
     run_plugin(given.get("plugin"))  # whose keys are known from here on
     left_out: list[str] = []
     if axes is None:
@@ -129,31 +126,25 @@ def parse_request(options: list[str]) -> StudyRequest:
         study, stem = sweep.study(own.get("recipe"), overrides, axes)
         # the study's parts have them; a plugin runs because the command line names it
         overrides = {key: value for key, value in overrides.items() if key == "plugin"}
-    if "match" in own:
-        study = _matched(study, own["match"])
-    if "seeds" in own:
-        study = dataclasses.replace(study, seeds=_seeds(own["seeds"]))
-    launcher = own.get("launcher", "local")
-    if "source" in own and not study.benchmark:
+    settings = tool_options.build(StudyOptions, own)
+    if settings.match is not None:
+        study = _matched(study, settings.match)
+    if settings.seeds is not None:
+        study = dataclasses.replace(study, seeds=_seeds(settings.seeds))
+    if settings.source is not None and not study.benchmark:
         text = "is for studies of a benchmark, as study/vtab"
-        raise UserError(f"source={own['source']}: {text}")
-    if launcher not in LAUNCHERS:
-        raise UserError(f"launcher={launcher}: unknown; {suggest(launcher, LAUNCHERS)}")
-    if ("only" in own) != ("index" in own):
+        raise UserError(f"source={settings.source}: {text}")
+    if (settings.only is None) != (settings.index is None):
         raise UserError("only= and index= belong together: a part, and the number of one task")
-    name = own.get("name", stem)
-    out = own.get("out", "runs")
+    name = settings.name or stem
     check_value("name", name)
-    check_value("out", out)
-    _number(own, "parallel", 1)
     plan = tasks(study, places, overrides)
-    return StudyRequest(study, plan, name, Path(out) / name, own, places, overrides, left_out)
+    folder = Path(settings.out) / name
+    return StudyRequest(study, plan, name, folder, settings, places, overrides, left_out)
 
 
 def _matched(study: Study, match: str) -> Study:
     """The study with its arms matched by steps or exaFLOP."""
-    if match not in MATCHES:
-        raise UserError(f"match={match}: unknown; {suggest(match, MATCHES)}")
     if len(study.arms) < 2:
         raise UserError(f"match={match}: the study has one arm, and nothing to match it with")
     return dataclasses.replace(study, match=match)
@@ -219,13 +210,6 @@ def _seeds(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def _number(own: dict[str, str], key: str, default: int, least: int = 1) -> int:
-    text = own.get(key, str(default))
-    if not (text.isascii() and text.isdecimal() and len(text) < 10) or int(text) < least:
-        raise UserError(f"{key}={text}: expected a whole number of at least {least}")
-    return int(text)
-
-
 def run_all(request: StudyRequest, needs: dict[str, int]) -> int:
     """Run the study on this machine; the exit status.
 
@@ -234,7 +218,7 @@ def run_all(request: StudyRequest, needs: dict[str, int]) -> int:
         needs: {task: bytes of memory}.
     """
     plan, folder = request.plan, request.folder
-    parallel = _number(request.own, "parallel", len(gpus()) or min(cores(), len(plan)))
+    parallel = request.own.parallel or len(gpus()) or min(cores(), len(plan))
     started_at = time.monotonic()
     before = sum(finished(folder, name) for name in plan)
     print(f"study       {request.name}: {request.study.title}")
@@ -258,11 +242,8 @@ def _submission(
     request: StudyRequest, options: list[str]
 ) -> tuple[str, Plan, Path, list[str], dict[str, str]]:
     """The arguments of slurm.check and slurm.submit."""
-    sbatch = {
-        key.removeprefix("slurm."): value
-        for key, value in request.own.items()
-        if key.startswith("slurm.")
-    }
+    given = dataclasses.asdict(request.own.slurm)
+    sbatch = {key: value for key, value in given.items() if value is not None}
     own_groups = ("launcher", "slurm", "parallel")
     passed = [
         option for option in options if option.split("=")[0].partition(".")[0] not in own_groups
@@ -279,17 +260,15 @@ def submit_all(request: StudyRequest, options: list[str]) -> int:
     return 0
 
 
-def run_one(request: StudyRequest) -> int:
-    """Become the tool of one task: only=PART index=N, as an element of a job array.
+def run_one(request: StudyRequest, part: str, index: int) -> int:
+    """Become the tool of one task of a part, as an element of a job array.
 
     Raises:
         UserError: there is no such task, or it needs one that has not finished.
     """
-    part = request.own["only"]
     if part not in request.study.parts:
         raise UserError(f"only={part}: no such part; {suggest(part, request.study.parts)}")
     of_part = slurm.of_part(request.plan, part)
-    index = _number(request.own, "index", 0, 0)
     if index >= len(of_part):
         raise UserError(f"index={index}: part {part} has the tasks 0 to {len(of_part) - 1}")
     task = of_part[index]

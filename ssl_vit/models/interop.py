@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from ..config.export_files import read_config
 from ..config.init_source import InitSource
-from ..config.parsing import parse_path
-from ..config.values import parse
-from ..errors import UserError, suggest
+from ..config.tool_options import parse
+from ..config.tools import ExportOptions
+from ..errors import UserError
 from ..runs.files import replacing
 
 NAMES = {  # transformers' -> timm's
@@ -291,40 +291,23 @@ FORMATS: dict[str, Callable[[Path, Path], None]] = {
 }
 
 
-def parse_options(options: list[str]) -> tuple[str, str, Path]:
-    """The folder of a run or an export, the format, and the path to write.
-
-    Raises:
-        UserError: an option is missing, unknown or has another value.
-    """
-    folders = [option for option in options if "=" not in option]
-    given = parse(option for option in options if "=" in option)
-    if len(folders) != 1 or given.keys() != {"format", "out"}:
-        raise UserError(
-            "expected one folder, format= and out=, as in: python tools/export.py runs/mpp"
-            " format=onnx out=mpp.onnx"
-        )
-    if given["format"] not in FORMATS:
-        raise UserError(f"format={given['format']}: unknown; {suggest(given['format'], FORMATS)}")
-    return folders[0], given["format"], parse_path(given["out"], "out")
-
-
-def main(options: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """The export tool.
 
     Raises:
-        UserError: as `parse_options` and the formats; there is no export, or `out` exists or cannot
-            be written.
+        UserError: as `parse` and the formats; there is no export, or `out` exists or cannot be
+            written.
     """
-    folder, form, out = parse_options(options)
-    export = InitSource(folder).locate().export
+    options = parse(ExportOptions, arguments)
+    out = options.out
+    export = InitSource(options.init).locate().export
     if export is None:
-        raise UserError(f"{folder}: expected the folder of a run or of an export")
+        raise UserError(f"init={options.init}: expected the folder of a run or of an export")
     if out.exists() or out.is_symlink():  # also a link to nothing
         raise UserError(f"out={out}: exists already")
     try:
         with replacing(out) as beside:
-            FORMATS[form](export, beside)
+            FORMATS[options.format](export, beside)
     except OSError as error:
         raise UserError(f"out={out}: {error.strerror or error}") from None
     print(f"written     {out}")

@@ -7,17 +7,14 @@ import pytest
 
 from helpers.options import ROOT
 from ssl_vit.__main__ import TOOLS
-from ssl_vit.config import options, schema
-from ssl_vit.data.make_shards import NUMBERS
-from ssl_vit.jobs.help import tool_help
-from ssl_vit.lab.planning.forecast import OWN as PLAN
-from ssl_vit.lab.runs_tool import OWN as RUNS
-from ssl_vit.lab.study_tool import OWN as STUDY
+from ssl_vit.config import schema
+from ssl_vit.config.tool_options import help_text
+from ssl_vit.config.tools import PretrainOptions
 
 
 def test_the_page_of_options_is_current() -> None:
-    assert (ROOT / "docs" / "options.md").read_text() == options.markdown(), (
-        "python -m ssl_vit.config.options > docs/options.md"
+    assert (ROOT / "docs" / "options.md").read_text() == run("docs/make_options.py"), (
+        "python docs/make_options.py > docs/options.md"
     )
 
 
@@ -39,35 +36,22 @@ def run(*line: str) -> str:
 @pytest.mark.parametrize("tool", TOOLS)
 def test_each_tool_has_help(tool: str) -> None:
     shown = run(f"tools/{tool}.py", "--help")
-    assert shown == run("-m", "ssl_vit", tool, "-h") == tool_help(tool, []) + "\n"
+    assert shown == run("-m", "ssl_vit", tool, "-h") == help_text(TOOLS[tool]) + "\n"
     assert f"tools/{tool}.py" in shown
     if tool in ("pretrain", "finetune", "evaluate"):
         assert all(f"  {key}=" in shown for key in schema.options())
 
 
-@pytest.mark.parametrize(
-    ("tool", "keys"),
-    [
-        ("plan", (*PLAN, "--probe", "--json")),
-        ("study", STUDY),
-        ("shards", (*NUMBERS, "out", "format")),
-        ("runs", (*RUNS, "--json")),
-    ],
-)
-def test_each_option_of_a_tools_own_is_in_its_help(tool: str, keys: tuple[str, ...]) -> None:
-    shown = tool_help(tool, [])
-    assert all(f"{key}=" in shown or key in shown.split() for key in keys)
-
-
 def test_help_shows_the_values_of_the_options_given() -> None:
-    shown = tool_help("pretrain", ["recipe=mpp", "optim.lr=0.5", "--help"])
+    shown = help_text(PretrainOptions, ["recipe=mpp", "optim.lr=0.5", "--help"])
     assert "  optim.lr=0.5 " in shown and "  optim.steps=900 " in shown
-    assert "  optim.steps=1000 " in tool_help("pretrain", [])
+    assert "  optim.steps=1000 " in help_text(PretrainOptions, [])
 
 
 def test_help_needs_no_torch() -> None:
     code = (
-        "import sys; from ssl_vit.jobs.help import tool_help; tool_help('pretrain', []);"
+        "import sys; from ssl_vit.__main__ import TOOLS;"
+        "from ssl_vit.config.tool_options import help_text; [*map(help_text, TOOLS.values())];"
         "sys.exit('torch' in sys.modules)"
     )
     run("-c", code)

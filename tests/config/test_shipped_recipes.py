@@ -16,8 +16,9 @@ sys.path.insert(0, str(ROOT / "robustness"))
 import shipped_recipes
 
 from ssl_vit.config.resolve import resolve
+from ssl_vit.config.tool_options import help_text
+from ssl_vit.config.tools import PretrainOptions
 from ssl_vit.errors import UserError
-from ssl_vit.jobs.help import tool_help
 from ssl_vit.lab.studies import expand, spec
 
 GOLDEN = ROOT / "tests" / "golden" / "recipes.json"
@@ -51,7 +52,7 @@ def test_a_base_stands_in_for_what_a_recipe_leaves_out(tmp_path: Path) -> None:
 
 
 def test_help_names_the_bases() -> None:
-    text = tool_help("pretrain", ["recipe=paper/supervised_l16_imagenet21k"])
+    text = help_text(PretrainOptions, ["recipe=paper/supervised_l16_imagenet21k"])
     bases = "paper/supervised_b16_imagenet21k, paper/supervised_b16_imagenet"
     assert f"recipe=paper/supervised_l16_imagenet21k (base: {bases})" in text
 

@@ -294,17 +294,20 @@ def test_one_process_writes_and_hidden_files_that_are_not_its_own_stay(tmp_path:
 WORDS = {
     "no folder": (["data.path=."], "out= is missing"),
     "no such place": (["out=x", "data.path=nowhere"], "data.path=nowhere: no such file or folder"),
-    "a key of training": (["out=x", "optim.lr=1"], "optim.lr=1: unknown; "),
+    "a key of training": (
+        ["out=x", "optim.lr=1"],
+        "optim.lr=1: has no use here; choices: out, size",
+    ),
     "a misspelt key": (["out=x", "sise=1"], "sise=1: unknown; did you mean size?"),
     "a misspelt key of the data": (["out=x", "data.pth=1"], "did you mean data.path?"),
     "no number": (
         ["out=x", "size=big"],
-        "size=big: expected the shorter side in pixels, 1 to 16,384",
+        "size=big: expected a whole number: at least 1 and at most 16,384",
     ),
-    "nothing": (["out=x", "rows=0"], "rows=0: expected images to a shard, at least 1"),
+    "nothing": (["out=x", "rows=0"], "rows=0: expected a whole number: at least 1"),
     "too good": (
         ["out=x", "quality=101"],
-        "quality=101: expected a whole number from 1 to 100",
+        "quality=101: expected a whole number: at least 1 and at most 100",
     ),
     "another format": (["out=x", "format=gif"], "format=gif: unknown; choices: jpeg, webp"),
     "an unknown set": (["out=x", "data=cifar"], "data=cifar: unknown; did you mean cifar10?"),

@@ -214,9 +214,12 @@ def test_what_is_missing_is_named_and_what_is_there_is_kept(tmp_path, capsys, pr
     printed = capsys.readouterr().out
     assert f"missing     svhn: no svhn_cropped in {tmp_path}/source" in printed
     assert "task        dtd: there already" in printed and "1 of 2 tasks" in printed
-    for word, says in (("tasks=dtd,svhm", "did you mean svhn"), ("size=0", "expected pixels")):
+    for word, says in (
+        ("tasks=dtd,svhm", "did you mean svhn"),
+        ("size=0", "expected a whole number"),
+    ):
         with pytest.raises(UserError, match=says):
-            prepare_vtab.parse_options([*words[:2], word])
+            prepare_vtab.main([*words[:2], word])
 
 
 @pytest.fixture

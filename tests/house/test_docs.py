@@ -10,28 +10,30 @@ import pytest
 
 from helpers.commands import commands
 from helpers.options import ROOT, TINY
+from ssl_vit.__main__ import TOOLS
 from ssl_vit.config.resolve import resolve
+from ssl_vit.config.tool_options import parse
+from ssl_vit.config.tools import ShardOptions
 from ssl_vit.data import make_shards
-from ssl_vit.evaluation import prepare_vtab
 from ssl_vit.evaluation.vtab import tasks
-from ssl_vit.hub import pull, push
-from ssl_vit.jobs import draw_figures, embed_options
-from ssl_vit.lab import plan_tool, runs_tool
+from ssl_vit.lab import plan_tool
 from ssl_vit.lab.studies.expand import check
 from ssl_vit.lab.studies.spec import read
 from ssl_vit.lab.study_tool import parse_request
-from ssl_vit.models import interop
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOK = ROOT / "docs" / "example.ipynb"
-TOOLS = {
-    "push.py": push.parse_options,
-    "pull.py": pull.parse_options,
-    "export.py": interop.parse_options,
-    "figures.py": draw_figures.parse_options,
-    "embed.py": embed_options.parse_options,
-    "runs.py": runs_tool.parse_options,
-}
+PARSED = (
+    "push.py",
+    "pull.py",
+    "export.py",
+    "figures.py",
+    "embed.py",
+    "runs.py",
+    "report.py",
+    "overlap.py",
+    "prepare.py",
+)
 COMMANDS = [(doc.name, c) for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c]
 
 
@@ -47,14 +49,11 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
         elif tool == "plan.py":
             plan_tool.main([w for w in words if w != "--probe"])
         elif tool == "shards.py":
-            assert make_shards.parse_options(
-                [w.replace("FOLDER", f"{tmp_path}-shards") for w in words]
-            ).data
-        elif tool == "prepare.py":
-            assert prepare_vtab.parse_options([w.replace("TFDS", str(tmp_path)) for w in words])
-        elif tool in TOOLS:
-            assert TOOLS[tool](words)
-        elif tool not in ("report.py", "overlap.py"):
+            words = [w.replace("FOLDER", f"{tmp_path}-shards") for w in words]
+            assert make_shards.images(parse(ShardOptions, words))
+        elif tool in PARSED:
+            assert parse(TOOLS[tool.removesuffix(".py")], words)
+        else:
             recipe = resolve(
                 [
                     re.sub("^init=(runs/|hf-hub:).*", "init=scratch", w)

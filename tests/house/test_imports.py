@@ -36,6 +36,7 @@ ORDER = (
 )
 # The same inside lab/
 LAB_ORDER = (
+    "lab_tools",
     "reports",
     "run_table",
     "serve",
@@ -58,12 +59,13 @@ LAB_MAY_IMPORT = {
         (
             *("config.computed", "config.declaration", "config.init_source", "config.parsing"),
             "config.recipe_files",
-            *("config.resolve", "config.schema", "config.values"),
+            *("config.resolve", "config.schema", "config.tool_options", "config.tools"),
+            "config.values",
         ),
         ALL,
     ),
     "config.export_files": ("run_table.run_list",),
-    "config.fields": ("reports.study_files", "studies.spec"),
+    "config.fields": ("lab_tools", "planning.forecast", "reports.study_files", "studies.spec"),
     "config.uses": ("studies.sweep",),
     "config.validate": ("study_tool",),
     # what a recipe costs

@@ -280,8 +280,9 @@ def test_a_plugin_brings_options_metrics_and_words_that_outlive_its_file(
     file = tmp_path / "turned.py"
     file.write_text(OWN_KEYS)
     code = (
-        "import sys; from ssl_vit.jobs.help import tool_help;"
-        f"text = tool_help('pretrain', ['recipe=mpp', 'objective=turned', 'plugin={file}']);"
+        "import sys; from ssl_vit.config.tool_options import help_text;"
+        "from ssl_vit.config.tools import PretrainOptions;"
+        f"text = help_text(PretrainOptions, ['recipe=mpp', 'objective=turned', 'plugin={file}']);"
         "assert 'turned.turns=2' in text and 'torch' not in sys.modules, text"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

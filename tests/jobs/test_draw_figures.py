@@ -15,6 +15,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import ssl_vit
 from helpers.launching import launch
 from helpers.options import TINY, altered
+from ssl_vit.config import tools
+from ssl_vit.config.tool_options import parse
+from ssl_vit.config.tools import FigureOptions
 from ssl_vit.errors import UserError
 from ssl_vit.inspection.collection import FIGURES
 from ssl_vit.jobs import draw_figures, encoders
@@ -64,7 +67,7 @@ def refusal(*options: str) -> str:
 
 def test_the_names_are_those_of_the_figures() -> None:
     """They are written out, so that --help and mistakes are answered without torch."""
-    assert tuple(FIGURES) == draw_figures.NAMES
+    assert tuple(FIGURES) == tools.FIGURES
 
 
 def test_before_and_after_and_another_library_s_model_side_by_side(
@@ -197,7 +200,7 @@ def test_the_heads_of_a_joint_run_are_those_of_its_mpp(tmp_path: Path) -> None:
 
 def test_a_place_may_have_a_comma_in_its_name(tmp_path: Path) -> None:
     def places(text: str) -> list[str]:
-        return list(draw_figures.parse_options([f"init={text}"]).init)
+        return list(parse(FigureOptions, [f"init={text}"]).init)
 
     (tmp_path / "a,b").mkdir()
     assert places(f"{tmp_path}/a,b") == [f"{tmp_path}/a,b"]
@@ -217,16 +220,19 @@ def test_labels_are_the_shortest_that_differ() -> None:
     ("options", "text"),
     [
         ([], "init= is missing"),
-        (["init=["], "expected one, or a list"),
-        (["init=[]"], "expected one, or a list"),
-        (["init=scratch,"], "expected one, or a list"),
-        (["init=[{a: b}]"], "expected one, or a list"),
+        (["init=["], "expected one, several as in a,b, or a list"),
+        (["init=[]"], "expected one, several as in a,b, or a list"),
+        (["init=scratch,"], "expected one, several as in a,b, or a list"),
+        (["init=[{a: b}]"], "expected one, several as in a,b, or a list"),
         (["init=[scratch,scratch]"], "scratch is given twice"),
         (["init=nowhere"], "init=nowhere: no such folder or file"),
-        (["init=scratch", "images=0"], "images=0: expected a whole number from 1"),
-        (["init=scratch", "shown=1e3"], "shown=1e3: expected a whole number"),
+        (
+            ["init=scratch", "images=0"],
+            "images=0: expected a whole number: at least 1 and at most 2,048",
+        ),
+        (["init=scratch", "shown=1.5"], "shown=1.5: expected a whole number"),
         (["init=scratch", "figures=fliters"], "did you mean filters?"),
-        (["init=scratch", "optim.lr=1"], "optim.lr=1: unknown"),
+        (["init=scratch", "optim.lr=1"], "optim.lr=1: has no use here"),
         (["init=scratch", "data.sise=1"], "did you mean data.size?"),
         (["init=scratch", "data.path=nowhere"], "nowhere: no such file or folder"),
         (["init=scratch", "model=bit_r50x1"], "resnetv2_50x1_bit has no patches"),

@@ -358,9 +358,9 @@ def test_an_export_replaces_what_was_there_and_leaves_files_of_others(tmp_path: 
     ("words", "says"),
     [
         (["format=onx", "out=x"], "did you mean onnx?"),
-        (["format=onnx"], "expected one folder, format= and out="),
+        (["format=onnx"], "out= is missing; expected a path, as in python tools/export.py"),
         (["format=onnx", "out=."], "out=.: exists already"),
-        (["format=onnx", "out=x", "timm:vit"], "expected one folder"),
+        (["format=onnx", "out=x", "timm:vit"], "timm:vit: expected one FOLDER, as in"),
     ],
 )
 def test_words_that_are_not_understood(tmp_path: Path, words: list[str], says: str) -> None:

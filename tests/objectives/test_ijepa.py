@@ -144,8 +144,9 @@ def test_what_is_counted_is_what_is_built() -> None:
 
 def test_its_options_and_mistakes_need_no_torch(form: Form) -> None:
     code = (
-        "import sys; from ssl_vit.jobs.help import tool_help;"
-        f"text = tool_help('pretrain', {form.start});"
+        "import sys; from ssl_vit.config.tool_options import help_text;"
+        "from ssl_vit.config.tools import PretrainOptions;"
+        f"text = help_text(PretrainOptions, {form.start});"
         f"assert '{form.name}.momentum=0.996' in text and 'moco.' not in text;"
         "assert not {'torch', 'numpy'} & {*sys.modules}"
     )

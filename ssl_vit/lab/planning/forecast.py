@@ -4,21 +4,22 @@ import copy
 import dataclasses
 import difflib
 import json
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ... import costs
 from ...config.computed import computed_values, keys
+from ...config.fields import KEY
 from ...config.init_source import SCRATCH
 from ...config.parsing import load_yaml
 from ...config.resolve import image_notice, resolve
 from ...config.schema import Data, Recipe, defaults
 from ...config.values import parse
-from ...errors import UserError
+from ...errors import UserError, suggest
 from ...formatting import option_text
 from .. import study_tool
+from ..lab_tools import PlanOptions
 from ..studies import spec
 from ..studies.expand import Plan, Task, known_options, options_from, origin
 from . import budget, network, paper
@@ -29,23 +30,26 @@ STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 Record = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class PlanOptions:
-    """The plan tool's own options."""
+class Cluster(NamedTuple):
+    """What trains: processes, each on a device of its own, on nodes."""
 
-    device: Device | None = None
-    processes: int = 1
-    nodes: int = 1
-    network: float | None = None  # GB/s a process; None: the device's
-    price: float | None = None  # of a device-hour, in whatever money
-    zero: int = 0  # stage of ZeRO; 0: plain DDP
-    efficiency: float = 0.4  # share of the device's peak that training reaches
-    epochs: float | None = None  # in place of optim.steps
-    images: int | None = None  # training images, where the set is not known
-    probe: bool = False  # measure the first steps here
+    device: Device | None
+    processes: int
+    nodes: int
 
 
-OWN = tuple(field.name for field in dataclasses.fields(PlanOptions) if field.name != "probe")
+def cluster(settings: PlanOptions) -> Cluster:
+    """What the options name.
+
+    Raises:
+        UserError: the device is unknown, or the nodes do not divide the processes.
+    """
+    known = budget.devices()
+    name = settings.device
+    if name is not None and name not in known:
+        raise UserError(f"device={name}: unknown; {suggest(name, known)}")
+    device = None if name is None else known[name]
+    return Cluster(device, *network.settle_nodes(settings.processes, settings.nodes))
 
 
 def run(options: list[str], settings: PlanOptions) -> Record:
@@ -55,10 +59,11 @@ def run(options: list[str], settings: PlanOptions) -> Record:
         UserError: an option is wrong.
     """
     known = [*defaults(), "recipe", "data", "model"]
+    own = [key for key, option in PlanOptions.options().items() if option.form == KEY]
     for key in (option.partition("=")[0] for option in options):
-        if key not in known and (near := difflib.get_close_matches(key, OWN, n=1)):
+        if key not in known and (near := difflib.get_close_matches(key, own, n=1)):
             raise UserError(
-                f"unknown option {key}; did you mean {near[0]}? choices: {', '.join(OWN)}, or a "
+                f"unknown option {key}; did you mean {near[0]}? choices: {', '.join(own)}, or a "
                 f"recipe's key"
             )
     recipe = _resolve(options, settings)
@@ -135,7 +140,7 @@ def estimate(recipe: Recipe, settings: PlanOptions, pace: Pace | None = None) ->
     """The record of one run, for the given device, else for this machine if its pace was measured.
     Unknown values are None."""
     recipe = copy.deepcopy(recipe)
-    device = settings.device
+    device, processes, _ = cluster(settings)
     here = pace if device is None else None
     if here:
         recipe.compute.precision = here.precision
@@ -146,10 +151,8 @@ def estimate(recipe: Recipe, settings: PlanOptions, pace: Pace | None = None) ->
     if trains and here:
         batch = here.device_batch
     elif trains:
-        batch = budget.device_batch(recipe, settings.processes, device)
-    tensors = [
-        costs.memory_bytes(recipe, settings.processes, zero, batch or 0, fused) for zero in range(4)
-    ]
+        batch = budget.device_batch(recipe, processes, device)
+    tensors = [costs.memory_bytes(recipe, processes, zero, batch or 0, fused) for zero in range(4)]
     spent = _spent(recipe, settings, pace)
     return {
         "name": recipe.name,
@@ -160,7 +163,7 @@ def estimate(recipe: Recipe, settings: PlanOptions, pace: Pace | None = None) ->
         "multiply_adds": costs.multiply_adds(recipe),
         **_length(recipe, settings),
         "precision": recipe.compute.precision,
-        "processes": settings.processes,
+        "processes": processes,
         "zero": settings.zero,
         "device_batch": batch,
         "image_bytes": costs.activation_bytes(recipe, fused) if trains else 0,
@@ -168,9 +171,7 @@ def estimate(recipe: Recipe, settings: PlanOptions, pace: Pace | None = None) ->
         **spent,
         "communication": _communication(recipe, settings, batch, spent["seconds"]),
         "paper": paper.compare(recipe),
-        "warnings": list(
-            budget.warnings_for(recipe, settings.processes, device, tensors[settings.zero])
-        ),
+        "warnings": list(budget.warnings_for(recipe, processes, device, tensors[settings.zero])),
     }
 
 
@@ -179,18 +180,19 @@ def _communication(
 ) -> Record | None:
     """What the strategies send in a step; None of one process, of an evaluation, or where the
     device batch is not known. `seconds` are the whole run's."""
-    if batch is None or settings.processes == 1:
+    device, processes, nodes = cluster(settings)
+    if batch is None or processes == 1:
         return None
     compute = None
-    if settings.device is not None and seconds is not None:
+    if device is not None and seconds is not None:
         compute = seconds / recipe.optim.steps
     return network.communication(
         recipe,
-        settings.processes,
-        settings.nodes,
+        processes,
+        nodes,
         batch,
         compute,
-        settings.device,
+        device,
         settings.network,
     )
 
@@ -212,7 +214,7 @@ def _length(recipe: Recipe, settings: PlanOptions) -> Record:
 
 def _spent(recipe: Recipe, settings: PlanOptions, pace: Pace | None) -> Record:
     """Time and price: on the given device, else at the measured pace."""
-    device = settings.device
+    device, count, _ = cluster(settings)
     exaflop = costs.total_exaflop(recipe, _images_seen(recipe, settings.images))
     measured = pace.seconds * recipe.optim.steps if pace else None
     hours = None
@@ -221,7 +223,7 @@ def _spent(recipe: Recipe, settings: PlanOptions, pace: Pace | None) -> Record:
         hours = measured / 3600
     elif device is not None and exaflop is not None:
         hours = budget.hours(exaflop, device, recipe.compute.precision, settings.efficiency)
-        processes = settings.processes
+        processes = count
     price = None
     if hours is not None and settings.price is not None:
         price = hours * settings.price
@@ -266,6 +268,7 @@ def study(options: list[str], settings: PlanOptions) -> Record:
             raise UserError(
                 f"{key}={value:g}: that is for one recipe; a study's parts say their own lengths"
             )
+    device = cluster(settings).device
     wanted = study_tool.parse_request(_with_places(options))
     tasks = estimate_tasks(wanted.plan, settings)
     of_part: dict[str, list[Record]] = {part: [] for part in wanted.study.parts}
@@ -275,8 +278,8 @@ def study(options: list[str], settings: PlanOptions) -> Record:
     return {
         "name": wanted.name,
         "title": wanted.study.title,
-        "device": dataclasses.asdict(settings.device) if settings.device else None,
-        "efficiency": settings.efficiency if settings.device else None,
+        "device": dataclasses.asdict(device) if device else None,
+        "efficiency": settings.efficiency if device else None,
         "price_per_hour": settings.price,
         "parts": {name: _sum(records) for name, records in of_part.items()},
         **_sum(list(tasks.values())),

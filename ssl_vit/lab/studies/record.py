@@ -16,9 +16,9 @@ from ...jobs import reuse
 from ...runs.files import write_atomically
 from ...runs.folder import Run
 from ...runs.identity import check_unedited, from_init, planned_differences
+from ..lab_tools import MATCHES
 from .expand import Plan, Task, command
 from .spec import Study
-from .vary import MATCHES
 
 LISTED = 3  # differences that an error lists
 

@@ -14,10 +14,11 @@ from ...config.parsing import parse_path as place_of
 from ...config.recipe_files import RECIPES
 from ...errors import UserError, suggest
 from ...formatting import option_text
+from ..lab_tools import MATCHES
 from . import benchmark, scaling
 from .scaling import Scaling
 from .spec_fields import arm_grids, grid_of, hold, known, listed, mapping, seeds
-from .vary import MATCHES, Settings, check_report, expand
+from .vary import Settings, check_report, expand
 
 TOOLS = ("pretrain", "finetune", "evaluate")
 STUDY_KEYS = (

@@ -20,7 +20,6 @@ from ...formatting import option_text
 from .spec_fields import hold, known, mapping, pretraining
 
 PRESETS = ("recipe", "model", "data")
-MATCHES = ("steps", "exaflop")
 # keys that change what is computed, whatever their group says
 PLACE = ("data.path", "data.hub", "compute.precision")
 CLAIM_KEYS = ("better", "worse", "measure", "source", "says")

@@ -15,8 +15,8 @@ from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.lab import plan_tool
+from ssl_vit.lab.lab_tools import PlanOptions
 from ssl_vit.lab.planning import budget, forecast, pace
-from ssl_vit.lab.planning.forecast import PlanOptions
 from ssl_vit.lab.study_tool import parse_request
 
 H100 = budget.devices()["h100"]
@@ -224,7 +224,7 @@ def test_sound_recipes_give_no_warning(words, capsys):
 def gap():
     """The tasks of study/gap, and what each will cost."""
     wanted = parse_request(["recipe=study/gap"]).plan
-    return wanted, forecast.estimate_tasks(wanted, PlanOptions(device=H100, price=2.0))
+    return wanted, forecast.estimate_tasks(wanted, PlanOptions(device=H100.name, price=2.0))
 
 
 def test_a_study_is_the_sum_of_its_tasks(gap, capsys):
@@ -331,7 +331,7 @@ def test_steps_are_measured_with_the_runs_own_engine(capsys, tmp_path, monkeypat
         (["processes=3"], "optim.batch=128: not divisible by processes=3"),
         (["efficiency=40"], "efficiency=40: expected a share"),
         (["network=0"], "network=0: expected GB/s that each process sends"),
-        (["nodes=0"], "nodes=0: expected a whole number of at least 1"),
+        (["nodes=0"], "nodes=0: expected a whole number: at least 1"),
         (["processes=8", "nodes=3"], "nodes=3: expected a divisor of processes=8"),
         (["price=nan"], "price=nan: expected a number"),
         (["epochs=3", "optim.steps=500"], "optim.steps= is given too"),

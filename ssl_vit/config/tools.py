@@ -1,0 +1,387 @@
+"""The options of the engine's tools, and what their --help says. No torch here."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .fields import FLAG, LONGEST_NAME, REQUIRED, WORD, is_name, is_path, option
+from .tool_options import ALL, RecipeKeys, ToolOptions
+
+PLACES = (
+    "scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, or a Google .npz"
+    " file"
+)
+FIGURES = (
+    "filters",
+    "positions",
+    "attention_distance",
+    "attention_rollout",
+    "class_attention",
+    "feature_map",
+    "image_map",
+    "reconstruction",
+    "predicted",
+)
+FEATURE_FORMATS = ("parquet", "npz")
+ROWS, PATCH_ROWS = 10_000, 500  # images per shard: without and with the patches' features
+TOP = 5
+VTAB_SIZE = 384  # pixels; the paper's resolution for all tasks (B.1.1)
+LARGEST = 999_999_999
+LARGEST_SIDE = 2**14  # pixels
+IMAGES = "The images, as for training (pretrain --help)."
+
+
+def flag(help: str) -> Any:
+    return option(False, help, form=FLAG)
+
+
+def path(help: str, default: Any = REQUIRED, metavar: str = "FOLDER", **facts: Any) -> Any:
+    return option(default, help, metavar=metavar, **facts)
+
+
+def count(default: int | None, help: str, maximum: float = LARGEST, **facts: Any) -> Any:
+    """A whole number from 1."""
+    return option(default, help, minimum=1, maximum=maximum, metavar="N", **facts)
+
+
+def json_flag() -> Any:
+    return flag("Print the result as one line of JSON, last.")
+
+
+def out(help: str = "Folder that holds the runs.", default: str | None = "runs") -> Any:
+    return option(default, help, check=is_path, expected="a folder", metavar="FOLDER")
+
+
+def folder_name(help: str) -> Any:
+    return option(
+        None,
+        help,
+        check=lambda v: is_name(v) and len(v.encode()) <= LONGEST_NAME,
+        expected="a folder's name",
+        metavar="TEXT",
+    )
+
+
+def one_of(default: Any, help: str, choices: Collection[str], **facts: Any) -> Any:
+    return option(default, help, choices=choices, metavar="NAME", **facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(ToolOptions):
+    """Of the tools that make one run, whose other options are all keys of recipes."""
+
+    recipes = ALL
+    uses = (
+        RecipeKeys(("recipe",), "A recipe of recipes/, or the path of a YAML file."),
+        RecipeKeys(("data",), "A row of recipes/tables/datasets.yaml."),
+        RecipeKeys(("model",), "A row of recipes/tables/models.yaml."),
+    )
+    json: bool = json_flag()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainOptions(JobOptions):
+    summary = "pre-train an encoder"
+    command = "jobs.cli:pretrain"
+    lasting = True
+    purpose = "Pre-train an encoder. The same command resumes an unfinished run."
+    examples = (
+        "accelerate launch tools/pretrain.py recipe=mpp",
+        "accelerate launch tools/pretrain.py recipe=mpp data=cifar10 data.path=PATH",
+        "python tools/pretrain.py recipe=mpp --help",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneOptions(JobOptions):
+    summary = "fine-tune an encoder on labels"
+    command = "jobs.cli:finetune"
+    lasting = True
+    purpose = (
+        "Fine-tune an encoder on labels, from the weights that init= names, and measure its"
+        " accuracy on the test split."
+    )
+    examples = (
+        "accelerate launch tools/finetune.py recipe=finetune init=runs/mpp",
+        "accelerate launch tools/finetune.py recipe=paper/finetune_cifar10 data.path=PATH"
+        " init=scratch",
+    )
+    positional = "init"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(JobOptions):
+    summary = "measure a frozen encoder"
+    command = "jobs.cli:evaluate"
+    lasting = True
+    purpose = (
+        "Measure a frozen encoder on labels: few-shot, linear probe, nearest neighbours; or its"
+        " patches on masks: segmentation."
+    )
+    examples = (
+        "accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp",
+        "accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp data=cifar10"
+        " data.path=PATH data.size=32 --json",
+        "accelerate launch tools/evaluate.py recipe=segment init=runs/mpp",
+    )
+    positional = "init"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureOptions(ToolOptions):
+    """Which figures, of which encoders and images."""
+
+    summary = "draw what encoders have learned"
+    command = "jobs.draw_figures:main"
+    purpose = (
+        "Draw what encoders have learned, side by side: filters, positions, attention distance,"
+        " rollout, the class token's attention, features and what the objective predicts. Each"
+        " figure is a .png, a .svg and a .npz with its data."
+    )
+    examples = (
+        "python tools/figures.py init=runs/mpp",
+        "python tools/figures.py init=scratch,runs/mpp data=cifar10 data.path=PATH",
+        "python tools/figures.py init=timm:vit_tiny_patch16_224 model=vit_ti16 data.path=PATH",
+    )
+    positional = "init"
+    uses = (
+        RecipeKeys(
+            ("data", "data.*"),
+            f"{IMAGES} Their test split, else the held-out images. Default: those of the first"
+            " run.",
+        ),
+        RecipeKeys(("model", "model.*"), "The model of scratch alone, timm: and .npz files."),
+        RecipeKeys(("seed",), "Of fresh weights; default: the run's."),
+        RecipeKeys(("plugin",), "Python file that adds the run's objective or target."),
+    )
+    init: list[str] = option(
+        REQUIRED,
+        f"One encoder or several: {PLACES}. scratch beside a run is what that run began with.",
+        expected=f"one or several, as in scratch,runs/mpp; choices: {PLACES}",
+        metavar="PLACE,...",
+    )
+    figures: list[str] | None = option(
+        None,
+        "Only these; reconstruction is of objectives that predict patches, predicted of others"
+        " that draw what they predict.",
+        choices=FIGURES,
+        metavar="NAME,...",
+    )
+    images: int = count(128, "Images that distances and projections are computed over.", 2048)
+    shown: int = count(6, "Images that figures show.", 64)
+    out: str | None = out(
+        "Holds the folder. Default: figures/ in the folder of the one run; of several encoders"
+        " runs/figures-LABELS.",
+        None,
+    )
+    name: str | None = folder_name("The folder.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions(ToolOptions):
+    """What is embedded, how it is written, and a query."""
+
+    summary = "write the features of every image of a data set"
+    command = "jobs.embed:main"
+    lasting = True
+    purpose = (
+        "Write the features of every image of a data set in shards (parquet or npz), or resume"
+        " that; find the images nearest to a query. Several processes share the shards."
+    )
+    examples = (
+        "python tools/embed.py init=runs/mpp data.path=IMAGES",
+        "python tools/embed.py init=runs/mpp data.path=IMAGES query=IMAGE top=5",
+        "accelerate launch tools/embed.py init=timm:vit_tiny_patch16_224 model=vit_ti16"
+        " data=cifar10 data.path=IMAGES split=test probe.layer=6 format=npz",
+    )
+    positional = "init"
+    uses = (
+        RecipeKeys(
+            (
+                "data",
+                *("data.path", "data.hub", "data.size", "data.window", "data.image_column"),
+                *("data.label_column", "data.unreadable", "data.eval_mode", "data.eval_crop"),
+                *("data.mean", "data.std"),
+            ),
+            f"{IMAGES} Default: those that the run was trained on. Size, normalisation and cropping"
+            " are those of the encoder's export, unless data.size= or data.eval_mode= say"
+            " otherwise.",
+        ),
+        RecipeKeys(
+            ("probe.pool",),
+            "token (the class token) or avg (the mean of the patches); default: as the encoder's"
+            " export says.",
+        ),
+        RecipeKeys(
+            ("probe.layer",),
+            "The block whose output is taken, from 1; default: the last one, after the final norm.",
+        ),
+        RecipeKeys(
+            ("model", "model.*", "seed"),
+            "The model of scratch, timm: and .npz files; scratch's seed.",
+        ),
+        RecipeKeys(
+            (
+                *("compute.batch", "compute.workers", "compute.threads", "compute.precision"),
+                "compute.patience",
+            ),
+            "As for training.",
+        ),
+    )
+    init: str = option(REQUIRED, f"The encoder: {PLACES}.", expected=PLACES, metavar="PLACE")
+    split: list[str] | None = option(
+        None,
+        "Only these splits; default: all.",
+        expected="a split's name, or several as in train,test",
+        metavar="NAME,...",
+    )
+    patches: bool = option(False, "Write the features of all patches too.")
+    format: str = one_of("parquet", "Format of a shard.", FEATURE_FORMATS)
+    rows: int | None = count(
+        None,
+        f"Images per shard; default: {ROWS:,}, with patches=true {PATCH_ROWS}. Features of one"
+        " shard are held in memory.",
+    )
+    query: Path | None = path(
+        "Print the images whose features have the highest cosine similarity with this image's.",
+        None,
+        "IMAGE",
+    )
+    top: int | None = count(None, f"How many of them; default: {TOP}.")
+    out: str = out("Holds the folder.")
+    name: str | None = folder_name("The folder; default: features-LABEL-DATA.")
+
+    @property
+    def shard_rows(self) -> int:
+        """Images per shard."""
+        return self.rows or (PATCH_ROWS if self.patches else ROWS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlapOptions(ToolOptions):
+    summary = "find a study's test images among its training images"
+    command = "data.find_overlap:main"
+    purpose = (
+        "Find test images of a study that are also among its training images: the same pixels, or"
+        " a perceptual hash that is near. Needs pip install 'ssl_vit[overlap]'."
+    )
+    examples = ("python tools/overlap.py runs/gap_cifar10",)
+    positional = "folder"
+    folder: Path = path(
+        "The study's folder; overlap.json is written into it, which the study's report shows.",
+        form=WORD,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardOptions(ToolOptions):
+    """The shards to write."""
+
+    summary = "convert images into pre-resized parquet shards"
+    command = "data.make_shards:main"
+    purpose = (
+        "Convert images into pre-resized parquet shards, which training reads fast; or resume that."
+    )
+    examples = (
+        "python tools/shards.py data.path=IMAGES out=FOLDER",
+        "python tools/shards.py data=imagenet data.path=IMAGES out=FOLDER size=256 rows=10000"
+        " format=jpeg quality=90 workers=16",
+    )
+    uses = (RecipeKeys(("data", "data.*"), IMAGES),)
+    out: Path = path("Where the shards are written.")
+    size: int = count(256, "Shorter side in pixels.", LARGEST_SIDE)
+    rows: int = count(10_000, "Images per shard.", 2**31)
+    format: str = one_of("jpeg", "Format of an image.", ("jpeg", "webp"))
+    quality: int = count(90, "Of the format.", 100)
+    workers: int | None = count(None, "Processes; default: the cores.", 4096)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareOptions(ToolOptions):
+    """Which tasks are written where."""
+
+    summary = "write VTAB-1k's tasks as parquet files"
+    command = "evaluation.prepare_vtab:main"
+    purpose = (
+        "Write VTAB-1k's tasks (recipes/tables/vtab.yaml) as parquet files of squares, for"
+        " recipe=study/vtab. Tasks that are there already are left as they are."
+    )
+    examples = (
+        "python tools/prepare.py source=$HOME/tensorflow_datasets out=VTAB",
+        "python tools/prepare.py source=FOLDER out=VTAB tasks=dtd,clevr_count",
+    )
+    source: Path = path(
+        "Holds BUILDER[/CONFIG] of each task: as tensorflow-datasets wrote it, which has to be"
+        " installed then, or SPLIT.parquet with the same features as columns."
+    )
+    out: Path = path(
+        "Gets TASK/tune/{train,validation}.parquet and TASK/final/{train,test}.parquet."
+    )
+    tasks: list[str] | None = option(
+        None, "Some of the 19 tasks; default: all.", expected="names", metavar="NAME,..."
+    )
+    size: int = count(VTAB_SIZE, "Side in pixels of what is no square or larger.", 4096)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(ToolOptions):
+    summary = "convert a run's encoder to transformers or ONNX"
+    command = "models.interop:main"
+    purpose = "Convert a run's encoder to another format than timm's: transformers' ViT, or ONNX."
+    examples = (
+        "python tools/export.py init=runs/mpp format=transformers out=mpp_transformers",
+        "python tools/export.py init=runs/mpp format=onnx out=mpp.onnx",
+    )
+    positional = "init"
+    init: str = option(
+        REQUIRED,
+        "The encoder: a run's folder, or an export's.",
+        expected="a run's folder, or an export's",
+        metavar="FOLDER",
+    )
+    format: str = one_of(REQUIRED, "The format.", ("transformers", "onnx"))
+    out: Path = path("The folder (transformers) or file (onnx) to write.", metavar="PATH")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushOptions(ToolOptions):
+    summary = "upload a run to the Hugging Face Hub"
+    command = "hub.push:main"
+    lasting = True
+    purpose = (
+        "Upload a run to the Hugging Face Hub: what is not there yet of its milestones, its final"
+        " export and, with hub.state=true, its training state."
+    )
+    examples = (
+        "python tools/push.py runs/mpp hub.repo=USER/NAME",
+        "python tools/push.py runs/mpp",
+    )
+    positional = "folder"
+    uses = (
+        RecipeKeys(("hub.repo",), "The repository; default: the run's own."),
+        RecipeKeys(("hub.private",), "Create the repository as a private one."),
+        RecipeKeys(("hub.state",), "Upload the resumable training state too."),
+    )
+    folder: Path = path("The run's folder.", form=WORD)
+    quiet: bool = flag("Upload only what is missing; wait while another process uploads this run.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullOptions(ToolOptions):
+    summary = "download an uploaded training state"
+    command = "hub.pull:main"
+    purpose = "Download an uploaded training state (hub.state=true) as a run that can be resumed."
+    examples = (
+        "python tools/pull.py hf-hub:USER/NAME",
+        "python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again",
+    )
+    positional = "repository"
+    repository: str = option(
+        REQUIRED,
+        "The repository.",
+        form=WORD,
+        metavar="hf-hub:USER/NAME[@COMMIT]",
+    )
+    out: str = out()
+    name: str | None = folder_name("The run's folder; default: its own name.")
