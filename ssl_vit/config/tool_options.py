@@ -98,7 +98,8 @@ def split(
         leave: own keys that mean something else in this command.
 
     Raises:
-        UserError: an own option is given twice, or several words are no key=value.
+        UserError: an own option is given twice, several words are no key=value, or one with dashes
+            is unknown.
     """
     found = {key: one for key, one in kind.options().items() if key not in leave}
     own, rest, words = [], [], []
@@ -108,7 +109,9 @@ def split(
         option = found.get(key)
         if option and typed == _name(option) and bool(equals) == (option.form != FLAG):
             own.append(f"{key}={text if equals else 'true'}")
-        elif kind.positional and not typed.startswith("-") and not _is_option(kind, argument):
+        elif typed.startswith("--"):
+            raise UserError(f"{argument}: unknown; {suggest(typed, map(_name, found.values()))}")
+        elif kind.positional and not _is_option(kind, argument):
             words.append(argument)
         else:
             rest.append(argument)

@@ -82,7 +82,7 @@ def test_a_path_with_an_equals_sign_is_a_word(tmp_path: Path, monkeypatch) -> No
         (["a", "quiet=true"], "quiet=true: unknown; did you mean --quiet?"),
         (["a", "--port=x"], "--port=x: expected a whole number: at least 0"),
         (["a", "--size=1"], "--size=1: unknown; did you mean size?"),
-        (["a", "--quit"], "--quit: expected key=value"),
+        (["a", "--quit"], "--quit: unknown; did you mean --quiet?"),
         (["a", "optim.lr=1"], "optim.lr=1: has no use here; choices: folder, size"),
         (["a", "data.pth=1"], "unknown key data.pth; did you mean data.path?"),
         (["a", "form=${HOME}"], "cannot be taken as a value"),

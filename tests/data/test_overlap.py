@@ -151,7 +151,11 @@ def test_the_report_shows_what_is_of_its_images(tmp_path, same):
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [([], "expected one study's folder"), (["a", "b"], "expected one"), (["."], "study.json")],
+    [
+        ([], "expected one FOLDER, as in python tools/overlap.py"),
+        (["a", "b"], "expected one"),
+        (["."], "study.json"),
+    ],
 )
 def test_mistakes_are_answered_in_one_line(options, says):
     with pytest.raises(UserError) as caught:

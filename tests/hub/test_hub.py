@@ -220,7 +220,7 @@ def test_words_of_the_recipe(tiny: list[str], words: list[str], says: str) -> No
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "expected one run's folder"),
+        ([], "expected one FOLDER, as in python tools/push.py runs/mpp"),
         (["nowhere"], "nowhere is no run"),
         (["RUN"], "hub.repo=: expected USER/NAME"),
         (["RUN", "hub.rep=a/b"], "did you mean hub.repo?"),

@@ -20,9 +20,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from helpers import arm_studies as arms
 from helpers.options import ROOT
 from helpers.run_pages import EVIL, OPTIONS, evil_run, get, make_run, rows, served
-from ssl_vit.config import resolve, schema
+from ssl_vit.config import resolve, schema, tools
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import draw_figures, finish
+from ssl_vit.jobs import finish
 from ssl_vit.lab import report_tool, reports
 from ssl_vit.lab.reports import svg_plots
 from ssl_vit.lab.run_table import index_page
@@ -369,7 +369,7 @@ def test_warnings_and_skipped_updates(tmp_path):
 
 def test_figures_are_inside_up_to_a_size(tmp_path, monkeypatch):
     captioned = {*run_sections.SHOWN, *run_sections.OF_OBJECTIVE}
-    assert {*draw_figures.NAMES, "predictions"} == captioned
+    assert {*tools.FIGURES, "predictions"} == captioned
     folder = make_run(tmp_path / "made")
     record = {"figures": {"predictions": {"images": "cifar10, split test", "count": 9}}}
     (folder / "figures" / "figures.json").write_text(json.dumps(record))
@@ -587,9 +587,9 @@ def test_the_server_of_a_study_without_runs_says_why_there_is_no_report(tmp_path
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ([], "expected one folder"),
-        (["a", "b"], "expected one folder"),
-        (["--nothing", "a"], "expected one folder"),
+        ([], "expected one FOLDER"),
+        (["a", "b"], "a b: expected one FOLDER"),
+        (["--nothing", "a"], "--nothing: unknown; choices: folder, --serve"),
         (["missing"], "no such folder"),
         (["{}"], "none is there"),
         (["{}", "--serve", "--port=x"], "--port=x: expected a whole number"),

@@ -221,7 +221,7 @@ def test_what_may_be_needed_is_kept(
         (["yes=true"], "clean=checkpoints"),
         (["clean=checkpoints", "yes=1"], "true or false"),
         (["bset=loss"], "did you mean best?"),
-        (["more"], "expected one folder"),
+        (["more"], "expected one FOLDER"),
     ],
 )
 def test_a_wrong_option_is_answered_in_one_line(

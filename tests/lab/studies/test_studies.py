@@ -437,7 +437,7 @@ WORDS = {
     "init": (["init=scratch"], "unknown option init;"),
     "no seeds": (["seeds=0"], "seeds=0: expected how many"),
     "seeds twice": (["seeds=1,1"], "seeds=1,1: expected how many"),
-    "none at once": (["parallel=0"], "parallel=0: expected a whole number of at least 1"),
+    "none at once": (["parallel=0"], "parallel=0: expected a whole number: at least 1"),
     "an unknown launcher": (["launcher=slrm"], "launcher=slrm: unknown; did you mean slurm?"),
     "several GPUs a task": (["launcher=slurm", "slurm.gpus=8"], "slurm.gpus=8: a task of a study"),
     "GPUs of a type": (["launcher=slurm", "slurm.gpus=a100:2"], "slurm.gpus=a100:2: a task"),

@@ -394,7 +394,7 @@ def test_a_job_array_repeats_the_sweeps_words(bench, monkeypatch):
     assert main([*words, "launcher=slurm"]) == 0
     text = (bench.runs / "slurm" / "probe.sh").read_text()
     assert "name=gap sweep corruption.rate=0.15,0.5 only=probe" in text
-    assert swept(*words[1:], "only=probe", "index=1").own["index"] == "1"
+    assert swept(*words[1:], "only=probe", "index=1").own.index == 1
 
 
 OWN = """
