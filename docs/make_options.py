@@ -59,7 +59,7 @@ def _row(option: Option) -> tuple[str, ...]:
 
 def _tool(name: str, tool: type[ToolOptions]) -> str:
     rows = [(f"`{heading(one)}`", allowed(one), one.help) for one in tool.options().values()]
-    rows += [(", ".join(f"`{key}=`" for key in keys.names), "", keys.meaning) for keys in tool.uses]
+    rows += [(f"`{keys.heading}`", "", keys.meaning) for keys in tool.uses]
     table = markdown_table(("option", "values", "meaning"), rows)
     return "\n".join([f"### {name}", "", tool.purpose, "", table, ""])
 

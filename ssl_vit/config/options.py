@@ -61,7 +61,7 @@ def option_lines(option: Option, heading: str) -> list[str]:
     """An option of --help: a heading with its allowed values, and its meaning."""
     if values := allowed(option):
         heading += f"   ({values})"
-    return [*indented(heading, 2), *indented(option.help)]
+    return [*heading_lines(heading), *indented(option.help)]
 
 
 def allowed(option: Option) -> str:
@@ -72,7 +72,10 @@ def allowed(option: Option) -> str:
     return describe(option) if not option.metavar or (bounded and not option.expected) else ""
 
 
-def indented(text: str, spaces: int = 6) -> list[str]:
-    """A text's lines; what stands below a heading has six spaces before it."""
-    blank = " " * spaces
-    return textwrap.wrap(text, WIDTH, initial_indent=blank, subsequent_indent=blank)
+def heading_lines(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent=" " * 10)
+
+
+def indented(text: str) -> list[str]:
+    """What stands below a heading."""
+    return textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)

@@ -18,7 +18,7 @@ from ..errors import UserError, suggest
 from ..formatting import option_text
 from . import parsing, recipe_files, values
 from .fields import FLAG, LONG, REQUIRED, WORD, Option, options_of
-from .options import WIDTH, describe, indented, option_lines
+from .options import WIDTH, describe, heading_lines, indented, option_lines
 from .options import help_text as recipe_text
 from .resolve import resolve
 from .schema import options as recipe_options
@@ -26,6 +26,7 @@ from .schema import options as recipe_options
 # Whether the tool takes keys of recipes besides those that it `uses`
 ALL, ALSO = "all, which its help lists", "all"
 
+VALUES = {**dict.fromkeys(("recipe", "data", "model"), "NAME"), "PLACE": "PATH"}
 IDENTIFIER = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
 
@@ -35,6 +36,12 @@ class RecipeKeys(NamedTuple):
 
     names: tuple[str, ...]
     meaning: str
+
+    @property
+    def heading(self) -> str:
+        """How they are typed."""
+        typed = [f"{name}={VALUES.get(name, '')}" for name in self.names]
+        return ", ".join(typed).replace(".*=", ".KEY=VALUE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,11 +260,13 @@ def help_text(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     lines = [*textwrap.wrap(kind.purpose, WIDTH), ""]
     lines += [f"  {example}" for example in kind.examples]
     lines += ["", "Options:"]
-    for option in sorted(kind.options().values(), key=lambda one: not one.required):
+    options = kind.options().values()
+    for option in (one for one in options if one.required):
         lines += option_lines(option, heading(option))
     for keys in kind.uses:
-        lines += indented(", ".join(f"{name}=" for name in keys.names), 2)
-        lines += indented(keys.meaning)
+        lines += [*heading_lines(keys.heading), *indented(keys.meaning)]
+    for option in (one for one in options if not one.required):
+        lines += option_lines(option, heading(option))
     if kind.recipes == ALSO:
         lines += ["", "All keys of recipes are accepted too: pretrain --help lists them."]
     if kind.recipes == ALL:

@@ -87,7 +87,7 @@ class ReportOptions(ToolOptions):
     )
     positional = "folder"
     folder: Path = path(
-        "Of a run (also one that goes on or was cut off), a study or runs.",
+        "The folder of a run (also one that goes on or was cut off), of a study or of runs.",
         form=WORD,
     )
     serve: bool = flag("Serve the pages and renew them while the runs go on; nothing is written.")
@@ -123,7 +123,7 @@ class RunsOptions(ToolOptions):
         "python tools/runs.py runs clean=checkpoints",
     )
     positional = "folder"
-    folder: Path = path("Holds runs and studies; default: runs.", Path("runs"), form=WORD)
+    folder: Path = path("The folder with runs and studies; default: runs.", Path("runs"), form=WORD)
     sort: str = option(
         "name",
         "What they are sorted by: name, objective, state, step, exaflop, time, disk, age, or a"

@@ -104,6 +104,7 @@ def test_help_shows_how_each_option_is_typed() -> None:
     headings = [line for line in shown.splitlines() if line.startswith("  ") and line[2] != " "]
     assert headings[1:] == [
         "  FOLDER",
+        "  data=NAME, data.KEY=VALUE, seed=",
         "  size=2   (a whole number: at least 1 and at most 9)",
         "  angle=NUMBER   (a number: above 0 and below 90)",
         "  form=square   (square, round)",
@@ -111,7 +112,6 @@ def test_help_shows_how_each_option_is_typed() -> None:
         "  twice=false   (true or false)",
         "  --port=80   (a whole number: at least 0)",
         "  --quiet",
-        "  data=, data.*=, seed=",
     ]
 
 
