@@ -1,11 +1,13 @@
 """The tuning of study/worth: its numbers and its best settings, and small copies of finished runs.
 
 python results/worth.py numbers RUNS > results/worth_tuning.json
+python results/worth.py table results/worth_tuning.json
 python results/worth.py long RUNS > recipes/study/worth_tuning_long.yaml
 python results/worth.py keep RUNS FILE.tar.xz
 python results/worth.py restore RUNS FILE.tar.xz
 
-RUNS is the study's folder. `numbers` prints every finished task; `long` the study of each arm's
+RUNS is the study's folder. `numbers` prints every finished task; `table` each arm's best setting of
+the tries that they list, as Markdown; `long` the study of each arm's
 best three settings at three times the length; `keep` packs what a finished run of a sweep needs to
 count as finished elsewhere, and `restore` unpacks it: no weights, so encoders are trained again.
 """
@@ -48,9 +50,33 @@ def numbers(runs: Path) -> list[dict[str, Any]]:
     ]
 
 
-def accuracy(task: dict[str, Any]) -> float:
-    """On the held-out images, which no share contains."""
-    found = task["result"]["metrics"]["accuracy"]
+def table(rows: list[dict[str, Any]]) -> str:
+    """The best setting of each arm at either length, the higher one in brackets, and what its tries
+    cost; with the learning rates that end the grid marked."""
+    tries = [row for row in rows if row["part"] in ("sweep", "long")]
+    lines = ["| arm | tries | short | long | device-minutes |", "|---|---|---|---|---|"]
+    rates = {row["values"]["optim.lr"] for row in tries}
+    for arm in dict.fromkeys(row["arm"] for row in tries):
+        own = [row for row in tries if row["arm"] == arm]
+        best = {
+            part: max((row for row in own if row["part"] == part), key=accuracy_of)
+            for part in dict.fromkeys(row["part"] for row in own)
+        }
+        chosen = max(best.values(), key=accuracy_of)
+        cells = []
+        for row in best.values():
+            rate, mixup = row["values"]["optim.lr"], row["values"]["data.mixup"]
+            end = ", an end of the grid" if rate in (min(rates), max(rates)) else ""
+            text = f"{100 * accuracy_of(row):.1f}: {rate:g}{' mixed' if mixup else ''}{end}"
+            cells.append(f"[{text}]" if row is chosen else text)
+        minutes = sum(row["seconds"] for row in own) / 60
+        lines.append(f"| {arm} | {len(own)} | {' | '.join(cells)} | {minutes:.0f} |")
+    return "\n".join(lines)
+
+
+def accuracy_of(row: dict[str, Any]) -> float:
+    """On the held-out images, which no share contains; of a row of `numbers` or a result."""
+    found = row["metrics"]["accuracy"]
     assert found["split"] == "validation", found
     return float(found["value"])
 
@@ -71,7 +97,7 @@ def best_settings(runs: Path) -> dict[str, list[dict[str, Any]]]:
     ranked = {
         arm: sorted(
             (done[task["name"]] for task in sweep if task["arm"] == arm),
-            key=accuracy,
+            key=lambda task: accuracy_of(task["result"]),
             reverse=True,
         )
         for arm in arms
@@ -107,6 +133,8 @@ def keep(runs: Path, file: Path) -> None:
 def main(verb: str, runs: Path, file: Path | None = None) -> None:
     if verb == "numbers":
         print(json.dumps(numbers(runs), indent=1))
+    elif verb == "table":
+        print(table(json.loads(runs.read_text())))
     elif verb == "long":
         print(yaml.safe_dump(long_study(runs), sort_keys=False, width=100), end="")
     elif verb == "keep" and file:
